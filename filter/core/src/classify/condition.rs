@@ -1,0 +1,280 @@
+//! One compiled match: conditions that must all hold.
+
+use regex_lite::{Regex, RegexBuilder};
+
+use super::{CONTENT_TYPE, RequestView};
+use crate::config::{ConfigError, GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
+
+/// Longest regular expression, bytes.
+pub const MAX_PATTERN: usize = 1024;
+
+/// Largest compiled regular expression, bytes: counted repetitions multiply, and every worker holds a
+/// copy of each.
+const MAX_COMPILED: usize = 64 * 1024;
+
+/// A condition of a match, to say which one failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// The path.
+    Path,
+    /// The method.
+    Method,
+    /// The request is no gRPC request: its content type is not `application/grpc`, or its path not
+    /// `/service/method`.
+    GrpcRequest,
+    /// gRPC service.
+    GrpcService,
+    /// gRPC method.
+    GrpcMethod,
+    /// The header at this index of the match's headers.
+    Header(usize),
+    /// The route's name.
+    Route,
+}
+
+/// Checks that `pattern` can be used as a regular expression in a match.
+///
+/// # Errors
+/// Why not: regular expressions are those of the `regex-lite` crate (no look-around, no
+/// back-references), at most 1024 bytes long and 64 KiB compiled.
+pub fn check_pattern(pattern: &str) -> Result<(), String> {
+    whole(pattern).map(drop)
+}
+
+/// Compiles `pattern` so that it matches only a whole value.
+fn whole(pattern: &str) -> Result<Regex, String> {
+    if pattern.len() > MAX_PATTERN {
+        return Err(format!("{} bytes long; at most {MAX_PATTERN}", pattern.len()));
+    }
+    // Alone first: "a)(b" is an error, though it would be none inside the group below.
+    let compile = |p: &str| RegexBuilder::new(p).size_limit(MAX_COMPILED).build();
+    compile(pattern)
+        .and_then(|_| compile(&format!(r"\A(?:{pattern})\z")))
+        .map_err(|e| e.to_string())
+}
+
+/// A text to compare with.
+#[derive(Debug)]
+enum Text {
+    Exact(Box<[u8]>),
+    Regex(Regex),
+}
+
+impl Text {
+    fn new(kind: StringMatchKind, value: &str, at: &str) -> Result<Self, ConfigError> {
+        match kind {
+            StringMatchKind::Exact => Ok(Self::Exact(value.as_bytes().into())),
+            StringMatchKind::RegularExpression => Self::regex(value, at),
+        }
+    }
+
+    fn regex(pattern: &str, at: &str) -> Result<Self, ConfigError> {
+        whole(pattern).map(Self::Regex).map_err(|reason| {
+            ConfigError::new(at, format!("{pattern:?} is no usable regular expression: {reason}"))
+        })
+    }
+
+    fn matches(&self, value: &[u8]) -> bool {
+        match self {
+            Self::Exact(expected) => **expected == *value,
+            Self::Regex(regex) => std::str::from_utf8(value).is_ok_and(|v| regex.is_match(v)),
+        }
+    }
+}
+
+/// A condition on the path.
+#[derive(Debug)]
+enum Path {
+    Whole(Text),
+    /// Without trailing slashes, so `/` is empty.
+    Prefix(Box<[u8]>),
+}
+
+impl Path {
+    fn new(path: &PathMatch, at: &str) -> Result<Self, ConfigError> {
+        Ok(match path {
+            PathMatch::Exact(value) => Self::Whole(Text::Exact(value.as_bytes().into())),
+            PathMatch::PathPrefix(value) => Self::Prefix(value.trim_end_matches('/').as_bytes().into()),
+            PathMatch::RegularExpression(pattern) => Self::Whole(Text::regex(pattern, at)?),
+        })
+    }
+
+    fn matches(&self, path: &[u8]) -> bool {
+        match self {
+            Self::Whole(text) => text.matches(path),
+            Self::Prefix(prefix) => path
+                .strip_prefix(&**prefix)
+                .is_some_and(|rest| path.starts_with(b"/") && matches!(rest.first(), None | Some(b'/'))),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Grpc {
+    service: Option<Text>,
+    method: Option<Text>,
+}
+
+impl Grpc {
+    fn new(grpc: &GrpcMatch, at: &str) -> Result<Self, ConfigError> {
+        let text = |value: &Option<String>, field: &str| {
+            value.as_ref().map(|v| Text::new(grpc.kind, v, &format!("{at}.{field}"))).transpose()
+        };
+        Ok(Self { service: text(&grpc.service, "service")?, method: text(&grpc.method, "method")? })
+    }
+
+    fn failing(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<Condition> {
+        let Some((service, method)) = path.and_then(split_grpc) else {
+            return Some(Condition::GrpcRequest);
+        };
+        if self.service.as_ref().is_some_and(|s| !s.matches(service)) {
+            return Some(Condition::GrpcService);
+        }
+        if self.method.as_ref().is_some_and(|m| !m.matches(method)) {
+            return Some(Condition::GrpcMethod);
+        }
+        let is_grpc = request.header(CONTENT_TYPE).is_some_and(is_grpc_content_type);
+        (!is_grpc).then_some(Condition::GrpcRequest)
+    }
+}
+
+/// `/service/method` in its two parts.
+fn split_grpc(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let path = path.strip_prefix(b"/")?;
+    let slash = path.iter().position(|b| *b == b'/')?;
+    let (service, method) = (&path[..slash], &path[slash + 1..]);
+    (!service.is_empty() && !method.is_empty() && !method.contains(&b'/')).then_some((service, method))
+}
+
+/// `application/grpc`, with a suffix or parameters; not `application/grpc-web`, as Envoy tells them.
+fn is_grpc_content_type(value: &[u8]) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    value.len() >= GRPC.len()
+        && value[..GRPC.len()].eq_ignore_ascii_case(GRPC)
+        && value.get(GRPC.len()).is_none_or(|next| matches!(next, b'+' | b';' | b' '))
+}
+
+#[derive(Debug)]
+struct Header {
+    name: Box<str>,
+    value: Text,
+}
+
+impl Header {
+    fn new(header: &HeaderMatch, at: &str) -> Result<Self, ConfigError> {
+        Ok(Self {
+            name: header.name.to_ascii_lowercase().into(),
+            value: Text::new(header.kind, &header.value, at)?,
+        })
+    }
+}
+
+/// A compiled match.
+#[derive(Debug)]
+pub(super) struct Conditions {
+    path: Option<Path>,
+    method: Option<Box<[u8]>>,
+    grpc: Option<Grpc>,
+    headers: Box<[Header]>,
+    route: Option<Box<[u8]>>,
+}
+
+/// Where a match is filed in an index: what it asks of the path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Drawer {
+    /// Only this path can match.
+    Path(Box<[u8]>),
+    /// Only this path and those below it can match.
+    Prefix(Box<[u8]>),
+    /// Any path may match.
+    Any,
+}
+
+impl Conditions {
+    /// Compiles `rule`, which stands at `at` in the configuration.
+    pub(super) fn new(rule: &Match, at: &str) -> Result<Self, ConfigError> {
+        let bytes = |text: &String| text.as_bytes().into();
+        let headers = rule.headers.iter().enumerate();
+        Ok(Self {
+            path: rule.path.as_ref().map(|p| Path::new(p, &format!("{at}.path"))).transpose()?,
+            method: rule.method.as_ref().map(bytes),
+            grpc: rule.grpc.as_ref().map(|g| Grpc::new(g, &format!("{at}.grpc"))).transpose()?,
+            headers: headers
+                .map(|(i, h)| Header::new(h, &format!("{at}.headers[{i}]")))
+                .collect::<Result<_, _>>()?,
+            route: rule.route.as_ref().map(bytes),
+        })
+    }
+
+    /// The first condition that does not hold, cheapest first; `path` is without its query string.
+    pub(super) fn failing(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<Condition> {
+        if let Some(expected) = &self.path
+            && !path.is_some_and(|p| expected.matches(p))
+        {
+            return Some(Condition::Path);
+        }
+        self.failing_beyond_path(path, request)
+    }
+
+    /// As [`Self::failing`], when the condition on the path is known to hold.
+    fn failing_beyond_path(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<Condition> {
+        if let Some(expected) = &self.method
+            && request.method() != Some(&**expected)
+        {
+            return Some(Condition::Method);
+        }
+        if let Some(failing) = self.grpc.as_ref().and_then(|grpc| grpc.failing(path, request)) {
+            return Some(failing);
+        }
+        for (i, header) in self.headers.iter().enumerate() {
+            if !request.header(&header.name).is_some_and(|v| header.value.matches(v)) {
+                return Some(Condition::Header(i));
+            }
+        }
+        if let Some(expected) = &self.route
+            && request.route_name() != Some(&**expected)
+        {
+            return Some(Condition::Route);
+        }
+        None
+    }
+
+    /// Whether a match that was found in its [`Drawer`] holds.
+    pub(super) fn hold(&self, path: Option<&[u8]>, request: &impl RequestView) -> bool {
+        match &self.path {
+            // The drawer compared it.
+            Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_)) => {
+                self.failing_beyond_path(path, request).is_none()
+            }
+            Some(Path::Whole(Text::Regex(_))) | None => self.failing(path, request).is_none(),
+        }
+    }
+
+    /// What it asks of the path.
+    pub(super) fn drawer(&self) -> Drawer {
+        match (&self.path, &self.grpc) {
+            (Some(Path::Whole(Text::Exact(path))), _) => Drawer::Path(path.clone()),
+            (Some(Path::Prefix(prefix)), _) => Drawer::Prefix(prefix.clone()),
+            (None, Some(Grpc { service: Some(Text::Exact(service)), method })) => {
+                let mut path = vec![b'/'];
+                path.extend_from_slice(service);
+                if let Some(Text::Exact(method)) = method {
+                    path.push(b'/');
+                    path.extend_from_slice(method);
+                    return Drawer::Path(path.into());
+                }
+                Drawer::Prefix(path.into())
+            }
+            _ => Drawer::Any,
+        }
+    }
+
+    /// Whether nothing is left to check once the drawer was found.
+    pub(super) fn is_path_only(&self) -> bool {
+        matches!(self.path, Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_)))
+            && self.method.is_none()
+            && self.grpc.is_none()
+            && self.headers.is_empty()
+            && self.route.is_none()
+    }
+}

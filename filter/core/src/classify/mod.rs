@@ -1,0 +1,165 @@
+//! Which query type is this request?
+//!
+//! Types are tried in the order in which the policy lists them and the first that matches wins; the last,
+//! `default`, takes the rest. Trying a thousand types one after the other would cost more than the whole
+//! admission decision, so matches are filed under the path that they ask for and a request looks only
+//! into the drawers that its own path opens ([`index`]). What order means is defined by the plain scan
+//! in [`trace`], which `headgate explain` prints, and a property test holds both to the same answer.
+//!
+//! Reading a header costs more than anything else here, and in Envoy it is a host call:
+//! [`Classifier::needs`] says what the rules look at, so that a filter reads nothing else.
+//! Values are bytes: what arrives on the wire need not be UTF-8. A regular expression never matches a
+//! value that is not. Nothing is allocated for a request.
+
+mod condition;
+mod index;
+pub mod trace;
+
+#[cfg(test)]
+mod tests;
+
+use crate::config::{ConfigError, MAX_TYPES, Match, StageConfig};
+use crate::strategy::TypeId;
+use condition::Conditions;
+use index::Index;
+
+pub use condition::{Condition, MAX_PATTERN, check_pattern};
+
+/// The header that tells a gRPC request.
+pub const CONTENT_TYPE: &str = "content-type";
+
+/// What the rules may look at. Every method is called at most a few times for a request, and only for
+/// what [`Classifier::needs`] names.
+pub trait RequestView {
+    /// `:path`, with its query string.
+    fn path(&self) -> Option<&[u8]>;
+    /// `:method`.
+    fn method(&self) -> Option<&[u8]>;
+    /// A request header by its lower case name.
+    fn header(&self, name: &str) -> Option<&[u8]>;
+    /// Name of the Envoy route that was selected; asked for last, when all else matched.
+    fn route_name(&self) -> Option<&[u8]>;
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It bypasses the stage.
+    Excluded,
+    /// It is a request of this type.
+    Type(TypeId),
+}
+
+/// What the rules of a stage look at.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// `:path`.
+    pub path: bool,
+    /// `:method`.
+    pub method: bool,
+    /// Whether some rule is for gRPC; then `path` is set and `headers` holds `content-type`.
+    pub grpc: bool,
+    /// The route's name.
+    pub route: bool,
+    /// Lower case names, sorted, without duplicates.
+    pub headers: Vec<String>,
+}
+
+impl Needs {
+    /// What both `self` and `other` need; for a filter that reads once for several stages.
+    pub fn merge(&mut self, other: &Self) {
+        self.path |= other.path;
+        self.method |= other.method;
+        self.grpc |= other.grpc;
+        self.route |= other.route;
+        self.headers.extend_from_slice(&other.headers);
+        self.headers.sort_unstable();
+        self.headers.dedup();
+    }
+
+    fn add(&mut self, rule: &Match) {
+        self.path |= rule.path.is_some() || rule.grpc.is_some();
+        self.method |= rule.method.is_some();
+        self.grpc |= rule.grpc.is_some();
+        self.route |= rule.route.is_some();
+        if rule.grpc.is_some() {
+            self.headers.push(CONTENT_TYPE.to_owned());
+        }
+        self.headers.extend(rule.headers.iter().map(|h| h.name.to_ascii_lowercase()));
+    }
+}
+
+/// The compiled rules of one stage.
+#[derive(Debug)]
+pub struct Classifier {
+    excluded: Index,
+    types: Index,
+    default: TypeId,
+    needs: Needs,
+    routes: Vec<Box<[u8]>>,
+}
+
+impl Classifier {
+    /// Compiles the rules of `stage`, whose last type catches what no other matches.
+    ///
+    /// # Errors
+    /// A regular expression that does not compile or is too large, or a stage without types.
+    pub fn new(stage: &StageConfig) -> Result<Self, ConfigError> {
+        let default = stage
+            .types
+            .len()
+            .checked_sub(1)
+            .filter(|last| *last < MAX_TYPES)
+            .and_then(|last| u16::try_from(last).ok())
+            .map(TypeId)
+            .ok_or_else(|| {
+                ConfigError::new("types", format!("{} types; 1 to {MAX_TYPES}", stage.types.len()))
+            })?;
+
+        let mut needs = Needs { route: !stage.routes.is_empty(), ..Needs::default() };
+        let mut excluded = Index::default();
+        for (i, rule) in stage.excluded.iter().enumerate() {
+            needs.add(rule);
+            excluded.insert(TypeId(0), Conditions::new(rule, &format!("excluded[{i}]"))?);
+        }
+        let mut types = Index::default();
+        for (id, kind) in (0..default.0).map(TypeId).zip(&stage.types) {
+            for (i, rule) in kind.matches.iter().enumerate() {
+                needs.add(rule);
+                let at = format!("types[{}].matches[{i}]", id.0);
+                types.insert(id, Conditions::new(rule, &at)?);
+            }
+        }
+        needs.headers.sort_unstable();
+        needs.headers.dedup();
+        let routes = stage.routes.iter().map(|r| r.as_bytes().into()).collect();
+        Ok(Self { excluded, types, default, needs, routes })
+    }
+
+    /// Whether the stage is for this request at all; only some Envoy routes may be.
+    pub fn covers(&self, request: &impl RequestView) -> bool {
+        self.routes.is_empty()
+            || request.route_name().is_some_and(|name| self.routes.iter().any(|r| **r == *name))
+    }
+
+    /// The type of a request, or that it bypasses the stage.
+    pub fn classify(&self, request: &impl RequestView) -> Class {
+        let path = if self.needs.path { request.path().map(without_query) } else { None };
+        if self.excluded.first(path, request).is_some() {
+            return Class::Excluded;
+        }
+        Class::Type(self.types.first(path, request).unwrap_or(self.default))
+    }
+
+    /// What the rules look at.
+    #[must_use]
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+}
+
+/// `path` up to its query string or fragment.
+fn without_query(path: &[u8]) -> &[u8] {
+    let end = path.iter().position(|b| matches!(b, b'?' | b'#')).unwrap_or(path.len());
+    &path[..end]
+}

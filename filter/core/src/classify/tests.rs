@@ -1,0 +1,356 @@
+//! Tests of the classifier: what each rule means, and that the index keeps the order.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{
+    GrpcMatch, HeaderMatch, Measure, Mode, PathMatch, QueueConfig, StrategyConfig, StringMatchKind,
+    TypeConfig,
+};
+
+#[derive(Debug, Default, Clone)]
+struct Request {
+    path: Option<Vec<u8>>,
+    method: Option<Vec<u8>>,
+    headers: Vec<(String, Vec<u8>)>,
+    route: Option<Vec<u8>>,
+}
+
+impl Request {
+    fn get(path: &str) -> Self {
+        Self {
+            path: Some(path.into()),
+            method: Some(b"GET".to_vec()),
+            ..Self::default()
+        }
+    }
+
+    fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.headers.push((name.into(), value.as_ref().to_vec()));
+        self
+    }
+}
+
+impl RequestView for Request {
+    fn path(&self) -> Option<&[u8]> {
+        self.path.as_deref()
+    }
+
+    fn method(&self) -> Option<&[u8]> {
+        self.method.as_deref()
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
+    }
+
+    fn route_name(&self) -> Option<&[u8]> {
+        self.route.as_deref()
+    }
+}
+
+/// A stage with one type for each list of matches, and `default`.
+fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig {
+    let named = types.into_iter().enumerate().map(|(i, matches)| (format!("t{i}"), matches));
+    let types = named
+        .chain([("default".to_owned(), Vec::new())])
+        .map(|(name, matches)| TypeConfig { name, matches, slo: Vec::new() })
+        .collect();
+    StageConfig {
+        policy: "default/test".into(),
+        generation: 0,
+        routes: Vec::new(),
+        mode: Mode::Enforce,
+        parallelism: 1,
+        queue: QueueConfig {
+            mode: Default::default(),
+            discipline: Default::default(),
+            max_length: 1,
+            timeout_us: 1,
+        },
+        measure: Measure::LastByte,
+        strategy: StrategyConfig::MaxQueueLength { interval_us: 1_000_000, min_samples: 1 },
+        starvation_avoidance: None,
+        types,
+        excluded,
+    }
+}
+
+/// Whether a single match holds, by the index and by the scan.
+fn holds(rule: Match, request: &Request) -> bool {
+    let stage = stage(vec![vec![rule]], Vec::new());
+    let class = Classifier::new(&stage).unwrap().classify(request);
+    assert_eq!(class, trace::trace(&stage, request).unwrap().class);
+    class == Class::Type(TypeId(0))
+}
+
+fn path(path: PathMatch) -> Match {
+    Match { path: Some(path), ..Match::default() }
+}
+
+fn exact(value: &str) -> Match {
+    path(PathMatch::Exact(value.into()))
+}
+
+fn prefix(value: &str) -> Match {
+    path(PathMatch::PathPrefix(value.into()))
+}
+
+fn regex(value: &str) -> Match {
+    path(PathMatch::RegularExpression(value.into()))
+}
+
+fn header(kind: StringMatchKind, name: &str, value: &str) -> Match {
+    let header = HeaderMatch { kind, name: name.into(), value: value.into() };
+    Match { headers: vec![header], ..Match::default() }
+}
+
+#[test]
+fn a_prefix_is_of_whole_path_elements() {
+    for (value, path, expected) in [
+        ("/q", "/q", true),
+        ("/q", "/q/", true),
+        ("/q", "/q/x?y=/z", true),
+        ("/q", "/q?x", true),
+        ("/q", "/qx", false),
+        ("/q", "/", false),
+        ("/q/", "/q", true),
+        ("/q/", "/q/x", true),
+        ("/q/r", "/q/r/s/t", true),
+        ("/q/r", "/q", false),
+        ("/", "/", true),
+        ("/", "/x/y", true),
+        ("/", "*", false),
+        ("/", "", false),
+    ] {
+        assert_eq!(holds(prefix(value), &Request::get(path)), expected, "{value} on {path}");
+    }
+}
+
+#[test]
+fn an_exact_path_ignores_only_the_query() {
+    for (value, path, expected) in [
+        ("/q", "/q", true),
+        ("/q", "/q?a=b?c", true),
+        ("/q", "/q#f", true),
+        ("/q", "/q/", false),
+        ("/q", "/Q", false),
+        ("/", "/", true),
+    ] {
+        assert_eq!(holds(exact(value), &Request::get(path)), expected, "{value} on {path}");
+    }
+}
+
+#[test]
+fn a_regular_expression_matches_the_whole_value() {
+    for (value, path, expected) in [
+        ("/v[0-9]+/items", "/v12/items?x", true),
+        ("/v[0-9]+/items", "/v12/items/3", false),
+        ("/v[0-9]+/items", "/api/v12/items", false),
+        ("/a|/b", "/b", true),
+        ("/a|/b", "/bx", false),
+        ("(?i)/a", "/A", true),
+        ("(?m)/a$", "/a\n/b", false),
+    ] {
+        assert_eq!(holds(regex(value), &Request::get(path)), expected, "{value} on {path}");
+    }
+}
+
+#[test]
+fn values_that_are_not_utf8_match_exactly_or_not_at_all() {
+    let odd = Request { path: Some(b"/q/\xff\xfe".to_vec()), ..Request::default() };
+    assert!(holds(prefix("/q"), &odd));
+    assert!(!holds(regex("/q/.*"), &odd));
+    assert!(!holds(exact("/q/"), &odd));
+    let odd = Request::get("/").with("x-kind", b"\x80");
+    assert!(!holds(header(StringMatchKind::RegularExpression, "x-kind", ".*"), &odd));
+    assert!(!holds(header(StringMatchKind::Exact, "x-kind", ""), &odd));
+}
+
+#[test]
+fn headers_compare_by_lower_case_name_and_exact_value() {
+    let request = Request::get("/").with("x-kind", "slow");
+    assert!(holds(header(StringMatchKind::Exact, "X-Kind", "slow"), &request));
+    assert!(!holds(header(StringMatchKind::Exact, "x-kind", "slo"), &request));
+    assert!(!holds(header(StringMatchKind::Exact, "x-other", "slow"), &request));
+    assert!(holds(header(StringMatchKind::RegularExpression, "x-kind", "s.*"), &request));
+    assert!(!holds(header(StringMatchKind::RegularExpression, "x-kind", "lo"), &request));
+}
+
+#[test]
+fn grpc_needs_a_grpc_content_type_and_a_grpc_path() {
+    let rule = |service: Option<&str>, method: Option<&str>| Match {
+        grpc: Some(GrpcMatch {
+            kind: StringMatchKind::Exact,
+            service: service.map(Into::into),
+            method: method.map(Into::into),
+        }),
+        ..Match::default()
+    };
+    let call = |kind: &str| Request::get("/search.v1.Search/Query").with("content-type", kind);
+    for kind in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
+        assert!(holds(rule(Some("search.v1.Search"), Some("Query")), &call(kind)), "{kind}");
+        assert!(holds(rule(Some("search.v1.Search"), None), &call(kind)), "{kind}");
+        assert!(holds(rule(None, Some("Query")), &call(kind)), "{kind}");
+        assert!(!holds(rule(Some("search.v1.Search"), Some("Other")), &call(kind)), "{kind}");
+        assert!(!holds(rule(Some("search.v1"), Some("Query")), &call(kind)), "{kind}");
+    }
+    for kind in ["application/grpc-web", "application/json", ""] {
+        assert!(!holds(rule(Some("search.v1.Search"), Some("Query")), &call(kind)), "{kind}");
+    }
+    for path in ["/search.v1.Search", "/search.v1.Search/Query/x", "/search.v1.Search/", "/", ""] {
+        let odd = Request::get(path).with("content-type", "application/grpc");
+        assert!(!holds(rule(Some("search.v1.Search"), None), &odd), "{path}");
+    }
+}
+
+#[test]
+fn all_conditions_of_a_match_must_hold() {
+    let rule = Match {
+        method: Some("GET".into()),
+        route: Some("r".into()),
+        ..header(StringMatchKind::Exact, "a", "1")
+    };
+    let rule = Match { path: Some(PathMatch::PathPrefix("/q".into())), ..rule };
+    let good = Request { route: Some(b"r".to_vec()), ..Request::get("/q/x").with("a", "1") };
+    assert!(holds(rule.clone(), &good));
+    assert!(!holds(rule.clone(), &Request { route: None, ..good.clone() }));
+    assert!(!holds(rule.clone(), &Request { method: Some(b"POST".to_vec()), ..good.clone() }));
+    assert!(!holds(rule.clone(), &Request { headers: Vec::new(), ..good.clone() }));
+    assert!(!holds(rule, &Request { path: Some(b"/r".to_vec()), ..good }));
+}
+
+#[test]
+fn the_first_type_that_matches_wins() {
+    let types = vec![
+        vec![Match { method: Some("POST".into()), ..exact("/a") }],
+        vec![prefix("/a")],
+        vec![exact("/a"), exact("/b")],
+        vec![prefix("/")],
+    ];
+    let classifier = Classifier::new(&stage(types, vec![exact("/healthz")])).unwrap();
+    let class = |path: &str| classifier.classify(&Request::get(path));
+    assert_eq!(class("/a"), Class::Type(TypeId(1)));
+    assert_eq!(class("/b"), Class::Type(TypeId(2)));
+    assert_eq!(class("/c"), Class::Type(TypeId(3)));
+    assert_eq!(class("*"), Class::Type(TypeId(4)));
+    assert_eq!(class("/healthz?x"), Class::Excluded);
+    assert_eq!(classifier.classify(&Request::default()), Class::Type(TypeId(4)));
+}
+
+#[test]
+fn only_what_rules_look_at_is_needed() {
+    let needs = |rules| Classifier::new(&stage(rules, Vec::new())).unwrap().needs().clone();
+    assert_eq!(needs(vec![]), Needs::default());
+    assert_eq!(needs(vec![vec![exact("/a")]]), Needs { path: true, ..Needs::default() });
+    let grpc = Match { grpc: Some(GrpcMatch::default()), ..header(StringMatchKind::Exact, "B", "") };
+    let mut both = needs(vec![vec![grpc]]);
+    assert_eq!(
+        both,
+        Needs {
+            path: true,
+            grpc: true,
+            headers: vec!["b".into(), "content-type".into()],
+            ..Needs::default()
+        }
+    );
+    both.merge(&needs(vec![vec![header(StringMatchKind::Exact, "a", "")]]));
+    assert_eq!(both.headers, ["a", "b", "content-type"]);
+}
+
+#[test]
+fn a_stage_for_some_routes_covers_only_those() {
+    let mut config = stage(vec![], vec![]);
+    assert!(Classifier::new(&config).unwrap().covers(&Request::default()));
+    config.routes = vec!["r".into()];
+    let classifier = Classifier::new(&config).unwrap();
+    assert!(classifier.needs().route);
+    assert!(!classifier.covers(&Request::default()));
+    assert!(classifier.covers(&Request { route: Some(b"r".to_vec()), ..Request::default() }));
+}
+
+#[test]
+fn bad_patterns_are_refused_with_their_place() {
+    for pattern in ["(", "a)(b", r"(?=x)", "(?x) a # b", "((a{100}){100}){100}", &"a".repeat(2000)] {
+        let stage = stage(vec![vec![exact("/a"), regex(pattern)]], Vec::new());
+        let error = Classifier::new(&stage).unwrap_err();
+        assert_eq!(error.field, "types[0].matches[1].path", "{pattern}");
+        assert!(check_pattern(pattern).is_err());
+    }
+}
+
+fn one_of(texts: &'static [&'static str]) -> impl Strategy<Value = String> + Clone {
+    proptest::sample::select(texts).prop_map(String::from)
+}
+
+/// Few values each, so that rules and requests often meet.
+fn a_path() -> impl Strategy<Value = String> {
+    proptest::collection::vec(one_of(&["a", "b", "s.S", "M", ""]), 0..4)
+        .prop_map(|elements| format!("/{}", elements.join("/")))
+}
+
+fn a_match() -> impl Strategy<Value = Match> {
+    let path = prop_oneof![
+        2 => Just(None),
+        4 => a_path().prop_map(|p| Some(PathMatch::Exact(p))),
+        4 => a_path().prop_map(|p| Some(PathMatch::PathPrefix(p))),
+        1 => Just(Some(PathMatch::RegularExpression("/a.*".into()))),
+        1 => Just(Some(PathMatch::RegularExpression(".*b".into()))),
+    ];
+    let method = proptest::option::weighted(0.3, one_of(&["GET", "POST"]));
+    let kind = prop_oneof![Just(StringMatchKind::Exact), Just(StringMatchKind::RegularExpression)];
+    let headers = proptest::collection::vec(
+        (kind.clone(), one_of(&["x", "y"]), one_of(&["1", "2", "[0-9]"]))
+            .prop_map(|(kind, name, value)| HeaderMatch { kind, name, value }),
+        0..2,
+    );
+    let grpc = (kind, proptest::option::of(one_of(&["s.S"])), proptest::option::of(one_of(&["M"])))
+        .prop_map(|(kind, service, method)| GrpcMatch { kind, service, method });
+    let grpc = proptest::option::weighted(0.2, grpc);
+    let route = proptest::option::weighted(0.2, one_of(&["r", "q"]));
+    (path, method, headers, grpc, route)
+        .prop_map(|(path, method, headers, grpc, route)| Match { path, method, headers, grpc, route })
+}
+
+fn a_request() -> impl Strategy<Value = Request> {
+    let path = prop_oneof![
+        8 => a_path().prop_map(|p| Some(p.into_bytes())),
+        2 => (a_path(), "[?#][a-z/]{0,3}").prop_map(|(p, q)| Some(format!("{p}{q}").into_bytes())),
+        1 => proptest::collection::vec(any::<u8>(), 0..6).prop_map(Some),
+        1 => Just(None),
+    ];
+    let value = prop_oneof![Just(b"1".to_vec()), Just(b"2".to_vec()), Just(b"\xff".to_vec())];
+    let headers = proptest::collection::vec((one_of(&["x", "y"]), value), 0..3);
+    let grpc = any::<bool>();
+    let method = proptest::option::weighted(0.9, one_of(&["GET", "POST"]));
+    let route = proptest::option::of(one_of(&["r", "q"]));
+    (path, method, headers, grpc, route).prop_map(|(path, method, mut headers, grpc, route)| {
+        if grpc {
+            headers.push(("content-type".into(), b"application/grpc".to_vec()));
+        }
+        Request {
+            path,
+            method: method.map(String::into_bytes),
+            headers,
+            route: route.map(String::into_bytes),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn the_index_answers_as_the_plain_scan(
+        types in proptest::collection::vec(proptest::collection::vec(a_match(), 1..3), 0..8),
+        excluded in proptest::collection::vec(a_match(), 0..2),
+        requests in proptest::collection::vec(a_request(), 1..8),
+    ) {
+        let stage = stage(types, excluded);
+        let classifier = Classifier::new(&stage).unwrap();
+        for request in requests {
+            let expected = trace::trace(&stage, &request).unwrap().class;
+            prop_assert_eq!(classifier.classify(&request), expected);
+        }
+    }
+}

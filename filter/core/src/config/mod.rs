@@ -1,0 +1,43 @@
+//! The filter's configuration: what the operator compiles policies into and the filter reads back.
+//!
+//! One [`FilterConfig`] holds every policy of one workload, because Envoy makes a VM per configuration
+//! and worker. It travels as JSON (a protobuf `Struct` in the plugin's configuration), so all numbers
+//! are plain and carry their unit in the field's name. Users never write this: they write
+//! `AdmissionPolicy`, whose mistakes the operator explains in YAML's words. What is checked here is what
+//! keeps the data path safe whatever arrives.
+
+mod types;
+
+pub use types::{
+    Discipline, FilterConfig, HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig,
+    QueueMode, GrpcMatch, StageConfig, StarvationAvoidance, StrategyConfig, StringMatchKind, TypeConfig,
+};
+
+/// Why a configuration was refused. One line: the field, the value, what would be right.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct ConfigError {
+    /// Path of the field at fault, e.g. `stages[0].parallelism`.
+    pub field: String,
+    /// The value found and what would be right.
+    pub problem: String,
+}
+
+impl ConfigError {
+    /// A problem at `field`.
+    #[must_use]
+    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into() }
+    }
+}
+
+/// Most stages one workload may have.
+pub const MAX_STAGES: usize = 64;
+/// Most query types one stage may have, `default` included.
+pub const MAX_TYPES: usize = 1024;
+/// Most slots one stage may have.
+pub const MAX_PARALLELISM: u32 = 1_000_000;
+/// Longest queue.
+pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
+/// Name of the type that catches what no other type matches. Always the last of a stage's types.
+pub const DEFAULT_TYPE: &str = "default";

@@ -1,0 +1,93 @@
+//! A request's own deadline, from the headers in which clients and proxies state it.
+//!
+//! Always relative to now, so that clocks needn't agree. Where several are stated the shortest counts.
+
+use std::time::Duration;
+
+use crate::classify::RequestView;
+
+/// How long the request gives itself; `None` when it doesn't say, or not in a way that can be read.
+#[must_use]
+pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
+    let millis = |name| request.header(name).and_then(number).map(Duration::from_millis);
+    [
+        millis("x-headgate-timeout-ms"),
+        millis("x-envoy-expected-rq-timeout-ms"),
+        request.header("grpc-timeout").and_then(grpc_timeout),
+    ]
+    .into_iter()
+    .flatten()
+    // Both of Envoy's and gRPC's conventions use 0 for "no limit" or an already spent one; neither is
+    // a deadline that could still be met or missed here.
+    .filter(|deadline| !deadline.is_zero())
+    .min()
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// gRPC over HTTP/2: at most 8 digits and a unit, e.g. `100m`.
+fn grpc_timeout(value: &[u8]) -> Option<Duration> {
+    let (&unit, digits) = value.split_last()?;
+    let count = number(digits).filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        b'H' => Duration::from_secs(count * 3600),
+        b'M' => Duration::from_secs(count * 60),
+        b'S' => Duration::from_secs(count),
+        b'm' => Duration::from_millis(count),
+        b'u' => Duration::from_micros(count),
+        b'n' => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Request<'a>(&'a [(&'a str, &'a str)]);
+
+    impl RequestView for Request<'_> {
+        fn path(&self) -> Option<&[u8]> {
+            None
+        }
+        fn method(&self) -> Option<&[u8]> {
+            None
+        }
+        fn header(&self, name: &str) -> Option<&[u8]> {
+            self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_bytes())
+        }
+        fn route_name(&self) -> Option<&[u8]> {
+            None
+        }
+    }
+
+    fn of(headers: &[(&str, &str)]) -> Option<Duration> {
+        own_deadline(&Request(headers))
+    }
+
+    #[test]
+    fn the_shortest_statement_counts() {
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("grpc-timeout", "250m")]), Some(Duration::from_millis(250)));
+        assert_eq!(of(&[("grpc-timeout", "99999999H")]), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(
+            of(&[("grpc-timeout", "1S"), ("x-envoy-expected-rq-timeout-ms", "15000"), ("x-headgate-timeout-ms", "40")]),
+            Some(Duration::from_millis(40))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_deadline() {
+        for value in ["", "m", "1", "1x", "-5m", "+5m", "123456789m", "1.5S", " 1S", "5 m"] {
+            assert_eq!(of(&[("grpc-timeout", value)]), None, "{value:?}");
+        }
+        for value in ["", "0", "-1", "1e3", "99999999999999999999", "10ms"] {
+            assert_eq!(of(&[("x-headgate-timeout-ms", value)]), None, "{value:?}");
+        }
+    }
+}

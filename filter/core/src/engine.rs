@@ -1,0 +1,410 @@
+//! One worker's engine: the stages of its configuration, and its membership in the process.
+//!
+//! The filter's glue holds one of these per VM and forwards Envoy's callbacks to it. An engine joins
+//! the process at its first request, not at its configuration: Envoy also configures VMs that never see
+//! one (a canary for every update, a base VM on the main thread).
+
+use std::time::Duration;
+
+use crate::classify::{Class, Classifier, RequestView};
+use crate::config::{ConfigError, FilterConfig, StageConfig};
+use crate::host::{Host, HostError};
+use crate::refusal::{Cause, Refusal};
+use crate::stage::{Arrival, Event, Outcome, Stage, Ticket};
+use crate::stats::{StageCount, StageStats, percentile_name};
+use crate::time::Instant;
+use crate::workers::{Changes, Membership, WorkerId};
+
+/// A stage's number within its engine; never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StageId(u32);
+
+/// A request's place in a stage, to be given to [`Engine::finish`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pass {
+    stage: StageId,
+    ticket: Ticket,
+    /// End the request at the response's headers.
+    pub first_byte: bool,
+}
+
+/// What becomes of a request at its arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// No stage is for it: let it through.
+    PassBy,
+    /// Send it to the backend now.
+    Forward(Pass),
+    /// Hold it until an [`Action`] names its stream.
+    Hold(Pass),
+    /// Answer it now.
+    Refuse(StageId, Refusal),
+}
+
+/// What the caller must do for a request that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Send it to the backend.
+    Resume(u32),
+    /// Refuse it; its [`Pass`] is void.
+    Refuse(u32, StageId, Refusal),
+}
+
+/// A refusal in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Words<'a> {
+    /// `namespace/name`.
+    pub policy: &'a str,
+    /// The request's type.
+    pub kind: &'a str,
+    /// `slo_p50`, `queue_full`, `queue_timeout` or `deadline`.
+    pub reason: &'a str,
+}
+
+#[derive(Debug)]
+struct Compiled {
+    config: StageConfig,
+    classifier: Classifier,
+    /// `slo_pNN` by type and objective.
+    reasons: Vec<Vec<String>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    id: StageId,
+    compiled: Compiled,
+    stage: Stage,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Engine {
+    seed: u64,
+    revision: String,
+    membership: Option<Membership>,
+    /// Stages of the current configuration, in matching order.
+    compiled: Vec<Compiled>,
+    running: Vec<Running>,
+    /// Stages whose policy is gone but whose requests are not.
+    retired: Vec<Running>,
+    next_stage: u32,
+    events: Vec<Event>,
+}
+
+fn compile(config: &FilterConfig) -> Result<Vec<Compiled>, ConfigError> {
+    let stage = |(i, stage): (usize, &StageConfig)| {
+        let at = |e: ConfigError| ConfigError::new(format!("stages[{i}].{}", e.field), e.problem);
+        let names = |o: &crate::config::Objective| format!("slo_{}", percentile_name(o.percentile));
+        Ok(Compiled {
+            classifier: Classifier::new(stage).map_err(at)?,
+            reasons: stage.types.iter().map(|t| t.slo.iter().map(names).collect()).collect(),
+            config: stage.clone(),
+        })
+    };
+    config.stages.iter().enumerate().map(stage).collect()
+}
+
+impl Engine {
+    /// An engine without configuration: every request passes by. `seed` differs between the workers of
+    /// a process; it names them in the list of members and makes their random decisions repeatable.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// The revision of the configuration in force.
+    #[must_use]
+    pub fn revision(&self) -> &str {
+        &self.revision
+    }
+
+    /// This worker's number, once it has joined.
+    #[must_use]
+    pub fn worker(&self) -> Option<WorkerId> {
+        self.membership.as_ref().map(Membership::id)
+    }
+
+    /// Requests that wait or run in this worker.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.running.iter().chain(&self.retired).map(|r| r.stage.pending()).sum()
+    }
+
+    /// Takes a configuration over. All of it or, on error, nothing: the last good one stays.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    pub fn configure(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        config: &FilterConfig,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ConfigError> {
+        config.check()?;
+        let compiled = compile(config)?;
+        for (i, stage) in config.stages.iter().enumerate() {
+            // Every stat exists from the start, on workers without traffic too.
+            StageStats::new(host, stage)
+                .map_err(|e| ConfigError::new(format!("stages[{i}]"), e.to_string()))?;
+        }
+        self.compiled = compiled;
+        self.revision.clone_from(&config.revision);
+        if self.membership.is_some() {
+            self.build(host, now, actions)
+                .map_err(|e| ConfigError::new("stages", e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the running stages those of the configuration, keeping the ones that stay.
+    fn build(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let Some(membership) = &self.membership else { return Ok(()) };
+        let mut old = std::mem::take(&mut self.running);
+        old.append(&mut self.retired);
+        for compiled in std::mem::take(&mut self.compiled) {
+            let same = |r: &Running| r.compiled.config.policy == compiled.config.policy;
+            let mut events = std::mem::take(&mut self.events);
+            let running = if let Some(at) = old.iter().position(same) {
+                let mut running = old.remove(at);
+                running.stage.reconfigure(host, now, compiled.config.clone(), &mut events)?;
+                running.compiled = compiled;
+                running
+            } else {
+                let id = StageId(self.next_stage);
+                self.next_stage += 1;
+                let seed = self.seed.wrapping_add(u64::from(id.0));
+                let stage = Stage::new(compiled.config.clone(), membership, seed, host)?;
+                Running { id, compiled, stage }
+            };
+            deliver(running.id, &mut events, actions);
+            self.events = events;
+            self.running.push(running);
+        }
+        for mut gone in old {
+            let mut events = std::mem::take(&mut self.events);
+            if !gone.stage.is_retired() {
+                gone.stage.retire(host, now, &mut events)?;
+            }
+            deliver(gone.id, &mut events, actions);
+            self.events = events;
+            self.retired.push(gone);
+        }
+        Ok(())
+    }
+
+    fn join(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let membership = Membership::join(now, self.seed, host)?;
+        self.membership = Some(membership);
+        self.build(host, now, actions)?;
+        // Learned times of other workers, or of the VM before us, serve the first request already.
+        self.tick_stages(host, now, &Changes::default(), actions)
+    }
+
+    /// Whether a request may concern any stage at all.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.compiled.is_empty() && self.running.is_empty()
+    }
+
+    /// A request arrives. `own_deadline` is the time it gives itself from now.
+    ///
+    /// # Errors
+    /// [`HostError`]: Headgate's state is out of reach; let the request through.
+    pub fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        stream: u32,
+        request: &impl RequestView,
+        own_deadline: Option<Duration>,
+        actions: &mut Vec<Action>,
+    ) -> Result<Admission, HostError> {
+        if self.is_idle() {
+            return Ok(Admission::PassBy);
+        }
+        match &self.membership {
+            None => self.join(host, now, actions)?,
+            // Our lease may have run out while the thread stood still: what we booked may be gone.
+            Some(membership) if membership.is_doubtful(now) => self.tick(host, now, actions)?,
+            Some(_) => {}
+        }
+        let Some(at) = self.running.iter().position(|r| serves(&r.compiled.config, request)) else {
+            return Ok(Admission::PassBy);
+        };
+        let running = &mut self.running[at];
+        let kind = match running.compiled.classifier.classify(request) {
+            Class::Excluded => {
+                running.stage.pass_by(StageCount::Excluded);
+                return Ok(Admission::PassBy);
+            }
+            Class::Type(kind) => kind,
+        };
+        let events = &mut self.events;
+        let arrival = running.stage.arrive(host, now, stream, kind, own_deadline, events);
+        deliver(running.id, events, actions);
+        let (stage, first_byte) = (running.id, running.stage.ends_at_first_byte());
+        let pass = |ticket| Pass { stage, ticket, first_byte };
+        match arrival {
+            Ok(Arrival::Forward(ticket)) => Ok(Admission::Forward(pass(ticket))),
+            Ok(Arrival::Hold(ticket)) => Ok(Admission::Hold(pass(ticket))),
+            Ok(Arrival::Refuse(refusal)) => Ok(Admission::Refuse(stage, refusal)),
+            Err(error) => {
+                running.stage.pass_by(StageCount::Unmanaged);
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts an upgrade: the stage it belongs to neither holds nor measures it.
+    pub fn pass_by(&mut self, request: &impl RequestView) {
+        if let Some(r) = self.running.iter_mut().find(|r| serves(&r.compiled.config, request)) {
+            r.stage.pass_by(StageCount::Excluded);
+        }
+    }
+
+    /// A request ended. Safe to call twice.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn finish(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        pass: Pass,
+        outcome: Outcome,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        if self.membership.as_ref().is_some_and(|m| m.is_doubtful(now)) {
+            self.tick(host, now, actions)?;
+        }
+        let stages = self.running.iter_mut().chain(&mut self.retired);
+        let Some(running) = stages.into_iter().find(|r| r.id == pass.stage) else { return Ok(()) };
+        let done = running.stage.finish(host, now, pass.ticket, outcome, &mut self.events);
+        deliver(pass.stage, &mut self.events, actions);
+        done
+    }
+
+    /// Another worker freed a slot for a request that waits here.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn woken(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        for running in self.running.iter_mut().chain(&mut self.retired) {
+            let done = running.stage.dispatch(host, now, &mut self.events);
+            deliver(running.id, &mut self.events, actions);
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Housekeeping, some hundred times a second; does nothing before the first request.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next tick continues.
+    pub fn tick(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let Some(membership) = &mut self.membership else { return Ok(()) };
+        let changes = membership.tick(now, host)?;
+        self.tick_stages(host, now, &changes, actions)?;
+        if let Some(membership) = &mut self.membership {
+            for dead in changes.dead {
+                membership.buried(dead, host)?;
+            }
+        }
+        self.retired.retain(|r| r.stage.pending() > 0);
+        Ok(())
+    }
+
+    fn tick_stages(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        changes: &Changes,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let Some(membership) = &self.membership else { return Ok(()) };
+        for running in self.running.iter_mut().chain(&mut self.retired) {
+            let done = running.stage.tick(host, now, membership, changes, &mut self.events);
+            deliver(running.id, &mut self.events, actions);
+            done?;
+        }
+        Ok(())
+    }
+
+    /// The VM ends: publishes what is pending and leaves, if no request is under way.
+    ///
+    /// # Errors
+    /// [`HostError`]; the lease then runs out instead.
+    pub fn leave(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        for running in self.running.iter_mut().chain(&mut self.retired) {
+            running.stage.flush(host, now)?;
+        }
+        if self.pending() > 0 {
+            return Ok(());
+        }
+        self.retired.clear();
+        // Back to the state before the first request, so that a new root context can start over.
+        self.compiled = std::mem::take(&mut self.running).into_iter().map(|r| r.compiled).collect();
+        self.membership.take().map_or(Ok(()), |membership| membership.leave(host))
+    }
+
+    /// A refusal in words.
+    #[must_use]
+    pub fn words(&self, stage: StageId, refusal: &Refusal) -> Words<'_> {
+        let Some(r) = self.running.iter().chain(&self.retired).find(|r| r.id == stage) else {
+            return Words { policy: "", kind: "", reason: "" };
+        };
+        let kind = refusal.kind.0 as usize;
+        let reason = match refusal.cause {
+            Cause::Objective(objective) => r
+                .compiled
+                .reasons
+                .get(kind)
+                .and_then(|reasons| reasons.get(objective as usize))
+                .map_or("slo", String::as_str),
+            Cause::QueueFull => "queue_full",
+            Cause::QueueTimeout => "queue_timeout",
+            Cause::Deadline => "deadline",
+        };
+        let config = r.stage.config();
+        let kind = config.types.get(kind).map_or("", |t| t.name.as_str());
+        Words { policy: &config.policy, kind, reason }
+    }
+}
+
+fn serves(config: &StageConfig, request: &impl RequestView) -> bool {
+    config.routes.is_empty()
+        || request
+            .route_name()
+            .is_some_and(|name| config.routes.iter().any(|route| route.as_bytes() == name))
+}
+
+fn deliver(stage: StageId, events: &mut Vec<Event>, actions: &mut Vec<Action>) {
+    actions.extend(events.drain(..).map(|event| match event {
+        Event::Resume { stream } => Action::Resume(stream),
+        Event::Expire { stream, refusal } => Action::Refuse(stream, stage, refusal),
+    }));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! What the engine needs from the process that it runs in.
+//!
+//! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
+//! process. Three facilities cross threads: numbers (Envoy's gauges and counters are process-wide
+//! atomics), blobs with compare-and-swap (shared data), and a wake-up of another worker (shared
+//! queues). This trait is all of them and nothing more; [`memory`] implements it for tests and the
+//! simulator.
+
+pub mod memory;
+
+/// A metric that was defined through [`Host::define`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MetricId(pub u32);
+
+/// What a metric counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// A level. Readable, and the same atomic number in every worker.
+    Gauge,
+    /// A distribution. Write-only.
+    Histogram,
+}
+
+/// The version of a blob in [`Host::load`] and [`Host::store`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version(pub u32);
+
+/// What must hold for a [`Host::store`] to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Nobody stored the blob yet.
+    Absent,
+    /// The blob has this version.
+    Version(Version),
+}
+
+impl From<Option<Version>> for Expected {
+    /// The second half of what [`Host::load`] returns.
+    fn from(loaded: Option<Version>) -> Self {
+        loaded.map_or(Self::Absent, Self::Version)
+    }
+}
+
+/// Why a host call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// The blob changed since it was loaded; load again and retry.
+    #[error("shared data changed since it was read")]
+    Conflict,
+    /// The host refused the call.
+    #[error("host call {call} failed with status {status}")]
+    Call {
+        /// The call, e.g. `proxy_increment_metric`.
+        call: &'static str,
+        /// proxy-wasm status code.
+        status: u32,
+    },
+}
+
+/// State shared by all workers of one process. Every call is `Result`-checked and none panics.
+pub trait Host {
+    /// Defines a metric. The same name gives the same number in every worker.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] when the host refuses the name.
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError>;
+
+    /// Adds `delta` (which may be negative for gauges) atomically.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] for an unknown metric.
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError>;
+
+    /// Sets a gauge, or records a value into a histogram.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] for an unknown metric.
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError>;
+
+    /// Reads a gauge or counter.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] for an unknown metric.
+    fn read(&self, metric: MetricId) -> Result<u64, HostError>;
+
+    /// Loads a blob with its version; `None` when nobody stored it yet.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] when the host refuses.
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
+
+    /// Stores a blob if it is still as expected: at the version that [`Host::load`] gave, or absent.
+    /// There is no unconditional store: it would overwrite what another worker stored meanwhile.
+    ///
+    /// # Errors
+    /// [`HostError::Conflict`] when it is not, [`HostError::Call`] when the host refuses.
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError>;
+
+    /// Wakes worker `worker` (see [`crate::workers`]): its [`crate::stage::Stage::dispatch`] will run
+    /// soon. A lost wake-up is repaired by the next tick.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] when that worker is gone.
+    fn wake(&self, worker: u32) -> Result<(), HostError>;
+}

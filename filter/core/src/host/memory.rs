@@ -1,0 +1,379 @@
+//! A [`Host`] in memory: several workers, which may be threads, share it through an `Arc`.
+//!
+//! It keeps to what Envoy does, down to the details that bite: gauges wrap below zero, counters refuse
+//! negative deltas, histograms can't be read, every store gives a blob a new version. On demand it
+//! misbehaves ([`Fault`]), so that tests can show what the engine makes of it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use super::{Expected, Host, HostError, MetricId, MetricKind, Version};
+
+/// proxy-wasm `Status::BadArgument`.
+const BAD_ARGUMENT: u32 = 2;
+/// proxy-wasm `Status::NotFound`.
+const NOT_FOUND: u32 = 1;
+/// proxy-wasm `Status::InternalFailure`: what injected faults report.
+const INTERNAL_FAILURE: u32 = 10;
+
+/// A misbehaviour that [`MemoryHost::inject`] orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A store meets a newer version, whatever version it expects.
+    StoreConflicts,
+    /// A store fails.
+    StoreFails,
+    /// A load fails.
+    LoadFails,
+    /// Defining, adding to, recording into or reading a metric fails.
+    MetricFails,
+    /// A wake-up is accepted and lost.
+    WakeIsLost,
+}
+
+const FAULTS: usize = 5;
+
+#[derive(Debug)]
+struct Metric {
+    kind: MetricKind,
+    name: String,
+    /// The counter's or gauge's value; of a histogram, the sum of its values.
+    value: AtomicU64,
+    /// How many values a histogram has.
+    recorded: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Metrics {
+    ids: HashMap<String, usize>,
+    all: Vec<Metric>,
+}
+
+#[derive(Debug, Default)]
+struct Mailbox {
+    gone: AtomicBool,
+    wakes: AtomicU32,
+}
+
+/// The host. See the module's documentation.
+#[derive(Debug, Default)]
+pub struct MemoryHost {
+    metrics: RwLock<Metrics>,
+    blobs: Mutex<HashMap<String, (Vec<u8>, Version)>>,
+    /// The version that the next store gives; one sequence over all keys, as in Envoy.
+    versions: AtomicU32,
+    mailboxes: RwLock<Vec<Mailbox>>,
+    faults: [AtomicU32; FAULTS],
+    calls: AtomicU64,
+}
+
+impl MemoryHost {
+    /// A host without metrics and blobs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes the next `n` calls that `fault` concerns misbehave.
+    pub fn inject(&self, fault: Fault, n: u32) {
+        self.faults[fault as usize].store(n, Ordering::SeqCst);
+    }
+
+    /// Takes the wake-ups of `worker` since the last call.
+    #[must_use]
+    pub fn take_wakes(&self, worker: u32) -> u32 {
+        self.with_mailbox(worker, |mailbox| mailbox.wakes.swap(0, Ordering::SeqCst))
+    }
+
+    /// From now on, waking `worker` fails: its VM is gone. (`false`: it is back.)
+    pub fn set_gone(&self, worker: u32, gone: bool) {
+        self.with_mailbox(worker, |mailbox| mailbox.gone.store(gone, Ordering::SeqCst));
+    }
+
+    /// Value of the counter or gauge `name`; `None` when nobody defined it or it is a histogram.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<u64> {
+        let metrics = self.metrics();
+        let metric = &metrics.all[*metrics.ids.get(name)?];
+        (metric.kind != MetricKind::Histogram).then(|| metric.value.load(Ordering::SeqCst))
+    }
+
+    /// Number and sum of the values in the histogram `name`; `None` when there is no such histogram.
+    #[must_use]
+    pub fn recorded(&self, name: &str) -> Option<(u64, u64)> {
+        let metrics = self.metrics();
+        let metric = &metrics.all[*metrics.ids.get(name)?];
+        (metric.kind == MetricKind::Histogram).then(|| {
+            (metric.recorded.load(Ordering::SeqCst), metric.value.load(Ordering::SeqCst))
+        })
+    }
+
+    /// Names and values of all metrics, in the order of their definition.
+    #[must_use]
+    pub fn all_metrics(&self) -> Vec<(MetricKind, String, u64)> {
+        let metrics = self.metrics();
+        let row = |m: &Metric| (m.kind, m.name.clone(), m.value.load(Ordering::SeqCst));
+        metrics.all.iter().map(row).collect()
+    }
+
+    /// Names of all blobs, sorted.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.blobs().keys().cloned().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Host calls so far.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    fn called(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether this call is to misbehave.
+    fn hit(&self, fault: Fault) -> bool {
+        let left = &self.faults[fault as usize];
+        left.load(Ordering::Relaxed) > 0
+            && left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_ok()
+    }
+
+    // A thread that panicked while it held a lock has failed its test already.
+    fn metrics(&self) -> RwLockReadGuard<'_, Metrics> {
+        self.metrics.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn blobs(&self) -> MutexGuard<'_, HashMap<String, (Vec<u8>, Version)>> {
+        self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_mailbox<T>(&self, worker: u32, f: impl FnOnce(&Mailbox) -> T) -> T {
+        let at = worker as usize;
+        {
+            let mailboxes = self.mailboxes.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(mailbox) = mailboxes.get(at) {
+                return f(mailbox);
+            }
+        }
+        let mut mailboxes = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
+        while mailboxes.len() <= at {
+            mailboxes.push(Mailbox::default());
+        }
+        f(&mailboxes[at])
+    }
+
+    fn with_metric<T>(
+        &self,
+        call: &'static str,
+        id: MetricId,
+        f: impl FnOnce(&Metric) -> Result<T, u32>,
+    ) -> Result<T, HostError> {
+        self.called();
+        if self.hit(Fault::MetricFails) {
+            return Err(HostError::Call { call, status: INTERNAL_FAILURE });
+        }
+        let metrics = self.metrics();
+        let metric = metrics.all.get(id.0 as usize);
+        metric.ok_or(NOT_FOUND).and_then(f).map_err(|status| HostError::Call { call, status })
+    }
+}
+
+impl Host for MemoryHost {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        let call = "proxy_define_metric";
+        self.called();
+        if self.hit(Fault::MetricFails) {
+            return Err(HostError::Call { call, status: INTERNAL_FAILURE });
+        }
+        let mut metrics = self.metrics.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&at) = metrics.ids.get(name) {
+            if metrics.all[at].kind != kind {
+                return Err(HostError::Call { call, status: BAD_ARGUMENT });
+            }
+            return Ok(MetricId(at as u32));
+        }
+        let at = metrics.all.len();
+        metrics.ids.insert(name.to_owned(), at);
+        metrics.all.push(Metric {
+            kind,
+            name: name.to_owned(),
+            value: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
+        });
+        Ok(MetricId(at as u32))
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        self.with_metric("proxy_increment_metric", metric, |m| match m.kind {
+            MetricKind::Counter if delta < 0 => Err(BAD_ARGUMENT),
+            MetricKind::Histogram => Err(BAD_ARGUMENT),
+            MetricKind::Counter | MetricKind::Gauge => {
+                m.value.fetch_add(delta.cast_unsigned(), Ordering::SeqCst);
+                Ok(())
+            }
+        })
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        self.with_metric("proxy_record_metric", metric, |m| {
+            match m.kind {
+                MetricKind::Counter => {
+                    m.value.fetch_add(value, Ordering::SeqCst);
+                }
+                MetricKind::Gauge => m.value.store(value, Ordering::SeqCst),
+                MetricKind::Histogram => {
+                    m.value.fetch_add(value, Ordering::SeqCst);
+                    m.recorded.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+        self.with_metric("proxy_get_metric", metric, |m| match m.kind {
+            MetricKind::Histogram => Err(BAD_ARGUMENT),
+            MetricKind::Counter | MetricKind::Gauge => Ok(m.value.load(Ordering::SeqCst)),
+        })
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        self.called();
+        if self.hit(Fault::LoadFails) {
+            let call = "proxy_get_shared_data";
+            return Err(HostError::Call { call, status: INTERNAL_FAILURE });
+        }
+        Ok(self.blobs().get(key).cloned())
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        self.called();
+        if self.hit(Fault::StoreFails) {
+            let call = "proxy_set_shared_data";
+            return Err(HostError::Call { call, status: INTERNAL_FAILURE });
+        }
+        if self.hit(Fault::StoreConflicts) {
+            return Err(HostError::Conflict);
+        }
+        let mut blobs = self.blobs();
+        let found = blobs.get(key).map(|(_, version)| *version);
+        if Expected::from(found) != expected {
+            return Err(HostError::Conflict);
+        }
+        let version = Version(self.versions.fetch_add(1, Ordering::SeqCst).wrapping_add(1));
+        blobs.insert(key.to_owned(), (value.to_vec(), version));
+        Ok(())
+    }
+
+    fn wake(&self, worker: u32) -> Result<(), HostError> {
+        self.called();
+        if self.hit(Fault::WakeIsLost) {
+            return Ok(());
+        }
+        self.with_mailbox(worker, |mailbox| {
+            if mailbox.gone.load(Ordering::SeqCst) {
+                return Err(HostError::Call { call: "proxy_enqueue_shared_queue", status: NOT_FOUND });
+            }
+            mailbox.wakes.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_number_for_everybody() {
+        let host = MemoryHost::new();
+        let a = host.define(MetricKind::Gauge, "g").unwrap();
+        assert_eq!(host.define(MetricKind::Gauge, "g"), Ok(a));
+        assert!(host.define(MetricKind::Counter, "g").is_err());
+        host.add(a, 5).unwrap();
+        host.add(a, -2).unwrap();
+        assert_eq!(host.read(a), Ok(3));
+        assert_eq!(host.value("g"), Some(3));
+        assert!(host.read(MetricId(9)).is_err());
+    }
+
+    #[test]
+    fn counters_only_grow_and_histograms_are_write_only() {
+        let host = MemoryHost::new();
+        let counter = host.define(MetricKind::Counter, "c").unwrap();
+        let histogram = host.define(MetricKind::Histogram, "h").unwrap();
+        assert!(host.add(counter, -1).is_err());
+        host.record(histogram, 7).unwrap();
+        host.record(histogram, 8).unwrap();
+        assert!(host.read(histogram).is_err());
+        assert_eq!(host.recorded("h"), Some((2, 15)));
+    }
+
+    #[test]
+    fn of_two_stores_on_one_version_the_second_conflicts() {
+        let host = MemoryHost::new();
+        assert_eq!(host.load("k"), Ok(None));
+        host.store("k", b"a", Expected::Absent).unwrap();
+        assert_eq!(host.store("k", b"b", Expected::Absent), Err(HostError::Conflict));
+        let (_, version) = host.load("k").unwrap().unwrap();
+        host.store("k", b"c", Expected::Version(version)).unwrap();
+        assert_eq!(host.store("k", b"d", Expected::Version(version)), Err(HostError::Conflict));
+        assert_eq!(host.load("k").unwrap().unwrap().0, b"c");
+    }
+
+    #[test]
+    fn compare_and_swap_loses_no_update_between_threads() {
+        let host = Arc::new(MemoryHost::new());
+        host.store("n", &0_u32.to_le_bytes(), Expected::Absent).unwrap();
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let host = Arc::clone(&host);
+                std::thread::spawn(move || {
+                    let mut stored = 0;
+                    while stored < 500 {
+                        let (bytes, version) = host.load("n").unwrap().unwrap();
+                        let n = u32::from_le_bytes(bytes.try_into().unwrap()) + 1;
+                        stored += u32::from(
+                            host.store("n", &n.to_le_bytes(), Expected::Version(version)).is_ok(),
+                        );
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(host.load("n").unwrap().unwrap().0, 2_000_u32.to_le_bytes());
+    }
+
+    #[test]
+    fn wake_ups_are_counted_per_worker_and_fail_for_the_gone() {
+        let host = MemoryHost::new();
+        host.wake(1).unwrap();
+        host.wake(1).unwrap();
+        assert_eq!((host.take_wakes(0), host.take_wakes(1), host.take_wakes(1)), (0, 2, 0));
+        host.set_gone(1, true);
+        assert!(host.wake(1).is_err());
+    }
+
+    #[test]
+    fn injected_faults_happen_as_often_as_ordered() {
+        let host = MemoryHost::new();
+        host.inject(Fault::StoreConflicts, 2);
+        assert_eq!(host.store("k", b"", Expected::Absent), Err(HostError::Conflict));
+        assert_eq!(host.store("k", b"", Expected::Absent), Err(HostError::Conflict));
+        host.store("k", b"", Expected::Absent).unwrap();
+        host.inject(Fault::LoadFails, 1);
+        assert!(host.load("k").is_err());
+        assert!(host.load("k").is_ok());
+        host.inject(Fault::WakeIsLost, 1);
+        host.wake(0).unwrap();
+        assert_eq!(host.take_wakes(0), 0);
+    }
+}

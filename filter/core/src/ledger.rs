@@ -1,0 +1,305 @@
+//! The numbers that decide: slots and queued work of one stage, over all workers of the process.
+//!
+//! Each number is an atomic gauge of the host, so what decides is what the dashboard shows. Three
+//! totals per stage (slots in use, queue length, queued work) serve the decisions; beside them every
+//! worker keeps its own share, so that a dead worker's share can be given back
+//! ([`Ledger::give_back`]).
+//!
+//! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads: whoever reads a total of at
+//! most P owns a slot, everybody else takes the one back. Every owner's addition precedes its own read,
+//! so the last of them to add has seen all others; hence owners never exceed P. Two workers that add at
+//! the same moment for the last slot may both step back; they try again, since the caller looks again.
+//!
+//! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
+//! releaser frees the slot before it looks for waiters. One of the two sees the other.
+
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::workers::WorkerId;
+
+/// Amounts that a worker has booked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Share {
+    /// Slots.
+    pub slots: i64,
+    /// Queued requests.
+    pub queued: i64,
+    /// Queued work, µs of processing time.
+    pub work_us: i64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Gauges {
+    slots: MetricId,
+    queued: MetricId,
+    work_us: MetricId,
+}
+
+impl Gauges {
+    fn define(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
+        let gauge = |name: &str| host.define(MetricKind::Gauge, &format!("{prefix}.{name}"));
+        Ok(Self {
+            slots: gauge("slots_in_use")?,
+            queued: gauge("queue_length")?,
+            work_us: gauge("queued_work_us")?,
+        })
+    }
+
+    fn book(&self, host: &impl Host, share: Share) -> Result<(), HostError> {
+        for (gauge, amount) in
+            [(self.slots, share.slots), (self.queued, share.queued), (self.work_us, share.work_us)]
+        {
+            if amount != 0 {
+                host.add(gauge, amount)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, host: &impl Host) -> Result<Share, HostError> {
+        Ok(Share {
+            slots: signed(host.read(self.slots)?),
+            queued: signed(host.read(self.queued)?),
+            work_us: signed(host.read(self.work_us)?),
+        })
+    }
+}
+
+/// Gauges are unsigned; a difference that went below zero for a moment reads as a huge number.
+fn signed(value: u64) -> i64 {
+    value.cast_signed()
+}
+
+#[derive(Debug, Clone, Copy)]
+struct WorkerGauges {
+    share: Gauges,
+    head: MetricId,
+}
+
+/// One stage's shared numbers, seen from one worker.
+#[derive(Debug)]
+pub struct Ledger {
+    prefix: String,
+    total: Gauges,
+    /// By worker number, defined when first needed.
+    workers: Vec<Option<WorkerGauges>>,
+    own_id: WorkerId,
+    own: WorkerGauges,
+    /// What this worker has booked and not taken back.
+    booked: Share,
+}
+
+impl Ledger {
+    /// The ledger of the stage whose stats start with `prefix`.
+    ///
+    /// # Errors
+    /// [`HostError`] when a gauge can't be defined.
+    pub fn new(host: &impl Host, prefix: &str, own_id: WorkerId) -> Result<Self, HostError> {
+        let mut this = Self {
+            prefix: prefix.to_owned(),
+            total: Gauges::define(host, prefix)?,
+            workers: Vec::new(),
+            own_id,
+            own: define_worker(host, prefix, own_id)?,
+            booked: Share::default(),
+        };
+        this.workers.resize(own_id as usize + 1, None);
+        this.workers[own_id as usize] = Some(this.own);
+        Ok(this)
+    }
+
+    fn worker(&mut self, host: &impl Host, id: WorkerId) -> Result<WorkerGauges, HostError> {
+        let at = id as usize;
+        if at >= self.workers.len() {
+            self.workers.resize(at + 1, None);
+        }
+        if let Some(known) = self.workers[at] {
+            return Ok(known);
+        }
+        let defined = define_worker(host, &self.prefix, id)?;
+        self.workers[at] = Some(defined);
+        Ok(defined)
+    }
+
+    fn book(&mut self, host: &impl Host, share: Share) -> Result<(), HostError> {
+        self.booked.slots += share.slots;
+        self.booked.queued += share.queued;
+        self.booked.work_us += share.work_us;
+        // Should the VM die between the two, the total is too high (a slot idles until the drift is
+        // corrected), never too low (more than P in the backend).
+        if share.slots + share.queued > 0 {
+            self.total.book(host, share)?;
+            self.own.share.book(host, share)
+        } else {
+            self.own.share.book(host, share)?;
+            self.total.book(host, share)
+        }
+    }
+
+    /// Slots in use, over all workers.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn slots_in_use(&self, host: &impl Host) -> Result<i64, HostError> {
+        host.read(self.total.slots).map(signed)
+    }
+
+    /// Queued requests, over all workers.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn queue_length(&self, host: &impl Host) -> Result<i64, HostError> {
+        host.read(self.total.queued).map(signed)
+    }
+
+    /// Queued work over all workers, µs of processing time: the sum in Bouncer's Eq. 2.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn queued_work_us(&self, host: &impl Host) -> Result<i64, HostError> {
+        host.read(self.total.work_us).map(signed)
+    }
+
+    /// What this worker has booked.
+    #[must_use]
+    pub fn booked(&self) -> Share {
+        self.booked
+    }
+
+    /// Takes a slot if fewer than `limit` are in use.
+    ///
+    /// # Errors
+    /// [`HostError`]; no slot is taken then.
+    pub fn try_acquire(&mut self, host: &impl Host, limit: u32) -> Result<bool, HostError> {
+        let one = Share { slots: 1, ..Share::default() };
+        self.book(host, one)?;
+        let in_use = self.slots_in_use(host);
+        if matches!(in_use, Ok(n) if n <= i64::from(limit)) {
+            return Ok(true);
+        }
+        self.release(host)?;
+        in_use.map(|_| false)
+    }
+
+    /// Takes a slot whatever the limit, for requests that nothing holds back.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn acquire_over_limit(&mut self, host: &impl Host) -> Result<(), HostError> {
+        self.book(host, Share { slots: 1, ..Share::default() })
+    }
+
+    /// Gives a slot back.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn release(&mut self, host: &impl Host) -> Result<(), HostError> {
+        self.book(host, Share { slots: -1, ..Share::default() })
+    }
+
+    /// Announces a queued request of `work_us`, after [`Ledger::publish_head`].
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn enqueue(&mut self, host: &impl Host, work_us: i64) -> Result<(), HostError> {
+        self.book(host, Share { slots: 0, queued: 1, work_us })
+    }
+
+    /// Takes back what [`Ledger::enqueue`] announced.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn dequeue(&mut self, host: &impl Host, work_us: i64) -> Result<(), HostError> {
+        self.book(host, Share { slots: 0, queued: -1, work_us: -work_us })
+    }
+
+    /// Tells the others the rank of this worker's first waiter; `None` when nobody waits here.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn publish_head(&self, host: &impl Host, rank: Option<u64>) -> Result<(), HostError> {
+        // 0 is "nobody": the gauge's value before anybody wrote it.
+        host.record(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
+    }
+
+    /// The rank of worker `id`'s first waiter.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn head_of(&mut self, host: &impl Host, id: WorkerId) -> Result<Option<u64>, HostError> {
+        let head = self.worker(host, id)?.head;
+        Ok(host.read(head)?.checked_sub(1))
+    }
+
+    /// Gives back all that worker `dead` had booked.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn give_back(&mut self, host: &impl Host, dead: WorkerId) -> Result<Share, HostError> {
+        let gauges = self.worker(host, dead)?;
+        let share = gauges.share.read(host)?;
+        let back =
+            Share { slots: -share.slots, queued: -share.queued, work_us: -share.work_us };
+        host.record(gauges.head, 0)?;
+        gauges.share.book(host, back)?;
+        self.total.book(host, back)?;
+        Ok(share)
+    }
+
+    /// This worker has a new number because its lease ran out and its share was given back: books the
+    /// share again.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn rejoin(&mut self, host: &impl Host, own_id: WorkerId) -> Result<(), HostError> {
+        self.own = self.worker(host, own_id)?;
+        self.own_id = own_id;
+        let share = std::mem::take(&mut self.booked);
+        self.book(host, share)
+    }
+
+    /// The difference between the total and the sum of all shares; zero but for moments in which
+    /// somebody is between two bookings, and after a VM died between two bookings.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn drift(&mut self, host: &impl Host, others: &[WorkerId]) -> Result<Share, HostError> {
+        let total = self.total.read(host)?;
+        let mut drift = Share {
+            slots: total.slots - self.booked.slots,
+            queued: total.queued - self.booked.queued,
+            work_us: total.work_us - self.booked.work_us,
+        };
+        for &other in others {
+            let share = self.worker(host, other)?.share.read(host)?;
+            drift.slots -= share.slots;
+            drift.queued -= share.queued;
+            drift.work_us -= share.work_us;
+        }
+        Ok(drift)
+    }
+
+    /// Takes a lasting `drift` out of the totals.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn correct(&self, host: &impl Host, drift: Share) -> Result<(), HostError> {
+        let back =
+            Share { slots: -drift.slots, queued: -drift.queued, work_us: -drift.work_us };
+        self.total.book(host, back)
+    }
+}
+
+fn define_worker(
+    host: &impl Host,
+    prefix: &str,
+    id: WorkerId,
+) -> Result<WorkerGauges, HostError> {
+    let prefix = format!("{prefix}.worker.{id}");
+    Ok(WorkerGauges {
+        share: Gauges::define(host, &prefix)?,
+        head: host.define(MetricKind::Gauge, &format!("{prefix}.head_rank"))?,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,27 @@
+//! Headgate's admission engine: everything that decides, nothing that talks.
+//!
+//! The same code runs inside Envoy (one instance per worker thread, compiled to WebAssembly), in the
+//! simulator and in the tests. It therefore reads no clock, draws no randomness of its own and knows
+//! neither proxy-wasm nor Kubernetes: time and random numbers are arguments, and whatever several
+//! workers share goes through [`host::Host`].
+//!
+//! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`], [`stage::Stage::dispatch`]
+//! and [`stage::Stage::finish`].
+
+pub mod classify;
+pub mod config;
+pub mod deadline;
+pub mod engine;
+pub mod histogram;
+pub mod host;
+pub mod ledger;
+pub mod queue;
+pub mod refusal;
+pub mod rng;
+pub mod service_times;
+pub mod stage;
+pub mod stats;
+pub mod strategy;
+pub mod time;
+pub mod window;
+pub mod workers;

@@ -1,0 +1,391 @@
+//! The admission stage: P slots, one queue, per-type objectives (Bouncer §3, Figure 1).
+//!
+//! One `Stage` per policy and worker; all of them in a process act as one, through [`Ledger`] for slots
+//! and queued work and through published ranks for the order of the queue. Points 1, 2 and 3 of
+//! Figure 1 are [`Stage::arrive`], the [`Event::Resume`] of [`Stage::dispatch`], and [`Stage::finish`].
+//!
+//! The caller owns the requests themselves. It tells of arrivals and ends, and carries out [`Event`]s.
+
+mod backlog;
+mod dispatch;
+mod maintain;
+mod requests;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::config::{Measure, Mode, QueueMode, StageConfig};
+use crate::host::{Host, HostError};
+use crate::ledger::Ledger;
+use crate::queue::Queue;
+use crate::refusal::{Cause, Refusal};
+use crate::rng::Rng;
+use crate::service_times::{ServiceTimes, Settings};
+use crate::stats::{self, Count, StageCount, StageStats};
+use crate::strategy::{Admission, Reason, Strategy, TypeId, Verdict, View};
+use crate::time::Instant;
+use crate::workers::{Membership, WorkerId};
+
+use backlog::Backlog;
+use dispatch::Handovers;
+use requests::{Phase, Request, Requests};
+
+pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
+pub use requests::Ticket;
+
+/// What becomes of a request at its arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Send it to the backend now.
+    Forward(Ticket),
+    /// Hold it until an [`Event`] names its stream.
+    Hold(Ticket),
+    /// Answer it now.
+    Refuse(Refusal),
+}
+
+/// What the caller must do for a request that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Send it to the backend: it has a slot.
+    Resume {
+        /// The caller's name for the request.
+        stream: u32,
+    },
+    /// Refuse it: it waited too long. Its ticket is void.
+    Expire {
+        /// The caller's name for the request.
+        stream: u32,
+        /// What to answer.
+        refusal: Refusal,
+    },
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The backend answered; its times count.
+    Completed,
+    /// Anything else: the client left, a local reply, a reset. Its times say nothing about the backend.
+    Unmeasured,
+}
+
+/// A stage, seen from one worker.
+#[derive(Debug)]
+pub struct Stage {
+    config: StageConfig,
+    ledger: Ledger,
+    queue: Queue,
+    requests: Requests,
+    service_times: ServiceTimes,
+    times_key: String,
+    strategy: Strategy,
+    backlog: Backlog,
+    stats: StageStats,
+    handovers: Handovers,
+    rng: Rng,
+    others: Vec<WorkerId>,
+    next_deadline: Option<Instant>,
+    drift: maintain::DriftWatch,
+    retired: bool,
+}
+
+impl Stage {
+    /// The stage of `config` on the worker that `membership` names. `seed` makes its random decisions
+    /// repeatable.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses a metric.
+    pub fn new(
+        config: StageConfig,
+        membership: &Membership,
+        seed: u64,
+        host: &impl Host,
+    ) -> Result<Self, HostError> {
+        let prefix = stats::prefix(&config.policy);
+        let this = Self {
+            ledger: Ledger::new(host, &prefix, membership.id())?,
+            queue: Queue::default(),
+            requests: Requests::default(),
+            service_times: ServiceTimes::new(Settings::from_config(&config)),
+            times_key: format!("headgate/times/{}", config.policy),
+            strategy: Strategy::from_config(&config),
+            backlog: Backlog::new(host, &prefix)?,
+            stats: StageStats::new(host, &config)?,
+            handovers: Handovers::new(host, &prefix)?,
+            rng: Rng::new(seed),
+            others: membership.others().to_vec(),
+            next_deadline: None,
+            drift: maintain::DriftWatch::default(),
+            retired: false,
+            config,
+        };
+        this.stats.slots(host, this.config.parallelism)?;
+        Ok(this)
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub fn config(&self) -> &StageConfig {
+        &self.config
+    }
+
+    /// Measured processing times.
+    #[must_use]
+    pub fn service_times(&self) -> &ServiceTimes {
+        &self.service_times
+    }
+
+    /// Requests of this worker that wait or hold a slot.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether requests are held here, rather than only watched.
+    fn holds(&self) -> bool {
+        self.config.mode == Mode::Enforce
+            && self.config.queue.mode == QueueMode::Hold
+            && !self.retired
+    }
+
+    /// Whether processing time ends at the response's headers.
+    #[must_use]
+    pub fn ends_at_first_byte(&self) -> bool {
+        self.config.measure == Measure::FirstByte
+    }
+
+    /// Counts a request that passes the stage by.
+    pub fn pass_by(&mut self, count: StageCount) {
+        self.stats.count_stage(count, 1);
+    }
+
+    /// Point 1: a request arrives. `own_deadline` is the time it gives itself, from now.
+    ///
+    /// # Errors
+    /// [`HostError`]; the caller lets the request through, unmanaged.
+    pub fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        stream: u32,
+        kind: TypeId,
+        own_deadline: Option<Duration>,
+        events: &mut Vec<Event>,
+    ) -> Result<Arrival, HostError> {
+        self.stats.count(kind, Count::Total);
+        let queued = self.ledger.queue_length(host)?.max(0);
+        let queue_wait = self.queue_wait(host, now, queued)?;
+        if let Err(cause) = self.decide(host, now, kind, queued, queue_wait)? {
+            let refusal = self.refuse(kind, cause, queue_wait);
+            if self.config.mode == Mode::Enforce {
+                return Ok(Arrival::Refuse(refusal));
+            }
+        } else {
+            if self.config.mode == Mode::DryRun {
+                let work = self.service_times.mean(kind).unwrap_or_default();
+                self.backlog.accept(host, now, work, self.config.parallelism)?;
+            }
+            self.record_estimates(host, kind, queue_wait)?;
+        }
+        self.admit(host, now, stream, kind, own_deadline, queued, queue_wait, events)
+    }
+
+    /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
+    /// enqueued and takes the same amount back when it leaves.
+    fn queue_wait(
+        &self,
+        host: &impl Host,
+        now: Instant,
+        queued: i64,
+    ) -> Result<Duration, HostError> {
+        if self.config.mode == Mode::DryRun {
+            return self.backlog.queue_wait(host, now, self.service_times.mean_residual());
+        }
+        if queued == 0 {
+            return Ok(Duration::ZERO);
+        }
+        let work_us = self.ledger.queued_work_us(host)?.max(0).cast_unsigned();
+        Ok(Duration::from_micros(work_us) / self.config.parallelism)
+    }
+
+    fn decide(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        kind: TypeId,
+        queued: i64,
+        queue_wait: Duration,
+    ) -> Result<Result<(), Cause>, HostError> {
+        let slots_in_use = self.ledger.slots_in_use(host)?.max(0);
+        let view = View {
+            now,
+            parallelism: self.config.parallelism,
+            slots_in_use: u32::try_from(slots_in_use).unwrap_or(u32::MAX),
+            queue_length: u32::try_from(queued).unwrap_or(u32::MAX),
+            queue_wait,
+            service_times: &self.service_times,
+        };
+        Ok(match self.strategy.decide(kind, &view, &mut self.rng) {
+            Verdict::Admit => Ok(()),
+            Verdict::Refuse(Reason::Objective { objective }) => Err(Cause::Objective(objective)),
+            Verdict::Refuse(Reason::QueueFull) => Err(Cause::QueueFull),
+        })
+    }
+
+    /// Counts a rejection and says when coming back is worth it.
+    fn refuse(&mut self, kind: TypeId, cause: Cause, queue_wait: Duration) -> Refusal {
+        self.stats.rejected(kind, cause, self.config.mode == Mode::Enforce);
+        let drain = match cause {
+            // Until the estimate at that objective is met again.
+            Cause::Objective(objective) => {
+                let estimate = self.service_times.estimate(kind);
+                let at = objective as usize;
+                match (estimate.quantiles.get(at), estimate.objectives.get(at)) {
+                    (Some(&quantile), Some(target)) => {
+                        (queue_wait + quantile).saturating_sub(target.response_time)
+                    }
+                    _ => queue_wait,
+                }
+            }
+            Cause::QueueFull | Cause::QueueTimeout | Cause::Deadline => queue_wait,
+        };
+        Refusal::new(kind, cause, drain, &mut self.rng)
+    }
+
+    fn record_estimates(
+        &self,
+        host: &impl Host,
+        kind: TypeId,
+        queue_wait: Duration,
+    ) -> Result<(), HostError> {
+        let estimate = self.service_times.estimate(kind);
+        if estimate.is_own() {
+            for (objective, &quantile) in estimate.quantiles.iter().enumerate() {
+                self.stats.estimated(host, kind, objective, queue_wait + quantile)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an admitted request a slot or a place in the queue.
+    #[allow(clippy::too_many_arguments)] // one request's facts, used once
+    fn admit(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        stream: u32,
+        kind: TypeId,
+        own_deadline: Option<Duration>,
+        queued: i64,
+        queue_wait: Duration,
+        events: &mut Vec<Event>,
+    ) -> Result<Arrival, HostError> {
+        let timeout = Duration::from_micros(self.config.queue.timeout_us);
+        let own = own_deadline.filter(|own| *own < timeout);
+        let mut request = Request {
+            stream,
+            kind,
+            arrived: now,
+            deadline: now + own.unwrap_or(timeout),
+            own_deadline: own.is_some(),
+            work_us: 0,
+            phase: Phase::Running { dequeued: now },
+        };
+        if queued == 0 && self.ledger.try_acquire(host, self.config.parallelism)? {
+            return Ok(Arrival::Forward(self.accept(request)));
+        }
+        if self.holds() {
+            let limit = i64::from(self.config.queue.max_length);
+            let full = queued >= limit;
+            let too_late = queue_wait > own.unwrap_or(timeout);
+            if full || too_late {
+                let cause = match (full, own) {
+                    (true, _) => Cause::QueueFull,
+                    (false, Some(_)) => Cause::Deadline,
+                    (false, None) => Cause::QueueTimeout,
+                };
+                self.strategy.withdrawn(kind);
+                return Ok(Arrival::Refuse(self.refuse(kind, cause, queue_wait)));
+            }
+        }
+        let mean = self.service_times.mean(kind).unwrap_or_default();
+        request.work_us = i64::try_from(mean.as_micros()).unwrap_or(i64::MAX);
+        request.phase = Phase::Queued;
+        let ticket = self.accept(request);
+        self.enqueue(host, ticket.slot)?;
+        let before = events.len();
+        self.dispatch(host, now, events)?;
+        if !self.holds() {
+            return Ok(Arrival::Forward(ticket));
+        }
+        // It may have been first in line with a slot free.
+        let own_turn = |event: &Event| matches!(event, Event::Resume { stream: s } if *s == stream);
+        if let Some(at) = events[before..].iter().position(own_turn) {
+            events.remove(before + at);
+            return Ok(Arrival::Forward(ticket));
+        }
+        Ok(Arrival::Hold(ticket))
+    }
+
+    fn accept(&mut self, request: Request) -> Ticket {
+        self.stats.count(request.kind, Count::Accepted);
+        self.requests.insert(request)
+    }
+
+    /// Point 3: a request ended, in whatever phase. Safe to call twice.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn finish(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        outcome: Outcome,
+        events: &mut Vec<Event>,
+    ) -> Result<(), HostError> {
+        let Some(request) = self.requests.take(ticket) else { return Ok(()) };
+        match request.phase {
+            Phase::Queued => {
+                // Held: its client left. Watched: the backend took another order than FIFO.
+                if self.holds() {
+                    self.stats.count(request.kind, Count::Abandoned);
+                }
+                self.stats.count(request.kind, Count::Unmeasured);
+                self.leave_queue(host, ticket.slot, request.work_us)?;
+            }
+            Phase::Running { dequeued } => {
+                if outcome == Outcome::Completed {
+                    self.measure(host, now, &request, dequeued)?;
+                } else {
+                    self.stats.count(request.kind, Count::Unmeasured);
+                }
+                self.ledger.release(host)?;
+            }
+        }
+        self.dispatch(host, now, events)
+    }
+
+    fn measure(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &Request,
+        dequeued: Instant,
+    ) -> Result<(), HostError> {
+        let queue_wait = dequeued.since(request.arrived);
+        let processing = now.since(dequeued);
+        self.service_times.record(request.kind, processing);
+        self.strategy.completed(request.kind, queue_wait, processing, now);
+        self.stats.count(request.kind, Count::Completed);
+        let objectives = &self.config.types[request.kind.0 as usize].slo;
+        for (at, objective) in objectives.iter().enumerate() {
+            if queue_wait + processing <= Duration::from_micros(objective.objective_us) {
+                self.stats.slo_met(request.kind, at);
+            }
+        }
+        self.stats.measured(host, request.kind, queue_wait, processing)
+    }
+}

@@ -1,0 +1,129 @@
+//! The requests that a stage holds or has let through, by ticket.
+
+use crate::strategy::TypeId;
+use crate::time::Instant;
+
+/// A stage's promise to one request: present it to [`super::Stage::finish`] when the request ends, in
+/// whatever way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    pub(super) slot: u32,
+    generation: u32,
+}
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits for a slot, since its arrival.
+    Queued,
+    /// Holds a slot.
+    Running {
+        /// When it got the slot.
+        dequeued: Instant,
+    },
+}
+
+/// A request in the stage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    /// The caller's name for it.
+    pub(super) stream: u32,
+    pub(super) kind: TypeId,
+    pub(super) arrived: Instant,
+    /// When waiting becomes pointless.
+    pub(super) deadline: Instant,
+    /// Whether `deadline` is the request's own rather than `queue.timeout`.
+    pub(super) own_deadline: bool,
+    /// Its part of the queued work, µs.
+    pub(super) work_us: i64,
+    pub(super) phase: Phase,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    request: Option<Request>,
+}
+
+/// A table with reused places: nothing is allocated once it has grown to the usual load.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub(super) fn insert(&mut self, request: Request) -> Ticket {
+        if let Some(slot) = self.free.pop() {
+            let entry = &mut self.entries[slot as usize];
+            entry.request = Some(request);
+            return Ticket { slot, generation: entry.generation };
+        }
+        // 2^32 requests don't fit in a wasm32 VM.
+        let slot = self.entries.len() as u32;
+        self.entries.push(Entry { generation: 0, request: Some(request) });
+        Ticket { slot, generation: 0 }
+    }
+
+    pub(super) fn get(&self, slot: u32) -> Option<&Request> {
+        self.entries.get(slot as usize)?.request.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Request> {
+        self.entries.get_mut(slot as usize)?.request.as_mut()
+    }
+
+    /// Takes the request that `ticket` was given for; `None` if it was taken before.
+    pub(super) fn take(&mut self, ticket: Ticket) -> Option<Request> {
+        let entry = self.entries.get(ticket.slot as usize)?;
+        if entry.generation != ticket.generation {
+            return None;
+        }
+        self.take_slot(ticket.slot)
+    }
+
+    pub(super) fn take_slot(&mut self, slot: u32) -> Option<Request> {
+        let entry = self.entries.get_mut(slot as usize)?;
+        let request = entry.request.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(slot);
+        Some(request)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Request> {
+        self.entries.iter_mut().filter_map(|e| e.request.as_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(stream: u32) -> Request {
+        Request {
+            stream,
+            kind: TypeId(0),
+            arrived: Instant::from_nanos(0),
+            deadline: Instant::from_nanos(1),
+            own_deadline: false,
+            work_us: 0,
+            phase: Phase::Queued,
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_one_request_only() {
+        let mut requests = Requests::default();
+        let first = requests.insert(request(1));
+        assert_eq!(requests.take(first).map(|r| r.stream), Some(1));
+        let second = requests.insert(request(2));
+        assert_eq!(second.slot, first.slot, "the place is reused");
+        assert!(requests.take(first).is_none(), "the old ticket does not take the new request");
+        assert_eq!(requests.take(second).map(|r| r.stream), Some(2));
+        assert_eq!(requests.len(), 0);
+    }
+}

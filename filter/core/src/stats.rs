@@ -1,0 +1,312 @@
+//! A stage's stats: every name in one place, all defined when the stage is configured.
+//!
+//! Names follow Envoy's style and carry policy and type, so that `stats_tags` turn them into labels:
+//!
+//! ```text
+//! headgate.policy.<namespace>/<name>.slots                               gauge      P
+//! headgate.policy.<namespace>/<name>.{slots_in_use,queue_length,queued_work_us}     gauges, see ledger
+//! headgate.policy.<namespace>/<name>.handover_us                         histogram  freed slot to its next request on another worker
+//! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,ledger_corrected,workers_lost}   counters
+//! headgate.policy.<namespace>/<name>.type.<type>.<counter>               see [`Count`]
+//! headgate.policy.<namespace>/<name>.type.<type>.rq_rejected.reason.<reason>        counter
+//! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter
+//! headgate.policy.<namespace>/<name>.type.<type>.{queue_wait,processing_time,response_time}_us   histograms
+//! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram
+//! ```
+//!
+//! Counters are tallied in the worker and added to the host's once a tick: a host call per tick instead
+//! of several per request. Distributions are recorded as they happen.
+
+use std::time::Duration;
+
+use crate::config::StageConfig;
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::refusal::Cause;
+use crate::strategy::TypeId;
+
+/// Types beyond this many share the stats of `_other`: each type costs some twenty metrics.
+pub const MAX_TYPES_IN_STATS: usize = 256;
+
+/// Counters of a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// Arrived.
+    Total,
+    /// Decided to admit.
+    Accepted,
+    /// Decided to reject, at arrival or while queued, enforced or not.
+    Rejected,
+    /// Rejected and refused (not in `DryRun`).
+    RejectedEnforced,
+    /// Answered by the backend and measured.
+    Completed,
+    /// Left the stage without entering a histogram: client gone, local reply, reset.
+    Unmeasured,
+    /// Of those, left while queued.
+    Abandoned,
+}
+
+const COUNTERS: [&str; 7] = [
+    "rq_total",
+    "rq_accepted",
+    "rq_rejected",
+    "rq_rejected_enforced",
+    "rq_completed",
+    "rq_unmeasured",
+    "rq_abandoned",
+];
+
+/// Counters of the stage itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StageCount {
+    /// Matched `exclude`, or was an upgrade: never held, refused or measured.
+    Excluded,
+    /// Passed because a host call failed: Headgate fails open.
+    Unmanaged,
+    /// The totals were corrected after a VM died between two bookings.
+    LedgerCorrected,
+    /// Dead workers whose share was given back.
+    WorkersLost,
+}
+
+const STAGE_COUNTERS: [&str; 4] =
+    ["rq_excluded", "rq_unmanaged", "ledger_corrected", "workers_lost"];
+
+const REASONS: [&str; 3] = ["queue_full", "queue_timeout", "deadline"];
+
+/// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
+#[must_use]
+pub fn percentile_name(percentile: f64) -> String {
+    format!("p{percentile}").replace('.', "_")
+}
+
+/// The start of a stage's stat names.
+#[must_use]
+pub fn prefix(policy: &str) -> String {
+    format!("headgate.policy.{}", policy.replace('.', "_"))
+}
+
+#[derive(Debug)]
+struct Counter {
+    metric: MetricId,
+    pending: u32,
+}
+
+#[derive(Debug)]
+struct TypeStats {
+    /// Whether anything is pending, so that a flush visits only types that had traffic.
+    dirty: bool,
+    counters: Vec<Counter>,
+    /// By objective, then [`REASONS`].
+    rejected: Vec<Counter>,
+    slo_met: Vec<Counter>,
+    estimated: Vec<MetricId>,
+    queue_wait: MetricId,
+    processing_time: MetricId,
+    response_time: MetricId,
+}
+
+/// A stage's stats.
+#[derive(Debug)]
+pub struct StageStats {
+    types: Vec<TypeStats>,
+    dirty: Vec<u16>,
+    counters: Vec<Counter>,
+    slots: MetricId,
+    handover: MetricId,
+}
+
+impl StageStats {
+    /// Defines every metric of the stage.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses one.
+    pub fn new(host: &impl Host, config: &StageConfig) -> Result<Self, HostError> {
+        let prefix = prefix(&config.policy);
+        let shown = config.types.len().min(MAX_TYPES_IN_STATS);
+        let folded = config.types.len() - shown;
+        let mut types = Vec::with_capacity(config.types.len());
+        for (i, kind) in config.types.iter().enumerate() {
+            // `default` is the last and always shown.
+            let name = if i < shown - 1 || i + 1 == config.types.len() || folded == 0 {
+                kind.name.as_str()
+            } else {
+                "_other"
+            };
+            let objectives: Vec<String> =
+                kind.slo.iter().map(|o| percentile_name(o.percentile)).collect();
+            types.push(TypeStats::new(host, &format!("{prefix}.type.{name}"), &objectives)?);
+        }
+        let counter = |name: &&str| counter(host, format!("{prefix}.{name}"));
+        Ok(Self {
+            dirty: Vec::with_capacity(types.len()),
+            types,
+            counters: STAGE_COUNTERS.iter().map(counter).collect::<Result<_, _>>()?,
+            slots: host.define(MetricKind::Gauge, &format!("{prefix}.slots"))?,
+            handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
+        })
+    }
+
+    fn touch(&mut self, kind: TypeId) -> &mut TypeStats {
+        let stats = &mut self.types[kind.0 as usize];
+        if !stats.dirty {
+            stats.dirty = true;
+            self.dirty.push(kind.0);
+        }
+        stats
+    }
+
+    /// Counts one request.
+    pub fn count(&mut self, kind: TypeId, count: Count) {
+        bump(self.touch(kind).counters.get_mut(count as usize));
+    }
+
+    /// Counts something of the stage.
+    pub fn count_stage(&mut self, count: StageCount, amount: u32) {
+        if let Some(counter) = self.counters.get_mut(count as usize) {
+            counter.pending = counter.pending.saturating_add(amount);
+        }
+    }
+
+    /// Counts a decision to reject, and whether it was enforced.
+    pub fn rejected(&mut self, kind: TypeId, cause: Cause, enforced: bool) {
+        self.count(kind, Count::Rejected);
+        if enforced {
+            self.count(kind, Count::RejectedEnforced);
+        }
+        let stats = self.touch(kind);
+        let fixed = stats.rejected.len() - REASONS.len();
+        let at = match cause {
+            // A cold type is judged by `default`'s objectives, of which there may be more.
+            Cause::Objective(objective) => (objective as usize).min(fixed.saturating_sub(1)),
+            Cause::QueueFull => fixed,
+            Cause::QueueTimeout => fixed + 1,
+            Cause::Deadline => fixed + 2,
+        };
+        bump(stats.rejected.get_mut(at));
+    }
+
+    /// Counts a response that met its objective.
+    pub fn slo_met(&mut self, kind: TypeId, objective: usize) {
+        bump(self.touch(kind).slo_met.get_mut(objective));
+    }
+
+    /// Records the estimate on which an admission rests.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn estimated(
+        &self,
+        host: &impl Host,
+        kind: TypeId,
+        objective: usize,
+        response_time: Duration,
+    ) -> Result<(), HostError> {
+        match self.types[kind.0 as usize].estimated.get(objective) {
+            Some(&metric) => host.record(metric, micros(response_time)),
+            None => Ok(()),
+        }
+    }
+
+    /// Records a measured request.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn measured(
+        &self,
+        host: &impl Host,
+        kind: TypeId,
+        queue_wait: Duration,
+        processing: Duration,
+    ) -> Result<(), HostError> {
+        let stats = &self.types[kind.0 as usize];
+        host.record(stats.queue_wait, micros(queue_wait))?;
+        host.record(stats.processing_time, micros(processing))?;
+        host.record(stats.response_time, micros(queue_wait + processing))
+    }
+
+    /// Records how long a freed slot took to reach a request on another worker.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn handover(&self, host: &impl Host, idle: Duration) -> Result<(), HostError> {
+        host.record(self.handover, micros(idle))
+    }
+
+    /// Publishes P.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn slots(&self, host: &impl Host, parallelism: u32) -> Result<(), HostError> {
+        host.record(self.slots, u64::from(parallelism))
+    }
+
+    /// Adds what was tallied since the last call to the host's counters.
+    ///
+    /// # Errors
+    /// [`HostError`]; what was not added stays tallied.
+    pub fn flush(&mut self, host: &impl Host) -> Result<(), HostError> {
+        while let Some(&kind) = self.dirty.last() {
+            let stats = &mut self.types[kind as usize];
+            let counters = stats.counters.iter_mut().chain(&mut stats.rejected);
+            flush(host, counters.chain(&mut stats.slo_met))?;
+            stats.dirty = false;
+            self.dirty.pop();
+        }
+        flush(host, self.counters.iter_mut())
+    }
+}
+
+impl TypeStats {
+    fn new(host: &impl Host, prefix: &str, objectives: &[String]) -> Result<Self, HostError> {
+        let histogram = |name: &str| host.define(MetricKind::Histogram, &format!("{prefix}.{name}"));
+        let reasons = objectives.iter().map(|p| format!("slo_{p}"));
+        let reasons = reasons.chain(REASONS.iter().map(ToString::to_string));
+        Ok(Self {
+            dirty: false,
+            counters: COUNTERS
+                .iter()
+                .map(|name| counter(host, format!("{prefix}.{name}")))
+                .collect::<Result<_, _>>()?,
+            rejected: reasons
+                .map(|reason| counter(host, format!("{prefix}.rq_rejected.reason.{reason}")))
+                .collect::<Result<_, _>>()?,
+            slo_met: objectives
+                .iter()
+                .map(|p| counter(host, format!("{prefix}.rq_slo_met.objective.{p}")))
+                .collect::<Result<_, _>>()?,
+            estimated: objectives
+                .iter()
+                .map(|p| histogram(&format!("estimated_response_time_us.objective.{p}")))
+                .collect::<Result<_, _>>()?,
+            queue_wait: histogram("queue_wait_us")?,
+            processing_time: histogram("processing_time_us")?,
+            response_time: histogram("response_time_us")?,
+        })
+    }
+}
+
+fn counter(host: &impl Host, name: String) -> Result<Counter, HostError> {
+    Ok(Counter { metric: host.define(MetricKind::Counter, &name)?, pending: 0 })
+}
+
+fn flush<'a>(
+    host: &impl Host,
+    counters: impl Iterator<Item = &'a mut Counter>,
+) -> Result<(), HostError> {
+    for counter in counters.filter(|counter| counter.pending > 0) {
+        host.add(counter.metric, i64::from(counter.pending))?;
+        counter.pending = 0;
+    }
+    Ok(())
+}
+
+fn bump(counter: Option<&mut Counter>) {
+    if let Some(counter) = counter {
+        counter.pending = counter.pending.saturating_add(1);
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,31 @@
+//! MaxQL: accept only while the queue is shorter than a limit (Bouncer §5.2.1).
+//!
+//! The baseline that knows neither types nor objectives. A limit of 0 still lets requests take free
+//! slots.
+
+use super::{Admission, Reason, TypeId, Verdict, View};
+use crate::rng::Rng;
+
+/// Accept if `l < limit`.
+#[derive(Debug, Clone, Copy)]
+pub struct MaxQueueLength {
+    limit: u32,
+}
+
+impl MaxQueueLength {
+    /// The limit in requests.
+    #[must_use]
+    pub const fn new(limit: u32) -> Self {
+        Self { limit }
+    }
+}
+
+impl Admission for MaxQueueLength {
+    fn decide(&mut self, _kind: TypeId, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+        if view.queue_length < self.limit || view.slots_in_use < view.parallelism {
+            Verdict::Admit
+        } else {
+            Verdict::Refuse(Reason::QueueFull)
+        }
+    }
+}

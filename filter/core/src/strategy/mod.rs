@@ -1,0 +1,201 @@
+//! Admission strategies: may a request of this type enter the queue now?
+//!
+//! A strategy decides at point 1 of Bouncer's Figure 1 and learns at points 2 and 3. It holds no slots
+//! and no queue; what it may look at is [`View`]. Starvation avoidance wraps any strategy that knows
+//! types. The choice is the closed enum [`Strategy`], so a decision costs no virtual call and every
+//! member passes one conformance suite.
+//!
+//! To add a strategy: a file here with its algorithm, a variant of [`Base`] (or of [`Strategy`], for a
+//! decorator), a case in [`Strategy::from_config`], and a row in the conformance suite
+//! (`tests/strategy_conformance.rs`).
+
+mod acceptance_allowance;
+mod bouncer;
+mod helping_the_underserved;
+mod max_queue_length;
+
+use std::time::Duration;
+
+use crate::config::{StageConfig, StarvationAvoidance, StrategyConfig};
+use crate::rng::Rng;
+use crate::service_times::ServiceTimes;
+use crate::time::Instant;
+use crate::window::Window;
+
+pub use acceptance_allowance::AcceptanceAllowance;
+pub use bouncer::Bouncer;
+pub use helping_the_underserved::HelpingTheUnderserved;
+pub use max_queue_length::MaxQueueLength;
+
+/// A query type of a stage, as index into its configured types. Index 0..n; the last is `default`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TypeId(pub u16);
+
+/// What a strategy sees of the stage when a request arrives.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// The request's arrival.
+    pub now: Instant,
+    /// P, the number of slots.
+    pub parallelism: u32,
+    /// Slots taken at the moment, over all workers.
+    pub slots_in_use: u32,
+    /// Requests waiting, over all workers.
+    pub queue_length: u32,
+    /// Estimated mean queue wait of a request that is enqueued now (Bouncer Eq. 2 for FIFO; whatever
+    /// fits the discipline that the queue really uses).
+    pub queue_wait: Duration,
+    /// Measured processing times by type.
+    pub service_times: &'a ServiceTimes,
+}
+
+/// The answer of a strategy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Let it in.
+    Admit,
+    /// Turn it away now.
+    Refuse(Reason),
+}
+
+/// Why a strategy refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The estimated response time at objective number `objective` of its type misses the objective
+    /// (Bouncer Alg. 1).
+    Objective {
+        /// Index into the objectives of [`ServiceTimes::estimate`]: the type's, ascending by percentile,
+        /// or, while the type is cold, those of `default`. The first that was missed.
+        objective: u8,
+    },
+    /// The queue holds as many requests as it may.
+    QueueFull,
+}
+
+impl Reason {
+    /// Whether the request was refused for the sake of response times, rather than for lack of room.
+    /// Starvation avoidance overrides only the former.
+    #[must_use]
+    pub const fn is_about_objectives(self) -> bool {
+        match self {
+            Self::Objective { .. } => true,
+            Self::QueueFull => false,
+        }
+    }
+}
+
+/// What every strategy does. No method allocates or calls the host.
+pub trait Admission {
+    /// Point 1: decides about a request of `kind` that arrives at `view.now`. `rng` is the only source
+    /// of chance.
+    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict;
+
+    /// The request of `kind` that was just admitted was refused after all: the queue is full, or its
+    /// deadline too near.
+    fn withdrawn(&mut self, _kind: TypeId) {}
+
+    /// Point 3: a request of `kind` was served. Point 2 is behind it, so its queue wait is known, too.
+    fn completed(
+        &mut self,
+        _kind: TypeId,
+        _queue_wait: Duration,
+        _processing: Duration,
+        _now: Instant,
+    ) {
+    }
+
+    /// Time passed: about every 10 ms, irregularly.
+    fn tick(&mut self, _now: Instant) {}
+}
+
+/// The strategies proper.
+#[derive(Debug)]
+pub enum Base {
+    /// Bouncer Alg. 1.
+    Bouncer(Bouncer),
+    /// Bouncer §5.2.1.
+    MaxQueueLength(MaxQueueLength),
+}
+
+/// A strategy, perhaps wrapped in a decorator.
+#[derive(Debug)]
+pub enum Strategy {
+    /// As it is.
+    Plain(Base),
+    /// Bouncer Alg. 2.
+    AcceptanceAllowance(AcceptanceAllowance<Base>),
+    /// Bouncer Alg. 3.
+    HelpingTheUnderserved(HelpingTheUnderserved<Base>),
+}
+
+impl Strategy {
+    /// The strategy that a checked configuration asks for.
+    #[must_use]
+    pub fn from_config(config: &StageConfig) -> Self {
+        let base = match config.strategy {
+            StrategyConfig::Bouncer { .. } => Base::Bouncer(Bouncer),
+            StrategyConfig::MaxQueueLength { .. } => {
+                Base::MaxQueueLength(MaxQueueLength::new(config.queue.max_length))
+            }
+        };
+        let window = |window_us, step_us| {
+            let (duration, step) = (Duration::from_micros(window_us), Duration::from_micros(step_us));
+            Window::new(config.types.len(), duration, step)
+        };
+        match config.starvation_avoidance {
+            None => Self::Plain(base),
+            Some(StarvationAvoidance::AcceptanceAllowance { allowance, window_us, step_us }) => {
+                let window = window(window_us, step_us);
+                Self::AcceptanceAllowance(AcceptanceAllowance::new(base, allowance, window))
+            }
+            Some(StarvationAvoidance::HelpingTheUnderserved { alpha, window_us, step_us }) => {
+                let window = window(window_us, step_us);
+                Self::HelpingTheUnderserved(HelpingTheUnderserved::new(base, alpha, window))
+            }
+        }
+    }
+}
+
+/// Calls the same method of whichever variant it is.
+macro_rules! delegate {
+    ($value:expr, $($variant:path)|+, $inner:ident => $call:expr) => {
+        match $value { $($variant($inner) => $call,)+ }
+    };
+}
+
+impl Admission for Base {
+    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength, s => s.decide(kind, view, rng))
+    }
+
+    fn completed(&mut self, kind: TypeId, queue_wait: Duration, processing: Duration, now: Instant) {
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength,
+            s => s.completed(kind, queue_wait, processing, now));
+    }
+
+    fn tick(&mut self, now: Instant) {
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength, s => s.tick(now));
+    }
+}
+
+impl Admission for Strategy {
+    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
+        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
+            s => s.decide(kind, view, rng))
+    }
+
+    fn withdrawn(&mut self, kind: TypeId) {
+        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
+            s => s.withdrawn(kind));
+    }
+
+    fn completed(&mut self, kind: TypeId, queue_wait: Duration, processing: Duration, now: Instant) {
+        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
+            s => s.completed(kind, queue_wait, processing, now));
+    }
+
+    fn tick(&mut self, now: Instant) {
+        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
+            s => s.tick(now));
+    }
+}

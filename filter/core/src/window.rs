@@ -1,0 +1,309 @@
+//! Sliding window of requests received and accepted, per query type (Bouncer §4: duration D, step Δ).
+//!
+//! Both starvation avoidance strategies compare acceptance ratios over the last D. The obvious ring of
+//! steps × types costs O(types) at every step, and memory for combinations that never occur. Here the
+//! ring holds one entry for each (step, type) *that received something*, beside running sums per type:
+//! counting and forgetting are O(1) amortised whatever the number of types, and an idle type costs
+//! nothing.
+//!
+//! The window covers the current step, however young, and the D/Δ − 1 before it.
+//!
+//! Memory: 24 bytes a type, and 16 bytes for each (step, type) that received something. The number of
+//! those is at most types × D/Δ, and is kept under [`MAX_ENTRIES`] (2 MB) by lengthening Δ where that
+//! product is larger: 1,024 types get at most 128 steps, 4 types get up to 10,000.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::strategy::TypeId;
+use crate::time::{Instant, nanos};
+
+/// Most entries in the ring.
+pub const MAX_ENTRIES: u64 = 1 << 17;
+
+/// Acceptance ratios are added up as integers of this unit, so that a running sum stays exact.
+const RATIO_ONE: u64 = 1 << 32;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Counts {
+    received: u32,
+    accepted: u32,
+}
+
+impl Counts {
+    fn fixed_ratio(self) -> u64 {
+        (u64::from(self.accepted) * RATIO_ONE).checked_div(u64::from(self.received)).unwrap_or(0)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    step: u32,
+    kind: u16,
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    counts: Counts,
+    /// Sequence number of the type's newest entry.
+    newest: u64,
+}
+
+/// The window.
+#[derive(Debug)]
+pub struct Window {
+    step_nanos: u64,
+    steps: u64,
+    /// The first request; steps are counted from here.
+    origin: Option<Instant>,
+    /// Number of the current step.
+    step: u32,
+    entries: VecDeque<Entry>,
+    /// Sequence number of the ring's front.
+    front: u64,
+    sums: Vec<Sum>,
+    /// Σ of the types' ratios, in [`RATIO_ONE`]s.
+    ratios: u64,
+    /// Types that received something.
+    active: u32,
+}
+
+impl Window {
+    /// A window of `duration` in steps of `step` for `types` types. Zero arguments count as the least
+    /// that makes sense: one type, one step.
+    #[must_use]
+    pub fn new(types: usize, duration: Duration, step: Duration) -> Self {
+        let types = types.clamp(1, 1 << 16);
+        let duration = nanos(duration).max(1);
+        let most = (MAX_ENTRIES / types as u64).max(1);
+        let steps = (duration / nanos(step).max(1)).clamp(1, most);
+        Self {
+            step_nanos: duration.div_ceil(steps),
+            steps,
+            origin: None,
+            step: 0,
+            entries: VecDeque::new(),
+            front: 0,
+            sums: vec![Sum::default(); types],
+            ratios: 0,
+            active: 0,
+        }
+    }
+
+    /// AR = aqc / rqc of a type, 0..=1; `None` if it received nothing.
+    #[must_use]
+    pub fn acceptance_ratio(&self, kind: TypeId) -> Option<f64> {
+        let Counts { received, accepted } = self.sums.get(kind.0 as usize)?.counts;
+        (received > 0).then(|| f64::from(accepted) / f64::from(received))
+    }
+
+    /// The mean of AR over all types that received anything, each weighing the same; `None` if none did.
+    #[must_use]
+    pub fn average_acceptance_ratio(&self) -> Option<f64> {
+        (self.active > 0).then(|| self.ratios as f64 / RATIO_ONE as f64 / f64::from(self.active))
+    }
+
+    /// Moves on to `now`: forgets what is older than D. A clock that stepped back changes nothing.
+    pub fn advance(&mut self, now: Instant) {
+        let origin = *self.origin.get_or_insert(now);
+        let Ok(step) = u32::try_from(nanos(now.since(origin)) / self.step_nanos) else {
+            // 2³² steps of 10 ms are 500 days. Start over, once.
+            self.clear();
+            self.origin = Some(now);
+            return;
+        };
+        self.step = self.step.max(step);
+        while let Some(&Entry { step, kind, counts }) = self.entries.front() {
+            if u64::from(self.step - step) < self.steps {
+                break;
+            }
+            self.entries.pop_front();
+            self.front += 1;
+            self.change_sum(kind, |sum| {
+                sum.received -= counts.received;
+                sum.accepted -= counts.accepted;
+            });
+        }
+    }
+
+    /// Counts a request that was decided at `now`. Unknown types are ignored.
+    pub fn count(&mut self, now: Instant, kind: TypeId, accepted: bool) {
+        self.advance(now);
+        let Some(sum) = self.sums.get(kind.0 as usize) else { return };
+        if sum.counts.received == u32::MAX {
+            return;
+        }
+        let add = |counts: &mut Counts| {
+            counts.received += 1;
+            counts.accepted += u32::from(accepted);
+        };
+        if let Some(entry) = self.entry_of_this_step(kind) {
+            add(&mut entry.counts);
+        } else {
+            self.sums[kind.0 as usize].newest = self.front + self.entries.len() as u64;
+            let mut counts = Counts::default();
+            add(&mut counts);
+            self.entries.push_back(Entry { step: self.step, kind: kind.0, counts });
+        }
+        self.change_sum(kind.0, add);
+    }
+
+    /// Takes back that the latest request of this type was accepted: something else refused it.
+    pub fn withdraw(&mut self, kind: TypeId) {
+        match self.entry_of_this_step(kind) {
+            Some(entry) if entry.counts.accepted > 0 => entry.counts.accepted -= 1,
+            _ => return,
+        }
+        self.change_sum(kind.0, |sum| sum.accepted -= 1);
+    }
+
+    fn entry_of_this_step(&mut self, kind: TypeId) -> Option<&mut Entry> {
+        let sequence = self.sums.get(kind.0 as usize)?.newest;
+        let at = usize::try_from(sequence.checked_sub(self.front)?).ok()?;
+        // Of a type that never had an entry, the number may be another type's.
+        self.entries.get_mut(at).filter(|e| e.step == self.step && e.kind == kind.0)
+    }
+
+    fn change_sum(&mut self, kind: u16, change: impl FnOnce(&mut Counts)) {
+        let counts = &mut self.sums[kind as usize].counts;
+        let before = *counts;
+        change(counts);
+        self.ratios = self.ratios + counts.fixed_ratio() - before.fixed_ratio();
+        self.active = self.active + u32::from(counts.received > 0) - u32::from(before.received > 0);
+    }
+
+    fn clear(&mut self) {
+        self.front += self.entries.len() as u64;
+        self.entries.clear();
+        self.sums.iter_mut().for_each(|sum| sum.counts = Counts::default());
+        self.step = 0;
+        self.ratios = 0;
+        self.active = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const A: TypeId = TypeId(0);
+    const B: TypeId = TypeId(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(7 * MS + ms * MS)
+    }
+
+    fn window(types: usize) -> Window {
+        Window::new(types, Duration::from_secs(1), Duration::from_millis(10))
+    }
+
+    #[test]
+    fn forgets_after_its_duration_and_not_before() {
+        let mut w = window(2);
+        w.count(at(0), A, true);
+        w.count(at(5), A, false);
+        w.count(at(500), B, false);
+        w.advance(at(999));
+        assert_eq!(w.acceptance_ratio(A), Some(0.5));
+        assert_eq!(w.average_acceptance_ratio(), Some(0.25));
+        w.advance(at(1000));
+        assert_eq!(w.acceptance_ratio(A), None);
+        assert_eq!(w.average_acceptance_ratio(), Some(0.0));
+        w.advance(at(1500));
+        assert_eq!(w.average_acceptance_ratio(), None);
+    }
+
+    #[test]
+    fn a_withdrawn_acceptance_counts_as_a_rejection() {
+        let mut w = window(2);
+        w.count(at(0), A, true);
+        w.count(at(0), A, true);
+        w.withdraw(A);
+        assert_eq!(w.acceptance_ratio(A), Some(0.5));
+        w.withdraw(A);
+        w.withdraw(A);
+        w.withdraw(B);
+        assert_eq!(w.acceptance_ratio(A), Some(0.0));
+        w.advance(at(1000));
+        assert_eq!(w.average_acceptance_ratio(), None);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_neither_panics_nor_forgets() {
+        let mut w = window(1);
+        w.count(at(5_000), A, true);
+        w.count(at(4_000), A, false);
+        w.count(Instant::from_nanos(0), A, false);
+        assert!((w.acceptance_ratio(A).unwrap() - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_gap_of_years_empties_it() {
+        let mut w = window(1);
+        w.count(at(0), A, true);
+        let later = at(1000 * 3600 * 24 * 365 * 3);
+        w.count(later, A, false);
+        assert_eq!(w.acceptance_ratio(A), Some(0.0));
+        w.advance(later + Duration::from_secs(1));
+        assert_eq!(w.acceptance_ratio(A), None);
+    }
+
+    #[test]
+    fn many_types_get_longer_steps_rather_than_more_memory() {
+        let w = Window::new(1024, Duration::from_secs(1), Duration::from_micros(100));
+        assert!(w.steps * 1024 <= MAX_ENTRIES);
+        assert!(w.steps * w.step_nanos >= 1_000_000_000);
+        assert_eq!(Window::new(1024, Duration::from_secs(1), Duration::from_millis(10)).steps, 100);
+    }
+
+    #[test]
+    fn unknown_types_are_ignored() {
+        let mut w = window(1);
+        w.count(at(0), B, true);
+        assert_eq!(w.acceptance_ratio(B), None);
+        assert_eq!(w.average_acceptance_ratio(), None);
+    }
+
+    proptest! {
+        /// Against the obvious model: a list of everything that ever arrived.
+        #[test]
+        fn counts_what_a_list_counts(
+            events in prop::collection::vec(
+                (0_u64..60, 0_u16..5, any::<bool>(), prop::bool::weighted(0.1)),
+                1..400,
+            ),
+        ) {
+            let mut w = window(5);
+            let mut all = Vec::new();
+            let mut now = 0;
+            for (gap, kind, accepted, withdrawn) in events {
+                now += gap;
+                w.count(at(now), TypeId(kind), accepted);
+                if accepted && withdrawn {
+                    w.withdraw(TypeId(kind));
+                }
+                all.push((now, kind, accepted && !withdrawn));
+                // Steps start at the first request.
+                let step = |ms: u64| (ms - all[0].0) / 10;
+                let mut ratios = Vec::new();
+                for kind in 0..5 {
+                    let seen: Vec<bool> = all
+                        .iter()
+                        .filter(|(t, k, _)| *k == kind && step(*t) + 100 > step(now))
+                        .map(|(_, _, accepted)| *accepted)
+                        .collect();
+                    let ratio = (!seen.is_empty())
+                        .then(|| seen.iter().filter(|a| **a).count() as f64 / seen.len() as f64);
+                    prop_assert_eq!(w.acceptance_ratio(TypeId(kind)), ratio);
+                    ratios.extend(ratio);
+                }
+                let average = ratios.iter().sum::<f64>() / ratios.len() as f64;
+                prop_assert!((w.average_acceptance_ratio().unwrap() - average).abs() < 1e-8);
+            }
+        }
+    }
+}

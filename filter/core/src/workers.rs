@@ -1,0 +1,215 @@
+//! Who takes part: one record of the VMs that share a process, and leases that outlive a crash.
+//!
+//! Slots and queued work are process-wide numbers, so a VM that dies (a trap under load) would take
+//! its share of them to the grave. Each VM therefore claims a number, keeps its own share in gauges of
+//! that number ([`crate::ledger`]), and renews a heartbeat. When a heartbeat is older than [`LEASE`],
+//! one of the others — a compare-and-swap decides which — gives the dead VM's share back.
+//!
+//! The lease is long against any pause of a healthy thread and against the service times of requests
+//! that a dead VM left in the backend: a slot is given back late rather than twice. A VM that comes back
+//! after its lease ran out notices, joins again under another number and books its share anew.
+
+use std::time::Duration;
+
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::time::Instant;
+
+/// A heartbeat older than this is a dead VM's.
+pub const LEASE: Duration = Duration::from_secs(3);
+/// Heartbeats are renewed this often.
+const RENEW: Duration = Duration::from_millis(100);
+/// Most VMs at once: worker threads, times two while code is being upgraded.
+pub const MAX_WORKERS: u32 = 256;
+
+const KEY: &str = "headgate/workers/1";
+const ENTRY: usize = 8;
+const ATTEMPTS: u32 = 64;
+/// Set in an entry while the VM with the rest of the nonce gives a dead VM's share back.
+const BURIAL: u64 = 1 << 63;
+
+/// The number of a VM among those that share the process; 0..[`MAX_WORKERS`].
+pub type WorkerId = u32;
+
+/// This VM's membership.
+#[derive(Debug)]
+pub struct Membership {
+    id: WorkerId,
+    nonce: u64,
+    heartbeat: MetricId,
+    renewed: Instant,
+    ticked: Instant,
+    judge_after: Instant,
+    others: Vec<WorkerId>,
+}
+
+/// What [`Membership::tick`] found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// VMs that died. The caller is the only one that was told: it gives their share back, then calls
+    /// [`Membership::buried`].
+    pub dead: Vec<WorkerId>,
+    /// Our own lease had run out and we have a new number: book our share again.
+    pub rejoined: bool,
+}
+
+fn heartbeat_metric(host: &impl Host, id: WorkerId) -> Result<MetricId, HostError> {
+    host.define(MetricKind::Gauge, &format!("headgate.worker.{id}.heartbeat_ms"))
+}
+
+fn millis(now: Instant) -> u64 {
+    // Never 0: that means "never renewed".
+    (now.as_nanos() / 1_000_000).max(1)
+}
+
+impl Membership {
+    /// Claims a number. `nonce` tells VMs apart and must not be 0: any value that no other VM of the
+    /// process draws.
+    ///
+    /// # Errors
+    /// [`HostError`] when shared data is out of reach, or all numbers are taken.
+    pub fn join(now: Instant, nonce: u64, host: &impl Host) -> Result<Self, HostError> {
+        let nonce = (nonce & !BURIAL).max(1);
+        let id = claim(nonce, host)?;
+        let heartbeat = heartbeat_metric(host, id)?;
+        host.record(heartbeat, millis(now))?;
+        let mut this = Self {
+            id,
+            nonce,
+            heartbeat,
+            renewed: now,
+            ticked: now,
+            judge_after: now + LEASE,
+            others: Vec::new(),
+        };
+        this.others = others(&entries(host)?.0, id);
+        Ok(this)
+    }
+
+    /// Our number.
+    #[must_use]
+    pub fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// The other VMs, as of the last tick.
+    #[must_use]
+    pub fn others(&self) -> &[WorkerId] {
+        &self.others
+    }
+
+    /// Whether our lease may have run out, so that numbers booked under our id can't be trusted before
+    /// the next [`Membership::tick`]. Free of host calls.
+    #[must_use]
+    pub fn is_doubtful(&self, now: Instant) -> bool {
+        now.since(self.renewed) > LEASE / 2
+    }
+
+    /// Renews the heartbeat and looks after the others; cheap when called often.
+    ///
+    /// # Errors
+    /// [`HostError`]; nothing is lost, the next tick tries again.
+    pub fn tick(&mut self, now: Instant, host: &impl Host) -> Result<Changes, HostError> {
+        let mut changes = Changes::default();
+        if now.since(self.ticked) > LEASE / 4 {
+            // We were stopped; so may the others have been. Give everybody a lease to report back.
+            self.judge_after = now + LEASE;
+        }
+        self.ticked = now;
+        if now.since(self.renewed) < RENEW {
+            return Ok(changes);
+        }
+        let (list, _) = entries(host)?;
+        if list.get(self.id as usize) != Some(&self.nonce) {
+            self.id = claim(self.nonce, host)?;
+            self.heartbeat = heartbeat_metric(host, self.id)?;
+            changes.rejoined = true;
+        }
+        host.record(self.heartbeat, millis(now))?;
+        self.renewed = now;
+        self.others = others(&list, self.id);
+        if now >= self.judge_after {
+            for &other in &self.others {
+                let last = host.read(heartbeat_metric(host, other)?)?;
+                let stale = millis(now).saturating_sub(last) > LEASE.as_millis() as u64;
+                // Marked as ours before it is freed: nobody can claim the number while its share is
+                // still booked, and should we die over it, our mark gets stale in turn.
+                if stale && replace(other, list[other as usize], self.nonce | BURIAL, host)? {
+                    host.record(heartbeat_metric(host, other)?, millis(now))?;
+                    changes.dead.push(other);
+                }
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Frees the number of a dead VM whose share has been given back.
+    ///
+    /// # Errors
+    /// [`HostError`]; somebody buries it again when the lease runs out.
+    pub fn buried(&mut self, dead: WorkerId, host: &impl Host) -> Result<(), HostError> {
+        self.others.retain(|&other| other != dead);
+        replace(dead, self.nonce | BURIAL, 0, host).map(drop)
+    }
+
+    /// Gives the number back; the caller has given its share back before.
+    ///
+    /// # Errors
+    /// [`HostError`]; the lease then runs out instead.
+    pub fn leave(self, host: &impl Host) -> Result<(), HostError> {
+        replace(self.id, self.nonce, 0, host).map(drop)
+    }
+}
+
+fn others(list: &[u64], own: WorkerId) -> Vec<WorkerId> {
+    (0u32..).zip(list).filter(|&(id, &nonce)| nonce != 0 && id != own).map(|(id, _)| id).collect()
+}
+
+fn entries(host: &impl Host) -> Result<(Vec<u64>, Option<crate::host::Version>), HostError> {
+    let Some((bytes, version)) = host.load(KEY)? else { return Ok((Vec::new(), None)) };
+    let entry = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_le_bytes);
+    Ok((bytes.chunks_exact(ENTRY).take(MAX_WORKERS as usize).map(entry).collect(), Some(version)))
+}
+
+/// Changes the list by compare-and-swap. `change` returns `None` to leave it as it is.
+fn update<T>(
+    host: &impl Host,
+    mut change: impl FnMut(&mut Vec<u64>) -> Option<T>,
+) -> Result<Option<T>, HostError> {
+    for _ in 0..ATTEMPTS {
+        let (mut list, version) = entries(host)?;
+        let Some(result) = change(&mut list) else { return Ok(None) };
+        let bytes: Vec<u8> = list.iter().flat_map(|nonce| nonce.to_le_bytes()).collect();
+        match host.store(KEY, &bytes, version.into()) {
+            Ok(()) => return Ok(Some(result)),
+            Err(HostError::Conflict) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Err(HostError::Conflict)
+}
+
+fn claim(nonce: u64, host: &impl Host) -> Result<WorkerId, HostError> {
+    let claimed = update(host, |list| {
+        let id = list.iter().position(|&n| n == 0).unwrap_or(list.len());
+        if id >= MAX_WORKERS as usize {
+            return None;
+        }
+        list.resize(list.len().max(id + 1), 0);
+        list[id] = nonce;
+        u32::try_from(id).ok()
+    })?;
+    claimed.ok_or(HostError::Call { call: "join: all worker numbers are taken", status: 0 })
+}
+
+/// Replaces the entry of `id` if it is still `from`; true for the one caller that did.
+fn replace(id: WorkerId, from: u64, to: u64, host: &impl Host) -> Result<bool, HostError> {
+    let replaced = update(host, |list| {
+        let entry = list.get_mut(id as usize).filter(|entry| **entry == from)?;
+        *entry = to;
+        Some(())
+    })?;
+    Ok(replaced.is_some())
+}
+
+#[cfg(test)]
+mod tests;

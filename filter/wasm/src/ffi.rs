@@ -1,0 +1,309 @@
+//! The proxy-wasm calls, each with its status checked. The only file with `unsafe`.
+//!
+//! The SDK's own wrappers panic on a status that they don't expect, and a panic takes every request of
+//! the worker with it. The SDK keeps what it does well: exports, contexts, the allocator.
+#![allow(unsafe_code)] // imported host functions
+
+use std::time::Duration;
+
+use headgate_core::host::HostError;
+
+const OK: u32 = 0;
+const NOT_FOUND: u32 = 1;
+const EMPTY: u32 = 7;
+const CAS_MISMATCH: u32 = 8;
+/// `WasmHeaderMapType::RequestHeaders`.
+const REQUEST_HEADERS: u32 = 0;
+/// `WasmStreamType::Request`.
+const REQUEST_STREAM: u32 = 0;
+/// `WasmBufferType::PluginConfiguration`.
+const PLUGIN_CONFIGURATION: u32 = 7;
+/// `CLOCK_MONOTONIC` of WASI.
+const MONOTONIC: u32 = 1;
+
+unsafe extern "C" {
+    fn proxy_log(level: u32, message: *const u8, size: usize) -> u32;
+    fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
+    fn proxy_get_buffer_bytes(
+        buffer: u32,
+        start: usize,
+        max_size: usize,
+        data: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
+    fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_get_property(
+        path: *const u8,
+        path_size: usize,
+        data: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
+    fn proxy_send_local_response(
+        code: u32,
+        details: *const u8,
+        details_size: usize,
+        body: *const u8,
+        body_size: usize,
+        headers: *const u8,
+        headers_size: usize,
+        grpc_status: i32,
+    ) -> u32;
+    fn proxy_set_effective_context(context: u32) -> u32;
+    fn proxy_continue_stream(stream_type: u32) -> u32;
+    fn proxy_define_metric(kind: u32, name: *const u8, size: usize, id: *mut u32) -> u32;
+    fn proxy_increment_metric(id: u32, offset: i64) -> u32;
+    fn proxy_record_metric(id: u32, value: u64) -> u32;
+    fn proxy_get_metric(id: u32, value: *mut u64) -> u32;
+    fn proxy_get_shared_data(
+        key: *const u8,
+        key_size: usize,
+        data: *mut *mut u8,
+        size: *mut usize,
+        cas: *mut u32,
+    ) -> u32;
+    fn proxy_set_shared_data(
+        key: *const u8,
+        key_size: usize,
+        data: *const u8,
+        size: usize,
+        cas: u32,
+    ) -> u32;
+    fn proxy_register_shared_queue(name: *const u8, size: usize, id: *mut u32) -> u32;
+    fn proxy_resolve_shared_queue(
+        vm_id: *const u8,
+        vm_id_size: usize,
+        name: *const u8,
+        name_size: usize,
+        id: *mut u32,
+    ) -> u32;
+    fn proxy_enqueue_shared_queue(id: u32, data: *const u8, size: usize) -> u32;
+    fn proxy_dequeue_shared_queue(id: u32, data: *mut *mut u8, size: *mut usize) -> u32;
+}
+
+#[link(wasm_import_module = "wasi_snapshot_preview1")]
+unsafe extern "C" {
+    fn clock_time_get(clock: u32, precision: u64, time: *mut u64) -> u32;
+}
+
+fn check(call: &'static str, status: u32) -> Result<(), HostError> {
+    if status == OK { Ok(()) } else { Err(HostError::Call { call, status }) }
+}
+
+/// Takes over a buffer that the host allocated through `proxy_on_memory_allocate`.
+fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
+    if data.is_null() {
+        return None;
+    }
+    // SAFETY: the host wrote `size` bytes into memory that the SDK's allocator made as a boxed slice of
+    // exactly that size, and passes ownership.
+    Some(unsafe { Vec::from_raw_parts(data, size, size) })
+}
+
+/// All request headers, serialized as [`crate::headers`] reads them. One call and one allocation for
+/// what would otherwise cost one of each per header.
+pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: both pointers are to live locals.
+    let status = unsafe { proxy_get_header_map_pairs(REQUEST_HEADERS, &raw mut data, &raw mut size) };
+    check("proxy_get_header_map_pairs", status)?;
+    Ok(take(data, size).unwrap_or_default())
+}
+
+/// A property by its path, elements separated by zero bytes; `None` when there is none.
+pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: `path` is valid for its length, the others are live locals.
+    let status =
+        unsafe { proxy_get_property(path.as_ptr(), path.len(), &raw mut data, &raw mut size) };
+    match status {
+        NOT_FOUND => Ok(None),
+        status => check("proxy_get_property", status).map(|()| take(data, size)),
+    }
+}
+
+/// Answers the effective stream. `headers` is serialized like [`request_headers`]; `details` becomes
+/// `%RESPONSE_CODE_DETAILS%`, which the SDK's own call leaves empty.
+pub(crate) fn send_local_response(
+    code: u32,
+    details: &str,
+    body: &str,
+    headers: &[u8],
+    grpc_status: i32,
+) -> Result<(), HostError> {
+    // SAFETY: every pointer is valid for the length beside it.
+    let status = unsafe {
+        proxy_send_local_response(
+            code,
+            details.as_ptr(),
+            details.len(),
+            body.as_ptr(),
+            body.len(),
+            headers.as_ptr(),
+            headers.len(),
+            grpc_status,
+        )
+    };
+    check("proxy_send_local_response", status)
+}
+
+/// Time since an arbitrary point that is the same for all workers of the process. Monotonic: the wall
+/// clock may step.
+pub(crate) fn monotonic_time() -> Result<Duration, HostError> {
+    let mut nanos = 0;
+    // SAFETY: the pointer is to a live local.
+    let status = unsafe { clock_time_get(MONOTONIC, 0, &raw mut nanos) };
+    check("clock_time_get", status).map(|()| Duration::from_nanos(nanos))
+}
+
+/// Severity in Envoy's log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Level {
+    /// `info`.
+    Info = 2,
+    /// `warning`.
+    Warn = 3,
+    /// `error`.
+    Error = 4,
+}
+
+/// Writes a line to Envoy's log; a line that can't be written is lost.
+pub(crate) fn log(level: Level, message: &str) {
+    // SAFETY: `message` is valid for its length.
+    let _ = unsafe { proxy_log(level as u32, message.as_ptr(), message.len()) };
+}
+
+/// Asks for a tick of the current root context every `millis`.
+pub(crate) fn set_tick_period(millis: u32) -> Result<(), HostError> {
+    // SAFETY: plain values.
+    check("proxy_set_tick_period_milliseconds", unsafe {
+        proxy_set_tick_period_milliseconds(millis)
+    })
+}
+
+/// The plugin's configuration of `size` bytes.
+pub(crate) fn plugin_configuration(size: usize) -> Result<Vec<u8>, HostError> {
+    let (mut data, mut read) = (std::ptr::null_mut(), 0);
+    // SAFETY: both pointers are to live locals.
+    let status = unsafe {
+        proxy_get_buffer_bytes(PLUGIN_CONFIGURATION, 0, size, &raw mut data, &raw mut read)
+    };
+    match status {
+        NOT_FOUND => Ok(Vec::new()),
+        status => {
+            check("proxy_get_buffer_bytes", status).map(|()| take(data, read).unwrap_or_default())
+        }
+    }
+}
+
+/// Makes `context` the one that the next calls concern.
+pub(crate) fn set_effective_context(context: u32) -> Result<(), HostError> {
+    // SAFETY: plain values.
+    check("proxy_set_effective_context", unsafe { proxy_set_effective_context(context) })
+}
+
+/// Lets the effective stream's paused request go on.
+pub(crate) fn resume_request() -> Result<(), HostError> {
+    // SAFETY: plain values.
+    check("proxy_continue_stream", unsafe { proxy_continue_stream(REQUEST_STREAM) })
+}
+
+/// Defines a metric (0 counter, 1 gauge, 2 histogram).
+pub(crate) fn define_metric(kind: u32, name: &str) -> Result<u32, HostError> {
+    let mut id = 0;
+    // SAFETY: `name` is valid for its length, `id` is a live local.
+    let status = unsafe { proxy_define_metric(kind, name.as_ptr(), name.len(), &raw mut id) };
+    check("proxy_define_metric", status).map(|()| id)
+}
+
+/// Adds to a counter or gauge.
+pub(crate) fn increment_metric(id: u32, offset: i64) -> Result<(), HostError> {
+    // SAFETY: plain values.
+    check("proxy_increment_metric", unsafe { proxy_increment_metric(id, offset) })
+}
+
+/// Sets a gauge or records into a histogram.
+pub(crate) fn record_metric(id: u32, value: u64) -> Result<(), HostError> {
+    // SAFETY: plain values.
+    check("proxy_record_metric", unsafe { proxy_record_metric(id, value) })
+}
+
+/// Reads a counter or gauge.
+pub(crate) fn get_metric(id: u32) -> Result<u64, HostError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a live local.
+    let status = unsafe { proxy_get_metric(id, &raw mut value) };
+    check("proxy_get_metric", status).map(|()| value)
+}
+
+/// A blob and its compare-and-swap value.
+pub(crate) fn get_shared_data(key: &str) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+    let (mut data, mut size, mut cas) = (std::ptr::null_mut(), 0, 0);
+    // SAFETY: `key` is valid for its length, the others are live locals.
+    let status = unsafe {
+        proxy_get_shared_data(key.as_ptr(), key.len(), &raw mut data, &raw mut size, &raw mut cas)
+    };
+    match status {
+        NOT_FOUND => Ok(None),
+        status => check("proxy_get_shared_data", status)
+            .map(|()| Some((take(data, size).unwrap_or_default(), cas))),
+    }
+}
+
+/// Stores a blob if its compare-and-swap value is still `cas`, or if it is absent.
+pub(crate) fn set_shared_data(key: &str, value: &[u8], cas: u32) -> Result<(), HostError> {
+    // SAFETY: both slices are valid for their lengths.
+    let status = unsafe {
+        proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas)
+    };
+    match status {
+        CAS_MISMATCH => Err(HostError::Conflict),
+        status => check("proxy_set_shared_data", status),
+    }
+}
+
+/// Makes the current root context the receiver of the queue of this name.
+pub(crate) fn register_queue(name: &str) -> Result<u32, HostError> {
+    let mut id = 0;
+    // SAFETY: `name` is valid for its length, `id` is a live local.
+    let status = unsafe { proxy_register_shared_queue(name.as_ptr(), name.len(), &raw mut id) };
+    check("proxy_register_shared_queue", status).map(|()| id)
+}
+
+/// The queue of this name that a VM of `vm_id` registered.
+pub(crate) fn resolve_queue(vm_id: &[u8], name: &str) -> Result<u32, HostError> {
+    let mut id = 0;
+    // SAFETY: both slices are valid for their lengths, `id` is a live local.
+    let status = unsafe {
+        proxy_resolve_shared_queue(
+            vm_id.as_ptr(),
+            vm_id.len(),
+            name.as_ptr(),
+            name.len(),
+            &raw mut id,
+        )
+    };
+    check("proxy_resolve_shared_queue", status).map(|()| id)
+}
+
+/// Puts an empty message into a queue, which wakes its receiver.
+pub(crate) fn enqueue(queue: u32) -> Result<(), HostError> {
+    let nothing: &[u8] = &[];
+    // SAFETY: an empty slice.
+    check("proxy_enqueue_shared_queue", unsafe {
+        proxy_enqueue_shared_queue(queue, nothing.as_ptr(), 0)
+    })
+}
+
+/// Takes a message out of a queue; false when there was none.
+pub(crate) fn dequeue(queue: u32) -> Result<bool, HostError> {
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: both pointers are to live locals.
+    let status = unsafe { proxy_dequeue_shared_queue(queue, &raw mut data, &raw mut size) };
+    match status {
+        EMPTY | NOT_FOUND => Ok(false),
+        status => check("proxy_dequeue_shared_queue", status).map(|()| {
+            drop(take(data, size));
+            true
+        }),
+    }
+}

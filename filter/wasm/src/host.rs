@@ -1,0 +1,98 @@
+//! Envoy as the engine's [`Host`]: metrics, shared data and shared queues of proxy-wasm.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use headgate_core::host::{Expected, Host, HostError, MetricId, MetricKind, Version};
+use headgate_core::workers::WorkerId;
+
+use crate::ffi;
+
+/// A compare-and-swap value that no blob ever has: the host skips the comparison for a blob that is
+/// absent, so this one stores only then.
+const ABSENT: u32 = u32::MAX;
+
+/// The process that the VM runs in.
+#[derive(Debug, Default)]
+pub(crate) struct EnvoyHost {
+    /// Every definition makes a new id in the host, also of the same name: define once.
+    metrics: RefCell<HashMap<String, MetricId>>,
+    /// The other workers' queues.
+    queues: RefCell<HashMap<WorkerId, u32>>,
+    vm_id: RefCell<Option<Vec<u8>>>,
+}
+
+fn queue_name(worker: WorkerId) -> String {
+    format!("headgate/worker/{worker}")
+}
+
+impl EnvoyHost {
+    /// Registers the queue through which others wake this worker; its id.
+    pub(crate) fn listen(&self, worker: WorkerId) -> Result<u32, HostError> {
+        ffi::register_queue(&queue_name(worker))
+    }
+
+    /// Takes all messages out of a queue; they carry nothing.
+    pub(crate) fn drain(&self, queue: u32) -> Result<(), HostError> {
+        while ffi::dequeue(queue)? {}
+        Ok(())
+    }
+
+    fn queue_of(&self, worker: WorkerId) -> Result<u32, HostError> {
+        if let Some(&queue) = self.queues.borrow().get(&worker) {
+            return Ok(queue);
+        }
+        let mut vm_id = self.vm_id.borrow_mut();
+        let read = || ffi::property(b"plugin_vm_id").ok().flatten().unwrap_or_default();
+        let queue = ffi::resolve_queue(vm_id.get_or_insert_with(read), &queue_name(worker))?;
+        self.queues.borrow_mut().insert(worker, queue);
+        Ok(queue)
+    }
+}
+
+impl Host for EnvoyHost {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        if let Some(&known) = self.metrics.borrow().get(name) {
+            return Ok(known);
+        }
+        let kind = match kind {
+            MetricKind::Counter => 0,
+            MetricKind::Gauge => 1,
+            MetricKind::Histogram => 2,
+        };
+        let id = MetricId(ffi::define_metric(kind, name)?);
+        self.metrics.borrow_mut().insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        ffi::increment_metric(metric.0, delta)
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        ffi::record_metric(metric.0, value)
+    }
+
+    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+        ffi::get_metric(metric.0)
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        Ok(ffi::get_shared_data(key)?.map(|(bytes, cas)| (bytes, Version(cas))))
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        ffi::set_shared_data(key, value, match expected {
+            Expected::Absent => ABSENT,
+            Expected::Version(Version(cas)) => cas,
+        })
+    }
+
+    fn wake(&self, worker: WorkerId) -> Result<(), HostError> {
+        let queue = self.queue_of(worker)?;
+        ffi::enqueue(queue).inspect_err(|_| {
+            // Its VM is gone; whoever gets the number next has another queue.
+            self.queues.borrow_mut().remove(&worker);
+        })
+    }
+}

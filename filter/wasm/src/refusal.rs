@@ -1,0 +1,43 @@
+//! A refusal as a response: status, headers, details and a line for people.
+
+use headgate_core::engine::Words;
+use headgate_core::refusal::{Cause, Refusal};
+use headgate_core::rng::Rng;
+use headgate_core::host::HostError;
+
+use crate::{ffi, headers};
+
+/// Answers the effective stream with `refusal`.
+pub(crate) fn send(words: Words<'_>, refusal: &Refusal, rng: &mut Rng) -> Result<(), HostError> {
+    let retry_after = refusal.retry_after_secs(rng).to_string();
+    let pushback = refusal.pushback_ms().to_string();
+    let Words { policy, kind, reason } = words;
+    let described = format!("policy={policy}; type={kind}; reason={reason}");
+    let mut serialized = Vec::with_capacity(256);
+    headers::serialize(
+        &[
+            ("retry-after", &retry_after),
+            ("grpc-retry-pushback-ms", &pushback),
+            // Tells the client's own proxy not to retry into the storm.
+            ("x-envoy-ratelimited", "true"),
+            ("x-headgate-refused", &described),
+        ],
+        &mut serialized,
+    );
+    let why = match refusal.cause {
+        Cause::Objective(_) => "its response time objective would be missed",
+        Cause::QueueFull => "the queue is full",
+        Cause::QueueTimeout => "it would wait, or waited, longer than the queue's timeout",
+        Cause::Deadline => "its own deadline would pass, or passed, in the queue",
+    };
+    let body = format!(
+        "headgate refused this {kind:?} request: {why} ({reason}). Retry after {retry_after} s.\n"
+    );
+    ffi::send_local_response(
+        refusal.cause.http_status(),
+        &format!("headgate_refused{{{reason}}}"),
+        &body,
+        &serialized,
+        refusal.cause.grpc_status(),
+    )
+}

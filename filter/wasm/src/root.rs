@@ -1,0 +1,62 @@
+//! The root context: configuration, ticks and wake-ups.
+
+use proxy_wasm::traits::{Context, HttpContext, RootContext};
+use proxy_wasm::types::ContextType;
+
+use crate::ffi::{self, Level};
+use crate::stream::Stream;
+use crate::vm;
+
+/// Ticks come this often, ms. They expire deadlines and repair lost wake-ups; nothing in the normal
+/// course of a request waits for one.
+const TICK_MS: u32 = 10;
+
+/// One per configuration and VM; the state is the VM's.
+pub(crate) struct Root;
+
+impl Root {
+    pub(crate) fn new() -> Self {
+        vm::with(vm::Vm::root_created);
+        Self
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        vm::with(vm::Vm::root_gone);
+    }
+}
+
+impl Context for Root {}
+
+impl RootContext for Root {
+    fn on_configure(&mut self, size: usize) -> bool {
+        let read = ffi::plugin_configuration(size).and_then(|json| {
+            ffi::set_tick_period(TICK_MS)?;
+            Ok(json)
+        });
+        match read {
+            Ok(json) => vm::with(|vm| vm.configure(&json)).unwrap_or(false),
+            Err(error) => {
+                ffi::log(Level::Error, &format!("headgate: configuration can't be read: {error}"));
+                false
+            }
+        }
+    }
+
+    fn on_tick(&mut self) {
+        vm::with(vm::Vm::tick);
+    }
+
+    fn on_queue_ready(&mut self, queue: u32) {
+        vm::with(|vm| vm.woken(queue));
+    }
+
+    fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
+        Some(Box::new(Stream::new(id)))
+    }
+
+    fn get_type(&self) -> Option<ContextType> {
+        Some(ContextType::HttpContext)
+    }
+}

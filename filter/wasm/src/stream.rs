@@ -1,0 +1,85 @@
+//! One request: from its headers to the end of its response, however it ends.
+
+use headgate_core::engine::Pass;
+use headgate_core::stage::Outcome;
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+
+use crate::ffi;
+use crate::vm::{self, Verdict};
+
+/// `%RESPONSE_CODE_DETAILS%` of a response that came from the backend.
+const VIA_UPSTREAM: &[u8] = b"via_upstream";
+
+/// One request.
+pub(crate) struct Stream {
+    id: u32,
+    /// Its place in a stage, until it ends.
+    pass: Option<Pass>,
+}
+
+impl Stream {
+    pub(crate) fn new(id: u32) -> Self {
+        Self { id, pass: None }
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        if let Some(pass) = self.pass.take() {
+            vm::with(|vm| vm.finish(self.id, pass, outcome));
+        }
+    }
+}
+
+/// Whether the response is the backend's rather than Envoy's own (no route, no connection, timeout,
+/// another filter).
+fn from_backend() -> bool {
+    ffi::property(b"response\0code_details").ok().flatten().is_some_and(|d| d == VIA_UPSTREAM)
+}
+
+impl Context for Stream {
+    /// The stream ends: normally after its response, early when the client left or the backend failed.
+    fn on_done(&mut self) -> bool {
+        self.finish(Outcome::Unmeasured);
+        true
+    }
+}
+
+impl HttpContext for Stream {
+    fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
+        match vm::with(|vm| vm.request(self.id)) {
+            None | Some(Verdict::Continue(None)) => Action::Continue,
+            Some(Verdict::Continue(pass)) => {
+                self.pass = pass;
+                Action::Continue
+            }
+            Some(Verdict::Pause(pass)) => {
+                self.pass = Some(pass);
+                Action::Pause
+            }
+            Some(Verdict::Refused) => Action::Pause,
+        }
+    }
+
+    fn on_http_response_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
+        if let Some(pass) = &self.pass {
+            if !from_backend() {
+                self.finish(Outcome::Unmeasured);
+            } else if end_of_stream || pass.first_byte {
+                self.finish(Outcome::Completed);
+            }
+        }
+        Action::Continue
+    }
+
+    fn on_http_response_body(&mut self, _size: usize, end_of_stream: bool) -> Action {
+        if end_of_stream {
+            self.finish(Outcome::Completed);
+        }
+        Action::Continue
+    }
+
+    fn on_http_response_trailers(&mut self, _count: usize) -> Action {
+        self.finish(Outcome::Completed);
+        Action::Continue
+    }
+}

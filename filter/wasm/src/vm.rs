@@ -1,0 +1,309 @@
+//! The VM's state: one engine for all root contexts and streams of this worker.
+//!
+//! It lives in a thread-local because a change of configuration makes a new root context in the same VM
+//! while the old one's streams go on, and both belong to the same queue. No callback re-enters the VM
+//! while it is borrowed: Envoy defers resumed requests and local replies until the callback returns.
+//! Should that ever change, [`with`] lets the request through instead of panicking.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use headgate_core::config::FilterConfig;
+use headgate_core::deadline;
+use headgate_core::engine::{Action, Admission, Engine, Pass, StageId};
+use headgate_core::host::HostError;
+use headgate_core::refusal::Refusal;
+use headgate_core::rng::Rng;
+use headgate_core::stage::Outcome;
+use headgate_core::time::Instant;
+use headgate_core::workers::WorkerId;
+
+use crate::ffi::{self, Level};
+use crate::headers::Headers;
+use crate::host::EnvoyHost;
+use crate::refusal;
+
+/// Failing host calls are logged at most this often.
+const COMPLAIN: Duration = Duration::from_secs(10);
+
+thread_local! {
+    static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
+}
+
+/// See the module.
+pub(crate) struct Vm {
+    host: EnvoyHost,
+    engine: Engine,
+    rng: Rng,
+    actions: Vec<Action>,
+    /// The number under which this worker can be woken, and its queue.
+    listening: Option<(WorkerId, u32)>,
+    configured: bool,
+    roots: u32,
+    complained: Option<Instant>,
+    #[cfg(feature = "decision-timing")]
+    timing: timing::Timing,
+}
+
+/// What the stream does with its request.
+pub(crate) enum Verdict {
+    /// Let it go on, and present the pass when it ends.
+    Continue(Option<Pass>),
+    /// Hold it.
+    Pause(Pass),
+    /// Hold it: a local reply is on its way.
+    Refused,
+}
+
+/// Runs `f` on the VM's state, made when first asked for; `None` when it is in use.
+pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
+    VM.with(|vm| {
+        let mut vm = vm.try_borrow_mut().ok()?;
+        Some(f(vm.get_or_insert_with(Vm::new)))
+    })
+}
+
+fn now() -> Result<Instant, HostError> {
+    ffi::monotonic_time().map(|t| Instant::from_nanos(headgate_core::time::nanos(t)))
+}
+
+/// A number that no other VM of the process draws: the host's random bytes, by way of the standard
+/// library's hash seeds.
+fn nonce() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0u8)
+}
+
+impl Vm {
+    fn new() -> Self {
+        let seed = nonce();
+        Self {
+            host: EnvoyHost::default(),
+            engine: Engine::new(seed),
+            rng: Rng::new(seed.rotate_left(32)),
+            actions: Vec::new(),
+            listening: None,
+            configured: false,
+            roots: 0,
+            complained: None,
+            #[cfg(feature = "decision-timing")]
+            timing: timing::Timing::default(),
+        }
+    }
+
+    /// A root context came.
+    pub(crate) fn root_created(&mut self) {
+        self.roots += 1;
+    }
+
+    /// A root context went; with the last one, the worker leaves.
+    pub(crate) fn root_gone(&mut self) {
+        self.roots = self.roots.saturating_sub(1);
+        if self.roots == 0 {
+            let left = now().and_then(|now| self.engine.leave(&self.host, now));
+            self.check(left);
+            self.listening = None;
+        }
+    }
+
+    /// Takes a configuration over; false, with the reason in the log, keeps the last good one.
+    pub(crate) fn configure(&mut self, json: &[u8]) -> bool {
+        let config = FilterConfig::from_json(json);
+        let Ok(now) = now() else { return self.configured };
+        let applied = config.and_then(|config| {
+            self.engine.configure(&self.host, now, &config, &mut self.actions)?;
+            Ok(config)
+        });
+        let mut actions = std::mem::take(&mut self.actions);
+        self.act(&mut actions, None);
+        self.actions = actions;
+        // The new root context is the one that outlives the old one's streams.
+        self.listening = None;
+        self.listen();
+        match applied {
+            Ok(config) => {
+                self.configured = true;
+                let (revision, stages) = (&config.revision, config.stages.len());
+                ffi::log(Level::Info, &format!("headgate: revision {revision:?}, {stages} policies"));
+                true
+            }
+            Err(error) => {
+                let kept = if self.configured { "; the last good one stays" } else { "" };
+                ffi::log(Level::Error, &format!("headgate: configuration refused: {error}{kept}"));
+                // Envoy asks a canary VM first and rejects the update on its `false`. A VM at work
+                // must never say it: Envoy would fail the VM and with it all requests.
+                self.configured
+            }
+        }
+    }
+
+    fn listen(&mut self) {
+        let Some(worker) = self.engine.worker() else { return };
+        if self.listening.is_none_or(|(id, _)| id != worker) {
+            match self.host.listen(worker) {
+                Ok(queue) => self.listening = Some((worker, queue)),
+                Err(error) => self.complain(&error),
+            }
+        }
+    }
+
+    /// Point 1: request headers.
+    pub(crate) fn request(&mut self, stream: u32) -> Verdict {
+        if self.engine.is_idle() {
+            return Verdict::Continue(None);
+        }
+        match self.decide(stream) {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                self.complain(&error);
+                Verdict::Continue(None)
+            }
+        }
+    }
+
+    fn decide(&mut self, stream: u32) -> Result<Verdict, HostError> {
+        let headers = Headers::parse(ffi::request_headers()?);
+        #[cfg(feature = "trap")]
+        {
+            use headgate_core::classify::RequestView;
+            #[allow(clippy::panic)] // what the feature is for
+            if headers.header("x-headgate-trap").is_some() {
+                panic!("trapped on request");
+            }
+        }
+        if headers.is_upgrade() {
+            self.engine.pass_by(&headers);
+            return Ok(Verdict::Continue(None));
+        }
+        let now = now()?;
+        let own_deadline =
+            if headers.has_timeout() { deadline::own_deadline(&headers) } else { None };
+        let mut actions = std::mem::take(&mut self.actions);
+        let admission =
+            self.engine.arrive(&self.host, now, stream, &headers, own_deadline, &mut actions);
+        #[cfg(feature = "decision-timing")]
+        self.timing.record(&self.host, now);
+        self.act(&mut actions, Some(stream));
+        self.actions = actions;
+        self.listen();
+        Ok(match admission? {
+            Admission::PassBy => Verdict::Continue(None),
+            Admission::Forward(pass) => Verdict::Continue(Some(pass)),
+            Admission::Hold(pass) => Verdict::Pause(pass),
+            Admission::Refuse(stage, refusal) => {
+                self.refuse(stage, &refusal);
+                Verdict::Refused
+            }
+        })
+    }
+
+    /// Point 3: the request of `pass` ended. `stream` is the one in whose callback we are.
+    pub(crate) fn finish(&mut self, stream: u32, pass: Pass, outcome: Outcome) {
+        let done = now().and_then(|now| {
+            let mut actions = std::mem::take(&mut self.actions);
+            let done = self.engine.finish(&self.host, now, pass, outcome, &mut actions);
+            self.act(&mut actions, Some(stream));
+            self.actions = actions;
+            done
+        });
+        self.check(done);
+    }
+
+    /// Another worker left a slot to us.
+    pub(crate) fn woken(&mut self, queue: u32) {
+        let drained = self.host.drain(queue);
+        self.check(drained);
+        self.run(|engine, host, now, actions| engine.woken(host, now, actions));
+    }
+
+    /// Housekeeping.
+    pub(crate) fn tick(&mut self) {
+        self.run(|engine, host, now, actions| engine.tick(host, now, actions));
+        self.listen();
+    }
+
+    fn run(
+        &mut self,
+        f: impl FnOnce(&mut Engine, &EnvoyHost, Instant, &mut Vec<Action>) -> Result<(), HostError>,
+    ) {
+        let done = now().and_then(|now| {
+            let mut actions = std::mem::take(&mut self.actions);
+            let done = f(&mut self.engine, &self.host, now, &mut actions);
+            self.act(&mut actions, None);
+            self.actions = actions;
+            done
+        });
+        self.check(done);
+    }
+
+    /// Resumes and refuses held requests. Envoy carries it out when the callback returns.
+    fn act(&mut self, actions: &mut Vec<Action>, own: Option<u32>) {
+        let any = !actions.is_empty();
+        for action in actions.drain(..) {
+            let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
+            // A stream that is gone has told us, or is about to: its place is given back then.
+            if ffi::set_effective_context(stream).is_err() {
+                continue;
+            }
+            match action {
+                Action::Resume(_) => {
+                    let resumed = ffi::resume_request();
+                    self.check(resumed);
+                }
+                Action::Refuse(_, stage, refusal) => self.refuse(stage, &refusal),
+            }
+        }
+        if let Some(own) = own.filter(|_| any) {
+            let back = ffi::set_effective_context(own);
+            self.check(back);
+        }
+    }
+
+    fn refuse(&mut self, stage: StageId, refusal: &Refusal) {
+        let sent = refusal::send(self.engine.words(stage, refusal), refusal, &mut self.rng);
+        self.check(sent);
+    }
+
+    fn check(&mut self, done: Result<(), HostError>) {
+        if let Err(error) = done {
+            self.complain(&error);
+        }
+    }
+
+    /// Logs a failing host call, now and then.
+    fn complain(&mut self, error: &HostError) {
+        let now = now().unwrap_or_default();
+        if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {
+            self.complained = Some(now);
+            ffi::log(Level::Warn, &format!("headgate: {error}; requests pass unmanaged while it lasts"));
+        }
+    }
+}
+
+#[cfg(feature = "decision-timing")]
+mod timing {
+    //! What a decision costs inside the guest: from the clock reading that starts it to its end.
+
+    use headgate_core::host::{Host, MetricId, MetricKind};
+    use headgate_core::time::Instant;
+
+    use crate::host::EnvoyHost;
+
+    #[derive(Default)]
+    pub(super) struct Timing {
+        metric: Option<MetricId>,
+    }
+
+    impl Timing {
+        pub(super) fn record(&mut self, host: &EnvoyHost, start: Instant) {
+            let Ok(end) = super::now() else { return };
+            if self.metric.is_none() {
+                self.metric = host.define(MetricKind::Histogram, "headgate.decision_ns").ok();
+            }
+            if let Some(metric) = self.metric {
+                // A histogram that can't be written shows as an empty one.
+                host.record(metric, headgate_core::time::nanos(end.since(start))).unwrap_or(());
+            }
+        }
+    }
+}

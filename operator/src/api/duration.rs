@@ -1,0 +1,233 @@
+//! Durations as the Gateway API writes them (GEP-2257): `1h30m`, `18ms`, `1s500ms`.
+//!
+//! A number and a unit, one to four times; numbers have one to five digits, units are `h`, `m`, `s` and
+//! `ms`; no fractions, no signs. Stricter than Go's or systemd's durations, so that every tool reads
+//! the same text in the same way.
+
+use std::fmt;
+use std::time::Duration as Span;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// A GEP-2257 duration as it was written; [`Duration::parse`] says how long it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(transparent)]
+pub struct Duration(pub String);
+
+/// Why a text is no GEP-2257 duration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseDurationError {
+    /// Nothing there.
+    #[error("empty; a duration such as 18ms, 1s or 1m30s")]
+    Empty,
+    /// A number without a unit.
+    #[error("no unit after {0}; write {0}ms, {0}s, {0}m or {0}h")]
+    NoUnit(String),
+    /// A unit that does not exist.
+    #[error("unknown unit {0:?}; units are h, m, s and ms")]
+    UnknownUnit(String),
+    /// A fraction.
+    #[error("fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s")]
+    Fraction,
+    /// A sign.
+    #[error("durations have no sign")]
+    Sign,
+    /// A number with more than five digits.
+    #[error("{0} has more than 5 digits; use a larger unit")]
+    TooManyDigits(String),
+    /// More than four numbers.
+    #[error("more than 4 units; such as 1h30m20s500ms at most")]
+    TooManyUnits,
+    /// Anything else.
+    #[error("no number before {0:?}; a duration such as 18ms, 1s or 1m30s")]
+    NoNumber(String),
+}
+
+impl Duration {
+    /// How long it is.
+    ///
+    /// # Errors
+    /// What is wrong with the text and what would be right.
+    pub fn parse(&self) -> Result<Span, ParseDurationError> {
+        parse(&self.0)
+    }
+}
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<Span> for Duration {
+    /// The shortest text of `span`, rounded down to whole milliseconds and up to 99999h.
+    fn from(span: Span) -> Self {
+        let ms = span.as_millis().min(u128::from(MAX_HOURS) * 3_600_000);
+        let parts = [(ms / 3_600_000, "h"), (ms / 60_000 % 60, "m"), (ms / 1000 % 60, "s"), (ms % 1000, "ms")];
+        let text: String =
+            parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect();
+        Self(if text.is_empty() { "0s".to_owned() } else { text })
+    }
+}
+
+/// The most that five digits hold.
+const MAX_HOURS: u32 = 99_999;
+
+fn parse(text: &str) -> Result<Span, ParseDurationError> {
+    use ParseDurationError as E;
+    let mut rest = text;
+    let mut total = Span::ZERO;
+    let mut units = 0;
+    if rest.is_empty() {
+        return Err(E::Empty);
+    }
+    while !rest.is_empty() {
+        let (digits, after) = split(rest, |c| c.is_ascii_digit());
+        if digits.is_empty() {
+            return Err(match after.chars().next() {
+                Some('+' | '-') => E::Sign,
+                Some('.' | ',') => E::Fraction,
+                _ => E::NoNumber(after.to_owned()),
+            });
+        }
+        if after.starts_with(['.', ',']) {
+            return Err(E::Fraction);
+        }
+        let (unit, after) = split(after, |c| !c.is_ascii_digit() && !matches!(c, '+' | '-' | '.' | ','));
+        let millis = match unit {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1000,
+            "ms" => 1,
+            "" => return Err(E::NoUnit(digits.to_owned())),
+            _ => return Err(E::UnknownUnit(unit.to_owned())),
+        };
+        units += 1;
+        if units > 4 {
+            return Err(E::TooManyUnits);
+        }
+        let number = match digits.parse::<u64>() {
+            Ok(number) if digits.len() <= 5 => number,
+            _ => return Err(E::TooManyDigits(digits.to_owned())),
+        };
+        // At most 4 * 99999 h, far below what fits.
+        total += Span::from_millis(number * millis);
+        rest = after;
+    }
+    Ok(total)
+}
+
+/// `text` in two: up to the first character that is not `belongs`, and the rest.
+fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
+}
+
+impl<'de> Deserialize<'de> for Duration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = Duration;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as 18ms, 1s or 1m30s")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
+                Ok(Duration(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ms(text: &str) -> Result<u128, String> {
+        Duration(text.into()).parse().map(|d| d.as_millis()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn examples_of_the_gep() {
+        // GEP-2257, section "Testing".
+        for (text, expected) in [
+            ("0h", 0),
+            ("0s", 0),
+            ("0h0m0s", 0),
+            ("1h", 3_600_000),
+            ("30m", 1_800_000),
+            ("10s", 10_000),
+            ("500ms", 500),
+            ("2h30m", 9_000_000),
+            ("150m", 9_000_000),
+            ("7230s", 7_230_000),
+            ("1h30m10s", 5_410_000),
+            ("10s30m1h", 5_410_000),
+            ("100ms200ms300ms", 600),
+        ] {
+            assert_eq!(ms(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "1", "1m1", "1h30m10s20ms50h", "999999h", "1.5h", "-15m", "", "1d", "ms", "1 s", "1s ", "+1s",
+            "1s-1s", "１s", "1us", "5µs", "1H",
+        ] {
+            assert!(ms(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_say_what_would_be_right() {
+        for (text, expected) in [
+            ("18", "no unit after 18; write 18ms, 18s, 18m or 18h"),
+            ("1.5s", "fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s"),
+            ("18us", "unknown unit \"us\"; units are h, m, s and ms"),
+            ("-1s", "durations have no sign"),
+            ("100000ms", "100000 has more than 5 digits; use a larger unit"),
+            ("1h1m1s1ms1ms", "more than 4 units; such as 1h30m20s500ms at most"),
+            ("fast", "no number before \"fast\"; a duration such as 18ms, 1s or 1m30s"),
+            ("", "empty; a duration such as 18ms, 1s or 1m30s"),
+        ] {
+            assert_eq!(ms(text), Err(expected.to_owned()), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_it_writes(millis in 0..=u64::from(MAX_HOURS) * 3_600_000) {
+            let text = Duration::from(Span::from_millis(millis));
+            prop_assert_eq!(text.parse(), Ok(Span::from_millis(millis)));
+        }
+
+        #[test]
+        fn accepts_exactly_the_gep_pattern(text in "[0-9]{0,6}(h|m|s|ms|us|)([0-9]{1,6}(h|m|s|ms)){0,4}") {
+            // The regular expression of GEP-2257, read by hand.
+            let mut rest = text.as_str();
+            let mut groups = 0;
+            let valid = loop {
+                let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+                let after = &rest[digits..];
+                let unit = after.bytes().take_while(u8::is_ascii_alphabetic).count();
+                if !(1..=5).contains(&digits) || !matches!(&after[..unit], "h" | "m" | "s" | "ms") {
+                    break false;
+                }
+                groups += 1;
+                rest = &after[unit..];
+                if rest.is_empty() {
+                    break groups <= 4;
+                }
+            };
+            prop_assert_eq!(ms(&text).is_ok(), valid, "{}", text);
+        }
+
+        #[test]
+        fn never_panics(text in "\\PC{0,12}") {
+            let _ = ms(&text);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `AdmissionPolicy.headgate.dev/v1alpha1` as users write it.
+//!
+//! These types are the wire format and nothing more: they take what YAML or the API server hands over,
+//! refuse unknown fields, and keep texts as texts. [`crate::validate`] turns a policy into types that
+//! can't be wrong and explains what is. Choices are a `type` field beside optional settings, as in the
+//! Gateway API, rather than untagged unions, so that errors can name the field at fault.
+
+mod duration;
+mod policy;
+mod request_match;
+
+pub use duration::{Duration, ParseDurationError};
+pub use policy::{
+    AcceptanceAllowance, AdmissionPolicySpec, BouncerSettings, DisciplineType, HelpingTheUnderserved,
+    MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType, Queue, QueueModeType,
+    StarvationAvoidance, StarvationAvoidanceType, Strategy, StrategyType,
+};
+pub use request_match::{
+    GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType,
+};
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The only `apiVersion`.
+pub const API_VERSION: &str = "headgate.dev/v1alpha1";
+/// The only `kind`.
+pub const KIND: &str = "AdmissionPolicy";
+/// Namespace of a policy that names none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// An admission policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with apiVersion, kind, metadata and spec")]
+pub struct AdmissionPolicy {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// [`KIND`].
+    pub kind: String,
+    /// Name and namespace.
+    pub metadata: Metadata,
+    /// What is wanted.
+    pub spec: AdmissionPolicySpec,
+    /// What became of it; written by the operator in a cluster, ignored in a file.
+    #[serde(default, skip_serializing)]
+    pub status: Ignored,
+}
+
+/// The part of Kubernetes' `ObjectMeta` that matters here; the rest is accepted and ignored, so that
+/// the output of `kubectl get -o yaml` is a valid file.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with name and namespace")]
+pub struct Metadata {
+    /// Name, unique in its namespace.
+    pub name: String,
+    /// Namespace; `default` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Increases with each change of the spec; set by the API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// RFC 3339; set by the API server. Among policies for one target the oldest applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<String>,
+    /// Labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    #[serde(default, skip_serializing)]
+    generate_name: Ignored,
+    #[serde(default, skip_serializing)]
+    uid: Ignored,
+    #[serde(default, skip_serializing)]
+    resource_version: Ignored,
+    #[serde(default, skip_serializing)]
+    deletion_timestamp: Ignored,
+    #[serde(default, skip_serializing)]
+    deletion_grace_period_seconds: Ignored,
+    #[serde(default, skip_serializing)]
+    finalizers: Ignored,
+    #[serde(default, skip_serializing)]
+    owner_references: Ignored,
+    #[serde(default, skip_serializing)]
+    managed_fields: Ignored,
+    #[serde(default, skip_serializing)]
+    self_link: Ignored,
+}
+
+/// A field that may hold anything and is not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ignored;
+
+impl Serialize for Ignored {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
+impl<'de> Deserialize<'de> for Ignored {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
+}

@@ -1,0 +1,128 @@
+//! Matches of requests, shaped like those of `HTTPRoute` and `GRPCRoute`.
+
+use headgate_core::config;
+use serde::{Deserialize, Serialize};
+
+/// Conditions that must all hold.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping with path, method, headers, grpc or route")]
+pub struct RequestMatch {
+    /// The path without its query string.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathMatch>,
+    /// The method, upper case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Request headers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<HeaderMatch>,
+    /// gRPC service and method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<GrpcMatch>,
+    /// Name of the Envoy route that was selected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+}
+
+/// A condition on the path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with type and value")]
+pub struct PathMatch {
+    /// How `value` is compared; `PathPrefix` by default.
+    #[serde(default, rename = "type")]
+    pub kind: PathMatchType,
+    /// Path, prefix or regular expression.
+    pub value: String,
+}
+
+/// How a path is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum PathMatchType {
+    /// The whole path.
+    Exact,
+    /// Whole path elements: `/q` matches `/q` and `/q/x`, not `/qx`.
+    #[default]
+    PathPrefix,
+    /// The whole path matches this regular expression.
+    RegularExpression,
+}
+
+/// How a text is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum StringMatchType {
+    /// Equal.
+    #[default]
+    Exact,
+    /// The whole text matches this regular expression.
+    RegularExpression,
+}
+
+/// A condition on a request header.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with type, name and value")]
+pub struct HeaderMatch {
+    /// How `value` is compared; `Exact` by default.
+    #[serde(default, rename = "type")]
+    pub kind: StringMatchType,
+    /// Name, in any case.
+    pub name: String,
+    /// Value or regular expression.
+    pub value: String,
+}
+
+/// A condition on a gRPC request.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping with type, service and method")]
+pub struct GrpcMatch {
+    /// How `service` and `method` are compared; `Exact` by default.
+    #[serde(rename = "type")]
+    pub kind: StringMatchType,
+    /// Fully qualified service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+}
+
+impl From<StringMatchType> for config::StringMatchKind {
+    fn from(kind: StringMatchType) -> Self {
+        match kind {
+            StringMatchType::Exact => Self::Exact,
+            StringMatchType::RegularExpression => Self::RegularExpression,
+        }
+    }
+}
+
+impl From<&PathMatch> for config::PathMatch {
+    fn from(path: &PathMatch) -> Self {
+        let value = path.value.clone();
+        match path.kind {
+            PathMatchType::Exact => Self::Exact(value),
+            PathMatchType::PathPrefix => Self::PathPrefix(value),
+            PathMatchType::RegularExpression => Self::RegularExpression(value),
+        }
+    }
+}
+
+impl From<&RequestMatch> for config::Match {
+    fn from(rule: &RequestMatch) -> Self {
+        let header = |h: &HeaderMatch| config::HeaderMatch {
+            kind: h.kind.into(),
+            name: h.name.to_ascii_lowercase(),
+            value: h.value.clone(),
+        };
+        let grpc = |g: &GrpcMatch| config::GrpcMatch {
+            kind: g.kind.into(),
+            service: g.service.clone(),
+            method: g.method.clone(),
+        };
+        Self {
+            path: rule.path.as_ref().map(Into::into),
+            method: rule.method.clone(),
+            headers: rule.headers.iter().map(header).collect(),
+            grpc: rule.grpc.as_ref().map(grpc),
+            route: rule.route.clone(),
+        }
+    }
+}

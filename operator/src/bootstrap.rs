@@ -1,0 +1,364 @@
+//! A complete Envoy bootstrap with a slot for Headgate, so that anyone can try it with one command.
+//!
+//! It is a template with comments rather than serialized messages, because people copy from it into
+//! configurations of their own. What matters there is the slot:
+//!
+//! - It has a `default_config` and `apply_default_config_without_warming`. Without them the listener
+//!   waits for the operator, or answers every request with 500.
+//! - The default is an RBAC filter without rules, which does nothing. A Wasm filter without code, the
+//!   obvious choice, is refused by Envoy 1.40 at start (measured).
+//! - `retry_back_off` bounds how late a proxy comes back to an operator that was restarted; Envoy's own
+//!   bound is 30 s.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::plan::{TARGET_METADATA, TargetRef};
+use crate::xds::DEFAULT_SLOT;
+
+/// What the bootstrap says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bootstrap {
+    /// Where Envoy listens.
+    pub listen: Endpoint,
+    /// The backend.
+    pub upstream: Endpoint,
+    /// Whether the backend speaks HTTP/2 (gRPC) rather than HTTP/1.1.
+    pub upstream_http2: bool,
+    /// Where the configuration comes from.
+    pub source: ConfigSource,
+    /// Envoy's admin address.
+    pub admin: Endpoint,
+    /// The target that this proxy stands for.
+    pub target: Option<TargetRef>,
+    /// Names the proxy in `headgate status`.
+    pub node_id: String,
+    /// Access log, if any.
+    pub access_log: Option<PathBuf>,
+}
+
+/// Where a proxy gets its configuration from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigSource {
+    /// An xDS server.
+    Xds {
+        /// Its address.
+        address: Endpoint,
+        /// One aggregated stream in place of one for the slot.
+        ads: bool,
+        /// The delta protocol variant.
+        delta: bool,
+    },
+    /// A file that `headgate render` wrote. Envoy notices when another is moved into its place.
+    File(PathBuf),
+}
+
+/// A host and a port, as in `127.0.0.1:8080`, `[::1]:8080` or `backend:8080`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// An address, or a name that DNS resolves.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl Endpoint {
+    fn is_address(&self) -> bool {
+        self.host.parse::<IpAddr>().is_ok()
+    }
+}
+
+/// A text that is no `HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address; write HOST:PORT, such as 127.0.0.1:8080")]
+pub struct ParseEndpointError(String);
+
+impl FromStr for Endpoint {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseEndpointError(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
+        let port = port.parse().map_err(|_| error())?;
+        let (bare, is_v6) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+            Some(bare) => (bare, true),
+            None => (host, false),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let valid = match is_v6 {
+            true => bare.parse::<std::net::Ipv6Addr>().is_ok(),
+            false => !bare.is_empty() && bare.chars().all(plain),
+        };
+        if valid { Ok(Self { host: bare.to_owned(), port }) } else { Err(error()) }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A YAML scalar that is this text, whatever is in it.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// `block`, with every line but the first indented by `spaces`.
+fn indented(block: &str, spaces: usize) -> String {
+    block.trim_end().replace('\n', &format!("\n{}", " ".repeat(spaces)))
+}
+
+fn socket(endpoint: &Endpoint) -> String {
+    format!("{{socket_address: {{address: {}, port_value: {}}}}}", quoted(&endpoint.host), endpoint.port)
+}
+
+impl Bootstrap {
+    /// The bootstrap as YAML.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        format!(
+            "\
+# Envoy bootstrap with a Headgate slot, written by `headgate bootstrap`.
+node:
+  id: {node}
+  cluster: headgate{metadata}
+admin:
+  address: {admin}
+{dynamic}{stats}static_resources:
+  listeners:
+  - name: ingress
+    address: {listen}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: ingress
+          codec_type: AUTO
+          upgrade_configs:
+          - upgrade_type: websocket{access_log}
+          route_config:
+            name: ingress
+            virtual_hosts:
+            - name: all
+              domains: [\"*\"]
+              routes:
+              - name: default
+                match: {{prefix: /}}
+                route: {{cluster: upstream}}
+          http_filters:
+          - {slot}
+          - name: envoy.filters.http.router
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+  clusters:
+  - {upstream}{xds}
+",
+            node = quoted(&self.node_id),
+            metadata = self.metadata(),
+            admin = socket(&self.admin),
+            dynamic = self.dynamic_resources(),
+            stats = STATS,
+            listen = socket(&self.listen),
+            access_log = self.access_log(),
+            slot = indented(&self.slot(), 12),
+            upstream = indented(&self.upstream(), 4),
+            xds = self.xds_cluster(),
+        )
+    }
+
+    fn metadata(&self) -> String {
+        match &self.target {
+            Some(target) => {
+                let target = quoted(&target.to_string());
+                format!("\n  metadata:\n    # The target of the policies that this proxy enforces.\n    {TARGET_METADATA}: {target}")
+            }
+            None => String::new(),
+        }
+    }
+
+    fn dynamic_resources(&self) -> String {
+        match &self.source {
+            ConfigSource::Xds { ads: true, delta, .. } => {
+                format!("dynamic_resources:\n  ads_config:\n    {}\n", indented(&grpc(*delta), 4))
+            }
+            ConfigSource::Xds { .. } | ConfigSource::File(_) => String::new(),
+        }
+    }
+
+    fn slot(&self) -> String {
+        let source = match &self.source {
+            ConfigSource::Xds { ads: true, .. } => "ads: {}".to_owned(),
+            ConfigSource::Xds { delta, .. } => {
+                format!("api_config_source:\n  {}", indented(&grpc(*delta), 2))
+            }
+            ConfigSource::File(path) => {
+                format!("path_config_source: {{path: {}}}", quoted(&path.display().to_string()))
+            }
+        };
+        format!(
+            "\
+# The slot that Headgate fills. Requests pass untouched until it answers, and while it is down before
+# it has ever answered; afterwards the last configuration stays.
+name: {DEFAULT_SLOT}
+config_discovery:
+  config_source:
+    resource_api_version: V3
+    {source}
+  apply_default_config_without_warming: true
+  default_config:
+    # No rules: does nothing.
+    \"@type\": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
+  type_urls:
+  - type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+  - type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+            source = indented(&source, 4),
+        )
+    }
+
+    fn access_log(&self) -> String {
+        let Some(path) = &self.access_log else {
+            return String::new();
+        };
+        let format = "[%START_TIME%] \\\"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%\\\" %RESPONSE_CODE% %RESPONSE_FLAGS% \
+                      %RESPONSE_CODE_DETAILS% %DURATION%ms refused=\\\"%RESP(X-HEADGATE-REFUSED)%\\\" \
+                      retry_after=%RESP(RETRY-AFTER)% upstream=%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%ms\\n";
+        let block = format!(
+            "access_log:
+- name: envoy.access_loggers.file
+  typed_config:
+    \"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+    path: {path}
+    log_format:
+      text_format_source:
+        inline_string: \"{format}\"",
+            path = quoted(&path.display().to_string()),
+        );
+        format!("\n          {}", indented(&block, 10))
+    }
+
+    fn upstream(&self) -> String {
+        let protocol = if self.upstream_http2 { HTTP2 } else { "" };
+        format!(
+            "\
+name: upstream
+{discovery}
+connect_timeout: 1s
+# Headgate bounds what the backend gets; Envoy's own default of 1024 would interfere.
+circuit_breakers:
+  thresholds:
+  - {{max_connections: 1000000, max_pending_requests: 1000000, max_requests: 1000000, max_retries: 1000}}
+{protocol}load_assignment:
+  cluster_name: upstream
+  endpoints:
+  - lb_endpoints:
+    - endpoint: {{address: {address}}}",
+            discovery = discovery(&self.upstream),
+            address = socket(&self.upstream),
+        )
+    }
+
+    fn xds_cluster(&self) -> String {
+        let ConfigSource::Xds { address, .. } = &self.source else {
+            return String::new();
+        };
+        let block = format!(
+            "\
+name: headgate_xds
+{discovery}
+connect_timeout: 1s
+{HTTP2}load_assignment:
+  cluster_name: headgate_xds
+  endpoints:
+  - lb_endpoints:
+    - endpoint: {{address: {address}}}",
+            discovery = discovery(address),
+            address = socket(address),
+        );
+        format!("\n  - {}", indented(&block, 4))
+    }
+}
+
+fn discovery(endpoint: &Endpoint) -> &'static str {
+    if endpoint.is_address() { "type: STATIC" } else { "type: STRICT_DNS" }
+}
+
+fn grpc(delta: bool) -> String {
+    let api_type = if delta { "DELTA_GRPC" } else { "GRPC" };
+    format!(
+        "\
+api_type: {api_type}
+transport_api_version: V3
+set_node_on_first_message_only: true
+grpc_services:
+- envoy_grpc:
+    cluster_name: headgate_xds
+    retry_policy:
+      retry_back_off: {{base_interval: 0.25s, max_interval: 5s}}"
+    )
+}
+
+/// Turns policy, type and reason into labels. Envoy takes the second group's text as the value and
+/// cuts the first out of the name.
+const STATS: &str = r#"stats_config:
+  stats_tags:
+  - tag_name: headgate_policy
+    regex: '^wasmcustom\.headgate\.(policy\.([^.]+)\.)'
+  - tag_name: headgate_type
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.(type\.([^.]+)\.)'
+  - tag_name: headgate_reason
+    regex: '^wasmcustom\.headgate\..*\.reason(\.([^.]+))$'
+"#;
+
+const HTTP2: &str = "\
+typed_extension_protocol_options:
+  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+    \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+    explicit_http_config:
+      http2_protocol_options:
+        connection_keepalive: {interval: 30s, timeout: 10s}
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_read_back_what_they_print() {
+        for text in ["127.0.0.1:80", "[::1]:8080", "backend.svc:9"] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+        for text in ["", "80", "host", "host:", ":80", "::1:80", "[x]:80", "host:70000", "a b:1", "a{:1"] {
+            let error = text.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(error.ends_with("write HOST:PORT, such as 127.0.0.1:8080"), "{error}");
+        }
+    }
+
+    #[test]
+    fn texts_can_not_break_out_of_their_scalar() {
+        let bootstrap = Bootstrap {
+            listen: "127.0.0.1:1".parse().unwrap(),
+            upstream: "localhost:2".parse().unwrap(),
+            upstream_http2: false,
+            source: ConfigSource::File("/x\"\n y: z".into()),
+            admin: "127.0.0.1:3".parse().unwrap(),
+            target: None,
+            node_id: "a\"b\nc: d".into(),
+            access_log: Some("/log \" '".into()),
+        };
+        let read: serde_json::Value = serde_saphyr::from_str(&bootstrap.to_yaml()).unwrap();
+        assert_eq!(read["node"]["id"], "a\"b\nc: d");
+        assert_eq!(read["static_resources"]["clusters"][0]["type"], "STRICT_DNS");
+        let hcm = &read["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
+        assert_eq!(hcm["access_log"][0]["typed_config"]["path"], "/log \" '");
+        let slot = &hcm["http_filters"][0]["config_discovery"];
+        assert_eq!(slot["config_source"]["path_config_source"]["path"], "/x\"\n y: z");
+    }
+}

@@ -1,0 +1,48 @@
+//! Tables as kubectl prints them: columns padded to their widest cell, three spaces between.
+
+/// A table under construction.
+#[derive(Debug, Clone)]
+pub struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    /// A table with these column heads.
+    #[must_use]
+    pub fn new(head: [&str; N]) -> Self {
+        Self { rows: vec![head.map(str::to_owned)] }
+    }
+
+    /// Adds a row. A cell takes one line: line breaks become spaces.
+    pub fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells.map(|c| c.replace(['\n', '\r'], " ")));
+    }
+
+    /// The table's lines, or `empty` if it has no rows.
+    #[must_use]
+    pub fn or(&self, empty: &str) -> String {
+        if self.rows.len() == 1 {
+            return empty.to_owned();
+        }
+        let width = |column: usize| self.rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+        let widths: [usize; N] = std::array::from_fn(width);
+        let line = |row: &[String; N]| {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+            cells.collect::<Vec<_>>().join("   ").trim_end().to_owned() + "\n"
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(["A", "BB", "C"]);
+        table.row(["one".into(), "2".into(), "x\ny".into()]);
+        assert_eq!(table.or("none\n"), "A     BB   C\none   2    x y\n");
+        assert_eq!(Table::new(["A"]).or("none\n"), "none\n");
+    }
+}

@@ -1,0 +1,110 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::validate::check_file;
+
+/// A policy with these targets; `created` may be empty.
+fn policy(name: &str, created: &str, targets: &[&str]) -> ValidPolicy {
+    let refs: String = targets.iter().map(|t| format!("{{kind: Service, name: {t}}},")).collect();
+    let created = if created.is_empty() { "null" } else { created };
+    let yaml = format!(
+        "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {name}, \
+         creationTimestamp: {created}}}\nspec:\n  targetRefs: [{refs}]\n  parallelism: {{perEndpoint: \
+         4}}\n  types:\n  - {{name: default, slo: {{p50: 18ms, p90: 50ms}}}}\n  - {{name: slow, \
+         matches: [{{path: {{value: /{name}}}}}], slo: {{p99.9: 1s}}}}\n"
+    );
+    let report = check_file("test.yaml", yaml.as_bytes());
+    let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+    assert_eq!(problems, [""; 0]);
+    report.policies().next().unwrap().clone()
+}
+
+fn service(name: &str) -> TargetRef {
+    format!("Service/default/{name}").parse().unwrap()
+}
+
+fn one_endpoint(_: &TargetRef) -> u32 {
+    1
+}
+
+#[test]
+fn the_oldest_policy_of_a_target_applies() {
+    let old = policy("b", "2026-01-01T00:00:00Z", &["x"]);
+    let young = policy("a", "2026-02-01T00:00:00Z", &["x", "y"]);
+    let ageless = policy("aa", "", &["y", "z"]);
+    let compiled = compile(&[&ageless, &young, &old], one_endpoint);
+    let enforced = |t: &str| compiled.workloads[&service(t)].stages[0].policy.clone();
+    assert_eq!([enforced("x"), enforced("y"), enforced("z")], ["default/b", "default/a", "default/aa"]);
+    let lost = |winner: &str, target: &str| vec![Conflict { target: service(target), winner: winner.into() }];
+    assert_eq!(
+        compiled.conflicts,
+        BTreeMap::from([
+            ("default/a".into(), lost("default/b", "x")),
+            ("default/aa".into(), lost("default/a", "y")),
+        ])
+    );
+}
+
+#[test]
+fn equal_ages_are_ordered_by_name() {
+    for created in ["", "2026-01-01T00:00:00Z"] {
+        let (a, b) = (policy("a", created, &["x"]), policy("b", created, &["x"]));
+        let compiled = compile(&[&b, &a], one_endpoint);
+        assert_eq!(compiled.workloads[&service("x")].stages[0].policy, "default/a");
+    }
+}
+
+#[test]
+fn slots_follow_endpoints_and_the_revision_follows_slots() {
+    let policy = policy("a", "", &["x", "y", "z"]);
+    let compiled = compile(&[&policy], |t| if t.name == "z" { 5 } else { 1 });
+    let [x, y, z] = ["x", "y", "z"].map(|t| &compiled.workloads[&service(t)]);
+    assert_eq!((x.stages[0].parallelism, z.stages[0].parallelism), (4, 20));
+    assert_eq!(x.revision, y.revision);
+    assert_ne!(x.revision, z.revision);
+    assert_eq!(x.revision.len(), 12);
+}
+
+#[test]
+fn a_compiled_configuration() {
+    let policy = policy("search", "", &["x"]);
+    insta::assert_json_snapshot!(configuration(&policy, 1));
+}
+
+#[test]
+fn what_compiles_the_filter_reads_back() {
+    let config = configuration(&policy("search", "", &["x"]), 1);
+    let json = serde_json::to_vec(&config).unwrap();
+    assert_eq!(FilterConfig::from_json(&json).unwrap(), config);
+}
+
+proptest! {
+    #[test]
+    fn order_of_policies_does_not_matter(
+        policies in proptest::collection::btree_map("[a-e]", ("(2026-0[1-3]-01T00:00:00Z)?", proptest::collection::btree_set("[x-z]", 1..3)), 1..5),
+        by in 0..5usize,
+        reverse in any::<bool>(),
+    ) {
+        let policies: Vec<ValidPolicy> = policies
+            .iter()
+            .map(|(name, (created, targets))| {
+                let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+                policy(name, created, &targets)
+            })
+            .collect();
+        let mut shuffled: Vec<&ValidPolicy> = policies.iter().collect();
+        let by = by % shuffled.len();
+        shuffled.rotate_left(by);
+        if reverse {
+            shuffled.reverse();
+        }
+        let straight = compile(&policies.iter().collect::<Vec<_>>(), one_endpoint);
+        prop_assert_eq!(&straight, &compile(&shuffled, one_endpoint));
+        // Each target of each policy is either won or lost.
+        for policy in &policies {
+            let lost = straight.conflicts.get(&policy.full_name()).map_or(0, Vec::len);
+            let won = policy.targets.iter().filter(|t| straight.workloads[t].stages[0].policy == policy.full_name());
+            prop_assert_eq!(won.count() + lost, policy.targets.len());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Follows a folder of policy files.
+//!
+//! The operating system tells of changes; what counts is always what is read next. Reading starts after
+//! the watch is set, so nothing falls between. Events may be lost (a link whose target is edited
+//! elsewhere, an overflowing queue, a folder on a network file system, a folder that is replaced), so the
+//! folder is also read every few seconds; files that did not change cost a hash.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::folder::Folder;
+use super::read::read_dir;
+use crate::plan::Plan;
+
+/// How long the folder is left unread when no event comes.
+const REREAD: Duration = Duration::from_secs(2);
+/// A change is over when nothing happened for this long; editors and `kubectl cp` write in several steps.
+const QUIET: Duration = Duration::from_millis(5);
+/// Longest wait for a change to be over, in multiples of [`QUIET`].
+const MAX_STEPS: usize = 20;
+
+/// Sends a plan after the first reading, and then one for each change that matters, until `shutdown`
+/// holds `true` or its sender is gone. A folder that can't be read is a problem of the plan.
+///
+/// # Errors
+/// Only when reading panics or the runtime ends.
+pub async fn watch(
+    dir: PathBuf,
+    plans: watch::Sender<Arc<Plan>>,
+    mut shutdown: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let mut folder = Folder::default();
+    let mut changes = Changes::new(dir.clone());
+    let mut first = true;
+    loop {
+        changes.arm();
+        let path = dir.clone();
+        let scan = tokio::task::spawn_blocking(move || read_dir(&path))
+            .await
+            .with_context(|| format!("reading {} failed", dir.display()))?;
+        let plan = folder.update(&dir, scan).or_else(|| first.then(Plan::default));
+        if let Some(plan) = plan {
+            report(&plans.borrow(), &plan);
+            // An edit of a comment changes no plan and wakes nobody.
+            plans.send_if_modified(|current| {
+                let changed = first || **current != plan;
+                if changed {
+                    *current = Arc::new(plan);
+                }
+                changed
+            });
+            first = false;
+        }
+        tokio::select! {
+            _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
+            _ = timeout(REREAD, changes.next()) => {}
+        }
+    }
+}
+
+/// Logs what `new` says that `old` did not.
+fn report(old: &Plan, new: &Plan) {
+    for problem in new.problems.iter().filter(|p| !old.problems.contains(p)) {
+        warn!(source = problem.source, "{}", problem.message);
+    }
+    for policy in &new.policies {
+        let before = old.policies.iter().find(|p| p.name == policy.name && p.source == policy.source);
+        if before == Some(policy) {
+            continue;
+        }
+        let (name, revision) = (policy.name.as_str(), policy.revision.as_str());
+        match &policy.accepted {
+            Ok(()) if revision.is_empty() => {
+                let winners: Vec<_> = policy.conflicts.iter().map(|c| format!("{} by {}", c.target, c.winner)).collect();
+                warn!(policy = name, "not enforced: conflicted on {}", winners.join(", "));
+            }
+            Ok(()) => info!(policy = name, revision, mode = ?policy.mode, "policy accepted"),
+            Err(problems) => {
+                let stays = if revision.is_empty() { "nothing enforced" } else { "last good version stays" };
+                for problem in problems.lines() {
+                    warn!(policy = name, revision, "policy refused, {stays}: {problem}");
+                }
+            }
+        }
+    }
+    for gone in old.policies.iter().filter(|o| !new.policies.iter().any(|n| n.name == o.name)) {
+        info!(policy = gone.name, "policy deleted");
+    }
+}
+
+/// Tells when the folder may have changed.
+struct Changes {
+    dir: PathBuf,
+    happened: Arc<Notify>,
+    /// The watcher and the folder that it watches.
+    watcher: Option<(RecommendedWatcher, FolderId)>,
+    /// So that a failing watch is logged once.
+    failed: bool,
+}
+
+/// Device and inode: a folder that was replaced has another one.
+type FolderId = (u64, u64);
+
+impl Changes {
+    fn new(dir: PathBuf) -> Self {
+        // The watcher names absolute paths.
+        let dir = std::path::absolute(&dir).unwrap_or(dir);
+        Self { dir, happened: Arc::new(Notify::new()), watcher: None, failed: false }
+    }
+
+    /// Watches the folder, if it is there and not the one that is watched already.
+    fn arm(&mut self) {
+        let id = fs::metadata(&self.dir).map(|m| (m.dev(), m.ino())).ok();
+        if self.watcher.as_ref().map(|(_, watched)| *watched) == id && !self.failed {
+            return;
+        }
+        self.watcher = None;
+        let Some(id) = id else { return };
+        match self.start() {
+            Ok(watcher) => {
+                self.watcher = Some((watcher, id));
+                self.failed = false;
+            }
+            Err(error) if !self.failed => {
+                let seconds = REREAD.as_secs();
+                warn!("can't watch {}: {error}; reading it every {seconds} s", self.dir.display());
+                self.failed = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn start(&self) -> notify::Result<RecommendedWatcher> {
+        let (happened, dir) = (Arc::clone(&self.happened), self.dir.clone());
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            if event.is_ok_and(|event| concerns(&event, &dir)) {
+                happened.notify_one();
+            }
+        })?;
+        watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
+        // Of the parent only to learn at once that the folder was replaced; it may be unreadable.
+        if let Some(parent) = self.dir.parent() {
+            let _ = watcher.watch(parent, RecursiveMode::NonRecursive);
+        }
+        Ok(watcher)
+    }
+
+    /// Waits until something changed and the change is over.
+    async fn next(&self) {
+        self.happened.notified().await;
+        for _ in 0..MAX_STEPS {
+            if timeout(QUIET, self.happened.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether `event` tells of a change of the folder or of a file right in it. Reading files makes events,
+/// too; those must not make us read again.
+fn concerns(event: &Event, dir: &Path) -> bool {
+    let changes = match event.kind {
+        EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
+        _ => true,
+    };
+    let here = |path: &PathBuf| path == dir || path.parent() == Some(dir);
+    changes && (event.paths.is_empty() || event.paths.iter().any(here))
+}

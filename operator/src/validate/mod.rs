@@ -1,0 +1,205 @@
+//! From text to policies without mistakes, or to all the mistakes.
+//!
+//! A policy that is wrong must be refused where it is written, in words of the file it is written in:
+//! which line, which field, what was found, what would be right. And all at once, because a tool that
+//! shows one mistake a run is a tool that people stop running. A file goes through three steps: YAML to a
+//! tree that knows its lines ([`node`]), the tree to the API's types ([`decode`]), and those to types
+//! that can't be wrong ([`rules`]).
+
+mod decode;
+mod node;
+mod path;
+mod policy;
+mod problem;
+mod rules;
+mod suggest;
+
+use std::collections::HashMap;
+
+use headgate_core::config::FilterConfig;
+
+use crate::api::{AdmissionPolicy, DEFAULT_NAMESPACE};
+use crate::plan::TargetRef;
+use node::{Node, Value};
+use path::Path;
+use rules::Problems;
+
+pub use policy::{Slots, ValidPolicy};
+pub use problem::Problem;
+
+/// Largest file, bytes: what an API server takes, too.
+pub const MAX_FILE: usize = 1 << 20;
+
+/// What was found in one file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FileReport {
+    /// The file, as it was named.
+    pub file: String,
+    /// Its documents, in order; none when it is no YAML.
+    pub documents: Vec<Document>,
+    /// Mistakes that belong to no single document.
+    pub problems: Vec<Problem>,
+}
+
+/// One document of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Document {
+    /// `namespace/name`, where they can be read.
+    pub name: Option<String>,
+    /// `metadata.generation`, 0 when not given.
+    pub generation: i64,
+    /// The targets that are right, even when the policy is not.
+    pub targets: Vec<TargetRef>,
+    /// From 1: where it starts.
+    pub line: u64,
+    /// The policy or its mistakes, of which there is at least one.
+    pub policy: Result<ValidPolicy, Vec<Problem>>,
+}
+
+impl FileReport {
+    /// All mistakes, in the order of the file.
+    pub fn all_problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().chain(self.documents.iter().filter_map(|d| d.policy.as_ref().err()).flatten())
+    }
+
+    /// All policies without mistakes.
+    pub fn policies(&self) -> impl Iterator<Item = &ValidPolicy> {
+        self.documents.iter().filter_map(|d| d.policy.as_ref().ok())
+    }
+
+    fn failed(file: &str, problem: Problem) -> Self {
+        Self { file: file.to_owned(), documents: Vec::new(), problems: vec![problem] }
+    }
+}
+
+/// Reads `bytes`, the content of the file named `file`.
+#[must_use]
+pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
+    if bytes.len() > MAX_FILE {
+        return FileReport::failed(file, too_large(file, bytes.len()));
+    }
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count();
+            let message = format!("not UTF-8 on line {line}; save it as UTF-8");
+            return FileReport::failed(file, Problem::of_file(file, message));
+        }
+    };
+    let documents = match node::parse(text) {
+        Ok(documents) => documents,
+        Err(error) => {
+            let field = error.field.unwrap_or_default();
+            return FileReport::failed(file, Problem::at(file, error.at, field, error.message));
+        }
+    };
+    if documents.is_empty() {
+        let message = "empty; at least one AdmissionPolicy";
+        return FileReport::failed(file, Problem::of_file(file, message));
+    }
+    let documents = documents.into_iter().map(|document| check_document(file, document)).collect();
+    let mut report = FileReport { file: file.to_owned(), documents, problems: Vec::new() };
+    refuse_duplicates(std::slice::from_mut(&mut report));
+    report
+}
+
+/// The problem of a file of `size` bytes.
+#[must_use]
+pub fn too_large(file: &str, size: usize) -> Problem {
+    Problem::of_file(file, format!("{size} bytes; at most {MAX_FILE}, so split it"))
+}
+
+/// Checks one policy that was read elsewhere, such as from the API server.
+///
+/// # Errors
+/// All its mistakes, each as `FIELD: VALUE; what would be right`.
+pub fn check_policy(policy: &AdmissionPolicy) -> Result<ValidPolicy, Vec<String>> {
+    let mut problems = Problems::default();
+    let valid = interpret(policy, &mut problems);
+    match problems.0.is_empty() {
+        true => Ok(valid),
+        false => Err(problems.0.into_iter().map(|(path, m)| format!("{path}: {m}")).collect()),
+    }
+}
+
+/// Refuses policies whose name an earlier document or file has taken. `reports` must not have been
+/// through this together before.
+pub fn refuse_duplicates(reports: &mut [FileReport]) {
+    let mut first_of: HashMap<String, String> = HashMap::new();
+    for report in reports {
+        for document in &mut report.documents {
+            let Ok(policy) = &document.policy else { continue };
+            let name = policy.full_name();
+            let place = format!("{}:{}", report.file, document.line);
+            if let Some(first) = first_of.get(&name) {
+                document.policy = Err(vec![Problem {
+                    file: report.file.clone(),
+                    line: Some(document.line),
+                    column: Some(1),
+                    field: "metadata.name".to_owned(),
+                    message: format!("{name} is also at {first}; rename one or delete it"),
+                }]);
+            } else {
+                first_of.insert(name, place);
+            }
+        }
+    }
+}
+
+fn check_document(file: &str, mut document: Node) -> Document {
+    let line = document.at.line;
+    let kind = document.get("kind").map(|kind| kind.value.clone());
+    let decoded = decode::decode::<AdmissionPolicy>(&mut document);
+    let mut found = decoded.problems;
+    let mut problems = Problems::default();
+    let valid = decoded.value.as_ref().map(|policy| interpret(policy, &mut problems));
+    // A made-up value is no mistake of the user's, and the mistake that led to it is known.
+    problems.0.retain(|(path, _)| !decoded.mended.iter().any(|mended| path.is_within(mended)));
+    found.append(&mut problems.0);
+
+    // Of another kind of object all fields would be wrong; the kind says it.
+    if matches!(&kind, Some(Value::Text(kind)) if kind != crate::api::KIND) {
+        found.retain(|(path, _)| matches!(path.to_string().as_str(), "kind" | "apiVersion"));
+    }
+    let name = decoded.value.as_ref().filter(|p| !p.metadata.name.is_empty());
+    let mut problems: Vec<Problem> = found
+        .into_iter()
+        .map(|(path, message)| {
+            Problem::at(file, Some(document.position(&path)), path.to_string(), message)
+        })
+        .collect();
+    problems.sort_by_key(|p| (p.line, p.column));
+    Document {
+        name: name.map(|p| format!("{}/{}", namespace(p), p.metadata.name)),
+        generation: name.and_then(|p| p.metadata.generation).unwrap_or(0),
+        targets: valid.as_ref().map(|v| v.targets.clone()).unwrap_or_default(),
+        line,
+        policy: match valid {
+            Some(valid) if problems.is_empty() => Ok(valid),
+            _ => Err(problems),
+        },
+    }
+}
+
+fn namespace(policy: &AdmissionPolicy) -> &str {
+    policy.metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE)
+}
+
+/// What the policy means, with all problems noted.
+fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
+    rules::identity(policy, problems);
+    let (namespace, name) = (namespace(policy).to_owned(), policy.metadata.name.clone());
+    let targets = rules::targets(&policy.spec.target_refs, &namespace, problems);
+    let generation = policy.metadata.generation.unwrap_or(0);
+    let full_name = format!("{namespace}/{name}");
+    let (stage, slots) = rules::stage(&policy.spec, full_name, generation, problems);
+    if problems.0.is_empty() {
+        // The filter checks again; whatever it refuses must be refused here.
+        let config = FilterConfig { revision: String::new(), stages: vec![stage.clone()] };
+        if let Err(error) = config.check() {
+            problems.add(Path::default().field("spec"), format!("refused by the filter: {error}"));
+        }
+    }
+    let created = policy.metadata.creation_timestamp.clone();
+    ValidPolicy { namespace, name, generation, created, targets, slots, stage }
+}

@@ -1,0 +1,220 @@
+//! YAML as a tree in which every value knows its line and column.
+//!
+//! Deserializing straight into the API's types would end at the first mistake and say nothing of where
+//! the fields stand that are wrong only in meaning. So a file is read into this tree first; decoding
+//! ([`super::decode`]) and rules ([`super::rules`]) speak of fields by path, and the tree knows where
+//! each path stands.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Error as YamlError, NonFiniteFloatPolicy, Spanned};
+
+use super::path::{Path, Segment};
+
+/// Line and column, both from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    pub(crate) line: u64,
+    pub(crate) column: u64,
+}
+
+impl Position {
+    fn of(location: serde_saphyr::Location) -> Self {
+        Self { line: location.line(), column: location.column() }
+    }
+}
+
+/// A value and where it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) at: Position,
+    pub(crate) value: Value,
+}
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+    /// Stands for a value that was missing or unusable, and reads as whatever is asked for.
+    Anything,
+}
+
+/// A field of a mapping.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    /// Where the key stands.
+    pub(crate) at: Position,
+    pub(crate) node: Node,
+}
+
+/// A text that is no YAML.
+#[derive(Debug)]
+pub(crate) struct SyntaxError {
+    pub(crate) at: Option<Position>,
+    /// The field at fault, where YAML knows it.
+    pub(crate) field: Option<String>,
+    pub(crate) message: String,
+}
+
+/// Reads all documents of `text`; empty ones are left out.
+pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
+    let options = serde_saphyr::options! {
+        // `no` and `on` are texts, as in YAML 1.2.
+        strict_booleans: true,
+        // Let the rules speak of `.nan`.
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+    };
+    let documents: Vec<Spanned<Value>> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|e| SyntaxError::of(&e))?;
+    Ok(documents.into_iter().map(Node::from).filter(|d| d.value != Value::Null).collect())
+}
+
+impl From<Spanned<Value>> for Node {
+    fn from(spanned: Spanned<Value>) -> Self {
+        Self { at: Position::of(spanned.referenced), value: spanned.value }
+    }
+}
+
+impl Node {
+    /// The field `key` of a mapping.
+    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|e| e.key == key).map(|e| &e.node),
+            _ => None,
+        }
+    }
+
+    /// The value at `path`.
+    pub(crate) fn find_mut(&mut self, path: &[Segment]) -> Option<&mut Self> {
+        path.iter().try_fold(self, |node, segment| match (&mut node.value, segment) {
+            (Value::Map(entries), Segment::Field(key)) => {
+                entries.iter_mut().find(|e| e.key == *key).map(|e| &mut e.node)
+            }
+            (Value::List(items), Segment::Item(index)) => items.get_mut(*index),
+            _ => None,
+        })
+    }
+
+    /// Where the field at `path` stands: its key, or its first character for an item of a list; for a
+    /// field that is missing, the innermost one around it that is there.
+    pub(crate) fn position(&self, path: &Path) -> Position {
+        let mut node = self;
+        let mut at = self.at;
+        for segment in path.segments() {
+            match (&node.value, segment) {
+                (Value::Map(entries), Segment::Field(key)) => {
+                    let Some(entry) = entries.iter().find(|e| e.key == *key) else { break };
+                    (node, at) = (&entry.node, entry.at);
+                }
+                (Value::List(items), Segment::Item(index)) => {
+                    let Some(item) = items.get(*index) else { break };
+                    (node, at) = (item, item.at);
+                }
+                _ => break,
+            }
+        }
+        at
+    }
+
+    /// The value in few words, for messages.
+    pub(crate) fn describe(&self) -> String {
+        match &self.value {
+            Value::Null | Value::Anything => "null".to_owned(),
+            Value::Bool(b) => b.to_string(),
+            Value::Int(n) => n.to_string(),
+            Value::Float(n) => n.to_string(),
+            Value::Text(text) => format!("{text:?}"),
+            Value::List(items) if items.is_empty() => "an empty list".to_owned(),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a mapping".to_owned(),
+        }
+    }
+}
+
+impl SyntaxError {
+    fn of(error: &YamlError) -> Self {
+        let error = error.without_snippet();
+        let at = error.location().map(Position::of).filter(|at| at.line > 0);
+        let (field, message) = match error {
+            YamlError::DuplicateMappingKey { key: Some(key), .. } => {
+                (Some(key.clone()), "given twice in one mapping; keep one".to_owned())
+            }
+            YamlError::ExternalMessage { msg, .. } | YamlError::Message { msg, .. } => {
+                (None, format!("not valid YAML: {}", one_line(msg)))
+            }
+            YamlError::Eof { .. } => (None, "not valid YAML: it ends too early".to_owned()),
+            other => (None, format!("not usable YAML: {}", one_line(&other.to_string()))),
+        };
+        Self { at, field, message }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyValue;
+
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+                Ok(Value::Bool(value))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+                Ok(Value::Int(value.into()))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+                Ok(Value::Int(value.into()))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+                Ok(Value::Float(value))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+                Ok(Value::Text(value.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element::<Spanned<Value>>()? {
+                    items.push(item.into());
+                }
+                Ok(Value::List(items))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some((key, node)) = map.next_entry::<Spanned<String>, Spanned<Value>>()? {
+                    let at = Position::of(key.referenced);
+                    entries.push(Entry { key: key.value, at, node: node.into() });
+                }
+                Ok(Value::Map(entries))
+            }
+        }
+
+        deserializer.deserialize_any(AnyValue)
+    }
+}

@@ -1,0 +1,51 @@
+//! A mistake as users see it: one line.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::node::Position;
+
+/// One mistake in one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file, as it was named.
+    pub file: String,
+    /// From 1, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// In characters from 1, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u64>,
+    /// The field at fault, such as `spec.types[2].slo.p90`; empty for a whole file.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field: String,
+    /// The value and what would be right.
+    pub message: String,
+}
+
+impl Problem {
+    /// A mistake of a whole file.
+    pub(crate) fn of_file(file: &str, message: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), line: None, column: None, field: String::new(), message: message.into() }
+    }
+
+    /// A mistake of `field`, which stands at `at`.
+    pub(crate) fn at(file: &str, at: Option<Position>, field: String, message: String) -> Self {
+        Self { file: file.to_owned(), line: at.map(|p| p.line), column: at.map(|p| p.column), field, message }
+    }
+}
+
+/// `FILE:LINE:COLUMN: FIELD: VALUE; what would be right`, without what is not known.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, ":{line}:{column}")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, ": {}", self.field)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}

@@ -1,0 +1,166 @@
+//! Query types: names, objectives, and that there is exactly one default.
+
+use std::collections::HashMap;
+use std::time::Duration as Span;
+
+use headgate_core::config::{DEFAULT_TYPE, MAX_TYPES, Match, Objective, TypeConfig};
+
+use super::Problems;
+use super::matches::check_match;
+use crate::api::{Duration, QueryType, RequestMatch};
+use crate::validate::path::Path;
+
+/// Most matches of one type, and most exclusions.
+const MAX_MATCHES: usize = 64;
+/// Most matches of one policy.
+const MAX_MATCHES_OF_ALL: usize = 4096;
+/// Most objectives of one type.
+const MAX_OBJECTIVES: usize = 16;
+
+/// Checks the types and puts `default` last.
+pub(super) fn types(
+    types: &[QueryType],
+    needs_objectives: bool,
+    at: &Path,
+    problems: &mut Problems,
+) -> Vec<TypeConfig> {
+    if types.len() > MAX_TYPES {
+        problems.add(at.clone(), format!("{} types; at most {MAX_TYPES}", types.len()));
+    }
+    let matches: usize = types.iter().map(|t| t.matches.len()).sum();
+    if matches > MAX_MATCHES_OF_ALL {
+        problems.add(at.clone(), format!("{matches} matches in all; at most {MAX_MATCHES_OF_ALL}"));
+    }
+    if !types.iter().any(|t| t.name == DEFAULT_TYPE) {
+        let found = if types.is_empty() { "empty" } else { "no type is named default" };
+        let right = "one named default takes the requests that no other type matches";
+        problems.add(at.clone(), format!("{found}; {right}"));
+    }
+    let mut first_of: HashMap<&str, usize> = HashMap::new();
+    let mut checked = Vec::new();
+    for (i, kind) in types.iter().enumerate() {
+        let at = at.item(i);
+        name(&kind.name, &at.field("name"), problems);
+        if let Some(first) = first_of.get(kind.name.as_str()) {
+            let right = "names of types are unique";
+            problems.add(at.field("name"), format!("{:?} is also types[{first}]; {right}", kind.name));
+        } else {
+            first_of.insert(&kind.name, i);
+        }
+        let is_default = kind.name == DEFAULT_TYPE;
+        if is_default && !kind.matches.is_empty() {
+            let right = "default takes what no other type matches; rename the type or drop its matches";
+            problems.add(at.field("matches"), format!("{} given; {right}", kind.matches.len()));
+        }
+        if !is_default && kind.matches.is_empty() {
+            let right = "at least one, such as {path: {type: PathPrefix, value: /search}}";
+            problems.add(at.field("matches"), format!("none; {right}"));
+        }
+        let rules = rules(&kind.matches, &at.field("matches"), problems);
+        let slo = slo(kind, &at.field("slo"), problems);
+        if needs_objectives && kind.slo.is_empty() {
+            let right = "Bouncer decides by objectives, such as {p50: 18ms, p90: 50ms}";
+            problems.add(at.field("slo"), format!("none; {right}"));
+        }
+        checked.push(TypeConfig { name: kind.name.clone(), matches: rules, slo });
+    }
+    // Stable: the others keep their order, in which the first that matches wins.
+    checked.sort_by_key(|t| t.name == DEFAULT_TYPE);
+    checked
+}
+
+/// Checks the exclusions.
+pub(super) fn excluded(exclude: &[RequestMatch], at: &Path, problems: &mut Problems) -> Vec<Match> {
+    rules(exclude, at, problems)
+}
+
+fn rules(matches: &[RequestMatch], at: &Path, problems: &mut Problems) -> Vec<Match> {
+    if matches.len() > MAX_MATCHES {
+        problems.add(at.clone(), format!("{} matches; at most {MAX_MATCHES}", matches.len()));
+    }
+    for (i, rule) in matches.iter().enumerate() {
+        check_match(rule, &at.item(i), problems);
+    }
+    matches.iter().map(Match::from).collect()
+}
+
+/// Names appear in names of stats, in headers and in access logs.
+fn name(name: &str, at: &Path, problems: &mut Problems) {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
+    if !(1..=63).contains(&name.len())
+        || !name.bytes().all(plain)
+        || !name.bytes().take(1).all(|b| b.is_ascii_alphanumeric())
+    {
+        let right = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
+        problems.add(at.clone(), format!("{name:?}; {right}"));
+    }
+}
+
+fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
+    if kind.slo.len() > MAX_OBJECTIVES {
+        problems.add(at.clone(), format!("{} objectives; at most {MAX_OBJECTIVES}", kind.slo.len()));
+    }
+    let mut objectives: Vec<(&String, &Duration, Objective)> = Vec::new();
+    for (name, time) in &kind.slo {
+        let at = at.key(name);
+        let percentile = match percentile(name) {
+            Ok(percentile) => Some(percentile),
+            Err(right) => {
+                problems.add(at.clone(), format!("{name:?} is no percentile; {right}"));
+                None
+            }
+        };
+        let bounds = (Span::from_millis(1), Span::from_secs(3600));
+        let objective_us = problems.duration(&at, time, bounds.0, bounds.1);
+        if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
+            objectives.push((name, time, Objective { percentile, objective_us }));
+        }
+    }
+    objectives.sort_by(|a, b| a.2.percentile.total_cmp(&b.2.percentile));
+    for pair in objectives.windows(2) {
+        let [(low_name, low_time, low), (name, time, high)] = pair else { continue };
+        if high.objective_us < low.objective_us {
+            let right = "a higher percentile takes at least as long";
+            problems.add(at.key(name), format!("{time} is below the {low_time} of {low_name}; {right}"));
+        }
+    }
+    objectives.into_iter().map(|(_, _, objective)| objective).collect()
+}
+
+/// The percentile that `p50` or `p99.9` names, above 0 and below 100.
+fn percentile(name: &str) -> Result<f64, String> {
+    const RIGHT: &str = "p followed by a number above 0 and below 100, such as p50 or p99.9";
+    let digits = name.strip_prefix('p').ok_or(RIGHT)?;
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !all_digits(whole) || !all_digits(fraction) || whole.len() > 3 || fraction.len() > 4 {
+        return Err(RIGHT.to_owned());
+    }
+    let percentile: f64 = digits.parse().map_err(|_| RIGHT)?;
+    if !(percentile > 0.0 && percentile < 100.0) {
+        return Err(RIGHT.to_owned());
+    }
+    // One name for each, so that none is given twice.
+    let plain = format!("p{percentile}");
+    if plain != name {
+        return Err(format!("write {plain}"));
+    }
+    Ok(percentile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles() {
+        for (name, expected) in [("p50", 50.0), ("p99.9", 99.9), ("p1", 1.0), ("p0.5", 0.5), ("p99.99", 99.99)] {
+            assert_eq!(percentile(name), Ok(expected));
+        }
+        for name in ["p0", "p100", "p101", "P50", "50", "p", "p.5", "p5.", "p-1", "p1e1", "pinf", "p50%"] {
+            assert!(percentile(name).unwrap_err().starts_with("p followed by"), "{name}");
+        }
+        assert_eq!(percentile("p50.0"), Err("write p50".into()));
+        assert_eq!(percentile("p05"), Err("write p5".into()));
+    }
+}

@@ -1,0 +1,49 @@
+//! The xDS server: gives every proxy its filter configuration and keeps what it answered.
+//!
+//! Envoy's *extension config discovery* (ECDS) replaces one HTTP filter's configuration on a live
+//! listener without touching connections, which is what an admission policy needs: an edit is enforced
+//! in milliseconds and a bad one leaves the last good one in place. The obvious alternative, owning the
+//! whole listener through LDS, would make Headgate responsible for everything a user has in there.
+//!
+//! ```text
+//! watch<Plan> ─┐                                 ┌ sotw  ┐
+//!              ├─► watch<Snapshot> ─► stream ───►┤       ├─► DiscoveryResponse, one in flight a stream
+//! watch<Module>┘   (resources built once,        └ delta ┘
+//!                   shared by all streams)          │ ACK, NACK
+//!                                                   ▼
+//!                                            registry ─► status, metrics, log
+//! ```
+//!
+//! [`sotw`] and [`delta`] are the two protocol state machines and do no I/O. [`stream`] drives either of
+//! them; [`service`] exposes the drivers as ECDS and ADS. Nothing is queued for a slow proxy: a stream
+//! has at most one unanswered response, and when the answer comes, it is compared with the newest
+//! snapshot, not with the ones in between.
+
+pub mod conditions;
+pub mod delta;
+pub mod dialect;
+pub mod module;
+pub mod node;
+pub mod registry;
+pub mod resource;
+mod server;
+mod service;
+pub mod snapshot;
+pub mod sotw;
+pub mod status;
+mod stream;
+pub mod timestamp;
+
+pub use server::{Limits, Server};
+
+/// Type URL of what ECDS serves.
+pub const ECDS_TYPE_URL: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
+
+/// Name of the filter slot that `headgate bootstrap` writes.
+pub const DEFAULT_SLOT: &str = "headgate";
+
+/// Whether a filter slot of this name is Headgate's to fill. A proxy may have several, one a listener.
+#[must_use]
+pub fn is_headgate_slot(name: &str) -> bool {
+    name.starts_with(DEFAULT_SLOT)
+}

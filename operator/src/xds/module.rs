@@ -1,0 +1,262 @@
+//! The filter module on disk, under a name that changes with its content.
+//!
+//! Envoy caches code by file name and ignores new bytes under an old one, so the module is copied to
+//! `headgate-<sha256>.wasm` and proxies are told the new name when the file is replaced. The copy is
+//! complete before its name exists, and old copies stay for a day, for proxies that are slow to follow.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::resource::hash;
+
+/// Largest module accepted, in bytes.
+const MAX_BYTES: u64 = 64 << 20;
+/// How long a copy that is no longer served is kept.
+const KEEP_OLD: Duration = Duration::from_secs(24 * 3_600);
+/// How often the source file is looked at.
+const POLL: Duration = Duration::from_millis(500);
+/// What every WebAssembly binary starts with: magic number and version 1.
+const PREAMBLE: [u8; 8] = *b"\0asm\x01\0\0\0";
+
+/// A module that proxies can load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    /// Absolute path of the content-addressed copy.
+    pub path: PathBuf,
+    /// First 64 bits of its SHA-256, in hex.
+    pub hash: String,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+/// Why a module can't be served. Each names the file and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// There is no file.
+    #[error("filter module {0} does not exist; build it with scripts/build, or name it with --wasm PATH")]
+    Missing(PathBuf),
+    /// It can't be read.
+    #[error("filter module {0}: {1}")]
+    Unreadable(PathBuf, io::Error),
+    /// It is something else.
+    #[error("filter module {0} is no WebAssembly module: {1}; build it with scripts/build")]
+    Invalid(PathBuf, &'static str),
+    /// The copy can't be written.
+    #[error("module folder {0}: {1}; name a folder that can be written with --module-dir DIR")]
+    Folder(PathBuf, io::Error),
+}
+
+/// Where copies are kept unless told otherwise: `$XDG_STATE_HOME/headgate/modules`, usually
+/// `~/.local/state/headgate/modules`, else a folder in the system's temporary one.
+#[must_use]
+pub fn default_folder() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    set("XDG_STATE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local/state")))
+        .unwrap_or_else(std::env::temp_dir)
+        .join("headgate/modules")
+}
+
+impl Module {
+    /// Copies `source` into `folder` under its content's name, unless it is there already.
+    ///
+    /// # Errors
+    /// See [`ModuleError`]. A module that is cut short is refused, as it is while being written.
+    pub fn install(source: &Path, folder: &Path) -> Result<Self, ModuleError> {
+        let unreadable = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => ModuleError::Missing(source.to_owned()),
+            _ => ModuleError::Unreadable(source.to_owned(), e),
+        };
+        if fs::metadata(source).map_err(unreadable)?.len() > MAX_BYTES {
+            return Err(ModuleError::Invalid(source.to_owned(), "larger than 64 MiB"));
+        }
+        let code = fs::read(source).map_err(unreadable)?;
+        check(&code).map_err(|why| ModuleError::Invalid(source.to_owned(), why))?;
+        let hash = hash(&code);
+        let unwritable = |e: io::Error| ModuleError::Folder(folder.to_owned(), e);
+        let path = store(&code, &hash, folder).map_err(unwritable)?;
+        prune(folder, &path, SystemTime::now());
+        Ok(Self { path, hash, bytes: code.len() as u64 })
+    }
+}
+
+/// Writes the copy under another name, then renames it: whoever sees the name sees all of it.
+fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let folder = folder.canonicalize()?;
+    let path = folder.join(format!("headgate-{hash}.wasm"));
+    if fs::read(&path).is_ok_and(|old| old == code) {
+        fs::File::options().append(true).open(&path)?.set_modified(SystemTime::now())?;
+        return Ok(path);
+    }
+    let partial = folder.join(format!(".headgate-{hash}.{}", std::process::id()));
+    let mut file = fs::File::create(&partial)?;
+    file.write_all(code)?;
+    file.sync_all()?;
+    fs::rename(&partial, &path)?;
+    Ok(path)
+}
+
+/// Removes copies that nothing has used for [`KEEP_OLD`]. Failure leaves a file too many, no more.
+fn prune(folder: &Path, current: &Path, now: SystemTime) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let ours = name.trim_start_matches('.').starts_with("headgate-");
+        let old = entry.metadata().and_then(|m| m.modified()).is_ok_and(|at| {
+            now.duration_since(at).unwrap_or_default() > KEEP_OLD
+        });
+        if ours && old && entry.file_name() != current.file_name().unwrap_or_default() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the end.
+fn check(code: &[u8]) -> Result<(), &'static str> {
+    let Some(mut rest) = code.strip_prefix(&PREAMBLE) else {
+        return Err("it does not start with the WebAssembly magic number and version 1");
+    };
+    while let Some((_, after_id)) = rest.split_first() {
+        rest = leb128(after_id)
+            .and_then(|(size, content)| content.get(size..))
+            .ok_or("it is cut short")?;
+    }
+    Ok(())
+}
+
+/// An unsigned LEB128 number of at most 32 bits, and what follows it.
+fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let mut value = 0_u64;
+    for (i, byte) in bytes.iter().take(5).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte & 0x80 == 0 {
+            return Some((usize::try_from(value).ok()?, &bytes[i + 1..]));
+        }
+    }
+    None
+}
+
+/// Publishes a new [`Module`] whenever `source` is replaced, until all receivers are gone.
+///
+/// The file is taken once it looks the same twice in a row: a copy under way has a new size each time.
+/// A file that is no module changes nothing and is reported once.
+pub async fn watch(source: PathBuf, folder: PathBuf, modules: watch::Sender<Arc<Module>>) {
+    let mut settled = stamp(&source);
+    let mut before = settled;
+    let mut tick = tokio::time::interval(POLL);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            () = modules.closed() => return,
+        }
+        let now = stamp(&source);
+        let changed = now != settled && now == before;
+        before = now;
+        if !changed || now.is_none() {
+            continue;
+        }
+        settled = now;
+        let (from, to) = (source.clone(), folder.clone());
+        match tokio::task::spawn_blocking(move || Module::install(&from, &to)).await {
+            Ok(Ok(module)) => {
+                let next = Arc::new(module);
+                if **modules.borrow() != *next {
+                    info!(module = %next.path.display(), "the filter module was replaced; proxies get the new one");
+                    modules.send_replace(next);
+                }
+            }
+            Ok(Err(error)) => warn!("{error}; proxies keep the module they have"),
+            Err(error) => warn!("reading the filter module failed: {error}"),
+        }
+    }
+}
+
+/// Modification time and size: what changes when a file is replaced.
+fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A module of one custom section with this content.
+    fn module(content: &[u8]) -> Vec<u8> {
+        let mut code = PREAMBLE.to_vec();
+        code.extend([0, u8::try_from(content.len() + 2).unwrap(), 1, b'x']);
+        code.extend(content);
+        code
+    }
+
+    #[test]
+    fn copies_are_named_by_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        fs::write(&source, module(b"one")).unwrap();
+        let one = Module::install(&source, &folder).unwrap();
+        assert_eq!(one, Module::install(&source, &folder).unwrap());
+        fs::write(&source, module(b"two")).unwrap();
+        let two = Module::install(&source, &folder).unwrap();
+        assert_ne!(one.path, two.path);
+        assert_eq!(fs::read(&one.path).unwrap(), module(b"one"), "the old copy stays for a while");
+        assert_eq!(fs::read(&two.path).unwrap(), module(b"two"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing partial is left");
+    }
+
+    #[test]
+    fn old_copies_go_and_the_current_one_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        fs::write(&source, module(b"one")).unwrap();
+        let one = Module::install(&source, &folder).unwrap();
+        fs::write(&source, module(b"two")).unwrap();
+        let two = Module::install(&source, &folder).unwrap();
+        prune(&folder, &two.path, SystemTime::now() + KEEP_OLD + Duration::from_secs(60));
+        assert!(!one.path.exists() && two.path.exists());
+    }
+
+    #[test]
+    fn what_is_no_module_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        let refused = |content: &[u8]| {
+            fs::write(&source, content).unwrap();
+            Module::install(&source, &folder).unwrap_err().to_string()
+        };
+        assert!(refused(b"").contains("magic number"));
+        assert!(refused(b"<html>").contains("scripts/build"));
+        let whole = module(b"content");
+        for cut in PREAMBLE.len() + 1..whole.len() {
+            assert!(refused(&whole[..cut]).contains("cut short"), "{cut}");
+        }
+        fs::remove_file(&source).unwrap();
+        let missing = Module::install(&source, &folder).unwrap_err().to_string();
+        assert!(missing.contains("does not exist; build it with scripts/build"), "{missing}");
+    }
+
+    #[tokio::test]
+    async fn a_replaced_file_is_published_and_a_broken_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
+        fs::write(&source, module(b"one")).unwrap();
+        let one = Module::install(&source, &folder).unwrap();
+        let (tx, mut rx) = watch::channel(Arc::new(one));
+        let task = tokio::spawn(super::watch(source.clone(), folder, tx));
+        tokio::task::yield_now().await;
+        fs::write(&source, b"broken, and of another size").unwrap();
+        fs::write(&source, module(b"three")).unwrap();
+        rx.changed().await.unwrap();
+        assert_eq!(fs::read(&rx.borrow().path).unwrap(), module(b"three"));
+        drop(rx);
+        task.await.unwrap();
+    }
+}

@@ -1,0 +1,403 @@
+//! The proxies that are or recently were connected, and what each said about its configuration.
+//!
+//! A record is one stream: a proxy with two slots has two over plain ECDS and one over ADS. Records are
+//! small, bounded in number, and dropped some time after the proxy went away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use headgate_core::config::FilterConfig;
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::dialect::{Offer, Verdict};
+use super::node::{Identity, clip};
+use super::snapshot::Assignment;
+
+/// Longest part of Envoy's reason that is kept, in bytes.
+const MAX_REASON: usize = 2_048;
+
+/// The gRPC service that a stream uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Transport {
+    /// Extension config discovery, a stream for each slot.
+    Ecds,
+    /// Aggregated discovery, one stream a proxy.
+    Ads,
+}
+
+impl Transport {
+    /// Its usual abbreviation.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ecds => "ECDS",
+            Self::Ads => "ADS",
+        }
+    }
+}
+
+/// The protocol variant that a stream speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Variant {
+    /// State of the world.
+    #[serde(rename = "SotW")]
+    StateOfTheWorld,
+    /// Incremental.
+    #[serde(rename = "delta")]
+    Delta,
+}
+
+impl Variant {
+    /// Its usual abbreviation.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::StateOfTheWorld => "SotW",
+            Self::Delta => "delta",
+        }
+    }
+}
+
+/// A version that was sent to a proxy, or that it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// xDS version: configuration, module and slot names.
+    pub version: String,
+    /// [`FilterConfig::revision`]; empty for the empty configuration.
+    pub revision: String,
+    /// When it was sent or accepted.
+    pub at: SystemTime,
+}
+
+/// A proxy's last refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nack {
+    /// What it refused.
+    pub push: Push,
+    /// Envoy's reason.
+    pub message: String,
+}
+
+/// One stream of one proxy.
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    /// Who it is.
+    pub identity: Identity,
+    /// Address it connected from.
+    pub peer: String,
+    /// Service in use.
+    pub transport: Transport,
+    /// Protocol variant in use.
+    pub variant: Variant,
+    /// Filter slots that it subscribed to and that are Headgate's.
+    pub slots: BTreeSet<String>,
+    /// When the stream began.
+    pub connected: SystemTime,
+    /// When it ended.
+    pub disconnected: Option<SystemTime>,
+    /// What it should run: version and configuration.
+    pub assigned: Option<(String, Arc<FilterConfig>)>,
+    /// Why no policy applies to it.
+    pub problem: Option<String>,
+    /// What it was sent last.
+    pub sent: Option<Push>,
+    /// What it runs, as far as it said.
+    pub acked: Option<Push>,
+    /// Its last refusal.
+    pub nack: Option<Nack>,
+}
+
+/// How far a proxy is with what it should run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunState {
+    /// It runs it.
+    Running,
+    /// It hasn't answered.
+    Pending,
+    /// It refused it, for this reason.
+    Rejected(String),
+}
+
+impl Proxy {
+    /// Whether `policy` is part of what it should run.
+    #[must_use]
+    pub fn is_to_run(&self, policy: &str) -> bool {
+        self.assigned.as_ref().is_some_and(|(_, c)| c.stages.iter().any(|s| s.policy == policy))
+    }
+
+    /// How far it is with what it should run.
+    #[must_use]
+    pub fn run_state(&self) -> RunState {
+        let Some((version, _)) = &self.assigned else {
+            return RunState::Pending;
+        };
+        if self.acked.as_ref().is_some_and(|p| p.version == *version) {
+            return RunState::Running;
+        }
+        match &self.nack {
+            Some(nack) if nack.push.version == *version => RunState::Rejected(nack.message.clone()),
+            _ => RunState::Pending,
+        }
+    }
+}
+
+/// What has happened since the start, for metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Responses sent.
+    pub pushes: AtomicU64,
+    /// Responses accepted.
+    pub acks: AtomicU64,
+    /// Responses refused.
+    pub nacks: AtomicU64,
+    /// Streams accepted.
+    pub streams: AtomicU64,
+    /// Streams turned away at a limit.
+    pub refused_streams: AtomicU64,
+}
+
+impl Counters {
+    /// Adds one.
+    pub fn increment(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// All records.
+#[derive(Debug)]
+pub struct Registry {
+    records: Mutex<Records>,
+    /// Counts since the start.
+    pub counters: Counters,
+    max_records: usize,
+    keep: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Records {
+    by_id: BTreeMap<u64, Proxy>,
+    last_id: u64,
+}
+
+impl Registry {
+    /// A registry of at most `max_records` streams, that forgets a proxy `keep` after it left.
+    #[must_use]
+    pub fn new(max_records: usize, keep: Duration) -> Self {
+        Self { records: Mutex::default(), counters: Counters::default(), max_records, keep }
+    }
+
+    /// Starts a record. It takes the place of records of the same node that have ended; `None` when the
+    /// registry is full of connected proxies.
+    pub fn connect(
+        self: &Arc<Self>,
+        identity: Identity,
+        peer: String,
+        transport: Transport,
+        variant: Variant,
+        now: SystemTime,
+    ) -> Option<Connection> {
+        let mut records = self.lock();
+        let keep = self.keep;
+        records.by_id.retain(|_, p| {
+            p.disconnected.is_none_or(|at| p.identity.id != identity.id && !is_older(at, keep, now))
+        });
+        if records.by_id.len() >= self.max_records {
+            let gone = records.by_id.iter().filter_map(|(id, p)| Some((p.disconnected?, *id))).min();
+            records.by_id.remove(&gone?.1);
+        }
+        records.last_id += 1;
+        let id = records.last_id;
+        let proxy = Proxy {
+            identity,
+            peer,
+            transport,
+            variant,
+            slots: BTreeSet::new(),
+            connected: now,
+            disconnected: None,
+            assigned: None,
+            problem: None,
+            sent: None,
+            acked: None,
+            nack: None,
+        };
+        info!(
+            node = proxy.identity.id,
+            cluster = proxy.identity.cluster,
+            peer = proxy.peer,
+            protocol = %format_args!("{} {}", transport.as_str(), variant.as_str()),
+            "proxy connected"
+        );
+        records.by_id.insert(id, proxy);
+        drop(records);
+        Counters::increment(&self.counters.streams);
+        Some(Connection { registry: Arc::clone(self), id })
+    }
+
+    /// Copies of all records, connected ones first, then by node id.
+    #[must_use]
+    pub fn proxies(&self, now: SystemTime) -> Vec<Proxy> {
+        let mut records = self.lock();
+        let keep = self.keep;
+        records.by_id.retain(|_, p| p.disconnected.is_none_or(|at| !is_older(at, keep, now)));
+        let mut proxies: Vec<Proxy> = records.by_id.values().cloned().collect();
+        drop(records);
+        proxies.sort_by(|a, b| {
+            let key = |p: &Proxy| (p.disconnected.is_some(), p.identity.id.clone(), p.connected);
+            key(a).cmp(&key(b))
+        });
+        proxies
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_older(at: SystemTime, keep: Duration, now: SystemTime) -> bool {
+    now.duration_since(at).unwrap_or_default() >= keep
+}
+
+/// A record's stream. Dropping it ends the record.
+#[derive(Debug)]
+pub struct Connection {
+    registry: Arc<Registry>,
+    id: u64,
+}
+
+impl Connection {
+    fn update(&self, change: impl FnOnce(&mut Proxy)) {
+        if let Some(proxy) = self.registry.lock().by_id.get_mut(&self.id) {
+            change(proxy);
+        }
+    }
+
+    /// Notes what the proxy should run now.
+    pub fn assigned(&self, offer: &Offer, assignment: &Assignment) {
+        self.update(|p| {
+            p.slots = offer.resources.iter().map(|r| r.name.clone()).collect();
+            p.assigned = match offer.resources.is_empty() {
+                true => None,
+                false => Some((offer.version.clone(), Arc::clone(&assignment.config))),
+            };
+            if p.problem != assignment.problem {
+                p.problem.clone_from(&assignment.problem);
+                if let Some(problem) = &p.problem {
+                    warn!(node = p.identity.id, "no policy applies to this proxy: {problem}");
+                }
+            }
+        });
+    }
+
+    /// Notes that `offer` was sent.
+    pub fn sent(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
+        Counters::increment(&self.registry.counters.pushes);
+        let revision = assignment.config.revision.clone();
+        let push = Push { version: offer.version.clone(), revision, at: now };
+        self.update(|p| p.sent = Some(push));
+    }
+
+    /// Notes that the proxy already ran `offer` when it connected.
+    pub fn held(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
+        let revision = &assignment.config.revision;
+        self.update(|p| {
+            if p.acked.as_ref().is_none_or(|a| a.version != offer.version) {
+                info!(node = p.identity.id, revision, "proxy runs the current configuration");
+                let push = Push { version: offer.version.clone(), revision: revision.clone(), at: now };
+                p.acked = Some(push);
+            }
+        });
+    }
+
+    /// Notes the proxy's answer.
+    pub fn answered(&self, verdict: Verdict, now: SystemTime) {
+        let counters = &self.registry.counters;
+        match verdict {
+            Verdict::Ack(version) => {
+                Counters::increment(&counters.acks);
+                self.update(|p| {
+                    if let Some(sent) = p.sent.clone().filter(|s| s.version == version) {
+                        info!(node = p.identity.id, revision = sent.revision, version, "proxy accepted the configuration");
+                        p.acked = Some(Push { at: now, ..sent });
+                    }
+                });
+            }
+            Verdict::Nack { version, message } => {
+                Counters::increment(&counters.nacks);
+                let message = clip(&message, MAX_REASON);
+                self.update(|p| {
+                    let revision = p.sent.as_ref().map(|s| s.revision.clone()).unwrap_or_default();
+                    warn!(
+                        node = p.identity.id,
+                        revision,
+                        version,
+                        reason = message,
+                        "proxy refused the configuration and keeps the one before; Envoy's log says more \
+                         (component wasm), it is sent again when a policy or the module changes"
+                    );
+                    p.nack = Some(Nack { push: Push { version, revision, at: now }, message });
+                });
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.update(|p| {
+            info!(node = p.identity.id, peer = p.peer, "proxy disconnected");
+            p.disconnected = Some(SystemTime::now());
+            p.assigned = None;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connect(registry: &Arc<Registry>, id: &str) -> Option<Connection> {
+        let identity = Identity { id: id.into(), ..Identity::default() };
+        let (transport, variant) = (Transport::Ecds, Variant::Delta);
+        registry.connect(identity, "127.0.0.1:1".into(), transport, variant, SystemTime::now())
+    }
+
+    fn ids(registry: &Registry, now: SystemTime) -> Vec<String> {
+        registry.proxies(now).into_iter().map(|p| p.identity.id).collect()
+    }
+
+    #[test]
+    fn a_proxy_that_comes_back_has_one_record() {
+        let registry = Arc::new(Registry::new(10, Duration::from_secs(60)));
+        drop(connect(&registry, "a"));
+        let again = connect(&registry, "a");
+        let other = connect(&registry, "a");
+        assert!(again.is_some() && other.is_some());
+        assert_eq!(ids(&registry, SystemTime::now()), ["a", "a"], "two streams, none of them old");
+    }
+
+    #[test]
+    fn proxies_are_forgotten_after_a_while() {
+        let registry = Arc::new(Registry::new(10, Duration::from_secs(60)));
+        drop(connect(&registry, "a"));
+        let now = SystemTime::now();
+        assert_eq!(ids(&registry, now), ["a"]);
+        assert!(ids(&registry, now + Duration::from_secs(61)).is_empty());
+    }
+
+    #[test]
+    fn a_full_registry_makes_room_only_where_a_proxy_has_left() {
+        let registry = Arc::new(Registry::new(2, Duration::from_secs(60)));
+        let a = connect(&registry, "a").unwrap();
+        let b = connect(&registry, "b").unwrap();
+        assert!(connect(&registry, "c").is_none());
+        drop(b);
+        let c = connect(&registry, "c").unwrap();
+        assert_eq!(ids(&registry, SystemTime::now()), ["a", "c"]);
+        drop((a, c));
+    }
+}

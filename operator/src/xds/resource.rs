@@ -1,0 +1,188 @@
+//! A filter configuration as the resource that Envoy takes: `TypedExtensionConfig` around a Wasm filter.
+//!
+//! The plugin's configuration travels as a `StringValue` that holds JSON. A `Struct` would be the
+//! obvious choice and the proto's documentation promises that it arrives as JSON, but Envoy 1.40 hands
+//! the module the binary message (measured), and a `Struct` turns every integer into a double.
+
+use std::path::Path;
+
+use envoy_types::pb::envoy::config::core::v3::{
+    AsyncDataSource, BackoffStrategy, DataSource, TypedExtensionConfig, async_data_source, data_source,
+};
+use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
+use envoy_types::pb::envoy::extensions::wasm::v3::{
+    FailurePolicy, PluginConfig, ReloadConfig, VmConfig, plugin_config,
+};
+use envoy_types::pb::google::protobuf::{Any, Duration, StringValue};
+use headgate_core::config::FilterConfig;
+use prost::{Message, Name};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// Identifies the plugin in Envoy's logs, and with the code the VM. One id for every slot of a proxy, so
+/// that they share state.
+const PLUGIN: &str = "headgate";
+const RUNTIME: &str = "envoy.wasm.runtime.v8";
+const STRING_VALUE: &str = "type.googleapis.com/google.protobuf.StringValue";
+/// Delay before a VM that trapped is made anew, ms; doubles up to [`RELOAD_MAX_MS`].
+const RELOAD_BASE_MS: u32 = 100;
+/// Longest delay before a VM that trapped is made anew, ms.
+const RELOAD_MAX_MS: u32 = 1_000;
+
+/// One named resource, encoded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resource {
+    /// Name of the filter slot.
+    pub name: String,
+    /// Hash of the content: the same for the same configuration and module, across restarts.
+    pub version: String,
+    /// The `TypedExtensionConfig`.
+    pub any: Any,
+}
+
+impl Resource {
+    /// The resource that makes slot `name` run `module` with `config`.
+    #[must_use]
+    pub fn new(config: &FilterConfig, name: &str, module: &Path) -> Self {
+        let extension = TypedExtensionConfig {
+            name: name.to_owned(),
+            typed_config: Some(any(&wasm_filter(config, module))),
+        };
+        let any = any(&extension);
+        Self { name: name.to_owned(), version: hash(&any.value), any }
+    }
+}
+
+/// The first 64 bits of a SHA-256, in hex: names content in versions and file names.
+#[must_use]
+pub fn hash(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes)[..8])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn any<M: Message + Name>(message: &M) -> Any {
+    Any { type_url: M::type_url(), value: message.encode_to_vec() }
+}
+
+/// The configuration as the module reads it. Serialization of [`FilterConfig`] can't fail (plain structs,
+/// string keys); were it to, the empty text is the configuration that lets everything pass.
+fn plugin_configuration(config: &FilterConfig) -> String {
+    serde_json::to_string(config).unwrap_or_default()
+}
+
+fn wasm_filter(config: &FilterConfig, module: &Path) -> Wasm {
+    let code = DataSource {
+        specifier: Some(data_source::Specifier::Filename(module.display().to_string())),
+        ..DataSource::default()
+    };
+    let configuration = StringValue { value: plugin_configuration(config) };
+    Wasm {
+        config: Some(PluginConfig {
+            name: PLUGIN.to_owned(),
+            root_id: PLUGIN.to_owned(),
+            configuration: Some(Any {
+                type_url: STRING_VALUE.to_owned(),
+                value: configuration.encode_to_vec(),
+            }),
+            failure_policy: FailurePolicy::FailReload as i32,
+            reload_config: Some(ReloadConfig {
+                backoff: Some(BackoffStrategy {
+                    base_interval: Some(millis(RELOAD_BASE_MS)),
+                    max_interval: Some(millis(RELOAD_MAX_MS)),
+                }),
+            }),
+            vm: Some(plugin_config::Vm::VmConfig(VmConfig {
+                vm_id: PLUGIN.to_owned(),
+                runtime: RUNTIME.to_owned(),
+                code: Some(AsyncDataSource {
+                    specifier: Some(async_data_source::Specifier::Local(code)),
+                }),
+                ..VmConfig::default()
+            })),
+            ..PluginConfig::default()
+        }),
+    }
+}
+
+fn millis(ms: u32) -> Duration {
+    Duration { seconds: i64::from(ms / 1_000), nanos: (ms % 1_000) as i32 * 1_000_000 }
+}
+
+/// The same resource in protobuf's JSON form, for `headgate render` and files that Envoy watches
+/// (`path_config_source`, wrapped in a `DiscoveryResponse`).
+#[must_use]
+pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
+    let seconds = |ms: u32| format!("{}s", f64::from(ms) / 1_000.0);
+    json!({
+        "@type": super::ECDS_TYPE_URL,
+        "name": name,
+        "typed_config": {
+            "@type": Wasm::type_url(),
+            "config": {
+                "name": PLUGIN,
+                "root_id": PLUGIN,
+                "vm_config": {
+                    "vm_id": PLUGIN,
+                    "runtime": RUNTIME,
+                    "code": {"local": {"filename": module.display().to_string()}},
+                },
+                "configuration": {"@type": STRING_VALUE, "value": plugin_configuration(config)},
+                "failure_policy": FailurePolicy::FailReload.as_str_name(),
+                "reload_config": {
+                    "backoff": {
+                        "base_interval": seconds(RELOAD_BASE_MS),
+                        "max_interval": seconds(RELOAD_MAX_MS),
+                    },
+                },
+            },
+        },
+    })
+}
+
+/// A whole `DiscoveryResponse` file for Envoy's `path_config_source`. Its version is the resource's.
+#[must_use]
+pub fn discovery_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
+    json!({
+        "version_info": Resource::new(config, name, module).version,
+        "type_url": super::ECDS_TYPE_URL,
+        "resources": [ecds_json(config, name, module)],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(revision: &str) -> FilterConfig {
+        FilterConfig { revision: revision.to_owned(), ..FilterConfig::default() }
+    }
+
+    #[test]
+    fn the_version_follows_the_content() {
+        let a = Resource::new(&config("1"), "headgate", Path::new("/m/a.wasm"));
+        assert_eq!(a.version, Resource::new(&config("1"), "headgate", Path::new("/m/a.wasm")).version);
+        assert_ne!(a.version, Resource::new(&config("2"), "headgate", Path::new("/m/a.wasm")).version);
+        assert_ne!(a.version, Resource::new(&config("1"), "headgate", Path::new("/m/b.wasm")).version);
+        assert_ne!(a.version, Resource::new(&config("1"), "headgate-2", Path::new("/m/a.wasm")).version);
+    }
+
+    #[test]
+    fn the_module_reads_back_the_configuration() {
+        let resource = Resource::new(&config("abc"), "headgate", Path::new("/m/a.wasm"));
+        assert_eq!(resource.any.type_url, super::super::ECDS_TYPE_URL);
+        let extension = TypedExtensionConfig::decode(&resource.any.value[..]).unwrap();
+        let wasm = Wasm::decode(&extension.typed_config.unwrap().value[..]).unwrap();
+        let plugin = wasm.config.unwrap();
+        let text = StringValue::decode(&plugin.configuration.unwrap().value[..]).unwrap().value;
+        assert_eq!(FilterConfig::from_json(text.as_bytes()).unwrap(), config("abc"));
+        let json = ecds_json(&config("abc"), "headgate", Path::new("/m/a.wasm"));
+        assert_eq!(json["typed_config"]["config"]["configuration"]["value"], Value::String(text));
+        assert_eq!(
+            json["typed_config"]["config"]["reload_config"]["backoff"]["base_interval"],
+            Value::String("0.1s".into())
+        );
+    }
+}

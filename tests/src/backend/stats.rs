@@ -1,0 +1,146 @@
+//! What the backend counts about itself.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantiles::{Durations, Quantiles};
+
+/// The backend's numbers since its start or last reset.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct BackendStats {
+    /// Requests it can serve at once.
+    pub workers: usize,
+    /// Requests received and not yet answered, now.
+    pub in_flight: usize,
+    /// Of these, how many wait for a worker, now.
+    pub queued: usize,
+    /// Workers in use, now.
+    pub busy: usize,
+    /// Largest `in_flight`.
+    pub max_in_flight: usize,
+    /// Largest `queued`.
+    pub max_queued: usize,
+    /// Largest `busy`.
+    pub max_busy: usize,
+    /// Requests received.
+    pub received: u64,
+    /// Requests whose service ended.
+    pub completed: u64,
+    /// Requests whose client left while they waited.
+    pub cancelled_queued: u64,
+    /// Requests whose client left while they were served.
+    pub cancelled_in_service: u64,
+    /// Requests that an ordered fault struck.
+    pub faults: u64,
+    /// Upgraded connections (`101`); they pass no queue.
+    pub upgrades: u64,
+    /// Connections accepted.
+    pub connections: u64,
+    /// Time since the start or last reset, ms.
+    pub elapsed_ms: f64,
+    /// Sum over workers of the time in use, ms.
+    pub busy_ms: f64,
+    /// `busy_ms / (workers * elapsed_ms)`, ratio 0..=1.
+    pub utilization: f64,
+    /// By how much service ended later than drawn, ms: the error of the backend's clock.
+    pub late_ms: Quantiles,
+    /// By path prefix.
+    pub types: BTreeMap<String, TypeStats>,
+}
+
+impl BackendStats {
+    /// Utilization of the workers between `earlier` and now, ratio 0..=1.
+    pub fn utilization_since(&self, earlier: &BackendStats) -> f64 {
+        let elapsed = self.elapsed_ms - earlier.elapsed_ms;
+        if elapsed > 0.0 { (self.busy_ms - earlier.busy_ms) / (elapsed * self.workers as f64) } else { 0.0 }
+    }
+}
+
+/// Numbers of one path prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct TypeStats {
+    /// Requests received.
+    pub received: u64,
+    /// Time in a worker, ms, of completed requests.
+    pub service_ms: Quantiles,
+    /// Time waited for a worker, ms, of requests that got one.
+    pub wait_ms: Quantiles,
+}
+
+/// One request that carried `x-seq`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Value of its `x-seq` header.
+    pub seq: u64,
+    /// When it arrived, µs after the start or last reset.
+    pub at_us: u64,
+}
+
+/// Counts as they are gathered.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub(super) since: Instant,
+    pub(super) max_in_flight: usize,
+    pub(super) max_queued: usize,
+    pub(super) max_busy: usize,
+    pub(super) received: u64,
+    pub(super) completed: u64,
+    pub(super) cancelled_queued: u64,
+    pub(super) cancelled_in_service: u64,
+    pub(super) faults: u64,
+    pub(super) upgrades: u64,
+    pub(super) connections: u64,
+    /// Integral of `busy` up to `integrated`.
+    pub(super) busy_time: Duration,
+    pub(super) integrated: Instant,
+    pub(super) late: Durations,
+    pub(super) types: Vec<TypeCounts>,
+    pub(super) arrivals: Vec<Arrival>,
+}
+
+/// Counts of one path prefix.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TypeCounts {
+    pub(super) received: u64,
+    pub(super) service: Durations,
+    pub(super) wait: Durations,
+}
+
+impl Counts {
+    pub(super) fn new(now: Instant, types: usize) -> Self {
+        Self {
+            since: now,
+            max_in_flight: 0,
+            max_queued: 0,
+            max_busy: 0,
+            received: 0,
+            completed: 0,
+            cancelled_queued: 0,
+            cancelled_in_service: 0,
+            faults: 0,
+            upgrades: 0,
+            connections: 0,
+            busy_time: Duration::ZERO,
+            integrated: now,
+            late: Durations::new(),
+            types: vec![TypeCounts::default(); types],
+            arrivals: Vec::new(),
+        }
+    }
+
+    /// Must run before `busy` changes.
+    pub(super) fn integrate(&mut self, now: Instant, busy: usize) {
+        let busy = u32::try_from(busy).unwrap_or(u32::MAX);
+        self.busy_time += now.saturating_duration_since(self.integrated) * busy;
+        self.integrated = now;
+    }
+
+    /// Must run after `queued` or `busy` changed.
+    pub(super) fn observe(&mut self, queued: usize, busy: usize) {
+        self.max_in_flight = self.max_in_flight.max(queued + busy);
+        self.max_queued = self.max_queued.max(queued);
+        self.max_busy = self.max_busy.max(busy);
+    }
+}

@@ -1,0 +1,193 @@
+//! What Envoy itself offers against overload, configured for the bench's backend.
+//!
+//! Each protection is compared at its best: with its documented example configuration, and, where that does badly, tuned
+//! by hand for exactly this backend and mix. Headgate gets no such tuning.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// The backend to protect, as far as the native filters must be told about it.
+#[derive(Debug, Clone, Copy)]
+pub struct Protected {
+    /// Requests it serves at once.
+    pub parallelism: usize,
+    /// Requests per second it can complete of the mix.
+    pub capacity_rps: f64,
+    /// Objective for the 90th percentile.
+    pub p90: Duration,
+}
+
+/// One native protection: what to add to a plain Envoy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NativeFilter {
+    /// Short name for `--only` and JSON.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub title: &'static str,
+    /// HTTP filters before the router, in order.
+    pub http_filters: Vec<Value>,
+    /// `circuit_breakers` of the upstream cluster; `None`: those of [`crate::bootstrap::Bootstrap::plain`], out of the way.
+    pub circuit_breakers: Option<Value>,
+    /// `timeout` of the route; `None`: none.
+    pub route_timeout: Option<Duration>,
+}
+
+/// A filter with its configuration, as an HTTP connection manager lists it.
+pub fn http_filter(name: &str, config: Value) -> Value {
+    json!({"name": name, "typed_config": config})
+}
+
+/// Envoy with nothing but a router.
+pub fn plain() -> NativeFilter {
+    NativeFilter {
+        name: "none",
+        title: "no filter",
+        http_filters: Vec::new(),
+        circuit_breakers: None,
+        route_timeout: None,
+    }
+}
+
+/// Gradient concurrency limit with the configuration of Envoy's documentation.
+pub fn adaptive_concurrency() -> NativeFilter {
+    NativeFilter {
+        name: "adaptive_concurrency",
+        title: "adaptive_concurrency, as documented",
+        http_filters: vec![adaptive(json!({
+            "sample_aggregate_percentile": {"value": 90},
+            "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
+            "min_rtt_calc_params": {
+                "jitter": {"value": 10},
+                "interval": "60s",
+                "request_count": 50,
+            },
+        }))],
+        ..plain()
+    }
+}
+
+/// The same with the limit kept where this backend is busy and its queue short. The floor keeps the minimum-RTT window
+/// from starving the backend, the ceiling keeps the queue inside the objectives.
+pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
+    NativeFilter {
+        name: "adaptive_concurrency_tuned",
+        title: "adaptive_concurrency, tuned by hand",
+        http_filters: vec![adaptive(json!({
+            "sample_aggregate_percentile": {"value": 50},
+            "concurrency_limit_params": {
+                "concurrency_update_interval": "0.1s",
+                "max_concurrency_limit": backend.parallelism * 2,
+            },
+            "min_rtt_calc_params": {
+                "jitter": {"value": 10},
+                "interval": "3600s",
+                "request_count": 50,
+                "min_concurrency": backend.parallelism,
+                "buffer": {"value": 50},
+            },
+        }))],
+        ..plain()
+    }
+}
+
+fn adaptive(gradient: Value) -> Value {
+    http_filter(
+        "envoy.filters.http.adaptive_concurrency",
+        json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency",
+            "gradient_controller_config": gradient,
+            "enabled": {"default_value": true, "runtime_key": "adaptive_concurrency.enabled"},
+        }),
+    )
+}
+
+/// Rejection by success rate. It sees overload only once requests fail, and a slow backend doesn't fail them by itself.
+pub fn admission_control() -> NativeFilter {
+    NativeFilter {
+        name: "admission_control",
+        title: "admission_control",
+        http_filters: vec![http_filter(
+            "envoy.filters.http.admission_control",
+            json!({
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.admission_control.v3.AdmissionControl",
+                "enabled": {"default_value": true, "runtime_key": "admission_control.enabled"},
+                "success_criteria": {"http_criteria": {"http_success_status": [{"start": 100, "end": 500}]}},
+                // Shorter than the default of 30 s, so that a bench of seconds sees it settled.
+                "sampling_window": "5s",
+            }),
+        )],
+        // Envoy's default.
+        route_timeout: Some(Duration::from_secs(15)),
+        ..plain()
+    }
+}
+
+/// The same with a route timeout at the p90 objective, so that there are failures to see. The timeout itself does much
+/// of the work: it takes requests out of the backend's queue once they are late.
+pub fn admission_control_with_timeout(backend: Protected) -> NativeFilter {
+    NativeFilter {
+        name: "admission_control_timeout",
+        title: "admission_control, timeout at p90",
+        route_timeout: Some(backend.p90),
+        ..admission_control()
+    }
+}
+
+/// A token bucket at exactly the backend's capacity, which somebody must have measured and must keep up to date.
+pub fn local_ratelimit(backend: Protected) -> NativeFilter {
+    NativeFilter {
+        name: "local_ratelimit",
+        title: "local_ratelimit at capacity",
+        http_filters: vec![token_bucket(backend.capacity_rps)],
+        ..plain()
+    }
+}
+
+/// `local_ratelimit` that lets `rps` requests per second pass, refilled twenty times a second.
+pub fn token_bucket(rps: f64) -> Value {
+    const REFILLS_PER_SECOND: f64 = 20.0;
+    let tokens = (rps / REFILLS_PER_SECOND).round().max(1.0);
+    let always = |key: &str| json!({"default_value": {"numerator": 100, "denominator": "HUNDRED"}, "runtime_key": key});
+    http_filter(
+        "envoy.filters.http.local_ratelimit",
+        json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+            "stat_prefix": "bench",
+            "token_bucket": {
+                "max_tokens": tokens,
+                "tokens_per_fill": tokens,
+                "fill_interval": format!("{:.9}s", tokens / rps),
+            },
+            "filter_enabled": always("local_ratelimit.enabled"),
+            "filter_enforced": always("local_ratelimit.enforced"),
+        }),
+    )
+}
+
+/// At most P connections, each with one request, and as many requests waiting for one.
+pub fn circuit_breaker(backend: Protected) -> NativeFilter {
+    NativeFilter {
+        name: "circuit_breaker",
+        title: "circuit breaker at P",
+        circuit_breakers: Some(json!({"thresholds": [{
+            "max_connections": backend.parallelism,
+            "max_pending_requests": backend.parallelism,
+            "max_requests": backend.parallelism,
+        }]})),
+        ..plain()
+    }
+}
+
+/// Every native protection, the unprotected Envoy first.
+pub fn all(backend: Protected) -> Vec<NativeFilter> {
+    vec![
+        plain(),
+        adaptive_concurrency(),
+        adaptive_concurrency_tuned(backend),
+        admission_control(),
+        admission_control_with_timeout(backend),
+        local_ratelimit(backend),
+        circuit_breaker(backend),
+    ]
+}

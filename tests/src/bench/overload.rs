@@ -1,0 +1,220 @@
+//! What each protection makes of the same overload: how many requests are answered while the answer is still wanted.
+//!
+//! Every protection meets the same seeded arrivals and the same seeded service times, at several loads. Goodput is what
+//! counts: 2xx per second within the p90 objective of the request's type, measured from the moment when the request
+//! should have been sent. It is set in relation to the backend's capacity, and to the ideal: an oracle that keeps all slots
+//! busy and refuses the costliest first.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::lab::{Lab, Protection};
+use super::native_filters::{self, Protected};
+use super::table::{Table, percent, times};
+use crate::backend::{BackendConfig, OnDisconnect};
+use crate::demo::result::ideal_rps;
+use crate::demo::timeline::{Totals, totals};
+use crate::load::{self, Ended, LoadSpec};
+use crate::mix::{self, QueryType};
+use crate::policy;
+
+/// How to run it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Offered loads as multiples of capacity.
+    pub loads: Vec<f64>,
+    /// Measured time per protection and load.
+    pub measured: Duration,
+    /// Load before that, in which a protection adapts.
+    pub warmup: Duration,
+    /// Names of the protections to run; empty for all.
+    pub only: Vec<String>,
+    /// Worker threads of Envoy.
+    pub workers: u32,
+    /// Requests the backend serves at once.
+    pub parallelism: usize,
+    /// Multiplies the paper's service times and objectives.
+    pub scale: f64,
+}
+
+/// One protection at one load.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Short name of the protection.
+    pub protection: &'static str,
+    /// Offered load as a multiple of capacity.
+    pub load: f64,
+    /// 2xx within the p90 objective per second.
+    pub goodput_rps: f64,
+    /// That as a multiple of the backend's capacity.
+    pub goodput_per_capacity: f64,
+    /// And of what the ideal reaches at this load.
+    pub goodput_per_ideal: f64,
+    /// Share of the backend's work that went into these answers, ratio 0..=1.
+    pub work_for_goodput: f64,
+    /// Share of the slots in use, ratio 0..=1.
+    pub utilization: f64,
+    /// Most requests in the backend at once.
+    pub max_in_flight: usize,
+    /// 99th percentile of how late the generator sent, ms.
+    pub generator_late_p99_ms: f64,
+    /// Per type, in the mix's order.
+    pub types: Vec<TypeRow>,
+}
+
+/// One type of a [`Row`].
+#[derive(Debug, Clone, Serialize)]
+pub struct TypeRow {
+    /// Name.
+    pub name: &'static str,
+    /// Share of its requests that were answered 2xx, ratio 0..=1.
+    pub acceptance: f64,
+    /// Whether both percentiles of the answered are inside their objectives; `None` if it answered less than 1%.
+    pub in_slo: Option<bool>,
+    /// Counts and percentiles.
+    pub totals: Totals,
+}
+
+/// Share of answers below which a type counts as starved: its percentiles say nothing about the service.
+const STARVED: f64 = 0.01;
+
+/// Whether both percentiles are inside their objectives; `None` if the type is starved.
+pub fn in_slo(totals: &Totals, query: &QueryType) -> Option<bool> {
+    let within = |measured: f64, objective: Duration| measured <= objective.as_secs_f64() * 1e3;
+    let (p50, p90) = (totals.p50_ms?, totals.p90_ms?);
+    (totals.acceptance() >= STARVED).then(|| within(p50, query.p50) && within(p90, query.p90))
+}
+
+/// The protections to compare: Envoy's own, then Headgate's.
+pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
+    let bouncer = policy::for_mix(backend.parallelism, mix);
+    let headgate = [
+        ("headgate", "Headgate, Bouncer", bouncer.clone()),
+        ("headgate_allowance", "Headgate + acceptance allowance 0.1", policy::with_allowance(bouncer.clone(), 0.1)),
+        ("headgate_helping", "Headgate + helping the underserved", policy::with_helping(bouncer, 1.0)),
+    ];
+    let native = native_filters::all(backend).into_iter().map(Protection::Native);
+    native.chain(headgate.map(|(name, title, policy)| Protection::Headgate { name, title, policy })).collect()
+}
+
+/// Runs all of it; `progress` hears of each run as it starts.
+///
+/// # Errors
+/// If a part of a system doesn't start or run.
+pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
+    let mix = mix::bouncer(options.scale);
+    let capacity_rps = mix::capacity_rps(&mix, options.parallelism);
+    let backend = Protected {
+        parallelism: options.parallelism,
+        capacity_rps,
+        p90: mix.iter().map(|query| query.p90).max().unwrap_or_default(),
+    };
+    let mut rows = Vec::new();
+    for &load in &options.loads {
+        for protection in protections(backend, &mix) {
+            if options.only.is_empty() || options.only.iter().any(|name| name == protection.name()) {
+                progress(&format!("{load}× load: {}", protection.title()));
+                rows.push(measure(&protection, options, &mix, capacity_rps, load)?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn measure(
+    protection: &Protection,
+    options: &Options,
+    mix: &[QueryType],
+    capacity_rps: f64,
+    load: f64,
+) -> Result<Row> {
+    let mut backend = BackendConfig::for_mix(options.parallelism, mix);
+    backend.report_service = true;
+    // Most services finish what they have begun, whether or not anybody still waits for it.
+    backend.on_disconnect = OnDisconnect::Finish;
+    let lab = Lab::start(protection, backend, options.workers)?;
+    let end = options.warmup + options.measured;
+    let mut spec = LoadSpec::for_mix(lab.addr(), mix, load * capacity_rps, end);
+    // Whatever is answered later than this after the end has missed every objective.
+    spec.drain = Duration::from_secs(1);
+    // More can't be had: each takes two file descriptors of Envoy.
+    spec.max_outstanding = 8_000;
+    let started = Instant::now();
+    let running = load::start(spec)?;
+    sleep_until(started + options.warmup);
+    let before = lab.backend().stats();
+    sleep_until(started + end);
+    let after = lab.backend().stats();
+    let (report, samples) = running.wait_with_samples()?;
+
+    let good = |sample: &&load::Sample| {
+        sample.at >= options.warmup && sample.ended == Ended::Ok && sample.latency <= mix[sample.kind].p90
+    };
+    let good_work: Duration = samples.iter().filter(good).map(|sample| sample.service).sum();
+    let types: Vec<TypeRow> = mix
+        .iter()
+        .enumerate()
+        .map(|(kind, query)| {
+            let totals = totals(&samples, kind, query, options.warmup, end);
+            TypeRow { name: query.name, acceptance: totals.acceptance(), in_slo: in_slo(&totals, query), totals }
+        })
+        .collect();
+    let goodput_rps = types.iter().map(|row| row.totals.good as f64).sum::<f64>() / options.measured.as_secs_f64();
+    Ok(Row {
+        protection: protection.name(),
+        load,
+        goodput_rps,
+        goodput_per_capacity: goodput_rps / capacity_rps,
+        goodput_per_ideal: goodput_rps / ideal_rps(mix, capacity_rps, load),
+        work_for_goodput: good_work.as_secs_f64() * 1e3 / (after.busy_ms - before.busy_ms),
+        utilization: after.utilization_since(&before),
+        max_in_flight: after.max_in_flight,
+        generator_late_p99_ms: report.lateness_ms.p99,
+        types,
+    })
+}
+
+fn sleep_until(deadline: Instant) {
+    std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+}
+
+fn mark(in_slo: Option<bool>) -> char {
+    match in_slo {
+        Some(true) => '✓',
+        Some(false) => '✗',
+        None => '–',
+    }
+}
+
+/// The rows as one table for each load.
+pub fn tables(rows: &[Row], mix: &[QueryType], titles: impl Fn(&str) -> String) -> String {
+    let mut text = String::new();
+    let mut loads: Vec<f64> = rows.iter().map(|row| row.load).collect();
+    loads.dedup();
+    for load in loads {
+        let mut headings = vec!["", "goodput/s", "÷ capacity", "÷ ideal", "work for it", "slots busy", "max in flight"];
+        headings.extend(mix.iter().map(|query| query.name));
+        let mut table = Table::new(&headings);
+        for row in rows.iter().filter(|row| row.load == load) {
+            let mut cells = vec![
+                titles(row.protection),
+                format!("{:.0}", row.goodput_rps),
+                times(row.goodput_per_capacity),
+                times(row.goodput_per_ideal),
+                percent(row.work_for_goodput),
+                percent(row.utilization),
+                row.max_in_flight.to_string(),
+            ];
+            cells.extend(row.types.iter().map(|kind| format!("{} {}", percent(kind.acceptance), mark(kind.in_slo))));
+            table.row(cells);
+        }
+        let ideal = ideal_rps(mix, 1.0, load);
+        text.push_str(&format!(
+            "\nLoad {load}× of capacity; the ideal answers {ideal:.2}× of capacity. By type: share answered, and whether p50 and p90 of \
+             the answers are inside their objectives (✓ ✗, – starved).\n{table}"
+        ));
+    }
+    text
+}

@@ -1,0 +1,168 @@
+//! Envoy bootstraps as values: what `headgate bootstrap` printed, changed for what a test is about.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::{Value, json};
+
+/// An Envoy bootstrap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bootstrap {
+    root: Value,
+}
+
+impl Bootstrap {
+    /// Reads YAML or JSON.
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub fn parse(text: &str) -> Result<Self> {
+        let root = serde_saphyr::from_str(text).context("the bootstrap is no YAML")?;
+        Ok(Self { root })
+    }
+
+    /// A plain proxy without Headgate: one listener named `ingress`, one cluster named `upstream`, all other ports free.
+    pub fn plain(upstream: SocketAddr) -> Self {
+        let mut bootstrap = Self { root: json!({}) };
+        bootstrap.root["admin"] = json!({"address": socket("127.0.0.1", 0)});
+        let router = json!({
+            "name": "envoy.filters.http.router",
+            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+        });
+        let manager = json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "ingress",
+            "http_filters": [router],
+            "route_config": {"virtual_hosts": [{
+                "name": "all",
+                "domains": ["*"],
+                "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "upstream", "timeout": "0s"}}],
+            }]},
+        });
+        let listener = json!({
+            "name": "ingress",
+            "address": socket("127.0.0.1", 0),
+            "filter_chains": [{"filters": [{
+                "name": "envoy.filters.network.http_connection_manager",
+                "typed_config": manager,
+            }]}],
+        });
+        let endpoint = json!({"endpoint": {"address": socket(&upstream.ip().to_string(), upstream.port())}});
+        // Circuit breakers out of the way: what limits the load is the subject of the test.
+        let limits = json!({
+            "max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000, "max_retries": 100,
+        });
+        let cluster = json!({
+            "name": "upstream",
+            "type": "STATIC",
+            "connect_timeout": "5s",
+            "circuit_breakers": {"thresholds": [limits]},
+            "load_assignment": {"cluster_name": "upstream", "endpoints": [{"lb_endpoints": [endpoint]}]},
+        });
+        bootstrap.root["static_resources"] = json!({"listeners": [listener], "clusters": [cluster]});
+        bootstrap
+    }
+
+    /// The bootstrap as Envoy reads it.
+    ///
+    /// # Errors
+    /// If it can't be serialised.
+    pub fn to_json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(&self.root)?)
+    }
+
+    /// Its root, for changes that no method makes.
+    pub fn root(&mut self) -> &mut Value {
+        &mut self.root
+    }
+
+    /// Name of the first listener.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn listener_name(&self) -> Result<String> {
+        let name = self.root["static_resources"]["listeners"][0]["name"].as_str();
+        name.map(str::to_owned).ok_or_else(|| anyhow!("the bootstrap's first listener has no name"))
+    }
+
+    /// Configuration of the HTTP connection manager of the first listener.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn manager(&mut self) -> Result<&mut Value> {
+        let path = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+        self.root.pointer_mut(path).ok_or_else(|| anyhow!("the bootstrap's first listener has no HTTP manager"))
+    }
+
+    /// The first cluster: the upstream.
+    ///
+    /// # Errors
+    /// If there is none, or its name is not `name`.
+    pub fn cluster(&mut self, name: &str) -> Result<&mut Value> {
+        let clusters = self.root["static_resources"]["clusters"].as_array_mut();
+        let cluster = clusters.into_iter().flatten().find(|c| c["name"] == name);
+        cluster.ok_or_else(|| anyhow!("the bootstrap has no cluster {name}"))
+    }
+
+    /// Puts a filter before all others.
+    ///
+    /// # Errors
+    /// If there is no HTTP manager.
+    pub fn prepend_filter(&mut self, filter: Value) -> Result<()> {
+        let filters = self.manager()?["http_filters"].as_array_mut();
+        filters.ok_or_else(|| anyhow!("the HTTP manager has no filters"))?.insert(0, filter);
+        Ok(())
+    }
+
+    /// Writes an access log to standard output, one line a request, after the mark `ACCESS `.
+    ///
+    /// # Errors
+    /// If there is no HTTP manager.
+    pub fn log_access(&mut self, format: &str) -> Result<()> {
+        self.manager()?["access_log"] = json!([{
+            "name": "envoy.access_loggers.stdout",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+                "log_format": {"text_format_source": {"inline_string": format!("ACCESS {format}\n")}},
+            },
+        }]);
+        Ok(())
+    }
+
+    /// Allows upgrades to `protocol`.
+    ///
+    /// # Errors
+    /// If there is no HTTP manager.
+    pub fn allow_upgrade(&mut self, protocol: &str) -> Result<()> {
+        self.manager()?["upgrade_configs"] = json!([{"upgrade_type": protocol}]);
+        Ok(())
+    }
+
+    /// Routes of the first virtual host.
+    ///
+    /// # Errors
+    /// If the routes are not in the bootstrap.
+    pub fn routes(&mut self) -> Result<&mut Vec<Value>> {
+        let routes = self.manager()?.pointer_mut("/route_config/virtual_hosts/0/routes");
+        routes.and_then(Value::as_array_mut).ok_or_else(|| anyhow!("the bootstrap has no routes"))
+    }
+
+    /// Speaks HTTP/2 with the upstream `cluster`.
+    ///
+    /// # Errors
+    /// If there is no such cluster.
+    pub fn http2_upstream(&mut self, cluster: &str) -> Result<()> {
+        self.cluster(cluster)?["typed_extension_protocol_options"] = json!({
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {}},
+            },
+        });
+        Ok(())
+    }
+}
+
+/// An Envoy socket address.
+pub fn socket(address: &str, port: u16) -> Value {
+    json!({"socket_address": {"address": address, "port_value": port}})
+}

@@ -1,0 +1,186 @@
+//! A small blocking HTTP/1.1 client for single requests: each has a connection of its own, so a test decides when it
+//! is sent, whether its answer is read, and when it hangs up.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// How long a read may take before a test counts as stuck.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// Header names in lower case, and values, in order.
+    pub headers: Vec<(String, String)>,
+    /// Body as text.
+    pub body: String,
+}
+
+impl Answer {
+    /// Value of the first header of this (lower-case) name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+}
+
+/// A request that has been sent. Dropping it hangs up.
+#[derive(Debug)]
+pub struct Pending {
+    reader: BufReader<TcpStream>,
+    head: bool,
+}
+
+/// Sends a request and returns without waiting for the answer.
+///
+/// # Errors
+/// If the connection can't be made or the request not be written.
+pub fn send(
+    addr: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: Option<&str>,
+) -> Result<Pending> {
+    let mut stream = TcpStream::connect(addr).with_context(|| format!("cannot connect to {addr}"))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    let mut request = format!("{method} {target} HTTP/1.1\r\n");
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        request.push_str("host: headgate.test\r\n");
+    }
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("connection")) {
+        request.push_str("connection: close\r\n");
+    }
+    for (name, value) in headers {
+        request.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if let Some(body) = body {
+        request.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
+    } else {
+        request.push_str("\r\n");
+    }
+    stream.write_all(request.as_bytes())?;
+    Ok(Pending { reader: BufReader::new(stream), head: method == "HEAD" })
+}
+
+/// Sends a `GET` and reads the answer.
+///
+/// # Errors
+/// If either fails.
+pub fn get(addr: SocketAddr, target: &str) -> Result<Answer> {
+    send(addr, "GET", target, &[], None)?.answer()
+}
+
+/// Sends a `GET` with headers and reads the answer.
+///
+/// # Errors
+/// If either fails.
+pub fn get_with(addr: SocketAddr, target: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+    send(addr, "GET", target, headers, None)?.answer()
+}
+
+/// Sends a `POST` and reads the answer.
+///
+/// # Errors
+/// If either fails.
+pub fn post(addr: SocketAddr, target: &str, body: &str) -> Result<Answer> {
+    send(addr, "POST", target, &[], Some(body))?.answer()
+}
+
+impl Pending {
+    /// Waits for the whole answer.
+    ///
+    /// # Errors
+    /// If the connection breaks first, or nothing comes for 30 s.
+    pub fn answer(mut self) -> Result<Answer> {
+        let (status, headers) = self.head()?;
+        let body = self.body(status, &headers)?;
+        Ok(Answer { status, headers, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    /// Waits for status and headers only; the body can be read afterwards with [`read_line`](Self::read_line).
+    ///
+    /// # Errors
+    /// If the connection breaks first, or nothing comes for 30 s.
+    pub fn head(&mut self) -> Result<(u16, Vec<(String, String)>)> {
+        loop {
+            let line = self.read_line()?;
+            let status = line.split_whitespace().nth(1).and_then(|s| s.parse::<u16>().ok());
+            let status = status.ok_or_else(|| anyhow!("not a status line: {line:?}"))?;
+            let mut headers = Vec::new();
+            loop {
+                let line = self.read_line()?;
+                if line.is_empty() {
+                    break;
+                }
+                let (name, value) = line.split_once(':').ok_or_else(|| anyhow!("not a header: {line:?}"))?;
+                headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+            }
+            // 100 Continue and other interim answers precede the real one; 101 is final.
+            if status == 101 || status >= 200 {
+                return Ok((status, headers));
+            }
+        }
+    }
+
+    /// Reads one line without its end.
+    ///
+    /// # Errors
+    /// If the connection closes first.
+    pub fn read_line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line)? == 0 {
+            bail!("the connection closed before an answer");
+        }
+        Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+    }
+
+    /// Sends more, for upgraded connections.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub fn write(&mut self, data: &str) -> Result<()> {
+        Ok(self.reader.get_mut().write_all(data.as_bytes())?)
+    }
+
+    /// Hangs up now, without reading the answer.
+    pub fn hang_up(self) {
+        let _ = self.reader.get_ref().shutdown(Shutdown::Both);
+    }
+
+    fn body(&mut self, status: u16, headers: &[(String, String)]) -> Result<Vec<u8>> {
+        let header = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        let mut body = Vec::new();
+        if self.head || status == 101 || status == 204 || status == 304 {
+            return Ok(body);
+        }
+        if header("transfer-encoding").is_some_and(|v| v.contains("chunked")) {
+            loop {
+                let line = self.read_line()?;
+                let size = usize::from_str_radix(line.split(';').next().unwrap_or_default().trim(), 16)?;
+                let mut chunk = vec![0; size];
+                self.reader.read_exact(&mut chunk)?;
+                body.extend_from_slice(&chunk);
+                self.read_line()?;
+                if size == 0 {
+                    return Ok(body);
+                }
+            }
+        }
+        match header("content-length") {
+            Some(length) => {
+                body.resize(length.parse()?, 0);
+                self.reader.read_exact(&mut body)?;
+            }
+            None => {
+                self.reader.read_to_end(&mut body)?;
+            }
+        }
+        Ok(body)
+    }
+}

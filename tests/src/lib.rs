@@ -1,0 +1,22 @@
+//! What Headgate's demo, benchmarks and end-to-end tests share: a backend whose queue can be watched, an open-loop
+//! load generator, and the processes of a running system (Envoy, the operator).
+//!
+//! A result about latency is worth no more than the clock and the load behind it, so both halves report their own
+//! errors: the backend how late its service times ended ([`backend::BackendStats::late_ms`]), the generator how late
+//! it sent ([`load::LoadReport::lateness_ms`]).
+
+pub mod backend;
+pub mod bench;
+pub mod bootstrap;
+pub mod clock;
+pub mod demo;
+pub mod envoy;
+pub mod headgate;
+pub mod http;
+pub mod load;
+pub mod mix;
+pub mod policy;
+pub mod process;
+pub mod quantiles;
+pub mod rig;
+pub mod wait;

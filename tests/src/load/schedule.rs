@@ -1,0 +1,111 @@
+//! When which type arrives: a Poisson process whose every arrival draws its type.
+
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, Exp};
+
+use super::spec::LoadSpec;
+
+/// One arrival.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Due {
+    /// When, after the start.
+    pub(super) at: Duration,
+    /// Index of the type.
+    pub(super) kind: usize,
+    /// Position in the schedule.
+    pub(super) seq: u64,
+}
+
+/// The arrivals of `spec` in order. Depends on nothing but the specification, so equal seeds compare equal loads.
+pub(super) fn arrivals(spec: &LoadSpec) -> Vec<Due> {
+    let mut rng = SmallRng::seed_from_u64(spec.seed);
+    let total: f64 = spec.types.iter().map(|t| t.share).sum();
+    let mut arrivals = Vec::new();
+    let mut phase_start = Duration::ZERO;
+    for phase in &spec.phases {
+        // A rate of 0 has no interarrival distribution: nothing arrives. The process is memoryless, so each phase may
+        // start afresh.
+        if let Some(gaps) = (phase.rate > 0.0).then(|| Exp::new(phase.rate).ok()).flatten() {
+            let mut at = 0.0;
+            loop {
+                at += gaps.sample(&mut rng);
+                if at >= phase.duration.as_secs_f64() {
+                    break;
+                }
+                let kind = draw_type(spec, rng.random_range(0.0..total));
+                let seq = arrivals.len() as u64;
+                arrivals.push(Due { at: phase_start + Duration::from_secs_f64(at), kind, seq });
+            }
+        }
+        phase_start += phase.duration;
+    }
+    arrivals
+}
+
+fn draw_type(spec: &LoadSpec, mut point: f64) -> usize {
+    for (index, request) in spec.types.iter().enumerate() {
+        if point < request.share {
+            return index;
+        }
+        point -= request.share;
+    }
+    // Rounding may leave a point just past the end.
+    spec.types.len() - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::Phase;
+    use crate::mix;
+
+    fn spec(seed: u64) -> LoadSpec {
+        let target = "127.0.0.1:1".parse().unwrap();
+        let mut spec = LoadSpec::for_mix(target, &mix::bouncer(1.0), 2_000.0, Duration::from_secs(20));
+        spec.seed = seed;
+        spec
+    }
+
+    #[test]
+    fn equal_seeds_give_equal_schedules() {
+        assert_eq!(arrivals(&spec(3)), arrivals(&spec(3)));
+        assert_ne!(arrivals(&spec(3)), arrivals(&spec(4)));
+    }
+
+    #[test]
+    fn rate_and_mix_are_those_asked_for() {
+        let due = arrivals(&spec(1));
+        // 40,000 expected; the standard deviation of a Poisson count is its root, 200.
+        assert!((due.len() as f64 - 40_000.0).abs() < 1_000.0, "{}", due.len());
+        for (kind, share) in [0.4, 0.2, 0.3, 0.1].into_iter().enumerate() {
+            let count = due.iter().filter(|d| d.kind == kind).count() as f64;
+            assert!((count / due.len() as f64 - share).abs() < 0.01, "type {kind}: {count}");
+        }
+        // Poisson gaps: their standard deviation equals their mean.
+        let gaps: Vec<f64> = due.windows(2).map(|w| (w[1].at - w[0].at).as_secs_f64()).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.03);
+    }
+
+    #[test]
+    fn phases_follow_each_other_and_a_rate_of_zero_is_a_pause() {
+        let mut spec = spec(1);
+        let second = Duration::from_secs(1);
+        spec.phases = vec![
+            Phase { duration: second, rate: 1_000.0 },
+            Phase { duration: second, rate: 0.0 },
+            Phase { duration: second, rate: 3_000.0 },
+        ];
+        let due = arrivals(&spec);
+        let during = |from: u64, to: u64| {
+            due.iter().filter(|d| d.at >= Duration::from_secs(from) && d.at < Duration::from_secs(to)).count()
+        };
+        assert!((850..1_150).contains(&during(0, 1)));
+        assert_eq!(during(1, 2), 0);
+        assert!((2_750..3_250).contains(&during(2, 3)));
+    }
+}

@@ -1,0 +1,249 @@
+//! What to send.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::mix::QueryType;
+
+/// A whole load. Durations in its JSON form are in ms.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadSpec {
+    /// Where to connect.
+    pub target: SocketAddr,
+    /// HTTP version.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// `Host` or `:authority`.
+    #[serde(default = "default_authority")]
+    pub authority: String,
+    /// What to send, in which proportions.
+    pub types: Vec<RequestType>,
+    /// Arrival rates one after another.
+    pub phases: Vec<Phase>,
+    /// Seed of the arrival times and of the sequence of types: equal seeds give equal schedules.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// Arrivals before this are sent and appear in the series, but not in the totals.
+    #[serde(default, with = "millis")]
+    pub warmup: Duration,
+    /// Width of a point of the series.
+    #[serde(default = "default_bin", with = "millis")]
+    pub bin: Duration,
+    /// Requests that may await an answer; an arrival beyond that is not sent and counted as such.
+    #[serde(default = "default_max_outstanding")]
+    pub max_outstanding: usize,
+    /// Connections opened before the first request. HTTP/1.1 opens more as needed; HTTP/2 shares these.
+    #[serde(default = "default_connections")]
+    pub connections: usize,
+    /// How long answers are awaited after the last arrival.
+    #[serde(default = "default_drain", with = "millis")]
+    pub drain: Duration,
+    /// Numbers requests in order of arrival with an `x-seq` header.
+    #[serde(default)]
+    pub sequence: bool,
+}
+
+/// HTTP version to send with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// HTTP/1.1, one request at a time on a connection.
+    #[default]
+    Http1,
+    /// HTTP/2 without TLS, with prior knowledge.
+    Http2,
+}
+
+/// One kind of request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestType {
+    /// Name in the report.
+    pub name: String,
+    /// Share of arrivals, relative to the others'.
+    pub share: f64,
+    /// HTTP method.
+    #[serde(default = "default_method")]
+    pub method: String,
+    /// Path, with query if any.
+    pub path: String,
+    /// Additional headers.
+    #[serde(default)]
+    pub headers: Vec<(String, String)>,
+    /// Request body; empty for none.
+    #[serde(default)]
+    pub body: String,
+    /// Objective for the median, reported beside the measured one.
+    #[serde(default, with = "optional_millis")]
+    pub p50: Option<Duration>,
+    /// Objective for the 90th percentile; answers within it are goodput.
+    #[serde(default, with = "optional_millis")]
+    pub p90: Option<Duration>,
+    /// The client hangs up (HTTP/2: resets the stream) if there is no answer after this time.
+    #[serde(default, with = "optional_millis")]
+    pub abort_after: Option<Duration>,
+}
+
+/// A stretch of time with a constant arrival rate.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// Its length.
+    #[serde(with = "millis")]
+    pub duration: Duration,
+    /// Mean arrivals per second over all types; 0 is a pause.
+    pub rate: f64,
+}
+
+impl LoadSpec {
+    /// `types` at one `rate` (req/s) for `duration`, with the defaults for everything else.
+    pub fn new(target: SocketAddr, types: Vec<RequestType>, rate: f64, duration: Duration) -> Self {
+        Self {
+            target,
+            protocol: Protocol::default(),
+            authority: default_authority(),
+            types,
+            phases: vec![Phase { duration, rate }],
+            seed: default_seed(),
+            warmup: Duration::ZERO,
+            bin: default_bin(),
+            max_outstanding: default_max_outstanding(),
+            connections: default_connections(),
+            drain: default_drain(),
+            sequence: false,
+        }
+    }
+
+    /// A mix of query types at one `rate` (req/s) for `duration`.
+    pub fn for_mix(target: SocketAddr, mix: &[QueryType], rate: f64, duration: Duration) -> Self {
+        Self::new(target, mix.iter().map(RequestType::from).collect(), rate, duration)
+    }
+
+    /// Time from the first to the last possible arrival.
+    pub fn duration(&self) -> Duration {
+        self.phases.iter().map(|p| p.duration).sum()
+    }
+
+    /// # Errors
+    /// Names the first field that makes no sense.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.types.is_empty() || self.phases.is_empty() {
+            bail!("types and phases: give at least one of each");
+        }
+        if let Some(t) = self.types.iter().find(|t| !(t.share.is_finite() && t.share >= 0.0)) {
+            bail!("types[{}].share: {}; give a number of at least 0", t.name, t.share);
+        }
+        if self.types.iter().map(|t| t.share).sum::<f64>() <= 0.0 {
+            bail!("types: all shares are 0; give at least one above 0");
+        }
+        if let Some(p) = self.phases.iter().find(|p| !(p.rate.is_finite() && p.rate >= 0.0)) {
+            bail!("phases.rate: {}; give a number of at least 0", p.rate);
+        }
+        if self.bin.is_zero() || self.connections == 0 || self.max_outstanding == 0 {
+            bail!("bin, connections, max_outstanding: 0; each must be above 0");
+        }
+        Ok(())
+    }
+}
+
+impl RequestType {
+    /// A `GET` of `path`, with share 1 and no objectives.
+    pub fn get(name: &str, path: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            share: 1.0,
+            method: default_method(),
+            path: path.to_owned(),
+            headers: Vec::new(),
+            body: String::new(),
+            p50: None,
+            p90: None,
+            abort_after: None,
+        }
+    }
+
+    /// The same with another header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+impl From<&QueryType> for RequestType {
+    fn from(query: &QueryType) -> Self {
+        Self {
+            share: query.share,
+            p50: Some(query.p50),
+            p90: Some(query.p90),
+            ..Self::get(query.name, query.path)
+        }
+    }
+}
+
+fn default_authority() -> String {
+    "headgate.test".to_owned()
+}
+
+fn default_method() -> String {
+    "GET".to_owned()
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+fn default_bin() -> Duration {
+    Duration::from_millis(500)
+}
+
+fn default_max_outstanding() -> usize {
+    10_000
+}
+
+fn default_connections() -> usize {
+    64
+}
+
+fn default_drain() -> Duration {
+    Duration::from_secs(10)
+}
+
+/// Durations as ms in JSON.
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(value.as_secs_f64() * 1_000.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let ms = f64::deserialize(deserializer)?;
+        Duration::try_from_secs_f64(ms / 1_000.0).map_err(|e| D::Error::custom(format!("{ms} ms: {e}")))
+    }
+}
+
+/// Optional durations as ms in JSON.
+mod optional_millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.map(|d| d.as_secs_f64() * 1_000.0).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        let to_duration = |ms: f64| {
+            Duration::try_from_secs_f64(ms / 1_000.0).map_err(|e| D::Error::custom(format!("{ms} ms: {e}")))
+        };
+        Option::<f64>::deserialize(deserializer)?.map(to_duration).transpose()
+    }
+}

@@ -1,0 +1,75 @@
+//! AdmissionPolicies as values, for tests to build and change. JSON is YAML, so they are written as JSON.
+
+use serde_json::{Value, json};
+
+use crate::mix::QueryType;
+
+/// Name and namespace of the policies made here.
+pub const NAME: &str = "default/search";
+
+/// A policy `default/search` for `Service/default/search` with P = `parallelism` and basic Bouncer. The last of `types`
+/// is named `default`.
+pub fn policy(parallelism: usize, types: &[Value]) -> Value {
+    json!({
+        "apiVersion": "headgate.dev/v1alpha1",
+        "kind": "AdmissionPolicy",
+        "metadata": {"name": "search", "namespace": "default"},
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "search"}],
+            "parallelism": {"total": parallelism},
+            "types": types,
+        },
+    })
+}
+
+/// A policy for a mix: every query type by its path prefix, and a `default` with the objectives of the last.
+pub fn for_mix(parallelism: usize, mix: &[QueryType]) -> Value {
+    let slo = |q: &QueryType| json!({"p50": duration(q.p50), "p90": duration(q.p90)});
+    let mut types: Vec<Value> = mix
+        .iter()
+        .map(|q| {
+            json!({
+                "name": q.name,
+                "matches": [{"path": {"type": "PathPrefix", "value": q.path}}],
+                "slo": slo(q),
+            })
+        })
+        .collect();
+    types.extend(mix.last().map(|q| json!({"name": "default", "slo": slo(q)})));
+    policy(parallelism, &types)
+}
+
+/// A policy that refuses nothing before its queue is full: every request is of type `default` under MaxQueueLength.
+pub fn queue_only(parallelism: usize, max_length: usize) -> Value {
+    let mut policy = policy(parallelism, &[json!({"name": "default", "slo": {"p50": "10s", "p90": "20s"}})]);
+    policy["spec"]["strategy"] = json!({"type": "MaxQueueLength"});
+    policy["spec"]["queue"] = json!({"maxLength": max_length, "timeout": "60s"});
+    policy
+}
+
+/// Adds acceptance-allowance to a policy.
+#[must_use]
+pub fn with_allowance(mut policy: Value, allowance: f64) -> Value {
+    policy["spec"]["strategy"]["type"] = json!("Bouncer");
+    policy["spec"]["strategy"]["starvationAvoidance"] = json!({
+        "type": "AcceptanceAllowance",
+        "acceptanceAllowance": {"allowance": allowance},
+    });
+    policy
+}
+
+/// Adds helping-the-underserved to a policy.
+#[must_use]
+pub fn with_helping(mut policy: Value, alpha: f64) -> Value {
+    policy["spec"]["strategy"]["type"] = json!("Bouncer");
+    policy["spec"]["strategy"]["starvationAvoidance"] = json!({
+        "type": "HelpingTheUnderserved",
+        "helpingTheUnderserved": {"alpha": alpha},
+    });
+    policy
+}
+
+/// A duration as GEP-2257 writes it, to the millisecond.
+pub fn duration(duration: std::time::Duration) -> String {
+    format!("{}ms", duration.as_millis())
+}

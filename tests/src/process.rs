@@ -1,0 +1,202 @@
+//! Child processes whose output is kept and who never outlive their owner.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::wait;
+
+/// Lines of output shown when a process fails.
+const TAIL_LINES: usize = 40;
+
+/// How long a process may take to end after SIGTERM.
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A child process. Its output goes to a file; dropping it kills it.
+#[derive(Debug)]
+pub struct Child {
+    name: String,
+    child: std::process::Child,
+    log: PathBuf,
+    _dir: TempDir,
+}
+
+impl Child {
+    /// Starts `command`; `name` is for messages.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn spawn(name: &str, command: &mut Command) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("headgate-").tempdir()?;
+        let log = dir.path().join("output.log");
+        let output = File::create(&log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot start {name} ({})", command.get_program().to_string_lossy()))?;
+        Ok(Self { name: name.to_owned(), child, log, _dir: dir })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All it has written so far.
+    pub fn output(&self) -> String {
+        let mut bytes = Vec::new();
+        if let Ok(mut file) = File::open(&self.log) {
+            let _ = file.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The file that its output goes to.
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// The last lines it has written, for messages.
+    pub fn tail(&self) -> String {
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
+        let mut text = format!("--- last lines of {} ---\n", self.name);
+        for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+            let _ = writeln!(text, "{line}");
+        }
+        text
+    }
+
+    /// Waits for a line that contains `mark`.
+    ///
+    /// # Errors
+    /// If the process ends, or the deadline passes, first; with its last lines.
+    pub fn wait_for_line(&mut self, mark: &str) -> Result<String> {
+        let found = wait::until(&format!("{:?} from {}", mark, self.name), || {
+            let ended = !self.is_running();
+            // A line may still be in the middle of being written: only whole ones count.
+            let output = self.output();
+            let line = output.split_inclusive('\n').find(|line| line.contains(mark) && line.ends_with('\n'));
+            match line {
+                Some(line) => Ok(Some(line.trim_end().to_owned())),
+                None if ended => Ok(None),
+                None => Err("no such line".to_owned()),
+            }
+        });
+        match found {
+            Ok(Some(line)) => Ok(line),
+            Ok(None) => bail!("{} ended before it said {mark:?}\n{}", self.name, self.tail()),
+            Err(error) => Err(anyhow!("{error}\n{}", self.tail())),
+        }
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end (SIGTERM), waits, and kills it if it doesn't.
+    ///
+    /// # Errors
+    /// If it can't be waited for.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate();
+        if self.wait_for_end(STOP_DEADLINE).is_err() {
+            self.child.kill()?;
+        }
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Asks it to end (SIGTERM) and returns at once.
+    pub fn terminate(&self) {
+        if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Ends it without notice (SIGKILL).
+    ///
+    /// # Errors
+    /// If it can't be killed or waited for.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Errors
+    /// If it doesn't within `deadline`; with its last lines.
+    pub fn wait_for_end(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        let ended = wait::until_within(deadline, &format!("the end of {}", self.name), || {
+            self.child.try_wait().map_err(|e| e.to_string())?.ok_or_else(|| "running".to_owned())
+        });
+        ended.map_err(|error| anyhow!("{error}\n{}", self.tail()))
+    }
+
+    /// CPU time of all its threads since its start.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        cpu_time(&format!("/proc/{}/stat", self.pid()))
+    }
+
+    /// CPU time since its start of every thread, by thread name; equal names are several entries.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn thread_cpu_times(&self) -> Result<Vec<(String, Duration)>> {
+        let mut times = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let task = entry?.path();
+            // A thread may end between the two reads.
+            let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
+            let Ok(time) = cpu_time(&task.join("stat").to_string_lossy()) else { continue };
+            times.push((name.trim().to_owned(), time));
+        }
+        Ok(times)
+    }
+
+    /// Resident memory, bytes.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok());
+        kib.map(|n| n * 1_024).ok_or_else(|| anyhow!("no VmRSS of process {}", self.pid()))
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// User and system time in a `stat` file of `/proc`, which counts in ticks of 10 ms.
+fn cpu_time(path: &str) -> Result<Duration> {
+    let stat = fs::read_to_string(path)?;
+    // The second field is the name in parentheses, which may itself hold spaces; utime and stime are fields 14 and 15.
+    let after_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|f| f.parse::<u64>().ok());
+    match (ticks(11), ticks(12)) {
+        (Some(user), Some(system)) => Ok(Duration::from_millis((user + system) * 10)),
+        _ => bail!("cannot read {path}"),
+    }
+}

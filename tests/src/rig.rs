@@ -1,0 +1,371 @@
+//! A whole running system: backend, operator and Envoy, from one policy.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::backend::{Backend, BackendConfig, Fault, FaultKind};
+use crate::bootstrap::Bootstrap;
+use crate::envoy::EnvoyProcess;
+use crate::headgate::{self, Headgate, RunOptions};
+use crate::http::{self, Answer, Pending};
+use crate::policy;
+use crate::wait::{self, MachineLock};
+
+/// Name of the target that the policies of [`crate::policy`] are for.
+const TARGET: &str = "Service/default/search";
+
+/// A change to the bootstrap before Envoy starts.
+type Change = Box<dyn FnOnce(&mut Bootstrap) -> Result<()>>;
+
+/// How to build a [`Rig`].
+pub struct RigBuilder {
+    backend: BackendConfig,
+    policy: Option<Value>,
+    concurrency: u32,
+    module: PathBuf,
+    operator_late: bool,
+    bootstrap_arguments: Vec<String>,
+    changes: Vec<Change>,
+}
+
+impl RigBuilder {
+    /// Worker threads of Envoy; 2 by default.
+    #[must_use]
+    pub fn concurrency(mut self, threads: u32) -> Self {
+        self.concurrency = threads;
+        self
+    }
+
+    /// Another module than the built one.
+    #[must_use]
+    pub fn module(mut self, path: PathBuf) -> Self {
+        self.module = path;
+        self
+    }
+
+    /// No policy at first.
+    #[must_use]
+    pub fn without_policy(mut self) -> Self {
+        self.policy = None;
+        self
+    }
+
+    /// Starts Envoy while the operator is down; [`Rig::restart_headgate`] starts that.
+    #[must_use]
+    pub fn operator_late(mut self) -> Self {
+        self.operator_late = true;
+        self
+    }
+
+    /// Another argument for `headgate bootstrap`.
+    #[must_use]
+    pub fn bootstrap_argument(mut self, argument: &str) -> Self {
+        self.bootstrap_arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Changes the bootstrap before Envoy starts.
+    #[must_use]
+    pub fn change(mut self, change: impl FnOnce(&mut Bootstrap) -> Result<()> + 'static) -> Self {
+        self.changes.push(Box::new(change));
+        self
+    }
+
+    /// Starts everything; returns once Envoy runs the policy.
+    ///
+    /// # Errors
+    /// If a part doesn't start; with its last lines of output.
+    pub fn start(self) -> Result<Rig> {
+        let lock = wait::lock_machine()?;
+        let dir = tempfile::Builder::new().prefix("headgate-policies-").tempdir()?;
+        if let Some(policy) = &self.policy {
+            write_policy(dir.path(), policy)?;
+        }
+        let backend = Backend::start(&self.backend)?;
+        let mut options = RunOptions::new(dir.path());
+        options.module = self.module;
+        let headgate = Headgate::start(&options)?;
+        let xds = headgate.xds();
+        // From now on the operator keeps this port when it restarts: proxies know no other.
+        options.xds = xds;
+        let headgate = if self.operator_late {
+            headgate.stop()?;
+            None
+        } else {
+            Some(headgate)
+        };
+        let arguments: Vec<&str> = self.bootstrap_arguments.iter().map(String::as_str).collect();
+        let mut bootstrap = headgate::bootstrap(backend.addr(), xds, &arguments)?;
+        for change in self.changes {
+            change(&mut bootstrap)?;
+        }
+        let listener = bootstrap.listener_name()?;
+        let envoy = EnvoyProcess::start(&bootstrap, self.concurrency)?;
+        let addr = envoy.listener(&listener)?;
+        let rig = Rig {
+            envoy,
+            headgate,
+            backend,
+            backend_config: self.backend,
+            addr,
+            options,
+            policies: dir,
+            _lock: lock,
+        };
+        if self.policy.is_some() && !self.operator_late {
+            rig.wait_for_policy()?;
+        }
+        Ok(rig)
+    }
+}
+
+/// A running system. Dropping it ends all of it, Envoy first.
+#[derive(Debug)]
+pub struct Rig {
+    /// The proxy.
+    pub envoy: EnvoyProcess,
+    /// The operator; `None` while a test keeps it down.
+    pub headgate: Option<Headgate>,
+    /// What the proxy protects.
+    pub backend: Backend,
+    backend_config: BackendConfig,
+    addr: SocketAddr,
+    options: RunOptions,
+    policies: TempDir,
+    _lock: MachineLock,
+}
+
+impl Rig {
+    /// A system with `policy` (see [`crate::policy`]) in front of `backend`.
+    pub fn builder(backend: BackendConfig, policy: Value) -> RigBuilder {
+        RigBuilder {
+            backend,
+            policy: Some(policy),
+            concurrency: 2,
+            module: headgate::module_path(),
+            operator_late: false,
+            bootstrap_arguments: vec![format!("--target={TARGET}")],
+            changes: Vec::new(),
+        }
+    }
+
+    /// Address of Envoy's listener.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Sends a `GET` through Envoy and reads the answer.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        http::get(self.addr, path)
+    }
+
+    /// Sends `count` requests through Envoy and doesn't read the answers.
+    ///
+    /// # Errors
+    /// If one can't be sent.
+    pub fn send(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
+        (0..count).map(|_| http::send(self.addr, "GET", path, &[], None)).collect()
+    }
+
+    /// Sends `count` requests that the backend doesn't answer until [`Backend::release`], and waits until all are in it.
+    ///
+    /// # Errors
+    /// If they don't get there.
+    pub fn occupy(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
+        let expected = self.backend.stats().busy + count;
+        self.backend.inject(Fault::new(FaultKind::Hang, path, count as u64));
+        let pending = self.send(path, count)?;
+        wait::until(&format!("{expected} requests in service"), || match self.backend.stats().busy {
+            busy if busy == expected => Ok(()),
+            busy => Err(format!("{busy}; {:?}", self.policy_stats().unwrap_or_default())),
+        })?;
+        Ok(pending)
+    }
+
+    /// Sends `count` requests and waits until all of them are queued.
+    ///
+    /// # Errors
+    /// If they aren't.
+    pub fn enqueue(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
+        let expected = self.policy_stat("queue_length")? + count as u64;
+        let pending = self.send(path, count)?;
+        self.wait_for_stat("queue_length", expected)?;
+        Ok(pending)
+    }
+
+    /// The folder of policies.
+    pub fn policies(&self) -> &Path {
+        self.policies.path()
+    }
+
+    /// Replaces the policy, without waiting for an effect.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn write_policy(&self, policy: &Value) -> Result<()> {
+        write_policy(self.policies(), policy)
+    }
+
+    /// Replaces the policy and waits until Envoy runs it.
+    ///
+    /// # Errors
+    /// If Envoy doesn't in time.
+    pub fn edit_policy(&self, policy: &Value) -> Result<()> {
+        let before = self.revision()?;
+        self.write_policy(policy)?;
+        wait::until("another revision", || match self.revision() {
+            Ok(now) if now != before => Ok(()),
+            Ok(_) => Err(format!("still {before}")),
+            Err(error) => Err(error.to_string()),
+        })?;
+        self.wait_for_policy()
+    }
+
+    /// Whether the operator accepts the policy, and its message.
+    ///
+    /// # Errors
+    /// If the operator is down or knows no policy.
+    pub fn accepted(&self) -> Result<(bool, String)> {
+        let status = self.status()?;
+        let accepted = &status["policies"][0]["accepted"];
+        let holds = accepted["status"].as_bool().with_context(|| format!("no policy in {status:#}"))?;
+        Ok((holds, accepted["message"].as_str().unwrap_or_default().to_owned()))
+    }
+
+    /// Deletes the policy, without waiting for an effect.
+    ///
+    /// # Errors
+    /// If it can't be deleted.
+    pub fn delete_policy(&self) -> Result<()> {
+        std::fs::remove_file(self.policies().join(FILE)).context("cannot delete the policy")
+    }
+
+    /// Waits until every connected proxy runs what it should.
+    ///
+    /// # Errors
+    /// If it doesn't in time; with the operator's status.
+    pub fn wait_for_policy(&self) -> Result<()> {
+        wait::until("Envoy to run the policy", || {
+            let status = self.status().map_err(|e| e.to_string())?;
+            let proxies = status["proxies"].as_array().cloned().unwrap_or_default();
+            let mut connected = proxies.iter().filter(|p| p["state"] != "Disconnected").peekable();
+            let in_sync = connected.peek().is_some() && connected.all(|p| p["state"] == "Running");
+            if in_sync { Ok(()) } else { Err(format!("{status:#}")) }
+        })
+    }
+
+    /// The operator's status.
+    ///
+    /// # Errors
+    /// If it is down.
+    pub fn status(&self) -> Result<Value> {
+        self.headgate.as_ref().context("the operator is down")?.status()
+    }
+
+    /// Revision of the policy that is enforced.
+    ///
+    /// # Errors
+    /// If the operator is down.
+    pub fn revision(&self) -> Result<String> {
+        let status = self.status()?;
+        let policies = status["policies"].as_array().cloned().unwrap_or_default();
+        Ok(policies.iter().filter_map(|p| p["revision"].as_str()).collect::<Vec<_>>().join(","))
+    }
+
+    /// Starts the operator again, on the same port and folder.
+    ///
+    /// # Errors
+    /// If it doesn't start.
+    pub fn restart_headgate(&mut self) -> Result<()> {
+        if let Some(old) = self.headgate.take() {
+            old.stop()?;
+        }
+        self.headgate = Some(Headgate::start(&self.options)?);
+        Ok(())
+    }
+
+    /// Starts the backend again, on the same ports.
+    ///
+    /// # Errors
+    /// If it doesn't start.
+    pub fn restart_backend(&mut self) -> Result<()> {
+        self.backend_config.listen = self.backend.addr();
+        self.backend_config.control = self.backend.control_addr();
+        self.backend.halt();
+        self.backend = Backend::start(&self.backend_config)?;
+        Ok(())
+    }
+
+    /// A gauge or counter of the policy `default/search`, such as `slots_in_use`.
+    ///
+    /// # Errors
+    /// If Envoy doesn't answer.
+    pub fn policy_stat(&self, name: &str) -> Result<u64> {
+        self.envoy.stat(&format!("wasmcustom.headgate.policy.{}.{name}", policy::NAME))
+    }
+
+    /// A gauge or counter of one type of that policy, such as `rq_total`.
+    ///
+    /// # Errors
+    /// If Envoy doesn't answer.
+    pub fn type_stat(&self, kind: &str, name: &str) -> Result<u64> {
+        self.policy_stat(&format!("type.{kind}.{name}"))
+    }
+
+    /// All counters and gauges of that policy.
+    ///
+    /// # Errors
+    /// If Envoy doesn't answer.
+    pub fn policy_stats(&self) -> Result<BTreeMap<String, u64>> {
+        self.envoy.stats_under(&format!("wasmcustom.headgate.policy.{}.", policy::NAME))
+    }
+
+    /// Waits until a gauge or counter of the policy is `value`.
+    ///
+    /// # Errors
+    /// If it isn't in time; with all of the policy's stats.
+    pub fn wait_for_stat(&self, name: &str, value: u64) -> Result<()> {
+        wait::until(&format!("{name} = {value}"), || match self.policy_stat(name) {
+            Ok(now) if now == value => Ok(()),
+            Ok(now) => Err(format!("{name} = {now}; {:?}", self.policy_stats().unwrap_or_default())),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    /// Waits until nothing is left: no slot in use, nobody queued, no work accounted, nothing in the backend.
+    ///
+    /// # Errors
+    /// If something stays: a leak.
+    pub fn wait_until_idle(&self) -> Result<()> {
+        for gauge in ["slots_in_use", "queue_length", "queued_work_us"] {
+            self.wait_for_stat(gauge, 0)?;
+        }
+        wait::until("an empty backend", || match self.backend.stats().in_flight {
+            0 => Ok(()),
+            n => Err(format!("{n} in flight")),
+        })
+    }
+}
+
+/// File that holds the policy.
+const FILE: &str = "policy.yaml";
+
+/// Written beside and renamed, as editors and ConfigMaps do: a reader never sees half of it.
+fn write_policy(dir: &Path, policy: &Value) -> Result<()> {
+    let text = match policy {
+        // Text that is no policy, to be refused.
+        Value::String(text) => text.clone(),
+        policy => serde_json::to_string_pretty(policy)?,
+    };
+    let temporary = dir.join(".policy.tmp");
+    std::fs::write(&temporary, text)?;
+    std::fs::rename(&temporary, dir.join(FILE)).context("cannot write the policy")
+}

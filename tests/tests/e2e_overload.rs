@@ -1,0 +1,90 @@
+//! The main job: at 1.2 to 2 times its capacity a backend never sees more than P requests, and only types that would
+//! miss their objectives are refused.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use headgate_tests::backend::BackendConfig;
+use headgate_tests::load::{self, LoadReport, LoadSpec, Phase};
+use headgate_tests::rig::Rig;
+use headgate_tests::{mix, policy};
+use serde_json::Value;
+
+const P: usize = 20;
+const SCALE: f64 = 4.0;
+const WARMUP: Duration = Duration::from_secs(3);
+
+/// Runs the paper's mix at each of `loads` times the capacity for `seconds`, after a warm-up at the first.
+fn overload(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<LoadReport> {
+    let mix = mix::bouncer(SCALE);
+    let capacity = mix::capacity_rps(&mix, P);
+    let rig = Rig::builder(BackendConfig::for_mix(P, &mix), policy).concurrency(threads).start()?;
+    let mut spec = LoadSpec::for_mix(rig.addr(), &mix, 0.0, Duration::ZERO);
+    let phase = |load: &f64| Phase { duration: Duration::from_secs(seconds), rate: load * capacity };
+    spec.phases = loads.iter().map(phase).collect();
+    spec.phases.insert(0, Phase { duration: WARMUP, rate: loads[0] * capacity });
+    spec.warmup = WARMUP;
+    let load = load::start(spec)?;
+    let report = load.wait()?;
+    let backend = rig.backend.stats();
+    println!(
+        "{threads} threads: utilization {:.3}, at most {} in flight, lateness p99 {:.2} ms",
+        backend.utilization, backend.max_in_flight, report.lateness_ms.p99
+    );
+    for kind in &report.types {
+        let (q, acceptance) = (&kind.latency_ms, kind.acceptance());
+        println!("  {:11} accepted {acceptance:.3} p50 {:5.1} ms p90 {:5.1} ms {:?}", kind.name, q.p50, q.p90, kind.refused_by);
+    }
+
+    assert_eq!(backend.max_busy, P, "the backend was never fully used: no overload");
+    assert_eq!(backend.max_in_flight, P, "more were in the backend than it has workers");
+    let total = &report.total;
+    assert_eq!((total.transport_errors, total.not_sent, total.unanswered), (0, 0, 0));
+    assert_eq!(total.ok + total.refused, total.offered, "{:?}", total.status);
+    rig.wait_until_idle()?;
+    // What Envoy counted is what the clients met, warm-up included.
+    let everything = total.series.iter();
+    let (ok, refused) = everything.fold((0, 0), |(ok, refused), bin| (ok + bin.ok, refused + bin.refused));
+    let count = |name: &str| -> Result<u64> {
+        report.types.iter().map(|t| rig.type_stat(&t.name, name)).sum()
+    };
+    assert_eq!(count("rq_completed")?, ok);
+    assert_eq!(count("rq_rejected_enforced")?, refused);
+    Ok(report)
+}
+
+#[test]
+fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
+    for threads in [1, 2, 4] {
+        let report = overload(policy::for_mix(P, &mix::bouncer(SCALE)), threads, &[1.2, 1.5, 2.0], 3)?;
+        for name in ["fast", "mediumfast"] {
+            let kind = report.of(name).context(name)?;
+            assert_eq!(kind.refused, 0, "{threads} threads: {name} {:?}", kind.refused_by);
+        }
+        let slow = report.of("slow").context("slow")?;
+        assert!(slow.refused > slow.offered / 2, "the costliest type is refused first: {slow:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn no_type_is_accepted_below_its_allowance() -> Result<()> {
+    let allowance = 0.1;
+    let policy = policy::with_allowance(policy::for_mix(P, &mix::bouncer(SCALE)), allowance);
+    let report = overload(policy, 2, &[1.5], 6)?;
+    for kind in &report.types {
+        // Some 450 slow requests: the share that is accepted of them scatters by about 0.014.
+        assert!(kind.acceptance() > allowance - 0.03, "{}: {}", kind.name, kind.acceptance());
+    }
+    Ok(())
+}
+
+#[test]
+fn the_underserved_are_helped() -> Result<()> {
+    let mix = mix::bouncer(SCALE);
+    let plain = overload(policy::for_mix(P, &mix), 2, &[1.5], 5)?;
+    let helped = overload(policy::with_helping(policy::for_mix(P, &mix), 1.0), 2, &[1.5], 5)?;
+    let slow = |report: &LoadReport| report.of("slow").map_or(0.0, |t| t.acceptance());
+    assert!(slow(&helped) > slow(&plain), "{} with help, {} without", slow(&helped), slow(&plain));
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Every way in which a proxy can get its configuration, and what is seen of one that refuses it.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::rig::Rig;
+use headgate_tests::wait::until;
+use headgate_tests::{headgate, policy};
+
+fn backend() -> BackendConfig {
+    BackendConfig::new(100, vec![ServiceType::constant("/", Duration::from_millis(1))])
+}
+
+/// As many requests as there are slots are in the backend, and one more waits.
+fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
+    rig.wait_for_stat("slots", slots as u64)?;
+    let held = rig.occupy("/", slots)?;
+    let waiting = rig.enqueue("/", 1)?;
+    rig.backend.release();
+    for request in held.into_iter().chain(waiting) {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn policies_arrive_over_every_transport_and_variant() -> Result<()> {
+    for (arguments, transport, variant) in [
+        (&[][..], "ECDS", "SotW"),
+        (&["--delta"][..], "ECDS", "delta"),
+        (&["--ads"][..], "ADS", "SotW"),
+        (&["--ads", "--delta"][..], "ADS", "delta"),
+    ] {
+        let mut builder = Rig::builder(backend(), policy::queue_only(2, 10));
+        for argument in arguments {
+            builder = builder.bootstrap_argument(argument);
+        }
+        let mut rig = builder.start()?;
+        let status = rig.status()?;
+        let proxy = &status["proxies"][0];
+        assert_eq!((proxy["transport"].as_str(), proxy["variant"].as_str()), (Some(transport), Some(variant)));
+        assert_eq!(proxy["target"], "Service/default/search");
+        assert_eq!(status["policies"][0]["programmed"]["reason"], "Programmed", "{status:#}");
+        rig.get("/")?;
+        assert_enforced(&rig, 2)?;
+
+        rig.edit_policy(&policy::queue_only(3, 10))?;
+        assert_enforced(&rig, 3)?;
+
+        rig.restart_headgate()?;
+        rig.wait_for_policy()?;
+        rig.edit_policy(&policy::queue_only(4, 10))?;
+        assert_enforced(&rig, 4)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configuration() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let module = folder.path().join("headgate.wasm");
+    std::fs::copy(headgate::module_path(), &module)?;
+    let rig = Rig::builder(backend(), policy::queue_only(2, 10)).module(module.clone()).start()?;
+    rig.get("/")?;
+    assert_enforced(&rig, 2)?;
+
+    // A module that is well formed but is no filter: only Envoy can tell.
+    let next = module.with_extension("next");
+    std::fs::write(&next, b"\0asm\x01\0\0\0")?;
+    std::fs::rename(&next, &module)?;
+    until("the refusal to be shown", || {
+        let status = rig.status().map_err(|e| e.to_string())?;
+        let message = status["proxies"][0]["nack"]["message"].as_str().unwrap_or_default();
+        let programmed = &status["policies"][0]["programmed"];
+        let shown = status["proxies"][0]["state"] == "Rejected" && programmed["reason"] == "EnvoyRejected";
+        if shown && !message.is_empty() { Ok(()) } else { Err(format!("{status:#}")) }
+    })?;
+    assert_enforced(&rig, 2)?;
+
+    std::fs::copy(headgate::module_path(), &next)?;
+    std::fs::rename(&next, &module)?;
+    rig.wait_for_policy()?;
+    rig.edit_policy(&policy::queue_only(3, 10))?;
+    assert_enforced(&rig, 3)
+}
