@@ -305,8 +305,8 @@ grpc_services:
     )
 }
 
-/// Turns policy, type and reason into labels. Envoy takes the second group's text as the value and
-/// cuts the first out of the name.
+/// Turns policy, type, reason and objective into labels: Envoy takes the second group's text as the
+/// value and cuts the first out of the name. Buckets, in µs, are finer than Envoy's where objectives are.
 const STATS: &str = r#"stats_config:
   stats_tags:
   - tag_name: headgate_policy
@@ -315,6 +315,13 @@ const STATS: &str = r#"stats_config:
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.(type\.([^.]+)\.)'
   - tag_name: headgate_reason
     regex: '^wasmcustom\.headgate\..*\.reason(\.([^.]+))$'
+  - tag_name: headgate_objective
+    regex: '^wasmcustom\.headgate\..*\.objective(\.([^.]+))$'
+  histogram_bucket_settings:
+  - match: {prefix: wasmcustom.headgate.}
+    buckets: [50, 100, 250, 500, 1000, 2000, 4000, 6000, 8000, 10000, 12500, 15000, 17500, 20000, 25000,
+      30000, 40000, 50000, 75000, 100000, 150000, 200000, 300000, 500000, 750000, 1000000, 2000000, 5000000,
+      10000000]
 "#;
 
 const HTTP2: &str = "\

@@ -1,12 +1,15 @@
 //! Headgate's operator and command line as a library.
 //!
-//! `AdmissionPolicy` YAML is parsed ([`plan`] is what comes out), compiled into one filter configuration
-//! for each workload, and served to Envoy.
+//! `AdmissionPolicy` YAML ([`source`] reads it) takes the shape of [`api`], becomes policies without
+//! mistakes ([`validate`]), then one filter configuration for each workload ([`compile`]). A [`plan`] is
+//! what comes out, and [`xds`] serves it to Envoy. [`cli`] is the way in.
 
 pub mod admin;
 pub mod api;
-pub mod compile;
-pub mod validate;
 pub mod bootstrap;
+pub mod cli;
+pub mod compile;
 pub mod plan;
+pub mod source;
+pub mod validate;
 pub mod xds;

@@ -1,2 +1,7 @@
-//! headgate
-fn main() {}
+//! The `headgate` binary; everything is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    headgate::cli::main()
+}

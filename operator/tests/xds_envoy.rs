@@ -95,13 +95,19 @@ async fn ads_delta() {
 
 #[tokio::test]
 async fn traffic_flows_without_an_operator_and_its_restart_changes_nothing() {
+    for (ads, delta) in [(false, false), (false, true), (true, false), (true, true)] {
+        operator_comes_goes_and_comes_back(ads, delta).await;
+    }
+}
+
+async fn operator_comes_goes_and_comes_back(ads: bool, delta: bool) {
     const ATTEMPTS: &str = "extension_config_discovery.http_filter.headgate.update_success";
     let store = Store::new();
     let good = store.install(true);
     // Takes a port that stays free: nothing else binds it while it is in use by this test's servers.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}").parse().unwrap();
-    let source = ConfigSource::Xds { address, ads: false, delta: false };
+    let source = ConfigSource::Xds { address, ads, delta };
     let envoy = Envoy::start(&bootstrap(source, backend().await)).await;
     assert_eq!(envoy.request().await, 200, "the operator has never answered");
 
@@ -114,7 +120,7 @@ async fn traffic_flows_without_an_operator_and_its_restart_changes_nothing() {
 
     let second = World::start_with(plan(&[(SEARCH, "r1")]), good, Limits::default(), port).await;
     let report = second.until("r1 still runs", |r| r.proxies.iter().any(|p| p.state == "Running")).await;
-    assert_eq!(report.proxies[0].sent, None, "nothing was sent again");
+    assert_eq!(report.proxies[0].sent, None, "nothing was sent again (ads {ads}, delta {delta})");
     assert_eq!(envoy.stat(ATTEMPTS).await, Some(updates));
     assert_eq!(envoy.request().await, 200);
 }
@@ -140,7 +146,7 @@ async fn a_file_is_followed_too() {
     write_file(&file, "r2", &good);
     poll("the new file is taken", async || envoy.stat(UPDATES).await.filter(|n| *n == 2)).await;
     let (_, dump) = get(envoy.admin, "/config_dump?resource=ecds_filters").await.unwrap();
-    assert!(dump.contains("headgate.dev") || dump.contains("\\\"revision\\\":\\\"r2\\\""), "{dump}");
+    assert!(dump.contains(r#"\"revision\":\"r2\""#), "{dump}");
 }
 
 #[tokio::test]

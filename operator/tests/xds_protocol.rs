@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 };
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use envoy_types::pb::google::rpc::Status as RpcStatus;
-use headgate::plan::Plan;
+use headgate::plan::{Plan, PolicyState};
 use headgate::xds::{ECDS_TYPE_URL, Limits};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -211,6 +211,35 @@ async fn a_restarted_operator_sends_nothing_that_the_proxy_has() {
     after.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
     assert_eq!(revision(&one.next().await), "r2");
     assert_eq!(delta_revision(&other.next().await), "r2");
+}
+
+#[tokio::test]
+async fn an_operator_that_starts_over_a_broken_policy_leaves_proxies_alone() {
+    let mut broken = Plan::default();
+    broken.policies.push(PolicyState {
+        accepted: Err("spec.parallelism: 0".into()),
+        revision: String::new(),
+        ..plan(&[(SEARCH, "r1")]).policies.remove(0)
+    });
+    let world = World::start(broken.clone()).await;
+    let mut known = sotw(&world, DiscoveryRequest { version_info: "before".into(), ..hello(Some(SEARCH)) }).await;
+    let mut again = delta_hello(Some(SEARCH));
+    again.initial_resource_versions.insert("headgate".into(), "before".into());
+    let mut known_delta = delta(&world, again).await;
+    let mut new = sotw(&world, hello(Some(SEARCH))).await;
+    assert!(configuration(&new.next().await.resources[0]).stages.is_empty(), "it has nothing to lose");
+    let kept = |r: &headgate::xds::status::Report| {
+        r.proxies.iter().filter(|p| p.problem.as_deref().is_some_and(|p| p.contains("it keeps"))).count() == 2
+    };
+    world.until("told", kept).await;
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r1")])));
+    let first = known.next().await;
+    assert_eq!(revision(&first), "r1", "nothing was sent before");
+    assert_eq!(delta_revision(&known_delta.next().await), "r1");
+    known.send(ack(&first)).await;
+    // What it runs now came from this operator, so a deletion takes effect whatever else is broken.
+    world.plans.send_replace(Arc::new(broken));
+    assert!(configuration(&known.next().await.resources[0]).stages.is_empty());
 }
 
 #[tokio::test]

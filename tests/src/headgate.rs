@@ -35,6 +35,8 @@ pub struct RunOptions {
     pub config_dir: PathBuf,
     /// The filter's module.
     pub module: PathBuf,
+    /// Folder that proxies load the module from; `None`: the binary's default.
+    pub module_dir: Option<PathBuf>,
     /// Where xDS is served; port 0 picks a free one.
     pub xds: SocketAddr,
 }
@@ -45,6 +47,7 @@ impl RunOptions {
         Self {
             config_dir: config_dir.to_owned(),
             module: module_path(),
+            module_dir: None,
             xds: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         }
     }
@@ -63,11 +66,14 @@ impl Headgate {
             .arg(&options.config_dir)
             .arg(format!("--xds={}", options.xds))
             .arg("--admin=127.0.0.1:0")
-            .arg("--module")
+            .arg("--wasm")
             .arg(&options.module);
+        if let Some(dir) = &options.module_dir {
+            command.arg("--module-dir").arg(dir);
+        }
         let mut child = Child::spawn("headgate", &mut command)
             .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
-        let line = child.wait_for_line("xds=")?;
+        let line = child.wait_for_line("headgate: xds=")?;
         let (xds, admin) = (address(&line, "xds")?, address(&line, "admin")?);
         Ok(Self { child, xds, admin })
     }

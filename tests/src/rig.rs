@@ -82,12 +82,15 @@ impl RigBuilder {
     /// If a part doesn't start; with its last lines of output.
     pub fn start(self) -> Result<Rig> {
         let lock = wait::lock_machine()?;
-        let dir = tempfile::Builder::new().prefix("headgate-policies-").tempdir()?;
+        let dir = tempfile::Builder::new().prefix("headgate-rig-").tempdir()?;
+        let policies = dir.path().join("policies");
+        std::fs::create_dir(&policies)?;
         if let Some(policy) = &self.policy {
-            write_policy(dir.path(), policy)?;
+            write_policy(&policies, policy)?;
         }
         let backend = Backend::start(&self.backend)?;
-        let mut options = RunOptions::new(dir.path());
+        let mut options = RunOptions::new(&policies);
+        options.module_dir = Some(dir.path().join("modules"));
         options.module = self.module;
         let headgate = Headgate::start(&options)?;
         let xds = headgate.xds();
@@ -114,7 +117,7 @@ impl RigBuilder {
             backend_config: self.backend,
             addr,
             options,
-            policies: dir,
+            _dir: dir,
             _lock: lock,
         };
         if self.policy.is_some() && !self.operator_late {
@@ -136,7 +139,7 @@ pub struct Rig {
     backend_config: BackendConfig,
     addr: SocketAddr,
     options: RunOptions,
-    policies: TempDir,
+    _dir: TempDir,
     _lock: MachineLock,
 }
 
@@ -203,7 +206,7 @@ impl Rig {
 
     /// The folder of policies.
     pub fn policies(&self) -> &Path {
-        self.policies.path()
+        &self.options.config_dir
     }
 
     /// Replaces the policy, without waiting for an effect.

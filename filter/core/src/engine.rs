@@ -306,7 +306,7 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         for running in self.running.iter_mut().chain(&mut self.retired) {
-            let done = running.stage.dispatch(host, now, &mut self.events);
+            let done = running.stage.woken(host, now, &mut self.events);
             deliver(running.id, &mut self.events, actions);
             done?;
         }

@@ -14,6 +14,7 @@
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
 
 use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::time::Instant;
 use crate::workers::WorkerId;
 
 /// Amounts that a worker has booked.
@@ -73,6 +74,7 @@ fn signed(value: u64) -> i64 {
 struct WorkerGauges {
     share: Gauges,
     head: MetricId,
+    woken_at: MetricId,
 }
 
 /// One stage's shared numbers, seen from one worker.
@@ -230,6 +232,41 @@ impl Ledger {
         Ok(host.read(head)?.checked_sub(1))
     }
 
+    /// When worker `id` was woken and has not reacted since; `None` when no wake-up is under way.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn woken_at(&mut self, host: &impl Host, id: WorkerId) -> Result<Option<Instant>, HostError> {
+        let woken_at = host.read(self.worker(host, id)?.woken_at)?;
+        Ok((woken_at != 0).then(|| Instant::from_nanos(woken_at)))
+    }
+
+    /// Notes that worker `id` is being woken.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn note_wake(
+        &mut self,
+        host: &impl Host,
+        id: WorkerId,
+        now: Instant,
+    ) -> Result<(), HostError> {
+        host.record(self.worker(host, id)?.woken_at, now.as_nanos())
+    }
+
+    /// This worker reacts to its wake-up, if there was one: when it was sent.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn answer_wake(&self, host: &impl Host) -> Result<Option<Instant>, HostError> {
+        let woken_at = host.read(self.own.woken_at)?;
+        if woken_at == 0 {
+            return Ok(None);
+        }
+        host.record(self.own.woken_at, 0)?;
+        Ok(Some(Instant::from_nanos(woken_at)))
+    }
+
     /// Gives back all that worker `dead` had booked.
     ///
     /// # Errors
@@ -240,6 +277,7 @@ impl Ledger {
         let back =
             Share { slots: -share.slots, queued: -share.queued, work_us: -share.work_us };
         host.record(gauges.head, 0)?;
+        host.record(gauges.woken_at, 0)?;
         gauges.share.book(host, back)?;
         self.total.book(host, back)?;
         Ok(share)
@@ -298,6 +336,7 @@ fn define_worker(
     Ok(WorkerGauges {
         share: Gauges::define(host, &prefix)?,
         head: host.define(MetricKind::Gauge, &format!("{prefix}.head_rank"))?,
+        woken_at: host.define(MetricKind::Gauge, &format!("{prefix}.woken_at_ns"))?,
     })
 }
 

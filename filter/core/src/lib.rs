@@ -5,7 +5,7 @@
 //! neither proxy-wasm nor Kubernetes: time and random numbers are arguments, and whatever several
 //! workers share goes through [`host::Host`].
 //!
-//! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`], [`stage::Stage::dispatch`]
+//! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`], [`stage::Event::Resume`]
 //! and [`stage::Stage::finish`].
 
 pub mod classify;

@@ -20,6 +20,15 @@
 //!   worker that sees it changed reads the records again. An idle sync is one read of a few bytes.
 //! - One sync visits at most [`VISITS`] records, the next goes on: a thousand types don't stall a worker.
 //!
+//! **Where this departs from Appendix A.** A retained histogram has a trap: if it misses an objective by
+//! itself, even with an empty queue, then every request of its type is refused, nothing is measured, and
+//! the type stays shut out for good, however idle the backend (a slow phase, or an unlucky sample of a
+//! type that is close to its objective, is enough). So a histogram that condemns its own type is
+//! believed for the interval after its swap only. If too few samples came in by then, the type warms up
+//! again: the general histogram decides (if that condemns `default`'s objectives as well, the queue wait
+//! alone does) until there are enough samples. That costs a hopeless type's share of about `min_samples`
+//! requests an interval. Eq. 2 goes on using the retained mean.
+//!
 //! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types with
 //! two objectives 0.3 MB in total. Shared: two sparse histograms a type, typically 1 to 2 KB, at most
 //! 30 KB (every bucket occupied); 1,000 types 2 MB, at most 30 MB. While a sync runs, two decoded
@@ -112,7 +121,7 @@ pub enum Source {
     Own,
     /// The histogram over all types; the objectives are those of `default` (App. A).
     General,
-    /// Nothing: too little was measured so far of anything.
+    /// Nothing: too little was measured so far of anything, or what was measured condemns everything.
     None,
 }
 
@@ -121,9 +130,9 @@ pub enum Source {
 pub struct Estimate<'a> {
     /// Where it comes from.
     pub source: Source,
-    /// Mean; zero with [`Source::None`].
+    /// Mean; zero when nothing was ever measured.
     pub mean: Duration,
-    /// One for each of `objectives`; empty with [`Source::None`].
+    /// One for each of `objectives`; zeros with [`Source::None`].
     pub quantiles: &'a [Duration],
     /// What response times are to be held against: the type's own objectives with [`Source::Own`], else
     /// those of `default`.
@@ -149,29 +158,42 @@ struct Row {
     mean_residual: Duration,
     /// Generation of the readable histogram that this row shows; `None` before the first.
     generation: Option<u64>,
+    /// Some quantile misses its objective even without any queue wait.
+    condemned: bool,
+    /// It is condemned and its interval is over: not to be used until there is a new one.
+    warming: bool,
     /// As far as this worker knows, samples wait for the end of the interval.
     populating: bool,
 }
 
 impl Row {
-    fn is_ready(&self) -> bool {
-        self.generation.is_some()
+    fn new(name: String, objectives: Vec<Objective>) -> Self {
+        let quantiles = vec![Duration::ZERO; objectives.len()];
+        Self { name, objectives, quantiles, ..Self::default() }
     }
 
-    /// Takes over what is readable. Returns whether that is news.
-    fn adopt(&mut self, record: &shared::Record) -> bool {
+    fn is_ready(&self) -> bool {
+        self.generation.is_some() && !self.warming
+    }
+
+    /// Takes over what is readable in interval `epoch`. Returns whether that changes an estimate.
+    fn adopt(&mut self, record: &shared::Record, epoch: u64, interval: Duration) -> bool {
         self.populating = !record.populating.is_empty();
         let Some(mean) = record.readable.mean() else { return false };
-        if self.generation == Some(record.generation) {
-            return false;
+        let was_ready = self.is_ready();
+        let news = self.generation != Some(record.generation);
+        if news {
+            self.generation = Some(record.generation);
+            self.mean = mean;
+            self.mean_residual = record.readable.mean_residual();
+            self.condemned = false;
+            for (quantile, objective) in self.quantiles.iter_mut().zip(&self.objectives) {
+                *quantile = record.readable.quantile(objective.percentile).unwrap_or(mean);
+                self.condemned |= *quantile > objective.response_time;
+            }
         }
-        self.generation = Some(record.generation);
-        self.mean = mean;
-        self.mean_residual = record.readable.mean_residual();
-        self.quantiles.clear();
-        let quantile = |o: &Objective| record.readable.quantile(o.percentile).unwrap_or(mean);
-        self.quantiles.extend(self.objectives.iter().map(quantile));
-        true
+        self.warming = self.condemned && record.swapped_in(interval) != epoch;
+        news || was_ready != self.is_ready()
     }
 }
 
@@ -182,6 +204,8 @@ pub struct ServiceTimes {
     min_samples: u32,
     /// By type, then the general row.
     rows: Vec<Row>,
+    /// Quantiles for `default`'s objectives when nothing is known.
+    blank: Vec<Duration>,
     log: Vec<u64>,
     /// The first so many entries of the log are in the general histogram already.
     log_in_general: usize,
@@ -206,16 +230,13 @@ impl ServiceTimes {
     pub fn new(settings: Settings) -> Self {
         let default = settings.types.last().map(|d| d.objectives.clone()).unwrap_or_default();
         let types = settings.types.into_iter().map(|kind| (format!("type/{}", kind.name), kind.objectives));
-        let rows = types.chain([("general".to_owned(), default)]).map(|(name, objectives)| Row {
-            name,
-            quantiles: Vec::with_capacity(objectives.len()),
-            objectives,
-            ..Row::default()
-        });
+        let blank = vec![Duration::ZERO; default.len()];
+        let rows = types.chain([("general".to_owned(), default)]);
         Self {
             interval: settings.interval,
             min_samples: settings.min_samples,
-            rows: rows.collect(),
+            rows: rows.map(|(name, objectives)| Row::new(name, objectives)).collect(),
+            blank,
             log: Vec::with_capacity(LOG),
             log_in_general: 0,
             log_urgent: false,
@@ -251,32 +272,27 @@ impl ServiceTimes {
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
         let own = &self.rows[self.index(kind)];
         let general = self.general();
-        let (source, row) = match (own.is_ready(), general.is_ready()) {
-            (true, _) => (Source::Own, own),
-            (false, true) => (Source::General, general),
-            (false, false) => (Source::None, general),
+        let (source, row, quantiles) = match (own.is_ready(), general.is_ready()) {
+            (true, _) => (Source::Own, own, &own.quantiles),
+            (false, true) => (Source::General, general, &general.quantiles),
+            (false, false) => (Source::None, general, &self.blank),
         };
-        Estimate {
-            source,
-            mean: row.mean,
-            quantiles: &row.quantiles,
-            objectives: &row.objectives,
-        }
+        Estimate { source, mean: row.mean, quantiles, objectives: &row.objectives }
     }
 
     /// Mean processing time of `kind`, by its own histogram or the general one; `pt_mean` of Eq. 2.
-    /// `None` when neither has enough samples yet.
+    /// `None` when neither ever had enough samples.
     #[must_use]
     pub fn mean(&self, kind: TypeId) -> Option<Duration> {
-        let estimate = self.estimate(kind);
-        (estimate.source != Source::None).then_some(estimate.mean)
+        let own = &self.rows[self.index(kind)];
+        own.generation.map(|_| own.mean).or(self.mean_of_all())
     }
 
-    /// Mean processing time over all types; `None` when too little was measured yet.
+    /// Mean processing time over all types; `None` when there never were enough samples.
     #[must_use]
     pub fn mean_of_all(&self) -> Option<Duration> {
         let general = self.general();
-        general.is_ready().then_some(general.mean)
+        general.generation.map(|_| general.mean)
     }
 
     /// Mean time that a busy slot still needs for its request, over all types: E\[pt²\] / (2 E\[pt\]).
@@ -335,7 +351,7 @@ impl ServiceTimes {
         let epoch = shared::epoch(now, self.interval);
         if epoch != self.epoch {
             self.epoch = epoch;
-            self.visit_rows(|row| row.populating);
+            self.visit_rows(|row| row.populating || row.condemned);
         }
         let change = shared::load_change(host, &format!("{prefix}/change"))?;
         if self.seen != Some(change) {
@@ -442,12 +458,18 @@ impl ServiceTimes {
         row: usize,
         delta: Option<&Histogram>,
     ) -> Result<bool, HostError> {
-        let visit =
-            shared::Visit { now, interval: self.interval, min_samples: self.min_samples, delta };
+        let interval = self.interval;
         let row = &mut self.rows[row];
+        let visit = shared::Visit {
+            now,
+            interval,
+            min_samples: self.min_samples,
+            useless: row.generation.filter(|_| row.warming),
+            delta,
+        };
         let (record, rotated) = shared::update(host, &format!("{prefix}/{}", row.name), &visit)?;
         self.announce |= rotated;
-        Ok(row.adopt(&record))
+        Ok(row.adopt(&record, shared::epoch(now, interval), interval))
     }
 
     fn index(&self, kind: TypeId) -> usize {

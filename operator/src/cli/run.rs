@@ -1,6 +1,6 @@
 //! `headgate run`: serve the policies of a folder to proxies.
 
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -75,7 +75,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 fn init_logging(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let colour = io::stderr().is_terminal();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour);
     // Fails only where a test has installed a subscriber before; that one is fine too.
     let _ = match format {
         LogFormat::Text => builder.with_target(false).try_init(),
@@ -101,7 +102,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     // Proxies that come back must not find an empty plan, which would switch their policies off.
     if plan.changed().await.is_err() {
         return match watching.await {
-            Ok(Err(error)) => Err(anyhow!(error)),
+            Ok(Err(error)) => Err(error),
             Ok(Ok(())) | Err(_) => bail!("--config-dir {}: watching it ended", dir.display()),
         };
     }

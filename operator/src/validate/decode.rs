@@ -97,7 +97,7 @@ fn example(field: &str) -> &'static str {
         "parallelism" => "how many requests the backend works on at once, such as {total: 20}",
         "types" => "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]",
         "value" => "the text to compare with",
-        "type" => "which kind it is",
+        "type" => "AcceptanceAllowance or HelpingTheUnderserved",
         _ => "it has to be given",
     }
 }

@@ -18,11 +18,12 @@ use std::collections::HashMap;
 
 use headgate_core::config::FilterConfig;
 
-use crate::api::{AdmissionPolicy, DEFAULT_NAMESPACE};
+use crate::api::{AdmissionPolicy, DEFAULT_NAMESPACE, KIND};
 use crate::plan::TargetRef;
 use node::{Node, Value};
 use path::Path;
 use rules::Problems;
+use suggest::closest;
 
 pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
@@ -158,8 +159,8 @@ fn check_document(file: &str, mut document: Node) -> Document {
     found.append(&mut problems.0);
 
     // Of another kind of object all fields would be wrong; the kind says it.
-    if matches!(&kind, Some(Value::Text(kind)) if kind != crate::api::KIND) {
-        found.retain(|(path, _)| matches!(path.to_string().as_str(), "kind" | "apiVersion"));
+    if matches!(&kind, Some(Value::Text(kind)) if closest(kind, [KIND]).is_none()) {
+        found.retain(|(path, _)| *path == Path::default().field("kind"));
     }
     let name = decoded.value.as_ref().filter(|p| !p.metadata.name.is_empty());
     let mut problems: Vec<Problem> = found

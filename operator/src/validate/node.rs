@@ -149,12 +149,26 @@ impl SyntaxError {
                 (Some(key.clone()), "given twice in one mapping; keep one".to_owned())
             }
             YamlError::ExternalMessage { msg, .. } | YamlError::Message { msg, .. } => {
-                (None, format!("not valid YAML: {}", one_line(msg)))
+                (None, format!("not valid YAML: {}{}", one_line(msg), advice(msg)))
             }
-            YamlError::Eof { .. } => (None, "not valid YAML: it ends too early".to_owned()),
+            YamlError::UnknownAnchor { .. } => {
+                (None, "not valid YAML: no such anchor; define it with & or write the value".to_owned())
+            }
+            YamlError::Eof { .. } => (None, "not valid YAML: it ends too early; is the file whole?".to_owned()),
             other => (None, format!("not usable YAML: {}", one_line(&other.to_string()))),
         };
         Self { at, field, message }
+    }
+}
+
+/// What to do about what the parser says.
+fn advice(message: &str) -> &'static str {
+    if message.contains("tab") {
+        "; indent with spaces"
+    } else if message.contains("indentation") || message.contains("block mapping") {
+        "; check the indentation and the quotes"
+    } else {
+        ""
     }
 }
 

@@ -1,12 +1,18 @@
 //! "Did you mean": the name closest to what was written.
 
 /// The one of `names` closest to `written`, if a slip of the finger can explain the difference: another
-/// case, or one edit in three characters.
+/// case, a part of the name, or one edit in three characters.
 pub(crate) fn closest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = written.to_lowercase();
+    let distance_to = |name: &str| {
+        let name = name.to_lowercase();
+        // Four characters: shorter parts are in too many names.
+        let is_part = lower.chars().count() >= 4 && name.contains(&lower);
+        if is_part { 1 } else { distance(&lower, &name) }
+    };
     names
         .into_iter()
-        .map(|name| (distance(&lower, &name.to_lowercase()), name))
+        .map(|name| (distance_to(name), name))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, name)| *distance <= name.chars().count().max(3) / 3)
         .map(|(_, name)| name)
@@ -67,6 +73,7 @@ mod tests {
         assert_eq!(closest("targetRef", names), Some("targetRefs"));
         assert_eq!(closest("paralelism", names), Some("parallelism"));
         assert_eq!(closest("tpyes", names), Some("types"));
+        assert_eq!(closest("refs", names), Some("targetRefs"));
         assert_eq!(closest("replicas", names), None);
         assert_eq!(instead_of("x", names), "one of targetRefs, mode, parallelism, types");
     }

@@ -201,6 +201,10 @@ impl Dialect for Delta {
         !offer.resources.is_empty()
             && offer.resources.iter().all(|r| self.held.get(&r.name) == Some(&r.version))
     }
+
+    fn holds_any(&self) -> bool {
+        !self.held.is_empty()
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub const MAX_NAMES: usize = 64;
 pub const MAX_NAME: usize = 256;
 
 /// The resources that a stream should have now.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Offer {
     /// One for each name subscribed that is Headgate's, ordered by name.
     pub resources: Vec<Arc<Resource>>,
@@ -84,6 +84,9 @@ pub trait Dialect: Default + Send + 'static {
 
     /// Whether the proxy already has all of `offer`, by its own account.
     fn holds(&self, offer: &Offer) -> bool;
+
+    /// Whether the proxy runs anything, by its own account.
+    fn holds_any(&self) -> bool;
 }
 
 /// A stream subscribes to more than a proxy can need.

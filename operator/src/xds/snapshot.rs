@@ -10,7 +10,7 @@ use super::is_headgate_slot;
 use super::module::Module;
 use super::node::TargetClaim;
 use super::resource::Resource;
-use crate::plan::Plan;
+use crate::plan::{Plan, PolicyState};
 
 /// A moment's plan and module. Resources are built when a proxy first needs them and shared by all.
 #[derive(Debug)]
@@ -19,6 +19,9 @@ pub struct Snapshot {
     pub plan: Arc<Plan>,
     /// The module that proxies run.
     pub module: Arc<Module>,
+    /// A policy is refused and has no good version, or a source can't be read: what is enforced may be
+    /// less than what is meant.
+    pub incomplete: bool,
     /// What a proxy gets that no policy applies to.
     empty: Arc<FilterConfig>,
     built: Mutex<HashMap<Key, Built>>,
@@ -41,7 +44,9 @@ impl Snapshot {
     /// The moment at which `plan` and `module` hold.
     #[must_use]
     pub fn new(plan: Arc<Plan>, module: Arc<Module>) -> Self {
-        Self { plan, module, empty: Arc::default(), built: Mutex::default() }
+        let lost = |p: &PolicyState| p.accepted.is_err() && p.revision.is_empty();
+        let incomplete = !plan.problems.is_empty() || plan.policies.iter().any(lost);
+        Self { plan, module, incomplete, empty: Arc::default(), built: Mutex::default() }
     }
 
     /// The configuration for a proxy that makes this claim.

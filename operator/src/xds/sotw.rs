@@ -134,6 +134,10 @@ impl Dialect for Sotw {
     fn holds(&self, offer: &Offer) -> bool {
         !offer.resources.is_empty() && self.held.as_deref() == Some(&offer.version)
     }
+
+    fn holds_any(&self) -> bool {
+        self.held.is_some()
+    }
 }
 
 #[cfg(test)]

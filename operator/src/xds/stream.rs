@@ -16,6 +16,10 @@ use super::registry::{Connection, Counters, Registry, Transport};
 use super::server::Limits;
 use super::snapshot::{Assignment, Snapshot};
 
+/// Why a proxy isn't given the empty configuration.
+const KEPT: &str = "it keeps the configuration that it had before this operator started, because a policy \
+                    is refused and has no good version here; correct that policy, or delete it";
+
 /// What a stream needs of the server.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
@@ -33,6 +37,8 @@ struct Session<D> {
     /// Names that aren't ours and were logged.
     logged: BTreeSet<String>,
     nonce: u64,
+    /// What the proxy runs is something that this process has offered.
+    familiar: bool,
 }
 
 type Out<D> = mpsc::Sender<Result<<D as Dialect>::Response, Status>>;
@@ -86,6 +92,7 @@ where
         connection,
         logged: BTreeSet::new(),
         nonce: 0,
+        familiar: false,
     };
     let mut request = Some(first);
     loop {
@@ -147,9 +154,14 @@ impl<D: Dialect> Session<D> {
 
     /// Brings the record up to date, and makes the response that is due.
     fn respond(&mut self, snapshot: &Snapshot) -> Option<D::Response> {
-        let assignment = snapshot.assign(&self.identity.target);
+        let mut assignment = snapshot.assign(&self.identity.target);
         let offer = snapshot.offer(&assignment.config, self.dialect.names());
         self.log_unknown(&offer);
+        if self.keeps_its_own(&assignment, snapshot) {
+            assignment.problem = Some(KEPT.to_owned());
+            self.connection.assigned(&Offer::default(), &assignment);
+            return None;
+        }
         self.connection.assigned(&offer, &assignment);
         if self.dialect.busy() {
             return None;
@@ -157,12 +169,25 @@ impl<D: Dialect> Session<D> {
         self.send(&offer, &assignment)
     }
 
+    /// Whether the proxy is left with what it got from an operator before this one.
+    ///
+    /// Last good versions are not kept across restarts. An operator that starts over a broken policy
+    /// file would otherwise take the policy off every proxy that still enforces it.
+    fn keeps_its_own(&self, assignment: &Assignment, snapshot: &Snapshot) -> bool {
+        assignment.config.stages.is_empty()
+            && snapshot.incomplete
+            && !self.familiar
+            && self.dialect.holds_any()
+    }
+
     fn send(&mut self, offer: &Offer, assignment: &Assignment) -> Option<D::Response> {
         let now = SystemTime::now();
         if self.dialect.holds(offer) {
             self.connection.held(offer, assignment, now);
+            self.familiar = true;
         }
         let response = self.dialect.respond(offer, self.nonce + 1)?;
+        self.familiar = true;
         self.nonce += 1;
         self.connection.sent(offer, assignment, now);
         Some(response)

@@ -1,4 +1,5 @@
 //! A real Envoy with the bootstrap that `headgate bootstrap` writes, on free ports.
+#![allow(dead_code, unreachable_pub, missing_docs)]
 
 use std::fs;
 use std::net::SocketAddr;
@@ -105,10 +106,6 @@ impl Envoy {
         let line = body.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "))?;
         line.trim().parse().ok()
     }
-
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.path().join("log")).unwrap()
-    }
 }
 
 /// Waits until `probe` has an answer. For what another process does, there is no event to wait for.
@@ -152,19 +149,20 @@ pub fn module(accept: bool) -> Vec<u8> {
     fn export(name: &str, kind: u8, index: u8) -> Vec<u8> {
         [&[u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &[kind, index]].concat()
     }
-    let types = [2, 0x60, 0, 0, 0x60, 2, 0x7f, 0x7f, 1, 0x7f];
+    let types = [3, 0x60, 0, 0, 0x60, 2, 0x7f, 0x7f, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f];
     let exports = [
-        vec![3],
+        vec![4],
         export("memory", 2, 0),
         export("proxy_abi_version_0_2_1", 0, 0),
         export("proxy_on_configure", 0, 1),
+        export("malloc", 0, 2),
     ];
-    // (func) and (func (param i32 i32) (result i32) (i32.const accept))
-    let code = [2, 2, 0, 0x0b, 4, 0, 0x41, u8::from(accept), 0x0b];
+    // (func), (func (param i32 i32) (result i32) (i32.const accept)), and a malloc that is never called.
+    let code = [3, 2, 0, 0x0b, 4, 0, 0x41, u8::from(accept), 0x0b, 4, 0, 0x41, 0, 0x0b];
     [
         b"\0asm\x01\0\0\0".to_vec(),
         section(1, &types),
-        section(3, &[2, 0, 1]),
+        section(3, &[3, 0, 1, 2]),
         section(5, &[1, 0, 1]),
         section(7, &exports.concat()),
         section(10, &code),

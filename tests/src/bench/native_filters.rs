@@ -84,7 +84,7 @@ pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
                 "interval": "3600s",
                 "request_count": 50,
                 "min_concurrency": backend.parallelism,
-                "buffer": {"value": 50},
+                "buffer": {"value": 100},
             },
         }))],
         ..plain()

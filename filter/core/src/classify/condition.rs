@@ -50,7 +50,12 @@ fn whole(pattern: &str) -> Result<Regex, String> {
     let compile = |p: &str| RegexBuilder::new(p).size_limit(MAX_COMPILED).build();
     compile(pattern)
         .and_then(|_| compile(&format!(r"\A(?:{pattern})\z")))
-        .map_err(|e| e.to_string())
+        .map_err(|e| match e.to_string() {
+            reason if reason.contains("size limit") => {
+                "too large when compiled; use smaller repetition counts".to_owned()
+            }
+            reason => reason,
+        })
 }
 
 /// A text to compare with.

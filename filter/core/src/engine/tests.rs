@@ -1,1 +1,546 @@
-//! placeholder
+//! Several workers of one process, in deterministic time: the rules that hold across them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::FilterConfig;
+use crate::host::memory::{Fault, MemoryHost};
+use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
+
+struct Request(&'static str);
+
+impl RequestView for Request {
+    fn path(&self) -> Option<&[u8]> {
+        Some(self.0.as_bytes())
+    }
+    fn method(&self) -> Option<&[u8]> {
+        Some(b"GET")
+    }
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+    fn route_name(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
+    let json = format!(
+        r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},
+        "queue":{{"max_length":100,"timeout_us":1000000}},
+        "strategy":{{"type":"MaxQueueLength","interval_us":1000000,"min_samples":10}},
+        "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},
+                 {{"name":"default"}}]}}]}}"#
+    );
+    let mut config = FilterConfig::from_json(json.as_bytes()).unwrap();
+    change(&mut config.stages[0]);
+    config
+}
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Queue(Pass),
+    Backend(Pass),
+}
+
+/// A process of several workers, and its backend.
+struct Process {
+    host: MemoryHost,
+    now: Instant,
+    workers: Vec<Option<Engine>>,
+    requests: BTreeMap<u32, (usize, Instant, At)>,
+    refused: Vec<(u32, Cause)>,
+    started: Vec<u32>,
+    next_stream: u32,
+}
+
+impl Process {
+    fn new(workers: usize, config: &FilterConfig) -> Self {
+        let mut this = Self {
+            host: MemoryHost::new(),
+            now: Instant::from_nanos(1_000_000_000_000),
+            workers: Vec::new(),
+            requests: BTreeMap::new(),
+            refused: Vec::new(),
+            started: Vec::new(),
+            next_stream: 1,
+        };
+        for n in 0..workers {
+            this.workers.push(Some(Engine::new(n as u64 + 1)));
+        }
+        this.configure(config);
+        // Everybody joins and knows the others.
+        for n in 0..workers {
+            let stream = this.arrive(n, "/");
+            this.finish(stream, Outcome::Unmeasured);
+        }
+        this.run_for(Duration::from_millis(200));
+        this.started.clear();
+        this
+    }
+
+    fn with<T>(&mut self, worker: usize, f: impl FnOnce(&mut Engine, &MemoryHost, Instant, &mut Vec<Action>) -> T) -> Option<T> {
+        let mut actions = Vec::new();
+        let engine = self.workers[worker].as_mut()?;
+        let result = f(engine, &self.host, self.now, &mut actions);
+        for action in actions {
+            match action {
+                Action::Resume(stream) => {
+                    // A stage that watches dequeues requests that are in the backend already.
+                    let (_, _, place) = self.requests.get_mut(&stream).unwrap();
+                    let At::Queue(pass) = *place else { panic!("{stream} resumed twice") };
+                    *place = At::Backend(pass);
+                    self.started.push(stream);
+                }
+                Action::Refuse(stream, _, refusal) => {
+                    self.requests.remove(&stream).unwrap();
+                    self.refused.push((stream, refusal.cause));
+                }
+            }
+        }
+        Some(result)
+    }
+
+    fn configure(&mut self, config: &FilterConfig) {
+        for worker in 0..self.workers.len() {
+            self.with(worker, |engine, host, now, actions| {
+                engine.configure(host, now, config, actions).unwrap();
+            });
+        }
+    }
+
+    fn arrive(&mut self, worker: usize, path: &'static str) -> u32 {
+        self.arrive_with(worker, path, None)
+    }
+
+    fn arrive_with(&mut self, worker: usize, path: &'static str, deadline: Option<Duration>) -> u32 {
+        let stream = self.next_stream;
+        self.next_stream += 1;
+        let admission = self.with(worker, |engine, host, now, actions| {
+            engine.arrive(host, now, stream, &Request(path), deadline, actions)
+        });
+        match admission {
+            None | Some(Err(_) | Ok(Admission::PassBy)) => {}
+            Some(Ok(Admission::Forward(pass))) => {
+                self.requests.insert(stream, (worker, self.now, At::Backend(pass)));
+                self.started.push(stream);
+            }
+            Some(Ok(Admission::Hold(pass))) => {
+                self.requests.insert(stream, (worker, self.now, At::Queue(pass)));
+            }
+            Some(Ok(Admission::Refuse(_, refusal))) => self.refused.push((stream, refusal.cause)),
+        }
+        stream
+    }
+
+    fn finish(&mut self, stream: u32, outcome: Outcome) {
+        let Some((worker, _, At::Queue(pass) | At::Backend(pass))) = self.requests.remove(&stream)
+        else {
+            return;
+        };
+        self.with(worker, |engine, host, now, actions| {
+            engine.finish(host, now, pass, outcome, actions).unwrap();
+        });
+    }
+
+    /// Delivers wake-ups until nobody has any.
+    fn settle(&mut self) {
+        let mut again = true;
+        while again {
+            again = false;
+            for worker in 0..self.workers.len() {
+                let id = self.workers[worker].as_ref().and_then(Engine::worker);
+                if id.is_some_and(|id| self.host.take_wakes(id) > 0) {
+                    again = true;
+                    self.with(worker, |engine, host, now, actions| {
+                        engine.woken(host, now, actions).unwrap();
+                    });
+                }
+            }
+        }
+    }
+
+    fn pass_time(&mut self, span: Duration) {
+        self.now = self.now + span;
+    }
+
+    /// Time passes in ticks of 10 ms.
+    fn run_for(&mut self, span: Duration) {
+        for _ in 0..span.as_millis() / 10 {
+            self.pass_time(Duration::from_millis(10));
+            for worker in 0..self.workers.len() {
+                self.with(worker, |engine, host, now, actions| {
+                    engine.tick(host, now, actions).unwrap();
+                });
+            }
+            self.settle();
+        }
+    }
+
+    fn in_backend(&self) -> usize {
+        self.requests.values().filter(|(_, _, at)| matches!(at, At::Backend(_))).count()
+    }
+
+    fn queued(&self) -> Vec<u32> {
+        let queued = |(&stream, (_, _, at)): (&u32, &(usize, Instant, At))| {
+            matches!(at, At::Queue(_)).then_some(stream)
+        };
+        self.requests.iter().filter_map(queued).collect()
+    }
+
+    fn gauge(&self, name: &str) -> u64 {
+        self.host.value(&format!("headgate.policy.ns/p.{name}")).unwrap()
+    }
+
+    fn assert_nothing_booked(&self) {
+        for name in ["slots_in_use", "queue_length", "queued_work_us"] {
+            assert_eq!(self.gauge(name), 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn slots_go_to_the_longest_waiting_of_all_workers() {
+    let mut process = Process::new(4, &config(1, |_| {}));
+    let first = process.arrive(0, "/");
+    let mut expected = Vec::new();
+    for n in 0..12 {
+        process.pass_time(ORDER_TOLERANCE + Duration::from_micros(1));
+        expected.push(process.arrive((n * 7 + 1) % 4, "/"));
+    }
+    assert_eq!(process.queued(), expected);
+    let mut running = first;
+    for &next in &expected {
+        process.finish(running, Outcome::Completed);
+        process.settle();
+        assert_eq!(process.started.last(), Some(&next), "in order of arrival, whoever freed the slot");
+        running = next;
+    }
+    process.finish(running, Outcome::Completed);
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn a_worker_keeps_its_slot_for_a_waiter_of_its_own_that_is_hardly_later() {
+    let mut process = Process::new(2, &config(1, |_| {}));
+    let running = process.arrive(0, "/");
+    let _other = process.arrive(1, "/");
+    process.pass_time(ORDER_TOLERANCE);
+    let own = process.arrive(0, "/");
+    process.finish(running, Outcome::Completed);
+    assert_eq!(process.started.last(), Some(&own), "without a wake-up in between");
+}
+
+#[test]
+fn a_lost_wake_up_costs_a_tick_and_no_slot() {
+    let mut process = Process::new(2, &config(1, |_| {}));
+    let running = process.arrive(0, "/");
+    let waiting = process.arrive(1, "/");
+    process.host.inject(Fault::WakeIsLost, 1);
+    process.finish(running, Outcome::Completed);
+    process.settle();
+    assert_eq!(process.queued(), [waiting]);
+    process.run_for(Duration::from_millis(10));
+    assert_eq!(process.started.last(), Some(&waiting));
+}
+
+#[test]
+fn a_worker_that_does_not_react_is_passed_over() {
+    let mut process = Process::new(2, &config(1, |_| {}));
+    let running = process.arrive(0, "/");
+    let stuck = process.arrive(1, "/");
+    process.pass_time(Duration::from_millis(5));
+    let own = process.arrive(0, "/");
+    process.finish(running, Outcome::Completed);
+    assert_eq!(process.in_backend(), 0, "left to worker 1, which was first");
+    // Worker 1 doesn't run. Worker 0's next look finds it unresponsive.
+    process.pass_time(UNRESPONSIVE_AFTER);
+    process.with(0, |engine, host, now, actions| engine.woken(host, now, actions).unwrap());
+    assert_eq!(process.started.last(), Some(&own));
+    assert_eq!(process.queued(), [stuck]);
+}
+
+#[test]
+fn a_dead_workers_slots_come_back_after_its_lease() {
+    let mut process = Process::new(3, &config(2, |_| {}));
+    let lost: Vec<u32> = (0..2).map(|_| process.arrive(1, "/")).collect();
+    let also_lost = process.arrive(1, "/");
+    process.pass_time(Duration::from_millis(5));
+    let waiting = process.arrive(0, "/");
+    process.workers[1] = None;
+    for stream in lost.into_iter().chain([also_lost]) {
+        process.requests.remove(&stream);
+    }
+    process.run_for(Duration::from_millis(500));
+    assert_eq!(process.queued(), [waiting], "its slots are in the backend for all we know");
+    process.run_for(Duration::from_secs(10));
+    // Its queue.timeout was a second; what counts is that new requests find the slots.
+    let new: Vec<u32> = (0..2).map(|_| process.arrive(2, "/")).collect();
+    assert!(new.iter().all(|stream| process.started.contains(stream)));
+    for stream in new {
+        process.finish(stream, Outcome::Completed);
+    }
+    process.assert_nothing_booked();
+    assert_eq!(process.gauge("workers_lost"), 1);
+}
+
+#[test]
+fn a_client_that_leaves_the_queue_leaves_no_trace() {
+    let mut process = Process::new(2, &config(1, |_| {}));
+    let running = process.arrive(0, "/");
+    let gone: Vec<u32> = (0..50).map(|n| process.arrive(n % 2, "/")).collect();
+    for stream in gone {
+        process.finish(stream, Outcome::Unmeasured);
+    }
+    assert_eq!(process.gauge("queue_length"), 0);
+    process.finish(running, Outcome::Completed);
+    process.run_for(Duration::from_millis(10));
+    process.assert_nothing_booked();
+    assert_eq!(process.gauge("type.default.rq_abandoned"), 50);
+}
+
+#[test]
+fn the_queue_never_exceeds_its_length() {
+    let mut process = Process::new(2, &config(1, |stage| stage.queue.max_length = 3));
+    let running = process.arrive(0, "/");
+    let _waiting: Vec<u32> = (0..3).map(|n| process.arrive(n % 2, "/")).collect();
+    let refused = process.arrive(0, "/");
+    assert_eq!(process.refused, [(refused, Cause::QueueFull)]);
+    process.finish(running, Outcome::Completed);
+    process.settle();
+    process.arrive(1, "/");
+    assert_eq!(process.refused.len(), 1, "there is room again");
+}
+
+#[test]
+fn waiting_ends_at_the_requests_deadline_or_the_queues_timeout() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    let running = process.arrive(0, "/");
+    let own = process.arrive_with(0, "/", Some(Duration::from_millis(40)));
+    let timeout = process.arrive_with(0, "/", Some(Duration::from_secs(60)));
+    process.run_for(Duration::from_millis(50));
+    assert_eq!(process.refused, [(own, Cause::Deadline)]);
+    process.run_for(Duration::from_secs(1));
+    assert_eq!(process.refused, [(own, Cause::Deadline), (timeout, Cause::QueueTimeout)]);
+    assert_eq!(process.gauge("queue_length"), 0);
+    process.finish(running, Outcome::Completed);
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn a_slot_is_not_spent_on_a_request_that_is_too_late() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    let running = process.arrive(0, "/");
+    let late = process.arrive_with(0, "/", Some(Duration::from_millis(1)));
+    process.pass_time(Duration::from_millis(2));
+    process.finish(running, Outcome::Completed);
+    assert_eq!(process.refused, [(late, Cause::Deadline)]);
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn an_edit_keeps_waiting_requests_and_learned_times() {
+    let mut process = Process::new(2, &config(1, |_| {}));
+    for _ in 0..30 {
+        let stream = process.arrive(0, "/slow");
+        process.pass_time(Duration::from_millis(20));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_secs(3));
+    let running = process.arrive(0, "/slow");
+    let waiting = process.arrive(1, "/slow");
+    assert_eq!(process.gauge("queued_work_us") / 1000, 20, "the learned mean");
+    // `slow` moves behind a new type, and P grows.
+    process.configure(&config(2, |stage| {
+        let mut new = stage.types[0].clone();
+        new.name = "new".into();
+        stage.types.insert(0, new);
+    }));
+    process.settle();
+    assert_eq!(process.started.last(), Some(&waiting), "P grew: nobody needs to wait");
+    let more = process.arrive(1, "/slow");
+    assert_eq!(process.queued(), [more]);
+    assert_eq!(process.gauge("queued_work_us") / 1000, 20, "known under another number and name order");
+    for stream in [running, waiting, more] {
+        process.finish(stream, Outcome::Completed);
+        process.settle();
+    }
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn deletion_lets_everybody_through_and_leaves_nothing() {
+    let mut process = Process::new(2, &config(1, |_| {}));
+    let all: Vec<u32> = (0..10).map(|n| process.arrive(n % 2, "/")).collect();
+    process.configure(&FilterConfig::default());
+    assert_eq!(process.queued(), [0u32; 0]);
+    assert_eq!(process.in_backend(), 10);
+    let untouched = process.arrive(0, "/");
+    assert!(!process.requests.contains_key(&untouched), "passes by");
+    for stream in all {
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_millis(10));
+    process.assert_nothing_booked();
+    // And back again.
+    process.configure(&config(1, |_| {}));
+    let (first, second) = (process.arrive(0, "/"), process.arrive(1, "/"));
+    assert_eq!((process.in_backend(), process.queued()), (1, vec![second]));
+    process.finish(first, Outcome::Completed);
+    process.settle();
+    process.finish(second, Outcome::Completed);
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn a_bad_configuration_changes_nothing() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    let bad = config(1, |stage| stage.parallelism = 0);
+    process.with(0, |engine, host, now, actions| {
+        let error = engine.configure(host, now, &bad, actions).unwrap_err();
+        assert_eq!(error.field, "stages[0].parallelism");
+        assert_eq!(engine.revision(), "r");
+    });
+    let (first, second) = (process.arrive(0, "/"), process.arrive(0, "/"));
+    assert_eq!(process.queued(), [second]);
+    process.finish(first, Outcome::Completed);
+}
+
+#[test]
+fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
+    let mut process = Process::new(1, &config(1, |stage| {
+        stage.mode = crate::config::Mode::DryRun;
+        stage.strategy = crate::config::StrategyConfig::Bouncer { interval_us: 1_000_000, min_samples: 10 };
+        for kind in &mut stage.types {
+            kind.slo.push(crate::config::Objective { percentile: 50.0, objective_us: 55_000 });
+        }
+    }));
+    for _ in 0..30 {
+        let stream = process.arrive(0, "/slow");
+        process.pass_time(Duration::from_millis(20));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_secs(3));
+    let burst: Vec<u32> = (0..20).map(|_| process.arrive(0, "/slow")).collect();
+    assert_eq!((process.in_backend(), process.refused.len()), (20, 0));
+    for stream in burst {
+        process.pass_time(Duration::from_millis(20));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_millis(20));
+    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms doesn't.
+    assert_eq!(process.gauge("type.slow.rq_rejected"), 17);
+    assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
+    assert_eq!(process.gauge("type.slow.rq_total"), 50);
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn observing_holds_nothing_and_measures_the_backends_own_queue() {
+    let mut process =
+        Process::new(2, &config(1, |stage| stage.queue.mode = crate::config::QueueMode::Observe));
+    let all: Vec<u32> = (0..4)
+        .map(|n| {
+            process.pass_time(Duration::from_nanos(1));
+            process.arrive(n % 2, "/slow")
+        })
+        .collect();
+    assert_eq!(process.in_backend(), 4, "nothing is held");
+    assert_eq!(process.gauge("queue_length"), 3, "of which three wait in the backend");
+    for stream in all {
+        process.pass_time(Duration::from_millis(10));
+        process.finish(stream, Outcome::Completed);
+        process.settle();
+    }
+    let sum = |name: &str| {
+        process.host.recorded(&format!("headgate.policy.ns/p.type.slow.{name}")).unwrap()
+    };
+    assert_eq!(sum("processing_time_us"), (4, 40_000), "10 ms each");
+    assert_eq!(sum("queue_wait_us"), (4, 60_000), "0 + 10 + 20 + 30 ms");
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn a_failing_host_lets_requests_through() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    process.host.inject(Fault::MetricFails, 1);
+    let stream = process.arrive(0, "/");
+    assert!(process.refused.is_empty() && !process.requests.contains_key(&stream));
+    process.run_for(Duration::from_millis(10));
+    assert_eq!(process.gauge("rq_unmanaged"), 1);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Arrive { worker: usize, deadline_ms: Option<u64> },
+    Complete(usize),
+    Leave(usize),
+    Pass { micros: u64 },
+    Tick,
+    Parallelism(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let deadline = prop::option::weighted(0.2, 1u64..50);
+    let step = prop_oneof![
+        6 => (0usize..3, deadline).prop_map(|(worker, deadline_ms)| Step::Arrive { worker, deadline_ms }),
+        4 => any::<usize>().prop_map(Step::Complete),
+        2 => any::<usize>().prop_map(Step::Leave),
+        4 => (1u64..5_000).prop_map(|micros| Step::Pass { micros }),
+        1 => Just(Step::Tick),
+        1 => (1u32..6).prop_map(Step::Parallelism),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+proptest! {
+    /// Whatever happens: never above P, nobody waits beside a free slot, all that was booked is what is
+    /// there, and nothing is booked when all is over.
+    #[test]
+    fn slots_are_conserved_and_never_idle_beside_a_waiter(steps in steps()) {
+        let mut p = 2;
+        let mut process = Process::new(3, &config(p, |_| {}));
+        let mut started_by: BTreeSet<u32> = BTreeSet::new();
+        for step in steps {
+            let before = process.in_backend();
+            match step {
+                Step::Arrive { worker, deadline_ms } => {
+                    process.arrive_with(worker, "/", deadline_ms.map(Duration::from_millis));
+                }
+                Step::Complete(n) | Step::Leave(n) => {
+                    let all: Vec<u32> = process.requests.keys().copied().collect();
+                    if !all.is_empty() {
+                        let outcome = if matches!(step, Step::Complete(_)) { Outcome::Completed } else { Outcome::Unmeasured };
+                        process.finish(all[n % all.len()], outcome);
+                    }
+                }
+                Step::Pass { micros } => process.pass_time(Duration::from_micros(micros)),
+                Step::Tick => process.run_for(Duration::from_millis(10)),
+                Step::Parallelism(new) => {
+                    p = new;
+                    process.configure(&config(p, |_| {}));
+                }
+            }
+            process.settle();
+            let in_backend = process.in_backend();
+            prop_assert!(in_backend <= (p as usize).max(before), "{in_backend} in the backend, P is {p}");
+            prop_assert!(in_backend >= p as usize || process.queued().is_empty(),
+                "{:?} wait while {in_backend} of {p} slots are in use", process.queued());
+            prop_assert_eq!(process.gauge("slots_in_use"), in_backend as u64);
+            prop_assert_eq!(process.gauge("queue_length"), process.queued().len() as u64);
+            for stream in process.started.drain(..) {
+                prop_assert!(started_by.insert(stream), "{stream} started twice");
+            }
+        }
+        let all: Vec<u32> = process.requests.keys().copied().collect();
+        for stream in all {
+            process.finish(stream, Outcome::Completed);
+            process.settle();
+        }
+        process.assert_nothing_booked();
+    }
+}

@@ -1,1 +1,75 @@
-//! placeholder
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread;
+
+use super::*;
+use crate::host::memory::MemoryHost;
+
+const P: u32 = 3;
+
+/// Real threads, real races: nobody may ever see more than P owners, and all come back.
+#[test]
+fn contending_workers_never_own_more_than_p_slots() {
+    let host = MemoryHost::new();
+    let (owners, most, taken) = (AtomicI64::new(0), AtomicI64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let (host, owners, most, taken) = (&host, &owners, &most, &taken);
+            scope.spawn(move || {
+                let mut ledger = Ledger::new(host, "s", worker).unwrap();
+                while taken.load(Ordering::SeqCst) < 20_000 {
+                    if ledger.try_acquire(host, P).unwrap() {
+                        let now = owners.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        owners.fetch_sub(1, Ordering::SeqCst);
+                        ledger.release(host).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert!(most.load(Ordering::SeqCst) <= i64::from(P), "{} owners", most.into_inner());
+    assert_eq!(host.value("s.slots_in_use"), Some(0));
+}
+
+#[test]
+fn a_dead_workers_share_is_given_back_exactly() {
+    let host = MemoryHost::new();
+    let mut alive = Ledger::new(&host, "s", 0).unwrap();
+    let mut dead = Ledger::new(&host, "s", 1).unwrap();
+    assert!(alive.try_acquire(&host, P).unwrap());
+    assert!(dead.try_acquire(&host, P).unwrap());
+    dead.publish_head(&host, Some(7)).unwrap();
+    dead.enqueue(&host, 250).unwrap();
+    alive.enqueue(&host, 40).unwrap();
+    assert_eq!(alive.head_of(&host, 1).unwrap(), Some(7));
+
+    let share = alive.give_back(&host, 1).unwrap();
+    assert_eq!(share, Share { slots: 1, queued: 1, work_us: 250 });
+    assert_eq!(alive.slots_in_use(&host).unwrap(), 1);
+    assert_eq!(alive.queue_length(&host).unwrap(), 1);
+    assert_eq!(alive.queued_work_us(&host).unwrap(), 40);
+    assert_eq!(alive.head_of(&host, 1).unwrap(), None, "nobody waits for a dead worker's request");
+    assert_eq!(alive.drift(&host, &[1]).unwrap(), Share::default());
+
+    // It was not dead after all: it comes back under another number and books what it holds.
+    dead.rejoin(&host, 2).unwrap();
+    assert_eq!(alive.slots_in_use(&host).unwrap(), 2);
+    assert_eq!(alive.queued_work_us(&host).unwrap(), 290);
+    assert_eq!(alive.drift(&host, &[1, 2]).unwrap(), Share::default());
+}
+
+#[test]
+fn a_total_that_lost_its_share_is_found_and_corrected() {
+    let host = MemoryHost::new();
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    assert!(ledger.try_acquire(&host, P).unwrap());
+    // A VM died after it booked the total and before it booked its share.
+    let total = host.define(MetricKind::Gauge, "s.slots_in_use").unwrap();
+    host.add(total, 1).unwrap();
+    let drift = ledger.drift(&host, &[]).unwrap();
+    assert_eq!(drift, Share { slots: 1, ..Share::default() });
+    ledger.correct(&host, drift).unwrap();
+    assert_eq!(ledger.slots_in_use(&host).unwrap(), 1);
+    assert_eq!(ledger.drift(&host, &[]).unwrap(), Share::default());
+}

@@ -25,19 +25,23 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Swaps the buffers if it is time to: at the first visit after an interval's end, or, for a type
-    /// that never had anything readable, as soon as there is enough. With fewer than `min_samples` the
-    /// readable histogram is retained and the other goes on being populated (App. A prefers stale data
-    /// to none).
-    pub(super) fn rotate(&mut self, now: Instant, interval: Duration, min_samples: u32) -> bool {
-        let over = epoch(self.swapped_at, interval) != epoch(now, interval);
-        let due = self.readable.is_empty() || over;
-        if !due || self.populating.count() < u64::from(min_samples.max(1)) {
+    /// Number of the interval in which `readable` became readable.
+    pub(super) fn swapped_in(&self, interval: Duration) -> u64 {
+        epoch(self.swapped_at, interval)
+    }
+
+    /// Swaps the buffers if it is time to: at the first visit after an interval's end or, for a type
+    /// without anything usable, as soon as there is enough. With fewer than `min_samples` the readable
+    /// histogram is retained and the other goes on being populated (App. A prefers stale data to none).
+    fn rotate(&mut self, visit: &Visit<'_>) -> bool {
+        let over = self.swapped_in(visit.interval) != epoch(visit.now, visit.interval);
+        let useless = self.readable.is_empty() || visit.useless == Some(self.generation);
+        if !(over || useless) || self.populating.count() < u64::from(visit.min_samples.max(1)) {
             return false;
         }
         self.readable = std::mem::take(&mut self.populating);
         self.generation = self.generation.wrapping_add(1);
-        self.swapped_at = now;
+        self.swapped_at = visit.now;
         true
     }
 
@@ -73,6 +77,8 @@ pub(super) struct Visit<'a> {
     pub(super) now: Instant,
     pub(super) interval: Duration,
     pub(super) min_samples: u32,
+    /// Generation of a readable histogram that is of no use: don't wait for the interval's end.
+    pub(super) useless: Option<u64>,
     /// Samples to add.
     pub(super) delta: Option<&'a Histogram>,
 }
@@ -97,7 +103,7 @@ pub(super) fn update(
         if let Some(delta) = visit.delta {
             record.populating.merge(delta);
         }
-        let rotated = record.rotate(visit.now, visit.interval, visit.min_samples);
+        let rotated = record.rotate(visit);
         if visit.delta.is_none() && !rotated {
             return Ok((record, false));
         }

@@ -13,10 +13,10 @@
 use std::time::Duration;
 
 use super::{Event, Phase, Stage};
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{Host, HostError};
 use crate::refusal::Cause;
 use crate::stats::Count;
-use crate::time::Instant;
+use crate::time::{Instant, nanos};
 use crate::workers::WorkerId;
 
 /// A waiter may overtake one of another worker that arrived this much earlier: less than a wake-up
@@ -27,42 +27,25 @@ pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2);
 /// Attempts to take a slot that is free but contended; the next release looks again.
 const ATTEMPTS: u32 = 8;
 
-/// Wake-ups under way.
-#[derive(Debug)]
-pub(super) struct Handovers {
-    /// When a slot was last left to another worker, ns; 0 when none is under way.
-    since: MetricId,
-    /// By worker: the rank of its first waiter when it was woken, and when.
-    woken: Vec<Option<(u64, Instant)>>,
-}
-
-impl Handovers {
-    pub(super) fn new(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
-        let since = host.define(MetricKind::Gauge, &format!("{prefix}.handover_since_ns"))?;
-        Ok(Self { since, woken: Vec::new() })
-    }
-
-    /// When worker `id` was woken for the waiter of this `rank`.
-    fn woken(&self, id: WorkerId, rank: u64) -> Option<Instant> {
-        let (woken_for, at) = self.woken.get(id as usize).copied().flatten()?;
-        (woken_for == rank).then_some(at)
-    }
-
-    fn note(&mut self, id: WorkerId, rank: u64, now: Instant) {
-        let needed = id as usize + 1;
-        if self.woken.len() < needed {
-            self.woken.resize(needed, None);
-        }
-        self.woken[id as usize] = Some((rank, now));
-    }
-}
-
 impl Stage {
-    /// Point 2: hands free slots to waiters. Call it when woken; arrivals and ends call it themselves.
+    /// Another worker left a slot to this one (or a tick looks whether that was lost on the way).
     ///
     /// # Errors
     /// [`HostError`]; the next call continues.
-    pub fn dispatch(
+    pub fn woken(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        events: &mut Vec<Event>,
+    ) -> Result<(), HostError> {
+        self.handed_over = self.ledger.answer_wake(host)?;
+        let done = self.dispatch(host, now, events);
+        self.handed_over = None;
+        done
+    }
+
+    /// Point 2: hands free slots to waiters.
+    pub(super) fn dispatch(
         &mut self,
         host: &impl Host,
         now: Instant,
@@ -76,9 +59,10 @@ impl Stage {
             self.drop_late(host, now, events)?;
             let own = self.queue.head().map(|(_, rank)| rank);
             if let Some((other, rank)) = self.first_elsewhere(host, now)? {
-                let tolerated = rank.saturating_add(crate::time::nanos(ORDER_TOLERANCE));
-                if own.is_none_or(|own| own > tolerated) {
-                    return self.hand_over(host, now, other, rank);
+                // Watching costs nobody an idle slot, so there the order is exact.
+                let tolerance = if self.holds() { nanos(ORDER_TOLERANCE) } else { 0 };
+                if own.is_none_or(|own| own > rank.saturating_add(tolerance)) {
+                    return self.hand_over(host, now, other);
                 }
             }
             if own.is_none() {
@@ -106,11 +90,11 @@ impl Stage {
         for at in 0..self.others.len() {
             let other = self.others[at];
             let Some(rank) = self.ledger.head_of(host, other)? else { continue };
-            let unresponsive = self
-                .handovers
-                .woken(other, rank)
-                .is_some_and(|woken| now.since(woken) >= UNRESPONSIVE_AFTER);
-            if !unresponsive && first.is_none_or(|(_, least)| rank < least) {
+            if first.is_some_and(|(_, least)| least <= rank) {
+                continue;
+            }
+            let woken_at = self.ledger.woken_at(host, other)?;
+            if woken_at.is_none_or(|at| now.since(at) < UNRESPONSIVE_AFTER) {
                 first = Some((other, rank));
             }
         }
@@ -122,13 +106,11 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         other: WorkerId,
-        rank: u64,
     ) -> Result<(), HostError> {
-        if self.handovers.woken(other, rank).is_some() {
+        if self.ledger.woken_at(host, other)?.is_some() {
             return Ok(());
         }
-        self.handovers.note(other, rank, now);
-        host.record(self.handovers.since, now.as_nanos())?;
+        self.ledger.note_wake(host, other, now)?;
         // A worker that can't be woken looks by itself at its next tick.
         host.wake(other).or(Ok(()))
     }
@@ -144,18 +126,19 @@ impl Stage {
         let Some(slot) = self.queue.pop() else { return self.ledger.release(host) };
         self.publish_head(host)?;
         let Some(request) = self.requests.get_mut(slot) else { return self.ledger.release(host) };
-        request.phase = Phase::Running { dequeued: now };
+        let handed_over = self.handed_over.take();
+        // Watched requests started when the slot got free, not when this worker heard of it.
+        let dequeued = handed_over.filter(|_| !holds).unwrap_or(now).max(request.arrived);
+        request.phase = Phase::Running { dequeued };
         let (stream, work_us) = (request.stream, request.work_us);
         self.ledger.dequeue(host, work_us)?;
         if holds {
             events.push(Event::Resume { stream });
         }
-        let since = host.read(self.handovers.since)?;
-        if since != 0 {
-            host.record(self.handovers.since, 0)?;
-            self.stats.handover(host, now.since(Instant::from_nanos(since)))?;
+        match handed_over {
+            Some(since) => self.stats.handover(host, now.since(since)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn enqueue(&mut self, host: &impl Host, slot: u32) -> Result<(), HostError> {

@@ -67,7 +67,7 @@ impl Stage {
         self.others.clear();
         self.others.extend_from_slice(membership.others());
         self.expire_late(host, now, events)?;
-        self.dispatch(host, now, events)?;
+        self.woken(host, now, events)?;
         self.service_times.sync(now, host, &self.times_key)?;
         self.strategy.tick(now);
         self.audit(host, now, membership)?;

@@ -2,7 +2,7 @@
 //!
 //! One `Stage` per policy and worker; all of them in a process act as one, through [`Ledger`] for slots
 //! and queued work and through published ranks for the order of the queue. Points 1, 2 and 3 of
-//! Figure 1 are [`Stage::arrive`], the [`Event::Resume`] of [`Stage::dispatch`], and [`Stage::finish`].
+//! Figure 1 are [`Stage::arrive`], [`Event::Resume`] (see [`mod@dispatch`]), and [`Stage::finish`].
 //!
 //! The caller owns the requests themselves. It tells of arrivals and ends, and carries out [`Event`]s.
 
@@ -28,7 +28,6 @@ use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
 
 use backlog::Backlog;
-use dispatch::Handovers;
 use requests::{Phase, Request, Requests};
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
@@ -83,7 +82,8 @@ pub struct Stage {
     strategy: Strategy,
     backlog: Backlog,
     stats: StageStats,
-    handovers: Handovers,
+    /// While this worker reacts to a wake-up: when the slot was left to it.
+    handed_over: Option<Instant>,
     rng: Rng,
     others: Vec<WorkerId>,
     next_deadline: Option<Instant>,
@@ -113,7 +113,7 @@ impl Stage {
             strategy: Strategy::from_config(&config),
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
-            handovers: Handovers::new(host, &prefix)?,
+            handed_over: None,
             rng: Rng::new(seed),
             others: membership.others().to_vec(),
             next_deadline: None,

@@ -9,7 +9,9 @@
 //!
 //! The wait comes from the stage (Eq. 2), the processing times from [`crate::service_times`]. A type that
 //! is not warm yet is judged by the general histogram and the objectives of `default` (Appendix A); as
-//! long as nothing at all was measured, everything is admitted.
+//! long as nothing usable was measured, by the queue wait alone.
+//!
+//! An estimate equal to its objective meets it: refused is what is "expected to surpass" it.
 //!
 //! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in service,
 //! which Eq. 2 doesn't count either.

@@ -1,1 +1,125 @@
-//! placeholder
+use std::collections::BTreeSet;
+use std::thread;
+
+use super::*;
+use crate::host::memory::MemoryHost;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)
+}
+
+/// Ticks `members` every 50 ms from `from` to `to`; all changes that any of them was told.
+fn tick_all(members: &mut [&mut Membership], host: &MemoryHost, from: u64, to: u64) -> Vec<Changes> {
+    let mut all = Vec::new();
+    for ms in (from..to).step_by(50) {
+        for member in members.iter_mut() {
+            let changes = member.tick(at(ms), host).unwrap();
+            for &dead in &changes.dead {
+                member.buried(dead, host).unwrap();
+            }
+            if changes != Changes::default() {
+                all.push(changes);
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn numbers_are_unique_when_all_join_at_once() {
+    let host = MemoryHost::new();
+    let ids: Vec<WorkerId> = thread::scope(|scope| {
+        let join = |nonce| {
+            let host = &host;
+            scope.spawn(move || Membership::join(at(0), nonce, host).unwrap().id())
+        };
+        let threads: Vec<_> = (1..=16).map(join).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 16, "{ids:?}");
+    assert!(ids.iter().all(|&id| id < 16), "the lowest free numbers: {ids:?}");
+}
+
+#[test]
+fn a_number_that_was_given_back_is_given_out_again() {
+    let host = MemoryHost::new();
+    let first = Membership::join(at(0), 1, &host).unwrap();
+    let second = Membership::join(at(0), 2, &host).unwrap();
+    let id = first.id();
+    first.leave(&host).unwrap();
+    let third = Membership::join(at(0), 3, &host).unwrap();
+    assert_eq!(third.id(), id);
+    assert_ne!(second.id(), id);
+}
+
+#[test]
+fn the_dead_are_buried_once_and_their_number_is_free_afterwards() {
+    let host = MemoryHost::new();
+    let mut one = Membership::join(at(0), 1, &host).unwrap();
+    let mut two = Membership::join(at(0), 2, &host).unwrap();
+    let dead = Membership::join(at(0), 3, &host).unwrap();
+    let told = tick_all(&mut [&mut one, &mut two], &host, 0, 10_000);
+    let expected = Changes { dead: vec![dead.id()], rejoined: false };
+    assert_eq!(told, [expected], "told once, to one of the two");
+    assert!(!one.others().contains(&dead.id()) && !two.others().contains(&dead.id()));
+    assert_eq!(Membership::join(at(10_000), 4, &host).unwrap().id(), dead.id());
+}
+
+#[test]
+fn nobody_is_buried_because_the_whole_process_stood_still() {
+    let host = MemoryHost::new();
+    let mut one = Membership::join(at(0), 1, &host).unwrap();
+    let mut two = Membership::join(at(0), 2, &host).unwrap();
+    assert_eq!(tick_all(&mut [&mut one, &mut two], &host, 0, 5_000), []);
+    // Stopped for an hour; the first to run finds everybody's heartbeat old.
+    assert_eq!(tick_all(&mut [&mut one, &mut two], &host, 3_600_000, 3_610_000), []);
+}
+
+#[test]
+fn a_vm_that_comes_back_after_its_burial_gets_a_new_number() {
+    let host = MemoryHost::new();
+    let mut one = Membership::join(at(0), 1, &host).unwrap();
+    let mut late = Membership::join(at(0), 2, &host).unwrap();
+    let old = late.id();
+    tick_all(&mut [&mut one], &host, 0, 10_000);
+    let taken = Membership::join(at(10_000), 3, &host).unwrap();
+    assert_eq!(taken.id(), old);
+    assert!(late.is_doubtful(at(10_000)), "it must not trust what it booked");
+    let changes = late.tick(at(10_000), &host).unwrap();
+    assert!(changes.rejoined);
+    assert_ne!(late.id(), old);
+}
+
+#[test]
+fn a_burial_that_was_interrupted_is_done_by_the_next() {
+    let host = MemoryHost::new();
+    let mut one = Membership::join(at(0), 1, &host).unwrap();
+    let mut two = Membership::join(at(0), 2, &host).unwrap();
+    let dead = Membership::join(at(0), 3, &host).unwrap().id();
+    // `one` is told and dies over it.
+    let mut told = Vec::new();
+    for ms in (0..3_500).step_by(50) {
+        two.tick(at(ms), &host).unwrap();
+        told = one.tick(at(ms), &host).unwrap().dead;
+        if !told.is_empty() {
+            break;
+        }
+    }
+    if told.is_empty() {
+        // `two` was first; then `two` is the one that dies.
+        std::mem::swap(&mut one, &mut two);
+    }
+    let dead_too = one.id();
+    let told = tick_all(&mut [&mut two], &host, 3_550, 12_000);
+    let buried: BTreeSet<WorkerId> = told.into_iter().flat_map(|c| c.dead).collect();
+    assert_eq!(buried, BTreeSet::from([dead, dead_too]));
+}
+
+#[test]
+fn too_many_workers_is_an_error_not_a_shared_number() {
+    let host = MemoryHost::new();
+    let members: Vec<_> =
+        (1..=u64::from(MAX_WORKERS)).map(|n| Membership::join(at(0), n, &host).unwrap()).collect();
+    assert_eq!(members.len(), MAX_WORKERS as usize);
+    assert!(Membership::join(at(0), 9_999, &host).is_err());
+}

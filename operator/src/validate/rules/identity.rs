@@ -60,7 +60,7 @@ pub(crate) fn targets(refs: &[PolicyTargetRef], namespace: &str, problems: &mut 
             && target.group != kind.group()
         {
             let (found, right) = (&target.group, kind.group());
-            problems.add(at.field("group"), format!("{found:?}; the group of a {kind} is {right:?}"));
+            problems.add(at.field("group"), format!("{found:?}; {right:?} for kind {kind}"));
         }
         let problem = match kind {
             Some(TargetKind::Service) => label_problem(&target.name),

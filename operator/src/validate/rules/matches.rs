@@ -37,7 +37,7 @@ pub(super) fn check_match(rule: &RequestMatch, at: &Path, problems: &mut Problem
             problems.add(at.field("path"), format!("given beside grpc; {right}"));
         }
         if let Some(method) = rule.method.as_deref().filter(|m| *m != "POST") {
-            problems.add(at.field("method"), format!("{method:?}; gRPC requests are POST"));
+            problems.add(at.field("method"), format!("{method:?}; gRPC requests are POST; leave it out"));
         }
     }
     if let Some(route) = &rule.route
@@ -55,7 +55,7 @@ fn check_path(path: &PathMatch, at: &Path, problems: &mut Problems) {
         return check_regex(value, &at, problems);
     }
     if !value.starts_with('/') {
-        problems.add(at, format!("{value:?}; paths start with /"));
+        problems.add(at, format!("{value:?}; paths start with /, write \"/{value}\""));
     } else if value.len() > MAX_PATH {
         problems.add(at, format!("{} bytes; at most {MAX_PATH}", value.len()));
     } else if let Some(odd) = value.chars().find(|c| matches!(c, '?' | '#')) {
@@ -95,11 +95,11 @@ fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
         match header.kind {
             StringMatchType::RegularExpression => check_regex(value, &at.field("value"), problems),
             StringMatchType::Exact if !(1..=MAX_HEADER_VALUE).contains(&value.len()) => {
-                let right = format!("1 to {MAX_HEADER_VALUE}");
+                let right = format!("1 to {MAX_HEADER_VALUE} bytes");
                 problems.add(at.field("value"), format!("{} bytes; {right}", value.len()));
             }
             StringMatchType::Exact if value.trim() != value => {
-                let right = "white space around a header's value is never received";
+                let right = "white space around a header's value is never received; remove it";
                 problems.add(at.field("value"), format!("{value:?}; {right}"));
             }
             StringMatchType::Exact => {}

@@ -29,7 +29,7 @@ impl Problems {
     fn duration(&mut self, path: &Path, duration: &Duration, min: Span, max: Span) -> Option<u64> {
         match duration.parse() {
             Err(error) => {
-                self.add(path.clone(), format!("{:?}: {error}", duration.0));
+                self.add(path.clone(), format!("{:?}; {error}", duration.0));
                 None
             }
             Ok(span) if span < min || span > max => {

@@ -32,7 +32,12 @@ pub(super) fn types(
         problems.add(at.clone(), format!("{matches} matches in all; at most {MAX_MATCHES_OF_ALL}"));
     }
     if !types.iter().any(|t| t.name == DEFAULT_TYPE) {
-        let found = if types.is_empty() { "empty" } else { "no type is named default" };
+        let similar = types.iter().find(|t| t.name.eq_ignore_ascii_case(DEFAULT_TYPE));
+        let found = match similar {
+            Some(similar) => format!("no type is named default, though one is named {}", similar.name),
+            None if types.is_empty() => "empty".to_owned(),
+            None => "no type is named default".to_owned(),
+        };
         let right = "one named default takes the requests that no other type matches";
         problems.add(at.clone(), format!("{found}; {right}"));
     }

@@ -1,0 +1,62 @@
+//! Matches and their failures in words.
+
+use headgate_core::classify::{CONTENT_TYPE, Condition, RequestView};
+use headgate_core::config::{GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
+
+/// What a match asks for.
+pub(super) fn condition(rule: &Match) -> String {
+    let mut parts = Vec::new();
+    parts.extend(rule.path.as_ref().map(|path| match path {
+        PathMatch::Exact(value) => format!("path = {value}"),
+        PathMatch::PathPrefix(value) => format!("path below {value}"),
+        PathMatch::RegularExpression(pattern) => format!("path ~ {pattern}"),
+    }));
+    parts.extend(rule.method.as_ref().map(|method| format!("method = {method}")));
+    parts.extend(rule.grpc.as_ref().map(grpc));
+    parts.extend(rule.headers.iter().map(header));
+    parts.extend(rule.route.as_ref().map(|route| format!("route = {route}")));
+    parts.join(" and ")
+}
+
+fn operator(kind: StringMatchKind) -> &'static str {
+    match kind {
+        StringMatchKind::Exact => "=",
+        StringMatchKind::RegularExpression => "~",
+    }
+}
+
+fn header(header: &HeaderMatch) -> String {
+    format!("{} {} {}", header.name, operator(header.kind), header.value)
+}
+
+fn grpc(grpc: &GrpcMatch) -> String {
+    let part = |name: &str, value: &Option<String>| {
+        value.as_ref().map(|v| format!("gRPC {name} {} {v}", operator(grpc.kind)))
+    };
+    let parts = [part("service", &grpc.service), part("method", &grpc.method)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+}
+
+/// Why a match does not hold: what was found where something else was asked for.
+pub(super) fn because(rule: &Match, failing: Condition, request: &impl RequestView) -> String {
+    let found = |value: Option<&[u8]>| match value {
+        Some(value) => format!("{:?}", String::from_utf8_lossy(value)),
+        None => "absent".to_owned(),
+    };
+    let path = request.path().map(|p| p.split(|b| matches!(b, b'?' | b'#')).next().unwrap_or(p));
+    match failing {
+        Condition::Path => format!("path is {}", found(path)),
+        Condition::Method => format!("method is {}", found(request.method())),
+        Condition::GrpcService | Condition::GrpcMethod => format!("path is {}", found(path)),
+        Condition::GrpcRequest => format!(
+            "not a gRPC request: {CONTENT_TYPE} is {}, path is {}",
+            found(request.header(CONTENT_TYPE)),
+            found(path)
+        ),
+        Condition::Header(index) => match rule.headers.get(index) {
+            Some(header) => format!("{} is {}", header.name, found(request.header(&header.name))),
+            None => "a header differs".to_owned(),
+        },
+        Condition::Route => format!("route is {}", found(request.route_name())),
+    }
+}
