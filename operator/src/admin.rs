@@ -18,9 +18,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tracing::{debug, warn};
 
+use crate::xds::metrics;
 use crate::xds::registry::Registry;
 use crate::xds::snapshot::Snapshot;
-use crate::xds::status::{Report, metrics};
+use crate::xds::status::Report;
 
 /// Connections served at once; more wait.
 const MAX_CONNECTIONS: usize = 64;
@@ -46,7 +47,11 @@ impl Admin {
         snapshots: watch::Receiver<Arc<Snapshot>>,
         shutdown: watch::Receiver<bool>,
     ) -> Self {
-        Self { registry, snapshots, shutdown }
+        Self {
+            registry,
+            snapshots,
+            shutdown,
+        }
     }
 
     /// Serves until `shutdown` holds `true`. Connections that are open then end with the process.
@@ -55,7 +60,9 @@ impl Admin {
         let mut shutdown = self.shutdown.clone();
         let accept = async {
             loop {
-                let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+                let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+                    return;
+                };
                 let stream = match listener.accept().await {
                     Ok((stream, _)) => stream,
                     Err(error) => {
@@ -91,21 +98,35 @@ impl Admin {
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         const TEXT: &str = "text/plain; charset=utf-8";
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "GET only\n".to_owned());
+            return respond(
+                StatusCode::METHOD_NOT_ALLOWED,
+                TEXT,
+                "GET only\n".to_owned(),
+            );
         }
         match request.uri().path() {
             "/healthz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
-            "/readyz" if *self.shutdown.borrow() => {
-                respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned())
-            }
+            "/readyz" if *self.shutdown.borrow() => respond(
+                StatusCode::SERVICE_UNAVAILABLE,
+                TEXT,
+                "stopping\n".to_owned(),
+            ),
             "/readyz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
             "/status" => match serde_json::to_string_pretty(&self.report()) {
                 Ok(json) => respond(StatusCode::OK, "application/json", json + "\n"),
-                Err(error) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
+                Err(error) => respond(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    TEXT,
+                    format!("{error}\n"),
+                ),
             },
             "/metrics" => {
-                let text = metrics(&self.report(), &self.registry);
-                respond(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+                let text = metrics::render(&self.report(), &self.registry);
+                respond(
+                    StatusCode::OK,
+                    "text/plain; version=0.0.4; charset=utf-8",
+                    text,
+                )
             }
             _ => respond(
                 StatusCode::NOT_FOUND,

@@ -9,6 +9,7 @@ pub mod api;
 pub mod bootstrap;
 pub mod cli;
 pub mod compile;
+pub mod endpoint;
 pub mod plan;
 pub mod source;
 pub mod validate;

@@ -129,14 +129,24 @@ impl Window {
 
     /// Counts a request that was decided at `now`. Unknown types are ignored.
     pub fn count(&mut self, now: Instant, kind: TypeId, accepted: bool) {
+        self.add(now, kind, 1, u64::from(accepted));
+    }
+
+    /// Counts `received` requests, `accepted` of them accepted, that were decided around `now`. Unknown
+    /// types are ignored.
+    pub fn add(&mut self, now: Instant, kind: TypeId, received: u64, accepted: u64) {
         self.advance(now);
         let Some(sum) = self.sums.get(kind.0 as usize) else { return };
-        if sum.counts.received == u32::MAX {
+        let room = u64::from(u32::MAX - sum.counts.received);
+        let (Ok(received), Ok(accepted)) = (u32::try_from(received), u32::try_from(accepted)) else {
+            return;
+        };
+        if u64::from(received) > room || accepted > received {
             return;
         }
         let add = |counts: &mut Counts| {
-            counts.received += 1;
-            counts.accepted += u32::from(accepted);
+            counts.received += received;
+            counts.accepted += accepted;
         };
         if let Some(entry) = self.entry_of_this_step(kind) {
             add(&mut entry.counts);

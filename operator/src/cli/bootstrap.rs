@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::bootstrap::{Bootstrap, ConfigSource, Endpoint};
+use crate::bootstrap::{Bootstrap, ConfigSource};
+use crate::endpoint::Endpoint;
 use crate::plan::TargetRef;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
@@ -52,7 +53,11 @@ impl BootstrapArgs {
     pub fn to_yaml(&self) -> String {
         let source = match &self.config_file {
             Some(path) => ConfigSource::File(path.clone()),
-            None => ConfigSource::Xds { address: self.xds.clone(), ads: self.ads, delta: self.delta },
+            None => ConfigSource::Xds {
+                address: self.xds.clone(),
+                ads: self.ads,
+                delta: self.delta,
+            },
         };
         let bootstrap = Bootstrap {
             listen: self.listen.clone(),

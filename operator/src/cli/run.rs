@@ -76,7 +76,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn init_logging(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let colour = io::stderr().is_terminal();
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(colour);
     // Fails only where a test has installed a subscriber before; that one is fine too.
     let _ = match format {
         LogFormat::Text => builder.with_target(false).try_init(),
@@ -87,10 +90,16 @@ fn init_logging(format: LogFormat) {
 async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let dir = &args.config_dir;
     if !dir.is_dir() {
-        bail!("--config-dir {}: no such folder; create it and put AdmissionPolicy files in", dir.display());
+        bail!(
+            "--config-dir {}: no such folder; create it and put AdmissionPolicy files in",
+            dir.display()
+        );
     }
     let wasm = module_file(args.wasm.as_deref());
-    let folder = args.module_dir.clone().unwrap_or_else(module::default_folder);
+    let folder = args
+        .module_dir
+        .clone()
+        .unwrap_or_else(module::default_folder);
     let module = Arc::new(Module::install(&wasm, &folder)?);
     let xds = bind("--xds", args.xds).await?;
     let admin = bind("--admin", args.admin).await?;
@@ -142,7 +151,9 @@ fn module_file(named: Option<&Path>) -> PathBuf {
     if let Some(named) = named {
         return named.to_owned();
     }
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("headgate.wasm")));
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.parent()?.join("headgate.wasm")));
     match beside {
         Some(beside) if !built.exists() && beside.exists() => beside,
         _ => built,
@@ -181,7 +192,9 @@ fn announce(
         plan.policies.len(),
         dir.display()
     );
-    info!("next, an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 --xds {xds} > envoy.yaml && envoy -c envoy.yaml");
+    info!(
+        "next, an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 --xds {xds} > envoy.yaml && envoy -c envoy.yaml"
+    );
     info!("and what became of it: headgate status --admin {admin}");
     Ok(())
 }

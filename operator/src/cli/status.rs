@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::table::Table;
-use crate::bootstrap::Endpoint;
+use crate::endpoint::Endpoint;
 use crate::xds::status::{PolicyReport, ProxyReport, Report};
 
 /// Time for the whole exchange.
@@ -51,12 +51,22 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<String> {
         .build()
         .context("starting the runtime failed")?;
     let asked = runtime.block_on(async { tokio::time::timeout(TIMEOUT, fetch(&args.admin)).await });
-    let json = asked.map_err(|_| anyhow!("{} did not answer within {} s", args.admin, TIMEOUT.as_secs()))??;
+    let json = asked.map_err(|_| {
+        anyhow!(
+            "{} did not answer within {} s",
+            args.admin,
+            TIMEOUT.as_secs()
+        )
+    })??;
     if args.output == OutputFormat::Json {
         return Ok(String::from_utf8_lossy(&json).into_owned());
     }
-    let report: Report = serde_json::from_slice(&json)
-        .with_context(|| format!("{} answered something else than a Headgate status", args.admin))?;
+    let report: Report = serde_json::from_slice(&json).with_context(|| {
+        format!(
+            "{} answered something else than a Headgate status",
+            args.admin
+        )
+    })?;
     Ok(render(&report))
 }
 
@@ -69,20 +79,35 @@ async fn fetch(admin: &Endpoint) -> anyhow::Result<Bytes> {
     })?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let request = Request::get("/status").header(header::HOST, admin.to_string()).body(Empty::<Bytes>::new())?;
-    let not_ours = || format!("{admin} is no Headgate admin address; headgate run prints it when it starts");
+    let request = Request::get("/status")
+        .header(header::HOST, admin.to_string())
+        .body(Empty::<Bytes>::new())?;
+    let not_ours =
+        || format!("{admin} is no Headgate admin address; headgate run prints it when it starts");
     let response = sender.send_request(request).await.with_context(not_ours)?;
     if response.status() != StatusCode::OK {
         bail!("{} (it answered {})", not_ours(), response.status());
     }
-    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-    Ok(body.map_err(|e| anyhow!("reading the status from {admin} failed: {e}"))?.to_bytes())
+    let body = Limited::new(response.into_body(), MAX_ANSWER)
+        .collect()
+        .await;
+    Ok(body
+        .map_err(|e| anyhow!("reading the status from {admin} failed: {e}"))?
+        .to_bytes())
 }
 
 /// The report as tables, and a line for everything that is not as it should be.
 #[must_use]
 pub fn render(report: &Report) -> String {
-    let mut policies = Table::new(["POLICY", "TARGET", "MODE", "ACCEPTED", "PROGRAMMED", "PROXIES", "REVISION"]);
+    let mut policies = Table::new([
+        "POLICY",
+        "TARGET",
+        "MODE",
+        "ACCEPTED",
+        "PROGRAMMED",
+        "PROXIES",
+        "REVISION",
+    ]);
     for p in &report.policies {
         policies.row([
             p.name.clone(),
@@ -94,7 +119,9 @@ pub fn render(report: &Report) -> String {
             dash(&p.revision),
         ]);
     }
-    let mut proxies = Table::new(["PROXY", "TARGET", "PROTOCOL", "STATE", "POLICIES", "REVISION", "SINCE"]);
+    let mut proxies = Table::new([
+        "PROXY", "TARGET", "PROTOCOL", "STATE", "POLICIES", "REVISION", "SINCE",
+    ]);
     for p in &report.proxies {
         proxies.row([
             p.node.clone(),
@@ -103,7 +130,9 @@ pub fn render(report: &Report) -> String {
             p.state.clone(),
             dash(&shortened(p.policies.iter().cloned())),
             dash(p.acked.as_ref().map_or("", |a| &a.revision)),
-            p.disconnected.clone().unwrap_or_else(|| p.connected.clone()),
+            p.disconnected
+                .clone()
+                .unwrap_or_else(|| p.connected.clone()),
         ]);
     }
     let mut out = String::new();
@@ -122,7 +151,12 @@ pub fn render(report: &Report) -> String {
 fn share(policy: &PolicyReport, report: &Report) -> String {
     let to_run = |p: &&ProxyReport| p.policies.contains(&policy.name);
     let total = report.proxies.iter().filter(to_run).count();
-    let running = report.proxies.iter().filter(to_run).filter(|p| p.state == "Running").count();
+    let running = report
+        .proxies
+        .iter()
+        .filter(to_run)
+        .filter(|p| p.state == "Running")
+        .count();
     format!("{running}/{total}")
 }
 
@@ -144,17 +178,27 @@ fn shortened(mut names: impl Iterator<Item = String>) -> String {
 }
 
 fn dash(text: &str) -> String {
-    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text.to_owned()
+    }
 }
 
 fn remarks(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for p in &report.policies {
         if !p.accepted.status || p.accepted.message != "valid" {
-            lines.push(format!("{}: {}: {}", p.name, p.accepted.reason, p.accepted.message));
+            lines.push(format!(
+                "{}: {}: {}",
+                p.name, p.accepted.reason, p.accepted.message
+            ));
         }
         if !p.programmed.status && p.programmed.reason != p.accepted.reason {
-            lines.push(format!("{}: {}: {}", p.name, p.programmed.reason, p.programmed.message));
+            lines.push(format!(
+                "{}: {}: {}",
+                p.name, p.programmed.reason, p.programmed.message
+            ));
         }
     }
     for p in &report.proxies {
@@ -163,9 +207,17 @@ fn remarks(report: &Report) -> Vec<String> {
         }
         if let Some(nack) = &p.nack {
             let (time, revision) = (&nack.push.time, dash(&nack.push.revision));
-            lines.push(format!("{}: refused revision {revision} at {time}: {}", p.node, nack.message));
+            lines.push(format!(
+                "{}: refused revision {revision} at {time}: {}",
+                p.node, nack.message
+            ));
         }
     }
-    lines.extend(report.problems.iter().map(|p| format!("{}: {}", p.source, p.message)));
+    lines.extend(
+        report
+            .problems
+            .iter()
+            .map(|p| format!("{}: {}", p.source, p.message)),
+    );
     lines
 }

@@ -10,7 +10,9 @@ impl<const N: usize> Table<N> {
     /// A table with these column heads.
     #[must_use]
     pub fn new(head: [&str; N]) -> Self {
-        Self { rows: vec![head.map(str::to_owned)] }
+        Self {
+            rows: vec![head.map(str::to_owned)],
+        }
     }
 
     /// Adds a row. A cell takes one line: line breaks become spaces.
@@ -24,10 +26,19 @@ impl<const N: usize> Table<N> {
         if self.rows.len() == 1 {
             return empty.to_owned();
         }
-        let width = |column: usize| self.rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .map(|r| r[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
         let widths: [usize; N] = std::array::from_fn(width);
         let line = |row: &[String; N]| {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+            let cells = row
+                .iter()
+                .zip(widths)
+                .map(|(cell, width)| format!("{cell:width$}"));
             cells.collect::<Vec<_>>().join("   ").trim_end().to_owned() + "\n"
         };
         self.rows.iter().map(line).collect()

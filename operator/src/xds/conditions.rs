@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::registry::{Proxy, RunState};
+use super::proxy::{Proxy, RunState};
 
 /// A condition in the sense of the Kubernetes API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,11 @@ impl Condition {
     /// A condition.
     #[must_use]
     pub fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
-        Self { status, reason: reason.to_owned(), message: message.into() }
+        Self {
+            status,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
     }
 }
 
@@ -44,12 +48,105 @@ pub fn programmed<'a>(name: &str, proxies: impl IntoIterator<Item = &'a Proxy>) 
     let share = format!("{running} of {total} proxies run it");
     if let Some((id, message)) = rejected {
         let kept = "the last good configuration stays";
-        return Condition::new(false, "EnvoyRejected", format!("{share}; {id} refused it: {message}; {kept}"));
+        return Condition::new(
+            false,
+            "EnvoyRejected",
+            format!("{share}; {id} refused it: {message}; {kept}"),
+        );
     }
     match (running, total) {
-        (_, 0) => Condition::new(false, "NoProxies", "no connected proxy stands for its target"),
+        (_, 0) => Condition::new(
+            false,
+            "NoProxies",
+            "no connected proxy stands for its target",
+        ),
         (r, t) if r == t => Condition::new(true, "Programmed", share),
         (0, _) => Condition::new(false, "Pending", share),
         _ => Condition::new(false, "PartiallyProgrammed", share),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
+    use headgate_core::config::FilterConfig;
+
+    use super::super::node::Identity;
+    use super::super::proxy::{Nack, Push, Transport, Variant};
+    use super::*;
+
+    /// A proxy that should run version 2 of `default/search`.
+    fn proxy(acked: Option<&str>, refused: Option<&str>) -> Proxy {
+        let json = r#"{"stages": [{"policy": "default/search", "parallelism": 1,
+            "queue": {"max_length": 1, "timeout_us": 1}, "types": [{"name": "default"}],
+            "strategy": {"type": "Bouncer", "interval_us": 1000000, "min_samples": 1}}]}"#;
+        let config = Arc::new(FilterConfig::from_json(json.as_bytes()).unwrap());
+        let now = SystemTime::UNIX_EPOCH;
+        let push = |v: &str| Push {
+            version: v.to_owned(),
+            revision: String::new(),
+            at: now,
+        };
+        Proxy {
+            identity: Identity {
+                id: "edge".into(),
+                ..Identity::default()
+            },
+            peer: String::new(),
+            transport: Transport::Ecds,
+            variant: Variant::Delta,
+            slots: BTreeSet::new(),
+            connected: now,
+            disconnected: None,
+            assigned: Some(("2".into(), config)),
+            problem: None,
+            sent: None,
+            acked: acked.map(push),
+            nack: refused.map(|v| Nack {
+                push: push(v),
+                message: "why".into(),
+            }),
+        }
+    }
+
+    #[test]
+    fn reasons_follow_what_proxies_say() {
+        let reason = |proxies: &[Proxy]| programmed("default/search", proxies).reason;
+        let (runs, silent) = (proxy(Some("2"), None), proxy(Some("1"), None));
+        assert_eq!(reason(&[]), "NoProxies");
+        assert_eq!(reason(std::slice::from_ref(&silent)), "Pending");
+        assert_eq!(
+            reason(&[runs.clone(), silent.clone()]),
+            "PartiallyProgrammed"
+        );
+        assert_eq!(reason(&[runs.clone(), runs.clone()]), "Programmed");
+        assert_eq!(
+            reason(&[runs.clone(), proxy(Some("1"), Some("2"))]),
+            "EnvoyRejected"
+        );
+        assert_eq!(
+            reason(&[proxy(Some("2"), Some("1"))]),
+            "Programmed",
+            "an older refusal"
+        );
+        let gone = Proxy {
+            disconnected: Some(SystemTime::now()),
+            ..silent
+        };
+        assert_eq!(reason(&[runs, gone]), "Programmed");
+        let other = programmed("default/other", &[proxy(Some("2"), None)]);
+        assert_eq!((other.status, other.reason.as_str()), (false, "NoProxies"));
+    }
+
+    #[test]
+    fn a_refusal_names_proxy_and_reason() {
+        let condition = programmed("default/search", &[proxy(None, Some("2"))]);
+        assert_eq!(
+            condition.message,
+            "0 of 1 proxies run it; edge refused it: why; the last good configuration stays"
+        );
     }
 }

@@ -15,7 +15,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 };
 
 use super::dialect::{Dialect, MAX_NAMES, Offer, TooMany, Verdict, check_names};
-use super::registry::Variant;
+use super::proxy::Variant;
 use super::sotw::WILDCARD;
 use super::{DEFAULT_SLOT, ECDS_TYPE_URL};
 
@@ -51,17 +51,26 @@ struct Sent {
 impl Delta {
     fn answer(&mut self, request: &DeltaDiscoveryRequest) -> Option<Verdict> {
         let sent = self.sent.take_if(|s| s.nonce == request.response_nonce)?;
-        self.gone.extend(sent.removed.iter().filter(|n| self.named.contains(*n)).cloned());
+        self.gone.extend(
+            sent.removed
+                .iter()
+                .filter(|n| self.named.contains(*n))
+                .cloned(),
+        );
         for name in &sent.removed {
             self.held.remove(name);
         }
         match &request.error_detail {
             Some(status) => {
                 self.refused.extend(sent.resources);
-                Some(Verdict::Nack { version: sent.version, message: status.message.clone() })
+                Some(Verdict::Nack {
+                    version: sent.version,
+                    message: status.message.clone(),
+                })
             }
             None => {
-                self.refused.retain(|name, _| !sent.resources.contains_key(name));
+                self.refused
+                    .retain(|name, _| !sent.resources.contains_key(name));
                 self.held.extend(sent.resources);
                 Some(Verdict::Ack(sent.version))
             }
@@ -81,7 +90,11 @@ impl Delta {
     fn subscribe(&mut self, subscribe: Vec<String>, unsubscribe: Vec<String>) {
         for name in subscribe {
             if self.seen {
-                self.forget(if name == WILDCARD { DEFAULT_SLOT } else { &name });
+                self.forget(if name == WILDCARD {
+                    DEFAULT_SLOT
+                } else {
+                    &name
+                });
             }
             if name == WILDCARD {
                 self.wildcard = true;
@@ -134,7 +147,10 @@ impl Dialect for Delta {
             self.wildcard = request.resource_names_subscribe.is_empty();
             self.held = request.initial_resource_versions.into_iter().collect();
         }
-        self.subscribe(request.resource_names_subscribe, request.resource_names_unsubscribe);
+        self.subscribe(
+            request.resource_names_subscribe,
+            request.resource_names_unsubscribe,
+        );
         self.seen = true;
         if self.names.len() > MAX_NAMES {
             return Err(TooMany);
@@ -158,14 +174,19 @@ impl Dialect for Delta {
             .resources
             .iter()
             .filter(|r| {
-                self.held.get(&r.name) != Some(&r.version) && self.refused.get(&r.name) != Some(&r.version)
+                self.held.get(&r.name) != Some(&r.version)
+                    && self.refused.get(&r.name) != Some(&r.version)
             })
             .collect();
         let offered = |name: &String| offer.resources.iter().any(|r| r.name == *name);
         let removed: Vec<String> = offer
             .unknown
             .iter()
-            .chain(self.held.keys().filter(|n| !offered(n) && !offer.unknown.contains(n)))
+            .chain(
+                self.held
+                    .keys()
+                    .filter(|n| !offered(n) && !offer.unknown.contains(n)),
+            )
             .filter(|n| !self.gone.contains(*n))
             .cloned()
             .collect();
@@ -176,7 +197,10 @@ impl Dialect for Delta {
         self.sent = Some(Sent {
             nonce: nonce.clone(),
             version: offer.version.clone(),
-            resources: due.iter().map(|r| (r.name.clone(), r.version.clone())).collect(),
+            resources: due
+                .iter()
+                .map(|r| (r.name.clone(), r.version.clone()))
+                .collect(),
             removed: removed.clone(),
         });
         Some(DeltaDiscoveryResponse {
@@ -199,7 +223,10 @@ impl Dialect for Delta {
 
     fn holds(&self, offer: &Offer) -> bool {
         !offer.resources.is_empty()
-            && offer.resources.iter().all(|r| self.held.get(&r.name) == Some(&r.version))
+            && offer
+                .resources
+                .iter()
+                .all(|r| self.held.get(&r.name) == Some(&r.version))
     }
 
     fn holds_any(&self) -> bool {
@@ -219,7 +246,10 @@ mod tests {
     use super::*;
 
     fn offer(revision: &str, names: &[&str], unknown: &[&str]) -> Offer {
-        let config = FilterConfig { revision: revision.into(), ..FilterConfig::default() };
+        let config = FilterConfig {
+            revision: revision.into(),
+            ..FilterConfig::default()
+        };
         let resource = |n: &&str| Arc::new(Resource::new(&config, n, Path::new("/m.wasm")));
         let unknown = unknown.iter().map(ToString::to_string).collect();
         Offer::new(names.iter().map(resource).collect(), unknown)
@@ -230,17 +260,26 @@ mod tests {
     }
 
     fn subscribe(names: &[&str]) -> DeltaDiscoveryRequest {
-        DeltaDiscoveryRequest { resource_names_subscribe: strings(names), ..Default::default() }
+        DeltaDiscoveryRequest {
+            resource_names_subscribe: strings(names),
+            ..Default::default()
+        }
     }
 
     fn unsubscribe(names: &[&str]) -> DeltaDiscoveryRequest {
-        DeltaDiscoveryRequest { resource_names_unsubscribe: strings(names), ..Default::default() }
+        DeltaDiscoveryRequest {
+            resource_names_unsubscribe: strings(names),
+            ..Default::default()
+        }
     }
 
     fn answer(nonce: u64, error: Option<&str>) -> DeltaDiscoveryRequest {
         DeltaDiscoveryRequest {
             response_nonce: nonce.to_string(),
-            error_detail: error.map(|m| Status { message: m.into(), ..Status::default() }),
+            error_detail: error.map(|m| Status {
+                message: m.into(),
+                ..Status::default()
+            }),
             ..Default::default()
         }
     }
@@ -255,8 +294,15 @@ mod tests {
         d.receive(subscribe(&["headgate"])).unwrap();
         let one = offer("1", &["headgate"], &[]);
         assert_eq!(names(&d.respond(&one, 1).unwrap()), ["headgate"]);
-        assert_eq!(d.respond(&offer("2", &["headgate"], &[]), 2), None, "one at a time");
-        assert_eq!(d.receive(answer(1, None)), Ok(Some(Verdict::Ack(one.version.clone()))));
+        assert_eq!(
+            d.respond(&offer("2", &["headgate"], &[]), 2),
+            None,
+            "one at a time"
+        );
+        assert_eq!(
+            d.receive(answer(1, None)),
+            Ok(Some(Verdict::Ack(one.version.clone())))
+        );
         assert!(d.holds(&one));
         d.receive(subscribe(&["headgate-b"])).unwrap();
         let both = offer("1", &["headgate", "headgate-b"], &[]);
@@ -267,21 +313,35 @@ mod tests {
     fn a_refused_resource_is_not_sent_again() {
         let mut d = Delta::default();
         d.receive(subscribe(&["headgate"])).unwrap();
-        let (one, two) = (offer("1", &["headgate"], &[]), offer("2", &["headgate"], &[]));
+        let (one, two) = (
+            offer("1", &["headgate"], &[]),
+            offer("2", &["headgate"], &[]),
+        );
         d.respond(&one, 1).unwrap();
         let verdict = d.receive(answer(1, Some("no"))).unwrap();
-        assert_eq!(verdict, Some(Verdict::Nack { version: one.version.clone(), message: "no".into() }));
+        assert_eq!(
+            verdict,
+            Some(Verdict::Nack {
+                version: one.version.clone(),
+                message: "no".into()
+            })
+        );
         assert_eq!(d.respond(&one, 2), None);
         assert!(d.respond(&two, 2).is_some());
         d.receive(answer(2, None)).unwrap();
-        assert!(d.respond(&one, 3).is_some(), "a change makes it worth another try");
+        assert!(
+            d.respond(&one, 3).is_some(),
+            "a change makes it worth another try"
+        );
     }
 
     #[test]
     fn what_the_proxy_runs_from_before_a_reconnect_is_not_sent() {
         let one = offer("1", &["headgate"], &[]);
         let mut request = subscribe(&["headgate"]);
-        request.initial_resource_versions.insert("headgate".into(), one.version.clone());
+        request
+            .initial_resource_versions
+            .insert("headgate".into(), one.version.clone());
         let mut d = Delta::default();
         d.receive(request).unwrap();
         assert!(d.holds(&one));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 
-use super::registry::Variant;
+use super::proxy::Variant;
 use super::resource::{Resource, hash};
 
 /// Most resources one stream may name. A proxy has one a listener that Headgate protects.
@@ -31,9 +31,18 @@ impl Offer {
         let version = match resources.as_slice() {
             [] => String::new(),
             [one] => one.version.clone(),
-            many => hash(many.iter().flat_map(|r| r.version.bytes()).collect::<Vec<_>>().as_slice()),
+            many => hash(
+                many.iter()
+                    .flat_map(|r| r.version.bytes())
+                    .collect::<Vec<_>>()
+                    .as_slice(),
+            ),
         };
-        Self { resources, unknown, version }
+        Self {
+            resources,
+            unknown,
+            version,
+        }
     }
 }
 

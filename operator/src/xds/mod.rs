@@ -22,8 +22,10 @@
 pub mod conditions;
 pub mod delta;
 pub mod dialect;
+pub mod metrics;
 pub mod module;
 pub mod node;
+pub mod proxy;
 pub mod registry;
 pub mod resource;
 mod server;

@@ -39,7 +39,9 @@ pub struct Module {
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// There is no file.
-    #[error("filter module {0} does not exist; build it with scripts/build, or name it with --wasm PATH")]
+    #[error(
+        "filter module {0} does not exist; build it with scripts/build, or name it with --wasm PATH"
+    )]
     Missing(PathBuf),
     /// It can't be read.
     #[error("filter module {0}: {1}")]
@@ -56,7 +58,11 @@ pub enum ModuleError {
 /// `~/.local/state/headgate/modules`, else a folder in the system's temporary one.
 #[must_use]
 pub fn default_folder() -> PathBuf {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
     set("XDG_STATE_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".local/state")))
         .unwrap_or_else(std::env::temp_dir)
@@ -74,7 +80,10 @@ impl Module {
             _ => ModuleError::Unreadable(source.to_owned(), e),
         };
         if fs::metadata(source).map_err(unreadable)?.len() > MAX_BYTES {
-            return Err(ModuleError::Invalid(source.to_owned(), "larger than 64 MiB"));
+            return Err(ModuleError::Invalid(
+                source.to_owned(),
+                "larger than 64 MiB",
+            ));
         }
         let code = fs::read(source).map_err(unreadable)?;
         check(&code).map_err(|why| ModuleError::Invalid(source.to_owned(), why))?;
@@ -82,7 +91,11 @@ impl Module {
         let unwritable = |e: io::Error| ModuleError::Folder(folder.to_owned(), e);
         let path = store(&code, &hash, folder).map_err(unwritable)?;
         prune(folder, &path, SystemTime::now());
-        Ok(Self { path, hash, bytes: code.len() as u64 })
+        Ok(Self {
+            path,
+            hash,
+            bytes: code.len() as u64,
+        })
     }
 }
 
@@ -92,7 +105,10 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     let folder = folder.canonicalize()?;
     let path = folder.join(format!("headgate-{hash}.wasm"));
     if fs::read(&path).is_ok_and(|old| old == code) {
-        fs::File::options().append(true).open(&path)?.set_modified(SystemTime::now())?;
+        fs::File::options()
+            .append(true)
+            .open(&path)?
+            .set_modified(SystemTime::now())?;
         return Ok(path);
     }
     let partial = folder.join(format!(".headgate-{hash}.{}", std::process::id()));
@@ -105,14 +121,17 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
 
 /// Removes copies that nothing has used for [`KEEP_OLD`]. Failure leaves a file too many, no more.
 fn prune(folder: &Path, current: &Path, now: SystemTime) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let ours = name.trim_start_matches('.').starts_with("headgate-");
-        let old = entry.metadata().and_then(|m| m.modified()).is_ok_and(|at| {
-            now.duration_since(at).unwrap_or_default() > KEEP_OLD
-        });
+        let old = entry
+            .metadata()
+            .and_then(|m| m.modified())
+            .is_ok_and(|at| now.duration_since(at).unwrap_or_default() > KEEP_OLD);
         if ours && old && entry.file_name() != current.file_name().unwrap_or_default() {
             let _ = fs::remove_file(entry.path());
         }
@@ -207,9 +226,17 @@ mod tests {
         fs::write(&source, module(b"two")).unwrap();
         let two = Module::install(&source, &folder).unwrap();
         assert_ne!(one.path, two.path);
-        assert_eq!(fs::read(&one.path).unwrap(), module(b"one"), "the old copy stays for a while");
+        assert_eq!(
+            fs::read(&one.path).unwrap(),
+            module(b"one"),
+            "the old copy stays for a while"
+        );
         assert_eq!(fs::read(&two.path).unwrap(), module(b"two"));
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing partial is left");
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            2,
+            "nothing partial is left"
+        );
     }
 
     #[test]
@@ -220,7 +247,11 @@ mod tests {
         let one = Module::install(&source, &folder).unwrap();
         fs::write(&source, module(b"two")).unwrap();
         let two = Module::install(&source, &folder).unwrap();
-        prune(&folder, &two.path, SystemTime::now() + KEEP_OLD + Duration::from_secs(60));
+        prune(
+            &folder,
+            &two.path,
+            SystemTime::now() + KEEP_OLD + Duration::from_secs(60),
+        );
         assert!(!one.path.exists() && two.path.exists());
     }
 
@@ -240,7 +271,10 @@ mod tests {
         }
         fs::remove_file(&source).unwrap();
         let missing = Module::install(&source, &folder).unwrap_err().to_string();
-        assert!(missing.contains("does not exist; build it with scripts/build"), "{missing}");
+        assert!(
+            missing.contains("does not exist; build it with scripts/build"),
+            "{missing}"
+        );
     }
 
     #[tokio::test]

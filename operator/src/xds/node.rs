@@ -39,15 +39,29 @@ impl Identity {
     #[must_use]
     pub fn new(node: Option<&Node>) -> Self {
         let Some(node) = node else {
-            return Self { id: "unnamed".to_owned(), ..Self::default() };
+            return Self {
+                id: "unnamed".to_owned(),
+                ..Self::default()
+            };
         };
-        let id = if node.id.is_empty() { "unnamed".to_owned() } else { clip(&node.id, MAX_TEXT) };
-        Self { id, cluster: clip(&node.cluster, MAX_TEXT), target: claim(node) }
+        let id = if node.id.is_empty() {
+            "unnamed".to_owned()
+        } else {
+            clip(&node.id, MAX_TEXT)
+        };
+        Self {
+            id,
+            cluster: clip(&node.cluster, MAX_TEXT),
+            target: claim(node),
+        }
     }
 }
 
 fn claim(node: &Node) -> TargetClaim {
-    let value = node.metadata.as_ref().and_then(|m| m.fields.get(TARGET_METADATA));
+    let value = node
+        .metadata
+        .as_ref()
+        .and_then(|m| m.fields.get(TARGET_METADATA));
     match value.map(|v| v.kind.as_ref()) {
         None | Some(None | Some(Kind::NullValue(_))) => TargetClaim::None,
         Some(Some(Kind::StringValue(text))) => match text.parse() {
@@ -71,7 +85,10 @@ pub fn clip(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
     }
-    let end = (0..=max).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
+    let end = (0..=max)
+        .rev()
+        .find(|&i| text.is_char_boundary(i))
+        .unwrap_or(0);
     format!("{}…", &text[..end])
 }
 
@@ -85,13 +102,22 @@ mod tests {
 
     fn node(kind: Option<Kind>) -> Node {
         let fields = HashMap::from([(TARGET_METADATA.to_owned(), Value { kind })]);
-        Node { id: "edge-1".into(), metadata: Some(Struct { fields }), ..Node::default() }
+        Node {
+            id: "edge-1".into(),
+            metadata: Some(Struct { fields }),
+            ..Node::default()
+        }
     }
 
     #[test]
     fn the_target_is_read_from_metadata() {
-        let identity = Identity::new(Some(&node(Some(Kind::StringValue("Service/default/search".into())))));
-        assert_eq!(identity.target, TargetClaim::Target("Service/default/search".parse().unwrap()));
+        let identity = Identity::new(Some(&node(Some(Kind::StringValue(
+            "Service/default/search".into(),
+        )))));
+        assert_eq!(
+            identity.target,
+            TargetClaim::Target("Service/default/search".parse().unwrap())
+        );
         assert_eq!(Identity::new(Some(&node(None))).target, TargetClaim::None);
         assert_eq!(Identity::new(None).id, "unnamed");
     }

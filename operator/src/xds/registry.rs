@@ -8,142 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use headgate_core::config::FilterConfig;
-use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::dialect::{Offer, Verdict};
 use super::node::{Identity, clip};
+use super::proxy::{Nack, Proxy, Push, Transport, Variant};
 use super::snapshot::Assignment;
 
 /// Longest part of Envoy's reason that is kept, in bytes.
 const MAX_REASON: usize = 2_048;
-
-/// The gRPC service that a stream uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Transport {
-    /// Extension config discovery, a stream for each slot.
-    Ecds,
-    /// Aggregated discovery, one stream a proxy.
-    Ads,
-}
-
-impl Transport {
-    /// Its usual abbreviation.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ecds => "ECDS",
-            Self::Ads => "ADS",
-        }
-    }
-}
-
-/// The protocol variant that a stream speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Variant {
-    /// State of the world.
-    #[serde(rename = "SotW")]
-    StateOfTheWorld,
-    /// Incremental.
-    #[serde(rename = "delta")]
-    Delta,
-}
-
-impl Variant {
-    /// Its usual abbreviation.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::StateOfTheWorld => "SotW",
-            Self::Delta => "delta",
-        }
-    }
-}
-
-/// A version that was sent to a proxy, or that it runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Push {
-    /// xDS version: configuration, module and slot names.
-    pub version: String,
-    /// [`FilterConfig::revision`]; empty for the empty configuration.
-    pub revision: String,
-    /// When it was sent or accepted.
-    pub at: SystemTime,
-}
-
-/// A proxy's last refusal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nack {
-    /// What it refused.
-    pub push: Push,
-    /// Envoy's reason.
-    pub message: String,
-}
-
-/// One stream of one proxy.
-#[derive(Debug, Clone)]
-pub struct Proxy {
-    /// Who it is.
-    pub identity: Identity,
-    /// Address it connected from.
-    pub peer: String,
-    /// Service in use.
-    pub transport: Transport,
-    /// Protocol variant in use.
-    pub variant: Variant,
-    /// Filter slots that it subscribed to and that are Headgate's.
-    pub slots: BTreeSet<String>,
-    /// When the stream began.
-    pub connected: SystemTime,
-    /// When it ended.
-    pub disconnected: Option<SystemTime>,
-    /// What it should run: version and configuration.
-    pub assigned: Option<(String, Arc<FilterConfig>)>,
-    /// Why no policy applies to it.
-    pub problem: Option<String>,
-    /// What it was sent last.
-    pub sent: Option<Push>,
-    /// What it runs, as far as it said.
-    pub acked: Option<Push>,
-    /// Its last refusal.
-    pub nack: Option<Nack>,
-}
-
-/// How far a proxy is with what it should run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RunState {
-    /// It runs it.
-    Running,
-    /// It hasn't answered.
-    Pending,
-    /// It refused it, for this reason.
-    Rejected(String),
-}
-
-impl Proxy {
-    /// Whether `policy` is part of what it should run.
-    #[must_use]
-    pub fn is_to_run(&self, policy: &str) -> bool {
-        self.assigned.as_ref().is_some_and(|(_, c)| c.stages.iter().any(|s| s.policy == policy))
-    }
-
-    /// How far it is with what it should run.
-    #[must_use]
-    pub fn run_state(&self) -> RunState {
-        let Some((version, _)) = &self.assigned else {
-            return RunState::Pending;
-        };
-        if self.acked.as_ref().is_some_and(|p| p.version == *version) {
-            return RunState::Running;
-        }
-        match &self.nack {
-            Some(nack) if nack.push.version == *version => RunState::Rejected(nack.message.clone()),
-            _ => RunState::Pending,
-        }
-    }
-}
 
 /// What has happened since the start, for metrics.
 #[derive(Debug, Default)]
@@ -187,7 +60,12 @@ impl Registry {
     /// A registry of at most `max_records` streams, that forgets a proxy `keep` after it left.
     #[must_use]
     pub fn new(max_records: usize, keep: Duration) -> Self {
-        Self { records: Mutex::default(), counters: Counters::default(), max_records, keep }
+        Self {
+            records: Mutex::default(),
+            counters: Counters::default(),
+            max_records,
+            keep,
+        }
     }
 
     /// Starts a record. It takes the place of records of the same node that have ended; `None` when the
@@ -203,10 +81,15 @@ impl Registry {
         let mut records = self.lock();
         let keep = self.keep;
         records.by_id.retain(|_, p| {
-            p.disconnected.is_none_or(|at| p.identity.id != identity.id && !is_older(at, keep, now))
+            p.disconnected
+                .is_none_or(|at| p.identity.id != identity.id && !is_older(at, keep, now))
         });
         if records.by_id.len() >= self.max_records {
-            let gone = records.by_id.iter().filter_map(|(id, p)| Some((p.disconnected?, *id))).min();
+            let gone = records
+                .by_id
+                .iter()
+                .filter_map(|(id, p)| Some((p.disconnected?, *id)))
+                .min();
             records.by_id.remove(&gone?.1);
         }
         records.last_id += 1;
@@ -235,7 +118,10 @@ impl Registry {
         records.by_id.insert(id, proxy);
         drop(records);
         Counters::increment(&self.counters.streams);
-        Some(Connection { registry: Arc::clone(self), id })
+        Some(Connection {
+            registry: Arc::clone(self),
+            id,
+        })
     }
 
     /// Copies of all records, connected ones first, then by node id.
@@ -243,7 +129,9 @@ impl Registry {
     pub fn proxies(&self, now: SystemTime) -> Vec<Proxy> {
         let mut records = self.lock();
         let keep = self.keep;
-        records.by_id.retain(|_, p| p.disconnected.is_none_or(|at| !is_older(at, keep, now)));
+        records
+            .by_id
+            .retain(|_, p| p.disconnected.is_none_or(|at| !is_older(at, keep, now)));
         let mut proxies: Vec<Proxy> = records.by_id.values().cloned().collect();
         drop(records);
         proxies.sort_by(|a, b| {
@@ -287,7 +175,10 @@ impl Connection {
             if p.problem != assignment.problem {
                 p.problem.clone_from(&assignment.problem);
                 if let Some(problem) = &p.problem {
-                    warn!(node = p.identity.id, "no policy applies to this proxy: {problem}");
+                    warn!(
+                        node = p.identity.id,
+                        "no policy applies to this proxy: {problem}"
+                    );
                 }
             }
         });
@@ -297,7 +188,11 @@ impl Connection {
     pub fn sent(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
         Counters::increment(&self.registry.counters.pushes);
         let revision = assignment.config.revision.clone();
-        let push = Push { version: offer.version.clone(), revision, at: now };
+        let push = Push {
+            version: offer.version.clone(),
+            revision,
+            at: now,
+        };
         self.update(|p| p.sent = Some(push));
     }
 
@@ -306,8 +201,15 @@ impl Connection {
         let revision = &assignment.config.revision;
         self.update(|p| {
             if p.acked.as_ref().is_none_or(|a| a.version != offer.version) {
-                info!(node = p.identity.id, revision, "proxy runs the current configuration");
-                let push = Push { version: offer.version.clone(), revision: revision.clone(), at: now };
+                info!(
+                    node = p.identity.id,
+                    revision, "proxy runs the current configuration"
+                );
+                let push = Push {
+                    version: offer.version.clone(),
+                    revision: revision.clone(),
+                    at: now,
+                };
                 p.acked = Some(push);
             }
         });
@@ -321,7 +223,12 @@ impl Connection {
                 Counters::increment(&counters.acks);
                 self.update(|p| {
                     if let Some(sent) = p.sent.clone().filter(|s| s.version == version) {
-                        info!(node = p.identity.id, revision = sent.revision, version, "proxy accepted the configuration");
+                        info!(
+                            node = p.identity.id,
+                            revision = sent.revision,
+                            version,
+                            "proxy accepted the configuration"
+                        );
                         p.acked = Some(Push { at: now, ..sent });
                     }
                 });
@@ -361,13 +268,26 @@ mod tests {
     use super::*;
 
     fn connect(registry: &Arc<Registry>, id: &str) -> Option<Connection> {
-        let identity = Identity { id: id.into(), ..Identity::default() };
+        let identity = Identity {
+            id: id.into(),
+            ..Identity::default()
+        };
         let (transport, variant) = (Transport::Ecds, Variant::Delta);
-        registry.connect(identity, "127.0.0.1:1".into(), transport, variant, SystemTime::now())
+        registry.connect(
+            identity,
+            "127.0.0.1:1".into(),
+            transport,
+            variant,
+            SystemTime::now(),
+        )
     }
 
     fn ids(registry: &Registry, now: SystemTime) -> Vec<String> {
-        registry.proxies(now).into_iter().map(|p| p.identity.id).collect()
+        registry
+            .proxies(now)
+            .into_iter()
+            .map(|p| p.identity.id)
+            .collect()
     }
 
     #[test]
@@ -377,7 +297,11 @@ mod tests {
         let again = connect(&registry, "a");
         let other = connect(&registry, "a");
         assert!(again.is_some() && other.is_some());
-        assert_eq!(ids(&registry, SystemTime::now()), ["a", "a"], "two streams, none of them old");
+        assert_eq!(
+            ids(&registry, SystemTime::now()),
+            ["a", "a"],
+            "two streams, none of them old"
+        );
     }
 
     #[test]

@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use envoy_types::pb::envoy::config::core::v3::{
-    AsyncDataSource, BackoffStrategy, DataSource, TypedExtensionConfig, async_data_source, data_source,
+    AsyncDataSource, BackoffStrategy, DataSource, TypedExtensionConfig, async_data_source,
+    data_source,
 };
 use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
 use envoy_types::pb::envoy::extensions::wasm::v3::{
@@ -49,7 +50,11 @@ impl Resource {
             typed_config: Some(any(&wasm_filter(config, module))),
         };
         let any = any(&extension);
-        Self { name: name.to_owned(), version: hash(&any.value), any }
+        Self {
+            name: name.to_owned(),
+            version: hash(&any.value),
+            any,
+        }
     }
 }
 
@@ -64,7 +69,10 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn any<M: Message + Name>(message: &M) -> Any {
-    Any { type_url: M::type_url(), value: message.encode_to_vec() }
+    Any {
+        type_url: M::type_url(),
+        value: message.encode_to_vec(),
+    }
 }
 
 /// The configuration as the module reads it. Serialization of [`FilterConfig`] can't fail (plain structs,
@@ -75,10 +83,14 @@ fn plugin_configuration(config: &FilterConfig) -> String {
 
 fn wasm_filter(config: &FilterConfig, module: &Path) -> Wasm {
     let code = DataSource {
-        specifier: Some(data_source::Specifier::Filename(module.display().to_string())),
+        specifier: Some(data_source::Specifier::Filename(
+            module.display().to_string(),
+        )),
         ..DataSource::default()
     };
-    let configuration = StringValue { value: plugin_configuration(config) };
+    let configuration = StringValue {
+        value: plugin_configuration(config),
+    };
     Wasm {
         config: Some(PluginConfig {
             name: PLUGIN.to_owned(),
@@ -108,7 +120,10 @@ fn wasm_filter(config: &FilterConfig, module: &Path) -> Wasm {
 }
 
 fn millis(ms: u32) -> Duration {
-    Duration { seconds: i64::from(ms / 1_000), nanos: (ms % 1_000) as i32 * 1_000_000 }
+    Duration {
+        seconds: i64::from(ms / 1_000),
+        nanos: (ms % 1_000) as i32 * 1_000_000,
+    }
 }
 
 /// The same resource in protobuf's JSON form, for `headgate render` and files that Envoy watches
@@ -157,16 +172,31 @@ mod tests {
     use super::*;
 
     fn config(revision: &str) -> FilterConfig {
-        FilterConfig { revision: revision.to_owned(), ..FilterConfig::default() }
+        FilterConfig {
+            revision: revision.to_owned(),
+            ..FilterConfig::default()
+        }
     }
 
     #[test]
     fn the_version_follows_the_content() {
         let a = Resource::new(&config("1"), "headgate", Path::new("/m/a.wasm"));
-        assert_eq!(a.version, Resource::new(&config("1"), "headgate", Path::new("/m/a.wasm")).version);
-        assert_ne!(a.version, Resource::new(&config("2"), "headgate", Path::new("/m/a.wasm")).version);
-        assert_ne!(a.version, Resource::new(&config("1"), "headgate", Path::new("/m/b.wasm")).version);
-        assert_ne!(a.version, Resource::new(&config("1"), "headgate-2", Path::new("/m/a.wasm")).version);
+        assert_eq!(
+            a.version,
+            Resource::new(&config("1"), "headgate", Path::new("/m/a.wasm")).version
+        );
+        assert_ne!(
+            a.version,
+            Resource::new(&config("2"), "headgate", Path::new("/m/a.wasm")).version
+        );
+        assert_ne!(
+            a.version,
+            Resource::new(&config("1"), "headgate", Path::new("/m/b.wasm")).version
+        );
+        assert_ne!(
+            a.version,
+            Resource::new(&config("1"), "headgate-2", Path::new("/m/a.wasm")).version
+        );
     }
 
     #[test]
@@ -176,10 +206,18 @@ mod tests {
         let extension = TypedExtensionConfig::decode(&resource.any.value[..]).unwrap();
         let wasm = Wasm::decode(&extension.typed_config.unwrap().value[..]).unwrap();
         let plugin = wasm.config.unwrap();
-        let text = StringValue::decode(&plugin.configuration.unwrap().value[..]).unwrap().value;
-        assert_eq!(FilterConfig::from_json(text.as_bytes()).unwrap(), config("abc"));
+        let text = StringValue::decode(&plugin.configuration.unwrap().value[..])
+            .unwrap()
+            .value;
+        assert_eq!(
+            FilterConfig::from_json(text.as_bytes()).unwrap(),
+            config("abc")
+        );
         let json = ecds_json(&config("abc"), "headgate", Path::new("/m/a.wasm"));
-        assert_eq!(json["typed_config"]["config"]["configuration"]["value"], Value::String(text));
+        assert_eq!(
+            json["typed_config"]["config"]["configuration"]["value"],
+            Value::String(text)
+        );
         assert_eq!(
             json["typed_config"]["config"]["reload_config"]["backoff"]["base_interval"],
             Value::String("0.1s".into())

@@ -16,7 +16,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::delta::Delta;
 use super::dialect::Dialect;
 use super::node::Identity;
-use super::registry::{Counters, Transport};
+use super::proxy::Transport;
+use super::registry::Counters;
 use super::sotw::Sotw;
 use super::stream::{Context, drive};
 
@@ -45,7 +46,9 @@ impl Service {
             Counters::increment(&self.context.registry.counters.refused_streams);
             Status::resource_exhausted(format!("{} streams are open", self.context.limits.streams))
         })?;
-        let peer = request.remote_addr().map_or_else(String::new, |a| a.to_string());
+        let peer = request
+            .remote_addr()
+            .map_or_else(String::new, |a| a.to_string());
         let requests = request.into_inner();
         // One response: the next is made when a proxy has taken this one.
         let (responses, stream) = mpsc::channel(1);
@@ -84,14 +87,21 @@ impl ExtensionConfigDiscoveryService for Service {
         let request = request.into_inner();
         let identity = Identity::new(request.node.as_ref());
         let mut dialect = Sotw::default();
-        let asked = DiscoveryRequest { version_info: String::new(), ..request };
-        dialect.receive(asked).map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let asked = DiscoveryRequest {
+            version_info: String::new(),
+            ..request
+        };
+        dialect
+            .receive(asked)
+            .map_err(|e| Status::invalid_argument(e.to_string()))?;
         let snapshot = Arc::clone(&self.context.snapshots.borrow());
         let assignment = snapshot.assign(&identity.target);
         let offer = snapshot.offer(&assignment.config, dialect.names());
         let response = dialect.respond(&offer, 1);
         response.map(Response::new).ok_or_else(|| {
-            Status::not_found("no such resource; Headgate's slots have names that start with \"headgate\"")
+            Status::not_found(
+                "no such resource; Headgate's slots have names that start with \"headgate\"",
+            )
         })
     }
 }

@@ -46,7 +46,13 @@ impl Snapshot {
     pub fn new(plan: Arc<Plan>, module: Arc<Module>) -> Self {
         let lost = |p: &PolicyState| p.accepted.is_err() && p.revision.is_empty();
         let incomplete = !plan.problems.is_empty() || plan.policies.iter().any(lost);
-        Self { plan, module, incomplete, empty: Arc::default(), built: Mutex::default() }
+        Self {
+            plan,
+            module,
+            incomplete,
+            empty: Arc::default(),
+            built: Mutex::default(),
+        }
     }
 
     /// The configuration for a proxy that makes this claim.
@@ -61,9 +67,18 @@ impl Snapshot {
             TargetClaim::Invalid(why) => Err(why.clone()),
         };
         match found {
-            Ok(config) if !config.stages.is_empty() => Assignment { config, problem: None },
-            Ok(_) => Assignment { config: Arc::clone(&self.empty), problem: None },
-            Err(why) => Assignment { config: Arc::clone(&self.empty), problem: Some(why) },
+            Ok(config) if !config.stages.is_empty() => Assignment {
+                config,
+                problem: None,
+            },
+            Ok(_) => Assignment {
+                config: Arc::clone(&self.empty),
+                problem: None,
+            },
+            Err(why) => Assignment {
+                config: Arc::clone(&self.empty),
+                problem: Some(why),
+            },
         }
     }
 
@@ -72,7 +87,10 @@ impl Snapshot {
     pub fn offer(&self, config: &Arc<FilterConfig>, names: &BTreeSet<String>) -> Offer {
         let (ours, others): (Vec<&String>, Vec<&String>) =
             names.iter().partition(|n| is_headgate_slot(n));
-        let resources = ours.into_iter().map(|name| self.resource(config, name)).collect();
+        let resources = ours
+            .into_iter()
+            .map(|name| self.resource(config, name))
+            .collect();
         Offer::new(resources, others.into_iter().cloned().collect())
     }
 

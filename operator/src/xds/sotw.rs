@@ -16,7 +16,7 @@ use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 
 use super::dialect::{Dialect, Offer, TooMany, Verdict, check_names};
-use super::registry::Variant;
+use super::proxy::Variant;
 use super::{DEFAULT_SLOT, ECDS_TYPE_URL};
 
 /// Asks for everything there is.
@@ -84,7 +84,11 @@ impl Dialect for Sotw {
             self.subscribe(request.resource_names);
             return Ok(None);
         }
-        let Some(sent) = self.sent.as_mut().filter(|s| s.nonce == request.response_nonce) else {
+        let Some(sent) = self
+            .sent
+            .as_mut()
+            .filter(|s| s.nonce == request.response_nonce)
+        else {
             return Ok(None);
         };
         let first_answer = !std::mem::replace(&mut sent.answered, true);
@@ -92,7 +96,10 @@ impl Dialect for Sotw {
         let verdict = match request.error_detail {
             Some(status) => {
                 self.refused = Some(version.clone());
-                Some(Verdict::Nack { version, message: status.message })
+                Some(Verdict::Nack {
+                    version,
+                    message: status.message,
+                })
             }
             // A later request with this nonce only changes names, whatever the answer was.
             None if first_answer => {
@@ -120,8 +127,11 @@ impl Dialect for Sotw {
             return None;
         }
         let nonce = nonce.to_string();
-        self.sent =
-            Some(Sent { nonce: nonce.clone(), version: offer.version.clone(), answered: false });
+        self.sent = Some(Sent {
+            nonce: nonce.clone(),
+            version: offer.version.clone(),
+            answered: false,
+        });
         Some(DiscoveryResponse {
             version_info: offer.version.clone(),
             resources: offer.resources.iter().map(|r| r.any.clone()).collect(),
@@ -152,7 +162,10 @@ mod tests {
     use super::*;
 
     fn offer(revision: &str, names: &[&str]) -> Offer {
-        let config = FilterConfig { revision: revision.into(), ..FilterConfig::default() };
+        let config = FilterConfig {
+            revision: revision.into(),
+            ..FilterConfig::default()
+        };
         let resource = |n: &&str| Arc::new(Resource::new(&config, n, Path::new("/m.wasm")));
         Offer::new(names.iter().map(resource).collect(), Vec::new())
     }
@@ -167,8 +180,15 @@ mod tests {
     }
 
     fn nack(names: &[&str], nonce: &str) -> DiscoveryRequest {
-        let error_detail = Some(Status { code: 13, message: "no".into(), ..Status::default() });
-        DiscoveryRequest { error_detail, ..request(names, "", nonce) }
+        let error_detail = Some(Status {
+            code: 13,
+            message: "no".into(),
+            ..Status::default()
+        });
+        DiscoveryRequest {
+            error_detail,
+            ..request(names, "", nonce)
+        }
     }
 
     /// A stream that was sent `offer` as nonce 1.
@@ -176,7 +196,10 @@ mod tests {
         let mut s = Sotw::default();
         assert_eq!(s.receive(request(&["headgate"], "", "")), Ok(None));
         let response = s.respond(offer, 1).unwrap();
-        assert_eq!((response.nonce.as_str(), &response.version_info), ("1", &offer.version));
+        assert_eq!(
+            (response.nonce.as_str(), &response.version_info),
+            ("1", &offer.version)
+        );
         s
     }
 
@@ -195,13 +218,23 @@ mod tests {
 
     #[test]
     fn a_refused_version_is_not_sent_again() {
-        let (one, two, three) =
-            (offer("1", &["headgate"]), offer("2", &["headgate"]), offer("3", &["headgate"]));
+        let (one, two, three) = (
+            offer("1", &["headgate"]),
+            offer("2", &["headgate"]),
+            offer("3", &["headgate"]),
+        );
         let mut s = sent(&one);
-        s.receive(request(&["headgate"], &one.version, "1")).unwrap();
+        s.receive(request(&["headgate"], &one.version, "1"))
+            .unwrap();
         s.respond(&two, 2).unwrap();
         let verdict = s.receive(nack(&["headgate"], "2")).unwrap();
-        assert_eq!(verdict, Some(Verdict::Nack { version: two.version.clone(), message: "no".into() }));
+        assert_eq!(
+            verdict,
+            Some(Verdict::Nack {
+                version: two.version.clone(),
+                message: "no".into()
+            })
+        );
         assert_eq!(s.respond(&two, 3), None, "refused");
         assert_eq!(s.respond(&one, 3), None, "the proxy still runs it");
         assert!(s.holds(&one) && !s.holds(&two));
@@ -222,7 +255,8 @@ mod tests {
     fn stale_nonces_are_ignored() {
         let (one, two) = (offer("1", &["headgate"]), offer("2", &["headgate"]));
         let mut s = sent(&one);
-        s.receive(request(&["headgate"], &one.version, "1")).unwrap();
+        s.receive(request(&["headgate"], &one.version, "1"))
+            .unwrap();
         s.respond(&two, 2).unwrap();
         assert_eq!(s.receive(nack(&[], "1")), Ok(None));
         assert!(s.busy());
@@ -233,7 +267,8 @@ mod tests {
     fn what_the_proxy_runs_from_before_a_reconnect_is_not_sent() {
         let (one, two) = (offer("1", &["headgate"]), offer("2", &["headgate"]));
         let mut s = Sotw::default();
-        s.receive(request(&["headgate"], &one.version, "9")).unwrap();
+        s.receive(request(&["headgate"], &one.version, "9"))
+            .unwrap();
         assert!(s.holds(&one));
         assert_eq!(s.respond(&one, 1), None);
         assert!(s.respond(&two, 1).is_some());
@@ -244,13 +279,17 @@ mod tests {
         let one = offer("1", &["headgate"]);
         let both = offer("1", &["headgate", "headgate-b"]);
         let mut s = sent(&one);
-        s.receive(request(&["headgate"], &one.version, "1")).unwrap();
-        s.receive(request(&["headgate", "headgate-b"], &one.version, "1")).unwrap();
+        s.receive(request(&["headgate"], &one.version, "1"))
+            .unwrap();
+        s.receive(request(&["headgate", "headgate-b"], &one.version, "1"))
+            .unwrap();
         assert_eq!(s.respond(&both, 2).unwrap().resources.len(), 2);
-        s.receive(request(&["headgate", "headgate-b"], &both.version, "2")).unwrap();
+        s.receive(request(&["headgate", "headgate-b"], &both.version, "2"))
+            .unwrap();
         s.receive(request(&[], &both.version, "2")).unwrap();
         assert!(s.names().is_empty());
-        s.receive(request(&["headgate", "headgate-b"], &both.version, "2")).unwrap();
+        s.receive(request(&["headgate", "headgate-b"], &both.version, "2"))
+            .unwrap();
         assert!(s.respond(&both, 3).is_some());
     }
 
@@ -267,7 +306,13 @@ mod tests {
     fn subscriptions_are_bounded() {
         let many: Vec<String> = (0..65).map(|i| i.to_string()).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(Sotw::default().receive(request(&many, "", "")), Err(TooMany));
-        assert_eq!(Sotw::default().receive(request(&[&"x".repeat(257)], "", "")), Err(TooMany));
+        assert_eq!(
+            Sotw::default().receive(request(&many, "", "")),
+            Err(TooMany)
+        );
+        assert_eq!(
+            Sotw::default().receive(request(&[&"x".repeat(257)], "", "")),
+            Err(TooMany)
+        );
     }
 }

@@ -1,7 +1,5 @@
 //! What `headgate status` and the admin address report: policies, proxies, problems.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use headgate_core::config::Mode;
@@ -9,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::conditions::{Condition, programmed};
 use super::node::TargetClaim;
-use super::registry::{Proxy, Registry, RunState, Transport, Variant};
+use super::proxy::{Proxy, RunState, Transport, Variant};
+use super::registry::Registry;
 use super::snapshot::Snapshot;
 use super::timestamp::rfc3339;
 use crate::plan::{PolicyState, TargetRef};
@@ -142,13 +141,21 @@ impl Report {
                 hash: snapshot.module.hash.clone(),
                 bytes: snapshot.module.bytes,
             },
-            policies: snapshot.plan.policies.iter().map(|p| policy(p, &proxies)).collect(),
+            policies: snapshot
+                .plan
+                .policies
+                .iter()
+                .map(|p| policy(p, &proxies))
+                .collect(),
             proxies: proxies.iter().map(proxy).collect(),
             problems: snapshot
                 .plan
                 .problems
                 .iter()
-                .map(|p| ProblemReport { source: p.source.clone(), message: p.message.clone() })
+                .map(|p| ProblemReport {
+                    source: p.source.clone(),
+                    message: p.message.clone(),
+                })
                 .collect(),
         }
     }
@@ -156,11 +163,18 @@ impl Report {
 
 fn accepted(state: &PolicyState) -> Condition {
     if let Err(why) = &state.accepted {
-        let kept = if state.revision.is_empty() { "" } else { "; the last good version stays enforced" };
+        let kept = if state.revision.is_empty() {
+            ""
+        } else {
+            "; the last good version stays enforced"
+        };
         return Condition::new(false, "Invalid", format!("{why}{kept}"));
     }
-    let lost: Vec<String> =
-        state.conflicts.iter().map(|c| format!("{} belongs to {}", c.target, c.winner)).collect();
+    let lost: Vec<String> = state
+        .conflicts
+        .iter()
+        .map(|c| format!("{} belongs to {}", c.target, c.winner))
+        .collect();
     match (lost.len(), state.targets.len()) {
         (0, _) => Condition::new(true, "Accepted", "valid"),
         (l, t) if l >= t => Condition::new(false, "Conflicted", lost.join(", ")),
@@ -188,7 +202,7 @@ fn policy(state: &PolicyState, proxies: &[Proxy]) -> PolicyReport {
 }
 
 fn proxy(p: &Proxy) -> ProxyReport {
-    let push = |push: &super::registry::Push| PushReport {
+    let push = |push: &super::proxy::Push| PushReport {
         version: push.version.clone(),
         revision: push.revision.clone(),
         time: rfc3339(push.at),
@@ -218,62 +232,90 @@ fn proxy(p: &Proxy) -> ProxyReport {
         problem: p.problem.clone(),
         sent: p.sent.as_ref().map(push),
         acked: p.acked.as_ref().map(push),
-        nack: p.nack.as_ref().map(|n| NackReport { push: push(&n.push), message: n.message.clone() }),
+        nack: p.nack.as_ref().map(|n| NackReport {
+            push: push(&n.push),
+            message: n.message.clone(),
+        }),
     }
 }
 
-/// The report's numbers and the registry's counters in Prometheus' text format.
-#[must_use]
-pub fn metrics(report: &Report, registry: &Registry) -> String {
-    let mut out = String::new();
-    let mut metric = |name: &str, kind: &str, help: &str, samples: &[(String, u64)]| {
-        // Writing to a String can't fail.
-        let _ = writeln!(out, "# HELP headgate_{name} {help}\n# TYPE headgate_{name} {kind}");
-        for (labels, value) in samples {
-            let _ = writeln!(out, "headgate_{name}{labels} {value}");
+#[cfg(test)]
+mod tests {
+    use crate::plan::Conflict;
+
+    use super::*;
+
+    fn state(accepted: Result<(), String>, lost: usize, revision: &str) -> PolicyState {
+        let targets: Vec<TargetRef> = ["Service/a/b", "Service/a/c"]
+            .iter()
+            .map(|t| t.parse().unwrap())
+            .collect();
+        let conflict = |t: &TargetRef| Conflict {
+            target: t.clone(),
+            winner: "a/older".into(),
+        };
+        PolicyState {
+            name: "a/p".into(),
+            source: "p.yaml".into(),
+            generation: 1,
+            conflicts: targets[..lost].iter().map(conflict).collect(),
+            targets,
+            accepted,
+            mode: Mode::Enforce,
+            revision: revision.into(),
         }
-    };
-    let plain = |value: usize| [(String::new(), value as u64)];
-    let total = |counter: &AtomicU64| [(String::new(), counter.load(Ordering::Relaxed))];
-    let by_state = |state: &str| {
-        let n = report.proxies.iter().filter(|p| p.state == state).count();
-        (format!("{{state=\"{}\"}}", state.to_lowercase()), n as u64)
-    };
-    metric(
-        "xds_proxy_streams",
-        "gauge",
-        "Streams of proxies by what they do with their configuration.",
-        &["Running", "Pending", "Rejected"].map(by_state),
-    );
-    let c = &registry.counters;
-    metric("xds_streams_total", "counter", "Streams accepted.", &total(&c.streams));
-    metric(
-        "xds_streams_refused_total",
-        "counter",
-        "Streams turned away at a limit.",
-        &total(&c.refused_streams),
-    );
-    metric("xds_pushes_total", "counter", "Responses sent to proxies.", &total(&c.pushes));
-    metric("xds_acks_total", "counter", "Responses that proxies accepted.", &total(&c.acks));
-    metric("xds_nacks_total", "counter", "Responses that proxies refused.", &total(&c.nacks));
-    let conditions = |of: fn(&PolicyReport) -> bool| {
-        [true, false].map(|status| {
-            let n = report.policies.iter().filter(|p| of(p) == status).count();
-            (format!("{{status=\"{status}\"}}"), n as u64)
-        })
-    };
-    metric(
-        "policies_accepted",
-        "gauge",
-        "Policies by their Accepted condition.",
-        &conditions(|p| p.accepted.status),
-    );
-    metric(
-        "policies_programmed",
-        "gauge",
-        "Policies by their Programmed condition.",
-        &conditions(|p| p.programmed.status),
-    );
-    metric("source_problems", "gauge", "Problems of the source that no policy owns.", &plain(report.problems.len()));
-    out
+    }
+
+    #[test]
+    fn acceptance_says_what_is_lost_and_what_stays() {
+        let shown = |s: &PolicyState| {
+            let c = accepted(s);
+            (c.status, c.reason, c.message)
+        };
+        let is =
+            |status, reason: &str, message: &str| (status, reason.to_owned(), message.to_owned());
+        assert_eq!(shown(&state(Ok(()), 0, "r")), is(true, "Accepted", "valid"));
+        assert_eq!(
+            shown(&state(Ok(()), 1, "r")),
+            is(
+                true,
+                "Accepted",
+                "valid, but Service/a/b belongs to a/older"
+            )
+        );
+        assert_eq!(
+            shown(&state(Ok(()), 2, "")),
+            is(
+                false,
+                "Conflicted",
+                "Service/a/b belongs to a/older, Service/a/c belongs to a/older"
+            )
+        );
+        assert_eq!(
+            shown(&state(Err("x: 0".into()), 0, "")),
+            is(false, "Invalid", "x: 0")
+        );
+        assert_eq!(
+            shown(&state(Err("x: 0".into()), 0, "r")),
+            is(
+                false,
+                "Invalid",
+                "x: 0; the last good version stays enforced"
+            )
+        );
+    }
+
+    #[test]
+    fn a_policy_with_nothing_to_enforce_is_not_programmed_for_that_reason() {
+        let report = policy(&state(Err("x: 0".into()), 0, ""), &[]);
+        assert_eq!(
+            (report.programmed.status, report.programmed.reason.as_str()),
+            (false, "Invalid")
+        );
+        let report = policy(&state(Err("x: 0".into()), 0, "r"), &[]);
+        assert_eq!(
+            report.programmed.reason, "NoProxies",
+            "the last good version is enforced"
+        );
+    }
 }

@@ -12,7 +12,8 @@ use tracing::debug;
 use super::ECDS_TYPE_URL;
 use super::dialect::{Dialect, Offer};
 use super::node::Identity;
-use super::registry::{Connection, Counters, Registry, Transport};
+use super::proxy::Transport;
+use super::registry::{Connection, Counters, Registry};
 use super::server::Limits;
 use super::snapshot::{Assignment, Snapshot};
 
@@ -54,7 +55,8 @@ pub(super) async fn drive<D, S>(
     D: Dialect,
     S: Stream<Item = Result<D::Request, Status>> + Unpin,
 {
-    if let Err(status) = serve::<D, S>(&mut context, transport, peer, &mut requests, &responses).await
+    if let Err(status) =
+        serve::<D, S>(&mut context, transport, peer, &mut requests, &responses).await
     {
         // Nobody may be listening any more.
         let _ = responses.send(Err(status)).await;
@@ -77,11 +79,19 @@ where
         first = patience => first.map_err(|_| Status::deadline_exceeded("no request on this stream"))?,
         () = stopped(&mut context.shutdown) => return Err(stopping()),
     };
-    let Some(first) = first.transpose()? else { return Ok(()) };
+    let Some(first) = first.transpose()? else {
+        return Ok(());
+    };
     let identity = Identity::new(D::node(&first));
     let connection = context
         .registry
-        .connect(identity.clone(), peer, transport, D::VARIANT, SystemTime::now())
+        .connect(
+            identity.clone(),
+            peer,
+            transport,
+            D::VARIANT,
+            SystemTime::now(),
+        )
         .ok_or_else(|| {
             Counters::increment(&context.registry.counters.refused_streams);
             Status::resource_exhausted(format!("{} proxies are connected", context.limits.proxies))
@@ -145,7 +155,10 @@ impl<D: Dialect> Session<D> {
                 ))),
             };
         }
-        let verdict = self.dialect.receive(request).map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let verdict = self
+            .dialect
+            .receive(request)
+            .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
             self.connection.answered(verdict, SystemTime::now());
         }
@@ -197,7 +210,10 @@ impl<D: Dialect> Session<D> {
         self.logged.retain(|name| offer.unknown.contains(name));
         for name in &offer.unknown {
             if self.logged.insert(name.clone()) {
-                debug!(node = self.identity.id, name, "not a Headgate slot: its name must start with \"headgate\"");
+                debug!(
+                    node = self.identity.id,
+                    name, "not a Headgate slot: its name must start with \"headgate\""
+                );
             }
         }
     }

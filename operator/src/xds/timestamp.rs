@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// `2026-03-01T12:30:05Z`. Times before 1970 are shown as 1970.
 #[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let seconds = time
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     let (year, month, day) = civil(seconds / 86_400);
     let of_day = seconds % 86_400;
     format!(
@@ -28,7 +31,11 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
@@ -63,6 +70,15 @@ mod tests {
     #[test]
     fn ages_read_like_kubectl() {
         let shown = |s| age(Duration::from_secs(s));
-        assert_eq!([shown(0), shown(119), shown(120), shown(7_200), shown(172_800)], ["0s", "119s", "2m", "2h", "2d"]);
+        assert_eq!(
+            [
+                shown(0),
+                shown(119),
+                shown(120),
+                shown(7_200),
+                shown(172_800)
+            ],
+            ["0s", "119s", "2m", "2h", "2d"]
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! A real Envoy with the bootstrap that `headgate bootstrap` writes, on free ports.
 #![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
 use std::net::SocketAddr;
@@ -58,7 +59,11 @@ pub fn validate(bootstrap: &Bootstrap, dir: &Path) -> Result<(), String> {
         .output()
         .unwrap();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() && !log.contains("deprecated") { Ok(()) } else { Err(log) }
+    if output.status.success() && !log.contains("deprecated") {
+        Ok(())
+    } else {
+        Err(log)
+    }
 }
 
 impl Envoy {
@@ -70,23 +75,36 @@ impl Envoy {
         let process = Command::new(envoy())
             .arg("-c")
             .arg(path("envoy.yaml"))
-            .args(["--concurrency", "1", "--disable-hot-restart", "--admin-address-path"])
+            .args([
+                "--concurrency",
+                "1",
+                "--disable-hot-restart",
+                "--admin-address-path",
+            ])
             .arg(path("admin"))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut envoy = Self { process, dir, admin: unknown, listener: unknown };
+        let mut envoy = Self {
+            process,
+            dir,
+            admin: unknown,
+            listener: unknown,
+        };
         let file = envoy.dir.path().join("admin");
         envoy.admin = poll("the admin address is written", async || {
             fs::read_to_string(&file).ok()?.parse().ok()
         })
         .await;
         envoy.listener = poll("the listener is ready", async || {
-            let (200, _) = get(envoy.admin, "/ready").await.ok()? else { return None };
+            let (200, _) = get(envoy.admin, "/ready").await.ok()? else {
+                return None;
+            };
             let (_, body) = get(envoy.admin, "/listeners?format=json").await.ok()?;
-            let json: Value = serde_json::from_str(body.get(body.find('{')?..=body.rfind('}')?)?).ok()?;
+            let json: Value =
+                serde_json::from_str(body.get(body.find('{')?..=body.rfind('}')?)?).ok()?;
             let address = &json["listener_statuses"][0]["local_address"]["socket_address"];
             let port = u16::try_from(address["port_value"].as_u64()?).ok()?;
             Some(SocketAddr::from(([127, 0, 0, 1], port)))
@@ -103,7 +121,9 @@ impl Envoy {
     /// A counter or gauge of Envoy's; `None` while it doesn't exist.
     pub async fn stat(&self, name: &str) -> Option<u64> {
         let (_, body) = get(self.admin, "/stats").await.ok()?;
-        let line = body.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "))?;
+        let line = body
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(": "))?;
         line.trim().parse().ok()
     }
 }
@@ -118,7 +138,9 @@ pub async fn poll<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
-    waited.await.unwrap_or_else(|_| panic!("not within 30 s: {what}"))
+    waited
+        .await
+        .unwrap_or_else(|_| panic!("not within 30 s: {what}"))
 }
 
 /// A backend that answers everything with 200.
@@ -139,33 +161,4 @@ pub async fn backend() -> SocketAddr {
         }
     });
     address
-}
-
-/// A filter module that does nothing but accept, or refuse, its configuration.
-pub fn module(accept: bool) -> Vec<u8> {
-    fn section(id: u8, content: &[u8]) -> Vec<u8> {
-        [&[id, u8::try_from(content.len()).unwrap()][..], content].concat()
-    }
-    fn export(name: &str, kind: u8, index: u8) -> Vec<u8> {
-        [&[u8::try_from(name.len()).unwrap()][..], name.as_bytes(), &[kind, index]].concat()
-    }
-    let types = [3, 0x60, 0, 0, 0x60, 2, 0x7f, 0x7f, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f];
-    let exports = [
-        vec![4],
-        export("memory", 2, 0),
-        export("proxy_abi_version_0_2_1", 0, 0),
-        export("proxy_on_configure", 0, 1),
-        export("malloc", 0, 2),
-    ];
-    // (func), (func (param i32 i32) (result i32) (i32.const accept)), and a malloc that is never called.
-    let code = [3, 2, 0, 0x0b, 4, 0, 0x41, u8::from(accept), 0x0b, 4, 0, 0x41, 0, 0x0b];
-    [
-        b"\0asm\x01\0\0\0".to_vec(),
-        section(1, &types),
-        section(3, &[3, 0, 1, 2]),
-        section(5, &[1, 0, 1]),
-        section(7, &exports.concat()),
-        section(10, &code),
-    ]
-    .concat()
 }

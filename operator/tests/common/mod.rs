@@ -1,5 +1,6 @@
 //! A running server with plans and modules that a test can change, and clients for it.
 #![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -43,11 +44,17 @@ pub struct World {
 
 impl World {
     pub async fn start(plan: Plan) -> Self {
-        Self::start_with(plan, module("/modules/headgate-1.wasm"), Limits::default(), 0).await
+        Self::start_with(
+            plan,
+            module_at("/modules/headgate-1.wasm"),
+            Limits::default(),
+            0,
+        )
+        .await
     }
 
     pub async fn limited(plan: Plan, limits: Limits) -> Self {
-        Self::start_with(plan, module("/modules/headgate-1.wasm"), limits, 0).await
+        Self::start_with(plan, module_at("/modules/headgate-1.wasm"), limits, 0).await
     }
 
     pub async fn start_with(plan: Plan, module: Module, limits: Limits, port: u16) -> Self {
@@ -59,14 +66,31 @@ impl World {
         let xds = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (xds_address, admin_address) = (xds.local_addr().unwrap(), admin.local_addr().unwrap());
-        let shown = Admin::new(Arc::clone(&registry), snapshots.clone(), shutdown.subscribe());
+        let shown = Admin::new(
+            Arc::clone(&registry),
+            snapshots.clone(),
+            shutdown.subscribe(),
+        );
         tokio::spawn(shown.serve(admin));
         let served = tokio::spawn(server.serve(xds, shutdown.subscribe()));
-        Self { plans, modules, registry, snapshots, xds: xds_address, admin: admin_address, shutdown, served }
+        Self {
+            plans,
+            modules,
+            registry,
+            snapshots,
+            xds: xds_address,
+            admin: admin_address,
+            shutdown,
+            served,
+        }
     }
 
     pub async fn channel(&self) -> Channel {
-        Channel::from_shared(format!("http://{}", self.xds)).unwrap().connect().await.unwrap()
+        Channel::from_shared(format!("http://{}", self.xds))
+            .unwrap()
+            .connect()
+            .await
+            .unwrap()
     }
 
     pub fn report(&self) -> Report {
@@ -85,7 +109,9 @@ impl World {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         });
-        let Ok(report) = waited.await else { panic!("never {what}: {:#?}", self.report()) };
+        let Ok(report) = waited.await else {
+            panic!("never {what}: {:#?}", self.report())
+        };
         report
     }
 
@@ -102,13 +128,22 @@ pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, Strin
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
-    let code = head.get(9..12).and_then(|c| c.parse().ok()).ok_or(std::io::ErrorKind::InvalidData)?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    let code = head
+        .get(9..12)
+        .and_then(|c| c.parse().ok())
+        .ok_or(std::io::ErrorKind::InvalidData)?;
     Ok((code, body.to_owned()))
 }
 
-pub fn module(path: &str) -> Module {
-    Module { path: path.into(), hash: "0123".into(), bytes: 8 }
+pub fn module_at(path: &str) -> Module {
+    Module {
+        path: path.into(),
+        hash: "0123".into(),
+        bytes: 8,
+    }
 }
 
 /// A configuration that enforces one policy.
@@ -142,7 +177,8 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
             mode: Mode::Enforce,
             revision: (*revision).to_owned(),
         });
-        plan.workloads.insert(target, Arc::new(config(&name, revision)));
+        plan.workloads
+            .insert(target, Arc::new(config(&name, revision)));
     }
     plan
 }
@@ -150,10 +186,20 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
 /// A node that stands for `target`.
 pub fn node(id: &str, target: Option<&str>) -> Option<Node> {
     let fields = target.map(|t| {
-        HashMap::from([(TARGET_METADATA.to_owned(), Value { kind: Some(Kind::StringValue(t.into())) })])
+        HashMap::from([(
+            TARGET_METADATA.to_owned(),
+            Value {
+                kind: Some(Kind::StringValue(t.into())),
+            },
+        )])
     });
     let metadata = fields.map(|fields| Struct { fields });
-    Some(Node { id: id.into(), cluster: "edge".into(), metadata, ..Node::default() })
+    Some(Node {
+        id: id.into(),
+        cluster: "edge".into(),
+        metadata,
+        ..Node::default()
+    })
 }
 
 /// What a module that gets this resource reads as its configuration.
@@ -168,6 +214,61 @@ pub fn configuration(resource: &Any) -> FilterConfig {
 pub fn envoy() -> std::path::PathBuf {
     let path = std::env::var_os("HEADGATE_ENVOY")
         .expect("HEADGATE_ENVOY is unset: set it to an Envoy 1.40 binary, or run scripts/test, which gets one");
-    assert!(Path::new(&path).is_file(), "HEADGATE_ENVOY is no file: {}", path.display());
+    assert!(
+        Path::new(&path).is_file(),
+        "HEADGATE_ENVOY is no file: {}",
+        path.display()
+    );
     path.into()
+}
+
+/// A filter module that does nothing but accept, or refuse, its configuration.
+pub fn wasm(accept: bool) -> Vec<u8> {
+    fn section(id: u8, content: &[u8]) -> Vec<u8> {
+        [&[id, u8::try_from(content.len()).unwrap()][..], content].concat()
+    }
+    fn export(name: &str, kind: u8, index: u8) -> Vec<u8> {
+        [
+            &[u8::try_from(name.len()).unwrap()][..],
+            name.as_bytes(),
+            &[kind, index],
+        ]
+        .concat()
+    }
+    let types = [
+        3, 0x60, 0, 0, 0x60, 2, 0x7f, 0x7f, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f,
+    ];
+    let exports = [
+        vec![4],
+        export("memory", 2, 0),
+        export("proxy_abi_version_0_2_1", 0, 0),
+        export("proxy_on_configure", 0, 1),
+        export("malloc", 0, 2),
+    ];
+    // (func), (func (param i32 i32) (result i32) (i32.const accept)), and a malloc that is never called.
+    let code = [
+        3,
+        2,
+        0,
+        0x0b,
+        4,
+        0,
+        0x41,
+        u8::from(accept),
+        0x0b,
+        4,
+        0,
+        0x41,
+        0,
+        0x0b,
+    ];
+    [
+        b"\0asm\x01\0\0\0".to_vec(),
+        section(1, &types),
+        section(3, &[3, 0, 1, 2]),
+        section(5, &[1, 0, 1]),
+        section(7, &exports.concat()),
+        section(10, &code),
+    ]
+    .concat()
 }

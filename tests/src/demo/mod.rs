@@ -4,8 +4,11 @@
 //! seen.
 
 pub mod chart;
+mod claims;
 pub mod palette;
 pub mod picture;
 pub mod report;
 pub mod result;
+pub mod run;
+pub mod terminal;
 pub mod timeline;

@@ -25,18 +25,13 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Number of the interval in which `readable` became readable.
-    pub(super) fn swapped_in(&self, interval: Duration) -> u64 {
-        epoch(self.swapped_at, interval)
-    }
-
-    /// Swaps the buffers if it is time to: at the first visit after an interval's end or, for a type
-    /// without anything usable, as soon as there is enough. With fewer than `min_samples` the readable
+    /// Swaps the buffers if it is time to: at the first visit after an interval's end or, without
+    /// anything usable, as soon as there is enough. With fewer than `min_samples` the readable
     /// histogram is retained and the other goes on being populated (App. A prefers stale data to none).
     fn rotate(&mut self, visit: &Visit<'_>) -> bool {
-        let over = self.swapped_in(visit.interval) != epoch(visit.now, visit.interval);
-        let useless = self.readable.is_empty() || visit.useless == Some(self.generation);
-        if !(over || useless) || self.populating.count() < u64::from(visit.min_samples.max(1)) {
+        let over = epoch(self.swapped_at, visit.interval) != epoch(visit.now, visit.interval);
+        let urgent = self.readable.is_empty() || visit.condemned == Some(self.generation);
+        if !(over || urgent) || self.populating.count() < u64::from(visit.min_samples.max(1)) {
             return false;
         }
         self.readable = std::mem::take(&mut self.populating);
@@ -77,8 +72,8 @@ pub(super) struct Visit<'a> {
     pub(super) now: Instant,
     pub(super) interval: Duration,
     pub(super) min_samples: u32,
-    /// Generation of a readable histogram that is of no use: don't wait for the interval's end.
-    pub(super) useless: Option<u64>,
+    /// Generation of a readable histogram that condemns its own type: don't wait for the interval's end.
+    pub(super) condemned: Option<u64>,
     /// Samples to add.
     pub(super) delta: Option<&'a Histogram>,
 }

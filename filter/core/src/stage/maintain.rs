@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use super::acceptance::Exchange;
 use super::{Event, Phase, Stage};
 use crate::config::{DEFAULT_TYPE, StageConfig};
 use crate::host::{Host, HostError};
 use crate::ledger::Share;
 use crate::service_times::{ServiceTimes, Settings};
-use crate::stats::{StageCount, StageStats};
+use crate::stats::{self, StageCount, StageStats};
 use crate::strategy::{Admission, Strategy, TypeId};
 use crate::time::Instant;
 use crate::workers::{Changes, Membership};
@@ -70,6 +71,9 @@ impl Stage {
         self.woken(host, now, events)?;
         self.service_times.sync(now, host, &self.times_key)?;
         self.strategy.tick(now);
+        if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut()) {
+            acceptance.run(host, now, window)?;
+        }
         self.audit(host, now, membership)?;
         self.stats.flush(host)
     }
@@ -110,10 +114,10 @@ impl Stage {
         if config == self.config && !revived {
             return Ok(());
         }
-        let stats = StageStats::new(host, &config)?;
-        stats.slots(host, config.parallelism)?;
+        let new_stats = StageStats::new(host, &config)?;
+        new_stats.slots(host, config.parallelism)?;
         self.stats.flush(host)?;
-        self.stats = stats;
+        self.stats = new_stats;
         self.service_times.flush(now, host, &self.times_key)?;
         self.service_times = ServiceTimes::new(Settings::from_config(&config));
         self.service_times.sync(now, host, &self.times_key)?;
@@ -122,6 +126,7 @@ impl Stage {
             && config.types == self.config.types;
         if !same_strategy {
             self.strategy = Strategy::from_config(&config);
+            self.acceptance = Exchange::new(host, &stats::prefix(&config.policy), &config)?;
         }
         self.rename_types(&config);
         self.config = config;

@@ -6,6 +6,7 @@
 //!
 //! The caller owns the requests themselves. It tells of arrivals and ends, and carries out [`Event`]s.
 
+mod acceptance;
 mod backlog;
 mod dispatch;
 mod maintain;
@@ -27,6 +28,7 @@ use crate::strategy::{Admission, Reason, Strategy, TypeId, Verdict, View};
 use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
 
+use acceptance::Exchange;
 use backlog::Backlog;
 use requests::{Phase, Request, Requests};
 
@@ -80,6 +82,7 @@ pub struct Stage {
     service_times: ServiceTimes,
     times_key: String,
     strategy: Strategy,
+    acceptance: Option<Exchange>,
     backlog: Backlog,
     stats: StageStats,
     /// While this worker reacts to a wake-up: when the slot was left to it.
@@ -111,6 +114,7 @@ impl Stage {
             service_times: ServiceTimes::new(Settings::from_config(&config)),
             times_key: format!("headgate/times/{}", config.policy),
             strategy: Strategy::from_config(&config),
+            acceptance: Exchange::new(host, &prefix, &config)?,
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
             handed_over: None,
@@ -177,7 +181,10 @@ impl Stage {
         self.stats.count(kind, Count::Total);
         let queued = self.ledger.queue_length(host)?.max(0);
         let queue_wait = self.queue_wait(host, now, queued)?;
-        if let Err(cause) = self.decide(host, now, kind, queued, queue_wait)? {
+        let decision = self.decide(host, now, kind, queued, queue_wait)?;
+        let rejected = decision.is_err();
+        if let Err(cause) = decision {
+            self.decided(kind, false);
             let refusal = self.refuse(kind, cause, queue_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Arrival::Refuse(refusal));
@@ -189,7 +196,18 @@ impl Stage {
             }
             self.record_estimates(host, kind, queue_wait)?;
         }
-        self.admit(host, now, stream, kind, own_deadline, queued, queue_wait, events)
+        let arrival = self.admit(host, now, stream, kind, own_deadline, queued, queue_wait, events)?;
+        if !rejected {
+            self.decided(kind, !matches!(arrival, Arrival::Refuse(_)));
+        }
+        Ok(arrival)
+    }
+
+    /// Counts a decision for the other workers' windows.
+    fn decided(&mut self, kind: TypeId, accepted: bool) {
+        if let Some(acceptance) = &mut self.acceptance {
+            acceptance.count(kind, accepted);
+        }
     }
 
     /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is

@@ -41,6 +41,11 @@ impl<S> AcceptanceAllowance<S> {
     pub fn new(inner: S, allowance: f64, window: Window) -> Self {
         Self { inner, allowance, window }
     }
+
+    /// The window, for what other workers decided.
+    pub fn window_mut(&mut self) -> &mut Window {
+        &mut self.window
+    }
 }
 
 impl<S: Admission> Admission for AcceptanceAllowance<S> {

@@ -9,9 +9,13 @@
 //!
 //! The wait comes from the stage (Eq. 2), the processing times from [`crate::service_times`]. A type that
 //! is not warm yet is judged by the general histogram and the objectives of `default` (Appendix A); as
-//! long as nothing usable was measured, by the queue wait alone.
+//! long as nothing at all was measured, everything is admitted.
 //!
 //! An estimate equal to its objective meets it: refused is what is "expected to surpass" it.
+//!
+//! One exception to Alg. 1 keeps a type from being shut out for good by its own old histogram: where that
+//! misses an objective [by itself](crate::service_times::Estimate::condemned), a request that finds no
+//! queue is admitted. Nobody waits for it, and nothing else can refresh the histogram.
 //!
 //! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in service,
 //! which Eq. 2 doesn't count either.
@@ -29,6 +33,9 @@ pub struct Bouncer;
 impl Admission for Bouncer {
     fn decide(&mut self, kind: TypeId, view: &View<'_>, _rng: &mut Rng) -> Verdict {
         let estimate = view.service_times.estimate(kind);
+        if estimate.condemned && view.queue_wait.is_zero() {
+            return Verdict::Admit;
+        }
         let misses = |(quantile, objective): (&Duration, &Objective)| {
             view.queue_wait + *quantile > objective.response_time
         };

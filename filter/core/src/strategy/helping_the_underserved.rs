@@ -45,6 +45,11 @@ impl<S> HelpingTheUnderserved<S> {
         let x = (aar - ar) / aar;
         self.alpha * x / (1.0 + x.abs())
     }
+
+    /// The window, for what other workers decided.
+    pub fn window_mut(&mut self) -> &mut Window {
+        &mut self.window
+    }
 }
 
 impl<S: Admission> Admission for HelpingTheUnderserved<S> {

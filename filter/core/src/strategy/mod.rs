@@ -154,6 +154,15 @@ impl Strategy {
             }
         }
     }
+
+    /// The window of starvation avoidance, for what other workers decided.
+    pub fn window_mut(&mut self) -> Option<&mut Window> {
+        match self {
+            Self::Plain(_) => None,
+            Self::AcceptanceAllowance(s) => Some(s.window_mut()),
+            Self::HelpingTheUnderserved(s) => Some(s.window_mut()),
+        }
+    }
 }
 
 /// Calls the same method of whichever variant it is.

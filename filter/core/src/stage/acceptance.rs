@@ -1,0 +1,163 @@
+//! The other workers' part of the sliding window that starvation avoidance looks at.
+//!
+//! A, AR and AAR are about all requests of a type. A worker that only counted its own would give every
+//! type at least one free pass per worker and window, which for a type of few requests a second is many
+//! times the allowance. So each worker adds its decisions to process-wide counters at every tick and
+//! takes what the others added into its own window: its own decisions count at once, theirs a tick
+//! (10 ms, the paper's Δ) later.
+
+use crate::config::StageConfig;
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::strategy::TypeId;
+use crate::time::Instant;
+use crate::window::Window;
+
+/// Types whose counters are read per tick; with more, the turn goes round.
+const READS: usize = 64;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Pair {
+    received: u64,
+    accepted: u64,
+}
+
+#[derive(Debug)]
+struct Row {
+    received: MetricId,
+    accepted: MetricId,
+    /// Decided here and not yet added.
+    fresh: Pair,
+    /// The counters as last read.
+    seen: Pair,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    rows: Vec<Row>,
+    dirty: Vec<u16>,
+    turn: usize,
+}
+
+impl Exchange {
+    /// Nothing to exchange without starvation avoidance.
+    pub(super) fn new(
+        host: &impl Host,
+        prefix: &str,
+        config: &StageConfig,
+    ) -> Result<Option<Self>, HostError> {
+        if config.starvation_avoidance.is_none() {
+            return Ok(None);
+        }
+        let row = |kind: &crate::config::TypeConfig| {
+            let name = |what| format!("{prefix}.type.{}.window_{what}", kind.name);
+            let received = host.define(MetricKind::Counter, &name("received"))?;
+            let accepted = host.define(MetricKind::Counter, &name("accepted"))?;
+            // What was decided before this worker came is no news.
+            let seen = Pair { received: host.read(received)?, accepted: host.read(accepted)? };
+            Ok(Row { received, accepted, fresh: Pair::default(), seen })
+        };
+        let rows = config.types.iter().map(row).collect::<Result<Vec<_>, HostError>>()?;
+        Ok(Some(Self { dirty: Vec::with_capacity(rows.len()), rows, turn: 0 }))
+    }
+
+    /// Counts a decision of this worker.
+    pub(super) fn count(&mut self, kind: TypeId, accepted: bool) {
+        let fresh = &mut self.rows[kind.0 as usize].fresh;
+        if fresh.received == 0 {
+            self.dirty.push(kind.0);
+        }
+        fresh.received += 1;
+        fresh.accepted += u64::from(accepted);
+    }
+
+    /// Adds this worker's decisions to the counters, and the others' to `window`.
+    pub(super) fn run(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        window: &mut Window,
+    ) -> Result<(), HostError> {
+        while let Some(&kind) = self.dirty.last() {
+            let row = &mut self.rows[kind as usize];
+            host.add(row.received, row.fresh.received.cast_signed())?;
+            host.add(row.accepted, row.fresh.accepted.cast_signed())?;
+            // Ours is in the window already.
+            row.seen.received += row.fresh.received;
+            row.seen.accepted += row.fresh.accepted;
+            row.fresh = Pair::default();
+            self.dirty.pop();
+        }
+        for _ in 0..self.rows.len().min(READS) {
+            self.turn = (self.turn + 1) % self.rows.len();
+            let row = &mut self.rows[self.turn];
+            // Accepted first: a request counted in between is then a rejection for one tick, and the
+            // window never holds more accepted than received.
+            let accepted = host.read(row.accepted)?.saturating_sub(row.seen.accepted);
+            let received = host.read(row.received)?.saturating_sub(row.seen.received);
+            if received > 0 {
+                let kind = TypeId(u16::try_from(self.turn).unwrap_or(u16::MAX));
+                window.add(now, kind, received, accepted.min(received));
+                row.seen.received += received;
+                row.seen.accepted += accepted.min(received);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::FilterConfig;
+    use crate::host::memory::MemoryHost;
+
+    fn config() -> StageConfig {
+        let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
+            "queue":{"max_length":1,"timeout_us":1},
+            "strategy":{"type":"MaxQueueLength","interval_us":1000000,"min_samples":1},
+            "starvation_avoidance":{"type":"AcceptanceAllowance","allowance":0.1,"window_us":1000000,"step_us":10000},
+            "types":[{"name":"a","matches":[{"method":"GET"}]},{"name":"default"}]}]}"#;
+        FilterConfig::from_json(json).unwrap().stages.remove(0)
+    }
+
+    #[test]
+    fn every_worker_sees_all_decisions_once() {
+        let host = MemoryHost::new();
+        let kind = TypeId(0);
+        let mut workers: Vec<(Exchange, Window)> = (0..3)
+            .map(|_| {
+                let exchange = Exchange::new(&host, "s", &config()).unwrap().unwrap();
+                (exchange, Window::new(2, Duration::from_secs(1), Duration::from_millis(10)))
+            })
+            .collect();
+        let mut now = Instant::from_nanos(0);
+        for n in 0..90 {
+            now = now + Duration::from_millis(1);
+            let (exchange, window) = &mut workers[n % 3];
+            // Worker 0 accepts, the others reject.
+            window.count(now, kind, n % 3 == 0);
+            exchange.count(kind, n % 3 == 0);
+            if n % 7 == 0 {
+                for (exchange, window) in &mut workers {
+                    exchange.run(&host, now, window).unwrap();
+                }
+            }
+        }
+        for _ in 0..2 {
+            for (exchange, window) in &mut workers {
+                exchange.run(&host, now, window).unwrap();
+            }
+        }
+        for (_, window) in &workers {
+            assert_eq!(window.acceptance_ratio(kind), Some(30.0 / 90.0));
+        }
+        // A worker that comes later starts with an empty window.
+        let mut late = Exchange::new(&host, "s", &config()).unwrap().unwrap();
+        let mut window = Window::new(2, Duration::from_secs(1), Duration::from_millis(10));
+        late.run(&host, now, &mut window).unwrap();
+        assert_eq!(window.acceptance_ratio(kind), None);
+    }
+}

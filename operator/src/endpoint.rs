@@ -1,0 +1,94 @@
+//! `HOST:PORT` as people write it on a command line.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// A host and a port, as in `127.0.0.1:8080`, `[::1]:8080` or `backend:8080`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// An address, or a name that DNS resolves.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// Whether the host is an address rather than a name.
+    #[must_use]
+    pub fn is_address(&self) -> bool {
+        self.host.parse::<IpAddr>().is_ok()
+    }
+}
+
+/// A text that is no `HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address; write HOST:PORT, such as 127.0.0.1:8080")]
+pub struct ParseEndpointError(String);
+
+impl FromStr for Endpoint {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseEndpointError(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
+        let port = port.parse().map_err(|_| error())?;
+        let (bare, is_v6) = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+            Some(bare) => (bare, true),
+            None => (host, false),
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let valid = match is_v6 {
+            true => bare.parse::<std::net::Ipv6Addr>().is_ok(),
+            false => !bare.is_empty() && bare.chars().all(plain),
+        };
+        if valid {
+            Ok(Self {
+                host: bare.to_owned(),
+                port,
+            })
+        } else {
+            Err(error())
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_read_back_what_they_print() {
+        for text in ["127.0.0.1:80", "[::1]:8080", "backend.svc:9"] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "80",
+            "host",
+            "host:",
+            ":80",
+            "::1:80",
+            "[x]:80",
+            "host:70000",
+            "a b:1",
+            "a{:1",
+        ] {
+            let error = text.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(
+                error.ends_with("write HOST:PORT, such as 127.0.0.1:8080"),
+                "{error}"
+            );
+        }
+    }
+}

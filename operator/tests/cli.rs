@@ -1,0 +1,116 @@
+//! The binary's subcommands that work on files: what they print and how they exit.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn headgate(args: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command.args(args).current_dir(root).stdin(Stdio::null()).env_remove("HEADGATE_WASM");
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn validate_tells_by_exit_code_and_one_line() {
+    let good = headgate(&["validate", "examples/quickstart"]);
+    assert_eq!((text(&good.stdout), good.status.code()), ("ok: 1 policy\n", Some(0)));
+
+    let bad = headgate(&["validate", "tests/bad-policies/slo-zero.yaml", "examples/quickstart/policy.yaml"]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert_eq!(
+        text(&bad.stdout),
+        "tests/bad-policies/slo-zero.yaml:19:11: spec.types[1].slo.p50: 0ms; 1ms to 1h\n"
+    );
+    assert_eq!(text(&bad.stderr), "error: 1 problem in 1 file\n");
+
+    let missing = headgate(&["validate", "no-such-file.yaml"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).starts_with("error: no-such-file.yaml: can't be read: "));
+}
+
+#[test]
+fn validate_writes_json_for_programs() {
+    let bad = headgate(&["validate", "--output", "json", "tests/bad-policies/slo-zero.yaml"]);
+    let report: serde_json::Value = serde_json::from_slice(&bad.stdout).unwrap();
+    assert_eq!(report["ok"], false);
+    assert_eq!(report["problems"][0]["line"], 19);
+    assert_eq!(report["problems"][0]["field"], "spec.types[1].slo.p50");
+
+    let good = headgate(&["validate", "-o", "json", "examples/quickstart/policy.yaml"]);
+    let report: serde_json::Value = serde_json::from_slice(&good.stdout).unwrap();
+    assert_eq!(report["ok"], true);
+    assert_eq!(report["policies"][0]["name"], "default/search");
+    assert_eq!(report["policies"][0]["targets"][0], "Service/default/search");
+}
+
+#[test]
+fn validate_warns_of_policies_that_apply_nowhere() {
+    let both = headgate(&["validate", "examples/quickstart/policy.yaml", "operator/tests/policies/rival.yaml"]);
+    assert_eq!(both.status.code(), Some(0));
+    assert_eq!(text(&both.stdout), "ok: 2 policies\n");
+    assert_eq!(
+        text(&both.stderr),
+        "warning: operator/tests/policies/rival.yaml: default/zz-rival does not apply to \
+         Service/default/search, which default/search has (the oldest policy of a target applies, then \
+         the first by name)\n"
+    );
+}
+
+#[test]
+fn explain_names_the_rule_and_why_not_those_before() {
+    let slow = headgate(&["explain", "examples/quickstart", "--method", "GET", "--path", "/q/slow?x=1", "-H", "k:v"]);
+    insta::assert_snapshot!(text(&slow.stdout));
+    let health = headgate(&["explain", "examples/quickstart", "--path", "/healthz"]);
+    assert!(text(&health.stdout).starts_with("type         none: the request bypasses admission\n"));
+}
+
+#[test]
+fn explain_needs_a_workload_where_there_is_a_choice() {
+    let policy = "operator/tests/policies/everything.yaml";
+    let one = headgate(&["explain", policy, "examples/quickstart", "--path", "/a"]);
+    assert_eq!(one.status.code(), Some(1));
+    assert_eq!(
+        text(&one.stderr),
+        "error: policies differ by target; choose one with --workload: Service/default/search, \
+         Service/shop/search, Gateway/shop/edge.shop, HTTPRoute/shop/search, GRPCRoute/shop/search\n"
+    );
+    let args = ["explain", policy, "--workload", "Service/shop/search", "-o", "json", "--path", "/a?q"];
+    let request = ["-H", "X-Kind: slow", "-H", "x-tenant: 7", "--route", "search-route"];
+    let answer = headgate(&[&args[..], &request[..]].concat());
+    let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+    assert_eq!(answer["type"], "default");
+    assert_eq!(answer["tried"][1]["because"], "x-tenant is \"7\"");
+    assert_eq!(answer["tried"][4]["because"], "path is \"/a\"");
+    assert_eq!(answer["objectives"], serde_json::json!(["p50 within 18ms", "p99.9 within 2s"]));
+}
+
+#[test]
+fn render_writes_what_envoy_reads_from_a_file() {
+    let render = |format: &str| {
+        let out = headgate(&["render", "examples/quickstart", "--wasm", "/etc/headgate.wasm", "-o", format]);
+        assert_eq!(out.status.code(), Some(0));
+        assert!(text(&out.stderr).starts_with("warning: --wasm /etc/headgate.wasm: no such file here"));
+        text(&out.stdout).to_owned()
+    };
+    let json: serde_json::Value = serde_json::from_str(&render("json")).unwrap();
+    let yaml: serde_json::Value = serde_saphyr::from_str(&render("yaml")).unwrap();
+    assert_eq!(json, yaml);
+    let slot = &json["resources"][0];
+    assert_eq!(slot["name"], "headgate");
+    let plugin = &slot["typed_config"]["config"];
+    assert_eq!(plugin["vm_config"]["code"]["local"]["filename"], "/etc/headgate.wasm");
+    let config = plugin["configuration"]["value"].as_str().unwrap();
+    let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
+    assert_eq!(config.stages[0].types.last().unwrap().name, "default");
+}
+
+#[test]
+fn render_refuses_what_validate_refuses() {
+    let bad = headgate(&["render", "tests/bad-policies/slo-zero.yaml"]);
+    assert_eq!((bad.status.code(), text(&bad.stdout)), (Some(1), ""));
+    assert!(text(&bad.stderr).contains("spec.types[1].slo.p50: 0ms"));
+}

@@ -1,0 +1,59 @@
+//! Policies that are right: what they mean, and that nothing is wrong with the examples.
+
+use std::fs;
+use std::path::Path;
+
+use headgate::compile::configuration;
+use headgate::validate::{FileReport, ValidPolicy, check_file};
+
+fn policy(path: &str) -> ValidPolicy {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let report = check_file("policy.yaml", &fs::read(path).unwrap());
+    let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+    assert_eq!(problems, [""; 0]);
+    report.policies().next().unwrap().clone()
+}
+
+#[test]
+fn every_field_means_something() {
+    let policy = policy("tests/policies/everything.yaml");
+    assert_eq!(policy.created.as_deref(), Some("2026-01-31T12:00:00Z"));
+    let targets: Vec<String> = policy.targets.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        targets,
+        ["Service/shop/search", "Gateway/shop/edge.shop", "HTTPRoute/shop/search", "GRPCRoute/shop/search"]
+    );
+    insta::assert_json_snapshot!(configuration(&policy, 3));
+}
+
+#[test]
+fn the_quick_start_is_right() {
+    let policy = policy("../examples/quickstart/policy.yaml");
+    assert_eq!(policy.full_name(), "default/search");
+    assert_eq!(policy.stage.parallelism, 20);
+}
+
+#[test]
+fn json_is_as_good_as_yaml() {
+    let yaml = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/everything.yaml"));
+    let value: serde_json::Value = serde_saphyr::from_str(&yaml.unwrap()).unwrap();
+    let json = serde_json::to_string_pretty(&value).unwrap();
+    let report = check_file("policy.json", json.as_bytes());
+    assert_eq!(report.policies().next(), Some(&policy("tests/policies/everything.yaml")));
+}
+
+#[test]
+fn a_file_may_hold_many_policies_and_comments() {
+    let one = |name: &str| {
+        format!(
+            "# {name}\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: \
+             {name}}}\nspec: {{targetRefs: [{{kind: Service, name: {name}}}], parallelism: {{total: 1}}, \
+             strategy: {{type: MaxQueueLength}}, types: [{{name: default}}]}}\n"
+        )
+    };
+    let text = format!("---\n{}---\n# nothing\n---\n{}...\n", one("a"), one("b"));
+    let report: FileReport = check_file("policy.yaml", text.as_bytes());
+    let names: Vec<String> = report.policies().map(ValidPolicy::full_name).collect();
+    assert_eq!(names, ["default/a", "default/b"]);
+    assert_eq!(report.all_problems().count(), 0);
+}

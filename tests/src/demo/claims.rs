@@ -1,0 +1,227 @@
+//! What the demo claims, judged by the numbers of the run.
+
+use std::time::Duration;
+
+use super::result::{Claim, Edit, Phase, Setup};
+use super::run::{ALLOWANCE, answered};
+use super::timeline::{Totals, totals};
+use crate::load::Sample;
+use crate::mix::QueryType;
+use crate::quantiles::Durations;
+
+/// Share of answers below which a type counts as starved, as basic Bouncer does to the costliest types in overload.
+const STARVED: f64 = 0.05;
+/// How soon an edit must show.
+const IN_FORCE: Duration = Duration::from_secs(1);
+/// Utilization of the slots that refusing must not cost.
+const BUSY: f64 = 0.97;
+/// Span of requests from which a median after an edit is taken.
+const WINDOW: Duration = Duration::from_millis(250);
+
+/// What there is to judge.
+pub(super) struct Seen<'a> {
+    pub(super) setup: &'a Setup,
+    pub(super) without: &'a Phase,
+    pub(super) with: &'a Phase,
+    pub(super) edits: &'a [Edit],
+    pub(super) mix: &'a [QueryType],
+    pub(super) tightened: &'a [QueryType],
+    pub(super) samples: &'a [Sample],
+}
+
+/// All claims, in the order in which the demo shows things.
+pub(super) fn claims(seen: &Seen<'_>) -> Vec<Claim> {
+    let mut claims = vec![overload_hurts(seen), objectives_kept(seen), slots_bounded(seen), slots_busy(seen), goodput(seen)];
+    if let [tightened, allowance] = seen.edits {
+        claims.extend([
+            acknowledged(seen.edits),
+            tighter_objective_kept(seen, tightened, allowance),
+            learned_kept(seen, tightened),
+            allowance_kept(seen, allowance),
+        ]);
+    }
+    claims
+}
+
+fn overload_hurts(seen: &Seen<'_>) -> Claim {
+    let missed = judged(seen.without, seen.mix).filter(|(_, _, inside)| !inside).count();
+    Claim {
+        text: "Without Headgate the overload puts every type outside its objectives".into(),
+        seen: missed == seen.mix.len(),
+        evidence: format!("{missed} of {} types outside", seen.mix.len()),
+    }
+}
+
+fn objectives_kept(seen: &Seen<'_>) -> Claim {
+    let served: Vec<_> = judged(seen.with, seen.mix).filter(|(_, totals, _)| totals.acceptance() >= STARVED).collect();
+    let starved: Vec<&str> = judged(seen.with, seen.mix)
+        .filter(|(_, totals, _)| totals.acceptance() < STARVED)
+        .map(|(query, ..)| query.name)
+        .collect();
+    let evidence: Vec<String> = served
+        .iter()
+        .map(|(query, totals, _)| {
+            format!("{} {:.0}/{:.0} ms", query.name, totals.p50_ms.unwrap_or(0.0), totals.p90_ms.unwrap_or(0.0))
+        })
+        .collect();
+    let starved = if starved.is_empty() { String::new() } else { format!("; refused throughout: {}", starved.join(", ")) };
+    let (p50, p90) = (seen.setup.types[0].slo_p50_ms, seen.setup.types[0].slo_p90_ms);
+    Claim {
+        text: format!("With Headgate every type that is served keeps p50 ≤ {p50:.0} ms and p90 ≤ {p90:.0} ms"),
+        seen: served.len() >= 2 && served.iter().all(|(_, _, inside)| *inside),
+        evidence: format!("p50/p90: {}{starved}", evidence.join(", ")),
+    }
+}
+
+fn slots_bounded(seen: &Seen<'_>) -> Claim {
+    Claim {
+        text: format!("Never more than P = {} requests in the backend", seen.setup.parallelism),
+        seen: seen.with.max_in_flight <= seen.setup.parallelism,
+        evidence: format!("at most {}; without Headgate {}", seen.with.max_in_flight, seen.without.max_in_flight),
+    }
+}
+
+fn slots_busy(seen: &Seen<'_>) -> Claim {
+    Claim {
+        text: format!("Its slots stay at least {:.0}% busy", BUSY * 100.0),
+        seen: seen.with.utilization >= BUSY,
+        evidence: format!("{:.1}%", seen.with.utilization * 100.0),
+    }
+}
+
+fn goodput(seen: &Seen<'_>) -> Claim {
+    let (before, after) = (seen.without.goodput_rps, seen.with.goodput_rps);
+    Claim {
+        text: "More requests than the backend's capacity are answered inside their p90 objective".into(),
+        seen: after > seen.setup.capacity_rps && after > before,
+        evidence: format!(
+            "{after:.0}/s = {:.2}× of capacity, {:.0}% of the ideal; without Headgate {before:.0}/s",
+            after / seen.setup.capacity_rps,
+            100.0 * after / seen.setup.ideal_rps
+        ),
+    }
+}
+
+fn acknowledged(edits: &[Edit]) -> Claim {
+    let slowest = edits.iter().map(|edit| edit.acknowledged_ms).fold(0.0, f64::max);
+    let in_force: Option<Vec<f64>> = edits.iter().map(|edit| edit.in_force_ms).collect();
+    let limit_ms = IN_FORCE.as_secs_f64() * 1e3;
+    Claim {
+        text: "Each live edit is acknowledged by Envoy, and shows in the answers, within a second".into(),
+        seen: slowest <= limit_ms && in_force.as_ref().is_some_and(|all| all.iter().all(|&ms| ms <= limit_ms)),
+        evidence: format!(
+            "acknowledged after at most {slowest:.0} ms; showing after {}",
+            in_force.map_or_else(
+                || "more than a second".to_owned(),
+                |all| all.iter().map(|ms| format!("{ms:.0} ms")).collect::<Vec<_>>().join(" and ")
+            )
+        ),
+    }
+}
+
+/// The queue must have been longer than the new objective allows, or nothing would be shown.
+fn tighter_objective_kept(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
+    let (from, to) = (after(edit) + IN_FORCE, after(next));
+    let span = to.saturating_sub(from);
+    let mut evidence = Vec::new();
+    let (mut inside, mut was_outside) = (true, false);
+    for (kind, query) in seen.tightened.iter().enumerate() {
+        let before = totals(seen.samples, kind, query, after(edit).saturating_sub(span), after(edit));
+        let now = totals(seen.samples, kind, query, from, to);
+        if now.acceptance() < STARVED {
+            continue;
+        }
+        let (Some(before), Some(now)) = (before.p50_ms, now.p50_ms) else { continue };
+        let objective = query.p50.as_secs_f64() * 1e3;
+        inside &= now <= objective;
+        was_outside |= before > objective;
+        evidence.push(format!("{} {before:.0} → {now:.0} ms", query.name));
+    }
+    Claim {
+        text: format!("The tightened objective is kept: p50 ≤ {:?}", seen.tightened[0].p50),
+        seen: inside && was_outside && !evidence.is_empty(),
+        evidence: format!("p50: {}", evidence.join(", ")),
+    }
+}
+
+/// A filter that had forgotten its histograms would admit everything until it had learned again, the starved type too.
+fn learned_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
+    let text = "What the filter had learned survives the edit: no second of blind admission".to_owned();
+    let compared = |kind: &usize| {
+        seen.with.types.get(*kind).is_some_and(|result| result.totals.acceptance() < STARVED)
+    };
+    let Some(kind) = (0..seen.mix.len()).find(compared) else {
+        return Claim { text, seen: false, evidence: "no type was starved, so nothing could be told".into() };
+    };
+    let second = totals(seen.samples, kind, &seen.mix[kind], after(edit), after(edit) + IN_FORCE);
+    Claim {
+        text,
+        seen: second.offered > 0 && second.acceptance() < STARVED,
+        evidence: format!(
+            "{}: {} of {} answered in the second after the edit",
+            seen.mix[kind].name, second.answered, second.offered
+        ),
+    }
+}
+
+fn allowance_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
+    let from = after(edit) + IN_FORCE;
+    let shares: Vec<(&str, Totals)> = seen
+        .mix
+        .iter()
+        .enumerate()
+        .map(|(kind, query)| (query.name, totals(seen.samples, kind, query, from, Duration::MAX)))
+        .collect();
+    // The share of a finite number of requests scatters around the allowance: two standard deviations are granted.
+    let enough = |totals: &Totals| {
+        let scatter = (ALLOWANCE * (1.0 - ALLOWANCE) / totals.offered.max(1) as f64).sqrt();
+        totals.acceptance() >= ALLOWANCE - 2.0 * scatter
+    };
+    let evidence: Vec<String> =
+        shares.iter().map(|(name, totals)| format!("{name} {:.1}%", totals.acceptance() * 100.0)).collect();
+    Claim {
+        text: format!("With the acceptance allowance no type is answered below {:.0}%", ALLOWANCE * 100.0),
+        seen: shares.iter().all(|(_, totals)| totals.offered > 0 && enough(totals)),
+        evidence: evidence.join(", "),
+    }
+}
+
+/// From the edit to the first window of requests in which every served type's median is inside the new objective, ms.
+pub(super) fn median_inside_after(samples: &[Sample], edit: &Edit, tightened: &[QueryType]) -> Option<f64> {
+    let inside = |from: Duration| {
+        tightened.iter().enumerate().all(|(kind, query)| {
+            let mut latency = Durations::new();
+            let window = samples.iter().filter(|s| s.kind == kind && s.at >= from && s.at < from + WINDOW);
+            window.filter(|s| answered(s)).for_each(|s| latency.record(s.latency));
+            latency.quantile_ms(0.5) <= query.p50.as_secs_f64() * 1e3
+        })
+    };
+    let step = Duration::from_millis(10);
+    let starts = (0..500).map(|i| step * i);
+    starts.into_iter().find(|&start| inside(after(edit) + start)).map(|start| start.as_secs_f64() * 1e3)
+}
+
+/// From the edit to the first answer to a request of the costliest type, which was starved before, ms.
+pub(super) fn starved_answered_after(samples: &[Sample], edit: &Edit, mix: &[QueryType]) -> Option<f64> {
+    let costliest = (0..mix.len()).max_by_key(|&kind| mix[kind].mean)?;
+    let first = samples.iter().find(|s| s.kind == costliest && s.at >= after(edit) && answered(s))?;
+    Some((first.at - after(edit)).as_secs_f64() * 1e3)
+}
+
+fn after(edit: &Edit) -> Duration {
+    Duration::from_secs_f64(edit.at_s)
+}
+
+/// Every type with its totals and whether both percentiles are inside their objectives.
+fn judged<'a>(
+    phase: &'a Phase,
+    mix: &'a [QueryType],
+) -> impl Iterator<Item = (&'a QueryType, &'a Totals, bool)> + 'a {
+    mix.iter().zip(&phase.types).map(|(query, kind)| {
+        let within = |measured: Option<f64>, objective: Duration| {
+            measured.is_some_and(|ms| ms <= objective.as_secs_f64() * 1e3)
+        };
+        let inside = within(kind.totals.p50_ms, query.p50) && within(kind.totals.p90_ms, query.p90);
+        (query, &kind.totals, inside)
+    })
+}
