@@ -108,6 +108,8 @@ admin:
                 match: {{prefix: /}}
                 route: {{cluster: upstream}}
           http_filters:
+          # The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
+          # the last configuration stays, also while it is down.
           - {slot}
           - name: envoy.filters.http.router
             typed_config:
@@ -169,8 +171,6 @@ admin:
         };
         format!(
             "\
-# The slot that Headgate fills. Requests pass untouched until it answers, and while it is down before
-# it has ever answered; afterwards the last configuration stays.
 name: {DEFAULT_SLOT}
 config_discovery:
   config_source:

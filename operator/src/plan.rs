@@ -107,7 +107,12 @@ impl Plan {
     /// The targets with a configuration, at most ten of them spelled out.
     fn target_names(&self) -> String {
         const SHOWN: usize = 10;
-        let names: Vec<String> = self.workloads.keys().take(SHOWN).map(ToString::to_string).collect();
+        let names: Vec<String> = self
+            .workloads
+            .keys()
+            .take(SHOWN)
+            .map(ToString::to_string)
+            .collect();
         match self.workloads.len().saturating_sub(SHOWN) {
             0 => names.join(", "),
             more => format!("{} and {more} more", names.join(", ")),
@@ -142,7 +147,12 @@ pub enum TargetKind {
 
 impl TargetKind {
     /// All kinds, in the order in which messages name them.
-    pub const ALL: [Self; 4] = [Self::Service, Self::Gateway, Self::HttpRoute, Self::GrpcRoute];
+    pub const ALL: [Self; 4] = [
+        Self::Service,
+        Self::Gateway,
+        Self::HttpRoute,
+        Self::GrpcRoute,
+    ];
 
     /// The kind as Kubernetes spells it.
     #[must_use]
@@ -175,13 +185,18 @@ impl FromStr for TargetKind {
     type Err = ParseTargetError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|k| k.as_str() == s).ok_or_else(|| ParseTargetError(s.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|k| k.as_str() == s)
+            .ok_or_else(|| ParseTargetError(s.to_owned()))
     }
 }
 
 /// A text that is not `Kind/namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, Gateway, HTTPRoute or GRPCRoute")]
+#[error(
+    "{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, Gateway, HTTPRoute or GRPCRoute"
+)]
 pub struct ParseTargetError(String);
 
 impl fmt::Display for TargetRef {
@@ -235,20 +250,39 @@ mod tests {
 
     fn plan(workloads: &[(&str, &str)]) -> Plan {
         let config = |revision: &str| {
-            Arc::new(FilterConfig { revision: revision.to_owned(), ..FilterConfig::default() })
+            Arc::new(FilterConfig {
+                revision: revision.to_owned(),
+                ..FilterConfig::default()
+            })
         };
         Plan {
-            workloads: workloads.iter().map(|(t, r)| (target(t), config(r))).collect(),
+            workloads: workloads
+                .iter()
+                .map(|(t, r)| (target(t), config(r)))
+                .collect(),
             ..Plan::default()
         }
     }
 
     #[test]
     fn targets_read_back_what_they_print() {
-        for text in ["Service/default/search", "HTTPRoute/a/b", "GRPCRoute/a/b", "Gateway/a/b"] {
+        for text in [
+            "Service/default/search",
+            "HTTPRoute/a/b",
+            "GRPCRoute/a/b",
+            "Gateway/a/b",
+        ] {
             assert_eq!(target(text).to_string(), text);
         }
-        for text in ["", "Service", "Service/a", "Service//b", "Service/a/", "service/a/b", "Service/a/b/c"] {
+        for text in [
+            "",
+            "Service",
+            "Service/a",
+            "Service//b",
+            "Service/a/",
+            "service/a/b",
+            "Service/a/b/c",
+        ] {
             assert!(text.parse::<TargetRef>().is_err(), "{text}");
         }
     }
@@ -256,7 +290,13 @@ mod tests {
     #[test]
     fn a_proxy_without_target_gets_the_only_workload() {
         assert_eq!(plan(&[]).for_proxy(None).unwrap().revision, "");
-        assert_eq!(plan(&[("Service/a/b", "1")]).for_proxy(None).unwrap().revision, "1");
+        assert_eq!(
+            plan(&[("Service/a/b", "1")])
+                .for_proxy(None)
+                .unwrap()
+                .revision,
+            "1"
+        );
         let same = plan(&[("Service/a/b", "1"), ("Service/a/c", "1")]);
         assert_eq!(same.for_proxy(None).unwrap().revision, "1");
     }
@@ -269,7 +309,12 @@ mod tests {
             "policies have 2 different targets and this proxy names none; set node metadata \
              \"headgate.dev/target\" to one of Service/a/b, Service/a/c"
         );
-        assert_eq!(two.for_proxy(Some(&target("Service/a/c"))).unwrap().revision, "2");
+        assert_eq!(
+            two.for_proxy(Some(&target("Service/a/c")))
+                .unwrap()
+                .revision,
+            "2"
+        );
     }
 
     #[test]
@@ -280,7 +325,9 @@ mod tests {
             "no accepted policy targets Service/a/x; policies target Service/a/b"
         );
         assert_eq!(
-            plan(&[]).for_proxy(Some(&target("Service/a/x"))).unwrap_err(),
+            plan(&[])
+                .for_proxy(Some(&target("Service/a/x")))
+                .unwrap_err(),
             "no accepted policy targets Service/a/x; no policy is accepted"
         );
     }

@@ -6,7 +6,11 @@ use std::process::{Command, Output, Stdio};
 fn headgate(args: &[&str]) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.args(args).current_dir(root).stdin(Stdio::null()).env_remove("HEADGATE_WASM");
+    command
+        .args(args)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .env_remove("HEADGATE_WASM");
     command.output().unwrap()
 }
 
@@ -17,9 +21,16 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn validate_tells_by_exit_code_and_one_line() {
     let good = headgate(&["validate", "examples/quickstart"]);
-    assert_eq!((text(&good.stdout), good.status.code()), ("ok: 1 policy\n", Some(0)));
+    assert_eq!(
+        (text(&good.stdout), good.status.code()),
+        ("ok: 1 policy\n", Some(0))
+    );
 
-    let bad = headgate(&["validate", "tests/bad-policies/slo-zero.yaml", "examples/quickstart/policy.yaml"]);
+    let bad = headgate(&[
+        "validate",
+        "tests/bad-policies/slo-zero.yaml",
+        "examples/quickstart/policy.yaml",
+    ]);
     assert_eq!(bad.status.code(), Some(1));
     assert_eq!(
         text(&bad.stdout),
@@ -34,7 +45,12 @@ fn validate_tells_by_exit_code_and_one_line() {
 
 #[test]
 fn validate_writes_json_for_programs() {
-    let bad = headgate(&["validate", "--output", "json", "tests/bad-policies/slo-zero.yaml"]);
+    let bad = headgate(&[
+        "validate",
+        "--output",
+        "json",
+        "tests/bad-policies/slo-zero.yaml",
+    ]);
     let report: serde_json::Value = serde_json::from_slice(&bad.stdout).unwrap();
     assert_eq!(report["ok"], false);
     assert_eq!(report["problems"][0]["line"], 19);
@@ -44,12 +60,19 @@ fn validate_writes_json_for_programs() {
     let report: serde_json::Value = serde_json::from_slice(&good.stdout).unwrap();
     assert_eq!(report["ok"], true);
     assert_eq!(report["policies"][0]["name"], "default/search");
-    assert_eq!(report["policies"][0]["targets"][0], "Service/default/search");
+    assert_eq!(
+        report["policies"][0]["targets"][0],
+        "Service/default/search"
+    );
 }
 
 #[test]
 fn validate_warns_of_policies_that_apply_nowhere() {
-    let both = headgate(&["validate", "examples/quickstart/policy.yaml", "operator/tests/policies/rival.yaml"]);
+    let both = headgate(&[
+        "validate",
+        "examples/quickstart/policy.yaml",
+        "operator/tests/policies/rival.yaml",
+    ]);
     assert_eq!(both.status.code(), Some(0));
     assert_eq!(text(&both.stdout), "ok: 2 policies\n");
     assert_eq!(
@@ -62,10 +85,21 @@ fn validate_warns_of_policies_that_apply_nowhere() {
 
 #[test]
 fn explain_names_the_rule_and_why_not_those_before() {
-    let slow = headgate(&["explain", "examples/quickstart", "--method", "GET", "--path", "/q/slow?x=1", "-H", "k:v"]);
+    let slow = headgate(&[
+        "explain",
+        "examples/quickstart",
+        "--method",
+        "GET",
+        "--path",
+        "/q/slow?x=1",
+        "-H",
+        "k:v",
+    ]);
     insta::assert_snapshot!(text(&slow.stdout));
     let health = headgate(&["explain", "examples/quickstart", "--path", "/healthz"]);
-    assert!(text(&health.stdout).starts_with("type         none: the request bypasses admission\n"));
+    assert!(
+        text(&health.stdout).starts_with("type         none: the request bypasses admission\n")
+    );
 }
 
 #[test]
@@ -78,22 +112,54 @@ fn explain_needs_a_workload_where_there_is_a_choice() {
         "error: policies differ by target; choose one with --workload: Service/default/search, \
          Service/shop/search, Gateway/shop/edge.shop, HTTPRoute/shop/search, GRPCRoute/shop/search\n"
     );
-    let args = ["explain", policy, "--workload", "Service/shop/search", "-o", "json", "--path", "/a?q"];
-    let request = ["-H", "X-Kind: slow", "-H", "x-tenant: 7", "--route", "search-route"];
+    let args = [
+        "explain",
+        policy,
+        "--workload",
+        "Service/shop/search",
+        "-o",
+        "json",
+        "--path",
+        "/a?q",
+    ];
+    let request = [
+        "-H",
+        "X-Kind: slow",
+        "-H",
+        "x-tenant: 7",
+        "--route",
+        "search-route",
+    ];
     let answer = headgate(&[&args[..], &request[..]].concat());
     let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
     assert_eq!(answer["type"], "default");
     assert_eq!(answer["tried"][1]["because"], "x-tenant is \"7\"");
-    assert_eq!(answer["tried"][4]["because"], "path is \"/a\"");
-    assert_eq!(answer["objectives"], serde_json::json!(["p50 within 18ms", "p99.9 within 2s"]));
+    assert_eq!(answer["tried"][3]["because"], "path is \"/a\"");
+    assert_eq!(
+        answer["tried"][4]["because"],
+        "not a gRPC request: content-type is absent, path is \"/a\""
+    );
+    assert_eq!(
+        answer["objectives"],
+        serde_json::json!(["p50 within 18ms", "p99.9 within 2s"])
+    );
 }
 
 #[test]
 fn render_writes_what_envoy_reads_from_a_file() {
     let render = |format: &str| {
-        let out = headgate(&["render", "examples/quickstart", "--wasm", "/etc/headgate.wasm", "-o", format]);
+        let out = headgate(&[
+            "render",
+            "examples/quickstart",
+            "--wasm",
+            "/etc/headgate.wasm",
+            "-o",
+            format,
+        ]);
         assert_eq!(out.status.code(), Some(0));
-        assert!(text(&out.stderr).starts_with("warning: --wasm /etc/headgate.wasm: no such file here"));
+        assert!(
+            text(&out.stderr).starts_with("warning: --wasm /etc/headgate.wasm: no such file here")
+        );
         text(&out.stdout).to_owned()
     };
     let json: serde_json::Value = serde_json::from_str(&render("json")).unwrap();
@@ -102,7 +168,10 @@ fn render_writes_what_envoy_reads_from_a_file() {
     let slot = &json["resources"][0];
     assert_eq!(slot["name"], "headgate");
     let plugin = &slot["typed_config"]["config"];
-    assert_eq!(plugin["vm_config"]["code"]["local"]["filename"], "/etc/headgate.wasm");
+    assert_eq!(
+        plugin["vm_config"]["code"]["local"]["filename"],
+        "/etc/headgate.wasm"
+    );
     let config = plugin["configuration"]["value"].as_str().unwrap();
     let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
     assert_eq!(config.stages[0].types.last().unwrap().name, "default");

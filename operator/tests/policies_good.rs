@@ -21,7 +21,12 @@ fn every_field_means_something() {
     let targets: Vec<String> = policy.targets.iter().map(ToString::to_string).collect();
     assert_eq!(
         targets,
-        ["Service/shop/search", "Gateway/shop/edge.shop", "HTTPRoute/shop/search", "GRPCRoute/shop/search"]
+        [
+            "Service/shop/search",
+            "Gateway/shop/edge.shop",
+            "HTTPRoute/shop/search",
+            "GRPCRoute/shop/search"
+        ]
     );
     insta::assert_json_snapshot!(configuration(&policy, 3));
 }
@@ -35,11 +40,16 @@ fn the_quick_start_is_right() {
 
 #[test]
 fn json_is_as_good_as_yaml() {
-    let yaml = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/everything.yaml"));
+    let yaml = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/policies/everything.yaml"),
+    );
     let value: serde_json::Value = serde_saphyr::from_str(&yaml.unwrap()).unwrap();
     let json = serde_json::to_string_pretty(&value).unwrap();
     let report = check_file("policy.json", json.as_bytes());
-    assert_eq!(report.policies().next(), Some(&policy("tests/policies/everything.yaml")));
+    assert_eq!(
+        report.policies().next(),
+        Some(&policy("tests/policies/everything.yaml"))
+    );
 }
 
 #[test]

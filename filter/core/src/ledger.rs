@@ -1,9 +1,9 @@
 //! The numbers that decide: slots and queued work of one stage, over all workers of the process.
 //!
-//! Each number is an atomic gauge of the host, so what decides is what the dashboard shows. Three
-//! totals per stage (slots in use, queue length, queued work) serve the decisions; beside them every
-//! worker keeps its own share, so that a dead worker's share can be given back
-//! ([`Ledger::give_back`]).
+//! Two atomic gauges of the host per stage serve the decisions: the slots in use, and the queue, whose
+//! length and work share one gauge (length in the upper 20 bits, µs of work in the lower 44) because
+//! they change and are asked for together and every host call counts. Beside them every worker keeps its
+//! own share of both, so that a dead worker's share can be given back ([`Ledger::give_back`]).
 //!
 //! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads: whoever reads a total of at
 //! most P owns a slot, everybody else takes the one back. Every owner's addition precedes its own read,
@@ -17,6 +17,27 @@ use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
+/// Bits of the queue gauge that hold the work, µs: 203 days.
+const WORK_BITS: u32 = 44;
+/// Most work of one request, µs: 2^20 of them fit into [`WORK_BITS`].
+pub const MAX_WORK_US: i64 = 1 << (WORK_BITS - 20);
+
+/// The queue over all workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueState {
+    /// Requests.
+    pub length: u32,
+    /// Their processing times as estimated when they were enqueued, µs: the sum in Bouncer's Eq. 2.
+    pub work_us: u64,
+}
+
+impl QueueState {
+    fn unpack(gauge: u64) -> Self {
+        // A shift by 44 leaves 20 bits.
+        Self { length: (gauge >> WORK_BITS) as u32, work_us: gauge & ((1 << WORK_BITS) - 1) }
+    }
+}
+
 /// Amounts that a worker has booked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
@@ -28,46 +49,43 @@ pub struct Share {
     pub work_us: i64,
 }
 
+impl Share {
+    /// Length and work as one number to add. Work is never negative where length isn't.
+    fn queue(self) -> i64 {
+        (self.queued << WORK_BITS) + self.work_us
+    }
+
+    fn unpack(slots: u64, queue: u64) -> Self {
+        let QueueState { length, work_us } = QueueState::unpack(queue);
+        Self { slots: slots.cast_signed(), queued: i64::from(length), work_us: work_us.cast_signed() }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Gauges {
     slots: MetricId,
-    queued: MetricId,
-    work_us: MetricId,
+    queue: MetricId,
 }
 
 impl Gauges {
     fn define(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
         let gauge = |name: &str| host.define(MetricKind::Gauge, &format!("{prefix}.{name}"));
-        Ok(Self {
-            slots: gauge("slots_in_use")?,
-            queued: gauge("queue_length")?,
-            work_us: gauge("queued_work_us")?,
-        })
+        Ok(Self { slots: gauge("slots_in_use")?, queue: gauge("queue_packed")? })
     }
 
     fn book(&self, host: &impl Host, share: Share) -> Result<(), HostError> {
-        for (gauge, amount) in
-            [(self.slots, share.slots), (self.queued, share.queued), (self.work_us, share.work_us)]
-        {
-            if amount != 0 {
-                host.add(gauge, amount)?;
-            }
+        if share.slots != 0 {
+            host.add(self.slots, share.slots)?;
         }
-        Ok(())
+        match share.queue() {
+            0 => Ok(()),
+            queue => host.add(self.queue, queue),
+        }
     }
 
     fn read(&self, host: &impl Host) -> Result<Share, HostError> {
-        Ok(Share {
-            slots: signed(host.read(self.slots)?),
-            queued: signed(host.read(self.queued)?),
-            work_us: signed(host.read(self.work_us)?),
-        })
+        Ok(Share::unpack(host.read(self.slots)?, host.read(self.queue)?))
     }
-}
-
-/// Gauges are unsigned; a difference that went below zero for a moment reads as a huge number.
-fn signed(value: u64) -> i64 {
-    value.cast_signed()
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -142,23 +160,15 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn slots_in_use(&self, host: &impl Host) -> Result<i64, HostError> {
-        host.read(self.total.slots).map(signed)
+        host.read(self.total.slots).map(u64::cast_signed)
     }
 
-    /// Queued requests, over all workers.
+    /// The queue, over all workers.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn queue_length(&self, host: &impl Host) -> Result<i64, HostError> {
-        host.read(self.total.queued).map(signed)
-    }
-
-    /// Queued work over all workers, µs of processing time: the sum in Bouncer's Eq. 2.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn queued_work_us(&self, host: &impl Host) -> Result<i64, HostError> {
-        host.read(self.total.work_us).map(signed)
+    pub fn queue(&self, host: &impl Host) -> Result<QueueState, HostError> {
+        host.read(self.total.queue).map(QueueState::unpack)
     }
 
     /// What this worker has booked.
@@ -198,7 +208,7 @@ impl Ledger {
         self.book(host, Share { slots: -1, ..Share::default() })
     }
 
-    /// Announces a queued request of `work_us`, after [`Ledger::publish_head`].
+    /// Announces a queued request of `work_us` (0..=[`MAX_WORK_US`]), after [`Ledger::publish_head`].
     ///
     /// # Errors
     /// [`HostError`].

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.slots                               gauge      P
-//! headgate.policy.<namespace>/<name>.{slots_in_use,queue_length,queued_work_us}     gauges, see ledger
+//! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      the number that decides
+//! headgate.policy.<namespace>/<name>.{queue_length,queued_work_us}       gauges     as of the last tick
 //! headgate.policy.<namespace>/<name>.handover_us                         histogram  freed slot to its next request on another worker
 //! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,ledger_corrected,workers_lost}   counters
 //! headgate.policy.<namespace>/<name>.type.<type>.<counter>               see [`Count`]
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use crate::config::StageConfig;
 use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::ledger::QueueState;
 use crate::refusal::Cause;
 use crate::strategy::TypeId;
 
@@ -113,6 +115,8 @@ pub struct StageStats {
     dirty: Vec<u16>,
     counters: Vec<Counter>,
     slots: MetricId,
+    queue_length: MetricId,
+    queued_work: MetricId,
     handover: MetricId,
 }
 
@@ -143,6 +147,8 @@ impl StageStats {
             types,
             counters: STAGE_COUNTERS.iter().map(counter).collect::<Result<_, _>>()?,
             slots: host.define(MetricKind::Gauge, &format!("{prefix}.slots"))?,
+            queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
+            queued_work: host.define(MetricKind::Gauge, &format!("{prefix}.queued_work_us"))?,
             handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
         })
     }
@@ -231,6 +237,15 @@ impl StageStats {
     /// [`HostError`].
     pub fn handover(&self, host: &impl Host, idle: Duration) -> Result<(), HostError> {
         host.record(self.handover, micros(idle))
+    }
+
+    /// Publishes the queue, which decisions read from a gauge that nobody else can read.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn queue(&self, host: &impl Host, queue: QueueState) -> Result<(), HostError> {
+        host.record(self.queue_length, u64::from(queue.length))?;
+        host.record(self.queued_work, queue.work_us)
     }
 
     /// Publishes P.

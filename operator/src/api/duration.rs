@@ -64,10 +64,22 @@ impl From<Span> for Duration {
     /// The shortest text of `span`, rounded down to whole milliseconds and up to 99999h.
     fn from(span: Span) -> Self {
         let ms = span.as_millis().min(u128::from(MAX_HOURS) * 3_600_000);
-        let parts = [(ms / 3_600_000, "h"), (ms / 60_000 % 60, "m"), (ms / 1000 % 60, "s"), (ms % 1000, "ms")];
-        let text: String =
-            parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect();
-        Self(if text.is_empty() { "0s".to_owned() } else { text })
+        let parts = [
+            (ms / 3_600_000, "h"),
+            (ms / 60_000 % 60, "m"),
+            (ms / 1000 % 60, "s"),
+            (ms % 1000, "ms"),
+        ];
+        let text: String = parts
+            .iter()
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, unit)| format!("{n}{unit}"))
+            .collect();
+        Self(if text.is_empty() {
+            "0s".to_owned()
+        } else {
+            text
+        })
     }
 }
 
@@ -94,7 +106,9 @@ fn parse(text: &str) -> Result<Span, ParseDurationError> {
         if after.starts_with(['.', ',']) {
             return Err(E::Fraction);
         }
-        let (unit, after) = split(after, |c| !c.is_ascii_digit() && !matches!(c, '+' | '-' | '.' | ','));
+        let (unit, after) = split(after, |c| {
+            !c.is_ascii_digit() && !matches!(c, '+' | '-' | '.' | ',')
+        });
         let millis = match unit {
             "h" => 3_600_000,
             "m" => 60_000,
@@ -150,7 +164,10 @@ mod tests {
     use super::*;
 
     fn ms(text: &str) -> Result<u128, String> {
-        Duration(text.into()).parse().map(|d| d.as_millis()).map_err(|e| e.to_string())
+        Duration(text.into())
+            .parse()
+            .map(|d| d.as_millis())
+            .map_err(|e| e.to_string())
     }
 
     #[test]
@@ -174,8 +191,23 @@ mod tests {
             assert_eq!(ms(text), Ok(expected), "{text}");
         }
         for text in [
-            "1", "1m1", "1h30m10s20ms50h", "999999h", "1.5h", "-15m", "", "1d", "ms", "1 s", "1s ", "+1s",
-            "1s-1s", "１s", "1us", "5µs", "1H",
+            "1",
+            "1m1",
+            "1h30m10s20ms50h",
+            "999999h",
+            "1.5h",
+            "-15m",
+            "",
+            "1d",
+            "ms",
+            "1 s",
+            "1s ",
+            "+1s",
+            "1s-1s",
+            "１s",
+            "1us",
+            "5µs",
+            "1H",
         ] {
             assert!(ms(text).is_err(), "{text}");
         }
@@ -185,12 +217,24 @@ mod tests {
     fn errors_say_what_would_be_right() {
         for (text, expected) in [
             ("18", "no unit after 18; write 18ms, 18s, 18m or 18h"),
-            ("1.5s", "fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s"),
+            (
+                "1.5s",
+                "fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s",
+            ),
             ("18us", "unknown unit \"us\"; units are h, m, s and ms"),
             ("-1s", "durations have no sign"),
-            ("100000ms", "100000 has more than 5 digits; use a larger unit"),
-            ("1h1m1s1ms1ms", "more than 4 units; such as 1h30m20s500ms at most"),
-            ("fast", "no number before \"fast\"; a duration such as 18ms, 1s or 1m30s"),
+            (
+                "100000ms",
+                "100000 has more than 5 digits; use a larger unit",
+            ),
+            (
+                "1h1m1s1ms1ms",
+                "more than 4 units; such as 1h30m20s500ms at most",
+            ),
+            (
+                "fast",
+                "no number before \"fast\"; a duration such as 18ms, 1s or 1m30s",
+            ),
             ("", "empty; a duration such as 18ms, 1s or 1m30s"),
         ] {
             assert_eq!(ms(text), Err(expected.to_owned()), "{text}");

@@ -11,9 +11,9 @@ mod request_match;
 
 pub use duration::{Duration, ParseDurationError};
 pub use policy::{
-    AcceptanceAllowance, AdmissionPolicySpec, BouncerSettings, DisciplineType, HelpingTheUnderserved,
-    MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType, Queue, QueueModeType,
-    StarvationAvoidance, StarvationAvoidanceType, Strategy, StrategyType,
+    AcceptanceAllowance, AdmissionPolicySpec, BouncerSettings, DisciplineType,
+    HelpingTheUnderserved, MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType, Queue,
+    QueueModeType, StarvationAvoidance, StarvationAvoidanceType, Strategy, StrategyType,
 };
 pub use request_match::{
     GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType,
@@ -32,7 +32,11 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// An admission policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with apiVersion, kind, metadata and spec")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with apiVersion, kind, metadata and spec"
+)]
 pub struct AdmissionPolicy {
     /// [`API_VERSION`].
     pub api_version: String,
@@ -50,7 +54,11 @@ pub struct AdmissionPolicy {
 /// The part of Kubernetes' `ObjectMeta` that matters here; the rest is accepted and ignored, so that
 /// the output of `kubectl get -o yaml` is a valid file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with name and namespace")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with name and namespace"
+)]
 pub struct Metadata {
     /// Name, unique in its namespace.
     pub name: String,

@@ -9,7 +9,11 @@ use super::{Duration, RequestMatch};
 
 /// What a policy wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with targetRefs, parallelism and types")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with targetRefs, parallelism and types"
+)]
 pub struct AdmissionPolicySpec {
     /// What the policy applies to: 1 to 16 objects of its own namespace (GEP-713).
     pub target_refs: Vec<PolicyTargetRef>,
@@ -36,7 +40,11 @@ pub struct AdmissionPolicySpec {
 
 /// An object that a policy applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with group, kind and name")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with group, kind and name"
+)]
 pub struct PolicyTargetRef {
     /// API group; empty for a Service.
     #[serde(default)]
@@ -59,7 +67,11 @@ pub enum ModeType {
 
 /// P of Bouncer §2: exactly one of its fields.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with total or perEndpoint")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with total or perEndpoint"
+)]
 pub struct Parallelism {
     /// Slots over all endpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,7 +93,12 @@ pub enum MeasureType {
 
 /// The queue in front of the backend.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping with mode, discipline, maxLength and timeout")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with mode, discipline, maxLength and timeout"
+)]
 pub struct Queue {
     /// Who holds it.
     pub mode: QueueModeType,
@@ -116,7 +133,12 @@ pub enum DisciplineType {
 
 /// Decides which requests may enter the queue.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping with type and its settings")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with type and its settings"
+)]
 pub struct Strategy {
     /// Which one.
     #[serde(rename = "type")]
@@ -141,7 +163,12 @@ pub enum StrategyType {
 
 /// Settings of `Bouncer`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping with interval and minSamples")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with interval and minSamples"
+)]
 pub struct BouncerSettings {
     /// How long a histogram of processing times is filled before it is used; 1s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,7 +180,11 @@ pub struct BouncerSettings {
 
 /// Wraps a strategy so that no type starves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with type and its settings")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with type and its settings"
+)]
 pub struct StarvationAvoidance {
     /// Which one.
     #[serde(rename = "type")]
@@ -177,7 +208,12 @@ pub enum StarvationAvoidanceType {
 
 /// Settings of Bouncer Alg. 2.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping with allowance, window and step")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with allowance, window and step"
+)]
 pub struct AcceptanceAllowance {
     /// A, the share of a type's requests that is always let in: 0 to 1; 0.1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,7 +228,12 @@ pub struct AcceptanceAllowance {
 
 /// Settings of Bouncer Alg. 3.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default, expecting = "a mapping with alpha, window and step")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with alpha, window and step"
+)]
 pub struct HelpingTheUnderserved {
     /// α, the greatest probability to let in what the strategy refused: above 0, at most 1; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +248,11 @@ pub struct HelpingTheUnderserved {
 
 /// A query type: requests of about the same cost with the same objectives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping with name, matches and slo")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with name, matches and slo"
+)]
 pub struct QueryType {
     /// Its name in stats, headers and access logs.
     pub name: String,

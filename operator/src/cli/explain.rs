@@ -45,9 +45,13 @@ pub struct ExplainArgs {
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or_else(|| format!("{text:?} has no colon; NAME:VALUE"))?;
+    let (name, value) = text
+        .split_once(':')
+        .ok_or_else(|| format!("{text:?} has no colon; NAME:VALUE"))?;
     if name.is_empty() {
-        return Err(format!("{text:?} has no name; use --path and --method for :path and :method"));
+        return Err(format!(
+            "{text:?} has no name; use --path and --method for :path and :method"
+        ));
     }
     Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
 }
@@ -62,7 +66,10 @@ impl RequestView for ExplainArgs {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_bytes())
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value.as_bytes())
     }
 
     fn route_name(&self) -> Option<&[u8]> {
@@ -112,9 +119,17 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     };
     let compiled = input::compiled(&policies);
     let target = input::target(&compiled, args.workload.as_ref())?;
-    let config = compiled.workloads.get(target).with_context(|| format!("no policy targets {target}"))?;
-    let stage = config.stages.first().with_context(|| format!("nothing is enforced for {target}"))?;
-    let file = reports.iter().find(|r| r.policies().any(|p| p.full_name() == stage.policy));
+    let config = compiled
+        .workloads
+        .get(target)
+        .with_context(|| format!("no policy targets {target}"))?;
+    let stage = config
+        .stages
+        .first()
+        .with_context(|| format!("nothing is enforced for {target}"))?;
+    let file = reports
+        .iter()
+        .find(|r| r.policies().any(|p| p.full_name() == stage.policy));
 
     let trace = trace(stage, args).map_err(|e| anyhow!("{e}"))?;
     let file = file.map(|r| r.file.clone()).unwrap_or_default();
@@ -155,8 +170,12 @@ fn explain(
         file,
         workload,
         kind: kind.map(|k| k.name.clone()),
-        matched: matched.map(|r| format!("{}: {}", r.rule, r.condition)).unwrap_or_default(),
-        objectives: kind.map(|k| k.slo.iter().map(objective).collect()).unwrap_or_default(),
+        matched: matched
+            .map(|r| format!("{}: {}", r.rule, r.condition))
+            .unwrap_or_default(),
+        objectives: kind
+            .map(|k| k.slo.iter().map(objective).collect())
+            .unwrap_or_default(),
         mode: format!("{:?}", stage.mode),
         parallelism: stage.parallelism,
         strategy: strategy(stage),
@@ -168,7 +187,11 @@ fn explain(
 fn rules(owner: &str, rules: &[Match], outcomes: &[Outcome], request: &ExplainArgs) -> Vec<Rule> {
     let several = rules.len() > 1;
     let rule = |(i, (rule, outcome)): (usize, (&Match, &Outcome))| Rule {
-        rule: if several { format!("{owner}[{i}]") } else { owner.to_owned() },
+        rule: if several {
+            format!("{owner}[{i}]")
+        } else {
+            owner.to_owned()
+        },
         condition: words::condition(rule),
         matches: outcome.is_none(),
         because: outcome.map(|failing| words::because(rule, failing, request)),
@@ -181,24 +204,42 @@ fn duration(us: u64) -> Duration {
 }
 
 fn objective(objective: &Objective) -> String {
-    format!("p{} within {}", objective.percentile, duration(objective.objective_us))
+    format!(
+        "p{} within {}",
+        objective.percentile,
+        duration(objective.objective_us)
+    )
 }
 
 fn strategy(stage: &StageConfig) -> String {
     let strategy = match stage.strategy {
-        StrategyConfig::Bouncer { interval_us, min_samples } => {
-            format!("Bouncer (interval {}, at least {min_samples} samples)", duration(interval_us))
+        StrategyConfig::Bouncer {
+            interval_us,
+            min_samples,
+        } => {
+            format!(
+                "Bouncer (interval {}, at least {min_samples} samples)",
+                duration(interval_us)
+            )
         }
         StrategyConfig::MaxQueueLength { .. } => "MaxQueueLength".to_owned(),
     };
     let avoidance = match stage.starvation_avoidance {
         None => return strategy,
-        Some(StarvationAvoidance::AcceptanceAllowance { allowance, window_us, step_us }) => format!(
+        Some(StarvationAvoidance::AcceptanceAllowance {
+            allowance,
+            window_us,
+            step_us,
+        }) => format!(
             "AcceptanceAllowance (allowance {allowance}, window {}, step {})",
             duration(window_us),
             duration(step_us)
         ),
-        Some(StarvationAvoidance::HelpingTheUnderserved { alpha, window_us, step_us }) => format!(
+        Some(StarvationAvoidance::HelpingTheUnderserved {
+            alpha,
+            window_us,
+            step_us,
+        }) => format!(
             "HelpingTheUnderserved (alpha {alpha}, window {}, step {})",
             duration(window_us),
             duration(step_us)
@@ -210,7 +251,10 @@ fn strategy(stage: &StageConfig) -> String {
 fn queue(stage: &StageConfig) -> String {
     let queue = &stage.queue;
     let (length, timeout) = (queue.max_length, duration(queue.timeout_us));
-    format!("{:?}, first in first out, at most {length} requests and {timeout}", queue.mode)
+    format!(
+        "{:?}, first in first out, at most {length} requests and {timeout}",
+        queue.mode
+    )
 }
 
 impl Explanation {
@@ -242,10 +286,24 @@ impl Explanation {
         line("strategy", &self.strategy);
         line("queue", &self.queue);
         text.push_str("\nRules are tried in this order, exclusions first; the first match wins:\n");
-        let widest = self.tried.iter().map(|r| r.rule.chars().count()).max().unwrap_or(0);
-        for Rule { rule, condition, matches, because } in &self.tried {
+        let widest = self
+            .tried
+            .iter()
+            .map(|r| r.rule.chars().count())
+            .max()
+            .unwrap_or(0);
+        for Rule {
+            rule,
+            condition,
+            matches,
+            because,
+        } in &self.tried
+        {
             let answer = if *matches { "yes" } else { "no " };
-            let because = because.as_ref().map(|b| format!(" ({b})")).unwrap_or_default();
+            let because = because
+                .as_ref()
+                .map(|b| format!(" ({b})"))
+                .unwrap_or_default();
             let _ = writeln!(text, "  {answer} {rule:<widest$} {condition}{because}");
         }
         text

@@ -19,12 +19,15 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
         if path.as_os_str() == "-" {
             let mut content = Vec::new();
             let limited = std::io::stdin().lock().take(MAX_FILE as u64 + 1);
-            { limited }.read_to_end(&mut content).context("reading standard input failed")?;
+            { limited }
+                .read_to_end(&mut content)
+                .context("reading standard input failed")?;
             reports.push(check_file("stdin", &content));
         } else if path.is_dir() {
             reports.extend(folder(path)?);
         } else {
-            let content = read_file(path).with_context(|| format!("{}: can't be read", path.display()))?;
+            let content =
+                read_file(path).with_context(|| format!("{}: can't be read", path.display()))?;
             reports.push(check_file(&path.display().to_string(), &content));
         }
     }
@@ -70,21 +73,46 @@ pub(super) fn policies(reports: &[FileReport]) -> Result<Vec<&ValidPolicy>, Outp
     if problems.is_empty() {
         return Ok(reports.iter().flat_map(FileReport::policies).collect());
     }
-    Err(Output { text: String::new(), notes: problems, ok: false })
+    Err(Output {
+        text: String::new(),
+        notes: problems,
+        ok: false,
+    })
 }
 
 /// The target that is meant: the one asked for, or the only one that makes a difference.
-pub(super) fn target<'c>(compiled: &'c Compiled, wanted: Option<&TargetRef>) -> anyhow::Result<&'c TargetRef> {
-    let all = || compiled.workloads.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+pub(super) fn target<'c>(
+    compiled: &'c Compiled,
+    wanted: Option<&TargetRef>,
+) -> anyhow::Result<&'c TargetRef> {
+    let all = || {
+        compiled
+            .workloads
+            .keys()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     if let Some(wanted) = wanted {
-        let found = compiled.workloads.get_key_value(wanted).map(|(target, _)| target);
-        return found.with_context(|| format!("--workload {wanted}: no policy targets it; policies target {}", all()));
+        let found = compiled
+            .workloads
+            .get_key_value(wanted)
+            .map(|(target, _)| target);
+        return found.with_context(|| {
+            format!(
+                "--workload {wanted}: no policy targets it; policies target {}",
+                all()
+            )
+        });
     }
     let Some((first, config)) = compiled.workloads.first_key_value() else {
         bail!("no policy given");
     };
     if compiled.workloads.values().any(|other| other != config) {
-        bail!("policies differ by target; choose one with --workload: {}", all());
+        bail!(
+            "policies differ by target; choose one with --workload: {}",
+            all()
+        );
     }
     Ok(first)
 }

@@ -60,7 +60,11 @@ impl Output {
     /// All is well.
     #[must_use]
     pub fn ok(text: String) -> Self {
-        Self { text, notes: String::new(), ok: true }
+        Self {
+            text,
+            notes: String::new(),
+            ok: true,
+        }
     }
 }
 
@@ -74,10 +78,15 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => Ok(Output::ok(args.to_yaml())),
         Command::Status(args) => status::run(&args).map(Output::ok),
-        Command::Version => Ok(Output::ok(format!("headgate {}\n", env!("CARGO_PKG_VERSION")))),
+        Command::Version => Ok(Output::ok(format!(
+            "headgate {}\n",
+            env!("CARGO_PKG_VERSION")
+        ))),
     };
     let result = output.and_then(|output| {
-        let written = io::stdout().write_all(output.text.as_bytes()).and_then(|()| io::stdout().flush());
+        let written = io::stdout()
+            .write_all(output.text.as_bytes())
+            .and_then(|()| io::stdout().flush());
         match written {
             // The reader has seen enough, as `head` does.
             Err(e) if e.kind() == ErrorKind::BrokenPipe => {}

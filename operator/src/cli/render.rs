@@ -23,7 +23,12 @@ pub struct RenderArgs {
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub workload: Option<TargetRef>,
     /// Where the proxy finds the filter module
-    #[arg(long, value_name = "PATH", default_value = "dist/headgate.wasm", env = "HEADGATE_WASM")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "dist/headgate.wasm",
+        env = "HEADGATE_WASM"
+    )]
     pub wasm: PathBuf,
     /// Name of the slot in the proxy's configuration
     #[arg(long, value_name = "NAME", default_value = "headgate")]
@@ -61,7 +66,10 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     };
     let compiled = input::compiled(&policies);
     let target = input::target(&compiled, args.workload.as_ref())?;
-    let config = compiled.workloads.get(target).with_context(|| format!("no policy targets {target}"))?;
+    let config = compiled
+        .workloads
+        .get(target)
+        .with_context(|| format!("no policy targets {target}"))?;
 
     let wasm = std::path::absolute(&args.wasm)
         .with_context(|| format!("--wasm {}: not usable as a path", args.wasm.display()))?;
@@ -78,5 +86,9 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         FileFormat::Json => serde_json::to_string_pretty(&response)? + "\n",
         FileFormat::Yaml => serde_saphyr::to_string(&response)?,
     };
-    Ok(Output { text, notes, ok: true })
+    Ok(Output {
+        text,
+        notes,
+        ok: true,
+    })
 }

@@ -55,12 +55,17 @@ struct Policy<'a> {
 /// A file or folder that can't be read.
 pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
     let reports = input::read(&args.files)?;
-    let valid: Vec<(&str, &ValidPolicy)> =
-        reports.iter().flat_map(|r| r.policies().map(|p| (r.file.as_str(), p))).collect();
+    let valid: Vec<(&str, &ValidPolicy)> = reports
+        .iter()
+        .flat_map(|r| r.policies().map(|p| (r.file.as_str(), p)))
+        .collect();
     let problems: Vec<&Problem> = reports.iter().flat_map(FileReport::all_problems).collect();
     let compiled = input::compiled(&valid.iter().map(|(_, p)| *p).collect::<Vec<_>>());
     let conflicts = |policy: &ValidPolicy| {
-        compiled.conflicts.get(&policy.full_name()).map_or(&[][..], Vec::as_slice)
+        compiled
+            .conflicts
+            .get(&policy.full_name())
+            .map_or(&[][..], Vec::as_slice)
     };
     let ok = problems.is_empty();
 
@@ -72,9 +77,17 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
             revision: crate::compile::configuration(policy, 1).revision,
             conflicts: conflicts(policy),
         });
-        let report = Report { ok, policies: policies.collect(), problems };
+        let report = Report {
+            ok,
+            policies: policies.collect(),
+            problems,
+        };
         let text = serde_json::to_string_pretty(&report)? + "\n";
-        return Ok(Output { text, notes: String::new(), ok });
+        return Ok(Output {
+            text,
+            notes: String::new(),
+            ok,
+        });
     }
 
     let (mut text, mut notes) = (String::new(), String::new());
@@ -95,8 +108,14 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
     if ok {
         let _ = writeln!(text, "ok: {}", count(valid.len(), "policy", "policies"));
     } else {
-        let files = reports.iter().filter(|r| r.all_problems().next().is_some()).count();
-        let (problems, files) = (count(problems.len(), "problem", "problems"), count(files, "file", "files"));
+        let files = reports
+            .iter()
+            .filter(|r| r.all_problems().next().is_some())
+            .count();
+        let (problems, files) = (
+            count(problems.len(), "problem", "problems"),
+            count(files, "file", "files"),
+        );
         let _ = writeln!(notes, "error: {problems} in {files}");
     }
     Ok(Output { text, notes, ok })

@@ -34,8 +34,15 @@ pub fn compile(policies: &[&ValidPolicy], endpoints: impl Fn(&TargetRef) -> u32)
     for policy in by_age {
         for target in &policy.targets {
             if let Some(winner) = winners.get(target) {
-                let conflict = Conflict { target: target.clone(), winner: winner.full_name() };
-                compiled.conflicts.entry(policy.full_name()).or_default().push(conflict);
+                let conflict = Conflict {
+                    target: target.clone(),
+                    winner: winner.full_name(),
+                };
+                compiled
+                    .conflicts
+                    .entry(policy.full_name())
+                    .or_default()
+                    .push(conflict);
             } else {
                 winners.insert(target, policy);
                 let config = Arc::new(configuration(policy, endpoints(target)));
@@ -51,7 +58,10 @@ pub fn compile(policies: &[&ValidPolicy], endpoints: impl Fn(&TargetRef) -> u32)
 pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
     let mut stage = policy.stage.clone();
     stage.parallelism = policy.slots.for_endpoints(endpoints);
-    let mut config = FilterConfig { revision: String::new(), stages: vec![stage] };
+    let mut config = FilterConfig {
+        revision: String::new(),
+        stages: vec![stage],
+    };
     config.revision = revision(&config);
     config
 }
@@ -60,7 +70,12 @@ pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
 /// after those whose age is known.
 fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
     let age = policy.created.as_deref();
-    (age.is_none(), age, policy.namespace.as_str(), policy.name.as_str())
+    (
+        age.is_none(),
+        age,
+        policy.namespace.as_str(),
+        policy.name.as_str(),
+    )
 }
 
 /// The first 12 hexadecimal digits of the SHA-256 of the configuration's JSON, whose own revision is
@@ -71,7 +86,11 @@ fn revision(config: &FilterConfig) -> String {
     // still is a deterministic stand-in.
     let json = serde_json::to_vec(config).unwrap_or_else(|e| e.to_string().into_bytes());
     let digest = Sha256::digest(&json);
-    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .iter()
+        .take(6)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]

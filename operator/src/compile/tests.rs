@@ -5,7 +5,10 @@ use crate::validate::check_file;
 
 /// A policy with these targets; `created` may be empty.
 fn policy(name: &str, created: &str, targets: &[&str]) -> ValidPolicy {
-    let refs: String = targets.iter().map(|t| format!("{{kind: Service, name: {t}}},")).collect();
+    let refs: String = targets
+        .iter()
+        .map(|t| format!("{{kind: Service, name: {t}}},"))
+        .collect();
     let created = if created.is_empty() { "null" } else { created };
     let yaml = format!(
         "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {name}, \
@@ -34,8 +37,16 @@ fn the_oldest_policy_of_a_target_applies() {
     let ageless = policy("aa", "", &["y", "z"]);
     let compiled = compile(&[&ageless, &young, &old], one_endpoint);
     let enforced = |t: &str| compiled.workloads[&service(t)].stages[0].policy.clone();
-    assert_eq!([enforced("x"), enforced("y"), enforced("z")], ["default/b", "default/a", "default/aa"]);
-    let lost = |winner: &str, target: &str| vec![Conflict { target: service(target), winner: winner.into() }];
+    assert_eq!(
+        [enforced("x"), enforced("y"), enforced("z")],
+        ["default/b", "default/a", "default/aa"]
+    );
+    let lost = |winner: &str, target: &str| {
+        vec![Conflict {
+            target: service(target),
+            winner: winner.into(),
+        }]
+    };
     assert_eq!(
         compiled.conflicts,
         BTreeMap::from([
@@ -50,7 +61,10 @@ fn equal_ages_are_ordered_by_name() {
     for created in ["", "2026-01-01T00:00:00Z"] {
         let (a, b) = (policy("a", created, &["x"]), policy("b", created, &["x"]));
         let compiled = compile(&[&b, &a], one_endpoint);
-        assert_eq!(compiled.workloads[&service("x")].stages[0].policy, "default/a");
+        assert_eq!(
+            compiled.workloads[&service("x")].stages[0].policy,
+            "default/a"
+        );
     }
 }
 

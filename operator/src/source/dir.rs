@@ -48,7 +48,9 @@ pub async fn watch(
         let scan = tokio::task::spawn_blocking(move || read_dir(&path))
             .await
             .with_context(|| format!("reading {} failed", dir.display()))?;
-        let plan = folder.update(&dir, scan).or_else(|| first.then(Plan::default));
+        let plan = folder
+            .update(&dir, scan)
+            .or_else(|| first.then(Plan::default));
         if let Some(plan) = plan {
             report(&plans.borrow(), &plan);
             // An edit of a comment changes no plan and wakes nobody.
@@ -74,26 +76,48 @@ fn report(old: &Plan, new: &Plan) {
         warn!(source = problem.source, "{}", problem.message);
     }
     for policy in &new.policies {
-        let before = old.policies.iter().find(|p| p.name == policy.name && p.source == policy.source);
+        let before = old
+            .policies
+            .iter()
+            .find(|p| p.name == policy.name && p.source == policy.source);
         if before == Some(policy) {
             continue;
         }
         let (name, revision) = (policy.name.as_str(), policy.revision.as_str());
         match &policy.accepted {
             Ok(()) if revision.is_empty() => {
-                let winners: Vec<_> = policy.conflicts.iter().map(|c| format!("{} by {}", c.target, c.winner)).collect();
-                warn!(policy = name, "not enforced: conflicted on {}", winners.join(", "));
+                let winners: Vec<_> = policy
+                    .conflicts
+                    .iter()
+                    .map(|c| format!("{} by {}", c.target, c.winner))
+                    .collect();
+                warn!(
+                    policy = name,
+                    "not enforced: conflicted on {}",
+                    winners.join(", ")
+                );
             }
             Ok(()) => info!(policy = name, revision, mode = ?policy.mode, "policy accepted"),
             Err(problems) => {
-                let stays = if revision.is_empty() { "nothing enforced" } else { "last good version stays" };
+                let stays = if revision.is_empty() {
+                    "nothing enforced"
+                } else {
+                    "last good version stays"
+                };
                 for problem in problems.lines() {
-                    warn!(policy = name, revision, "policy refused, {stays}: {problem}");
+                    warn!(
+                        policy = name,
+                        revision, "policy refused, {stays}: {problem}"
+                    );
                 }
             }
         }
     }
-    for gone in old.policies.iter().filter(|o| !new.policies.iter().any(|n| n.name == o.name)) {
+    for gone in old
+        .policies
+        .iter()
+        .filter(|o| !new.policies.iter().any(|n| n.name == o.name))
+    {
         info!(policy = gone.name, "policy deleted");
     }
 }
@@ -115,7 +139,12 @@ impl Changes {
     fn new(dir: PathBuf) -> Self {
         // The watcher names absolute paths.
         let dir = std::path::absolute(&dir).unwrap_or(dir);
-        Self { dir, happened: Arc::new(Notify::new()), watcher: None, failed: false }
+        Self {
+            dir,
+            happened: Arc::new(Notify::new()),
+            watcher: None,
+            failed: false,
+        }
     }
 
     /// Watches the folder, if it is there and not the one that is watched already.
@@ -133,7 +162,10 @@ impl Changes {
             }
             Err(error) if !self.failed => {
                 let seconds = REREAD.as_secs();
-                warn!("can't watch {}: {error}; reading it every {seconds} s", self.dir.display());
+                warn!(
+                    "can't watch {}: {error}; reading it every {seconds} s",
+                    self.dir.display()
+                );
                 self.failed = true;
             }
             Err(_) => {}

@@ -62,7 +62,6 @@ impl Folder {
         changed.then(|| self.plan(dir))
     }
 
-
     fn take_in(&mut self, path: PathBuf, content: Result<Vec<u8>, String>) -> bool {
         let name = path.display().to_string();
         let (content, report) = match content {
@@ -79,11 +78,25 @@ impl Folder {
                     return false;
                 }
                 let problems = vec![Problem::of_file(&name, problem)];
-                (content, FileReport { file: name, documents: Vec::new(), problems })
+                (
+                    content,
+                    FileReport {
+                        file: name,
+                        documents: Vec::new(),
+                        problems,
+                    },
+                )
             }
         };
         let good = self.files.remove(&path).map(|f| f.good).unwrap_or_default();
-        self.files.insert(path, PolicyFile { content, report, good });
+        self.files.insert(
+            path,
+            PolicyFile {
+                content,
+                report,
+                good,
+            },
+        );
         true
     }
 
@@ -95,26 +108,35 @@ impl Folder {
         let effective: Vec<&ValidPolicy> = self.files.values().flat_map(|f| &f.good).collect();
         let compiled = compile(&effective, |_| 1);
         let mut plan = Plan::default();
-        plan.problems.extend(self.problem.iter().map(|message| SourceProblem {
-            source: dir.display().to_string(),
-            message: message.clone(),
-        }));
+        plan.problems
+            .extend(self.problem.iter().map(|message| SourceProblem {
+                source: dir.display().to_string(),
+                message: message.clone(),
+            }));
         for (file, report) in self.files.values().zip(&reports) {
             describe(&file.good, report, &compiled, &mut plan);
         }
-        plan.policies.sort_by(|a, b| (&a.name, &a.source).cmp(&(&b.name, &b.source)));
+        plan.policies
+            .sort_by(|a, b| (&a.name, &a.source).cmp(&(&b.name, &b.source)));
         plan.workloads = compiled.workloads;
         plan
     }
 
     /// Makes the last good versions those of `reports`, where these have any.
     fn keep_last_good(&mut self, reports: &[FileReport]) {
-        let valid = reports.iter().flat_map(FileReport::policies).map(ValidPolicy::full_name);
+        let valid = reports
+            .iter()
+            .flat_map(FileReport::policies)
+            .map(ValidPolicy::full_name);
         let mut taken: HashSet<String> = valid.collect();
         for (file, report) in self.files.values_mut().zip(reports) {
             let unclear = is_unclear(report);
-            let refused: HashSet<&String> =
-                report.documents.iter().filter(|d| d.policy.is_err()).filter_map(|d| d.name.as_ref()).collect();
+            let refused: HashSet<&String> = report
+                .documents
+                .iter()
+                .filter(|d| d.policy.is_err())
+                .filter_map(|d| d.name.as_ref())
+                .collect();
             let kept = std::mem::take(&mut file.good).into_iter().filter(|policy| {
                 let name = policy.full_name();
                 (unclear || refused.contains(&name)) && taken.insert(name)
@@ -126,7 +148,11 @@ impl Folder {
 
 /// Whether a file has mistakes of which it can't be told to which policy they belong.
 fn is_unclear(report: &FileReport) -> bool {
-    !report.problems.is_empty() || report.documents.iter().any(|d| d.policy.is_err() && d.name.is_none())
+    !report.problems.is_empty()
+        || report
+            .documents
+            .iter()
+            .any(|d| d.policy.is_err() && d.name.is_none())
 }
 
 /// Adds the policies and problems of one file to `plan`.
@@ -135,7 +161,8 @@ fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan
     for document in &report.documents {
         let problems = document.policy.as_ref().err();
         let Some(name) = &document.name else {
-            plan.problems.extend(problems.into_iter().flatten().map(source_problem));
+            plan.problems
+                .extend(problems.into_iter().flatten().map(source_problem));
             continue;
         };
         let enforced = good.iter().find(|p| p.full_name() == *name);
@@ -144,14 +171,16 @@ fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan
         plan.policies.push(state);
         described.insert(name.clone());
     }
-    plan.problems.extend(report.problems.iter().map(source_problem));
+    plan.problems
+        .extend(report.problems.iter().map(source_problem));
     // Policies of a file that no longer tells which it holds.
     for policy in good {
         let name = policy.full_name();
         if described.insert(name.clone()) {
             let why: Vec<&Problem> = report.all_problems().collect();
             let accepted = Err(lines(why));
-            plan.policies.push(state(&name, report, None, Some(policy), accepted, compiled));
+            plan.policies
+                .push(state(&name, report, None, Some(policy), accepted, compiled));
         }
     }
 }
@@ -169,12 +198,17 @@ fn state(
         (None, Some(document)) => document.targets.clone(),
         (None, None) => Vec::new(),
     };
-    let workloads = enforced.into_iter().flat_map(|p| p.targets.iter().filter_map(|t| compiled.workloads.get(t)));
+    let workloads = enforced
+        .into_iter()
+        .flat_map(|p| p.targets.iter().filter_map(|t| compiled.workloads.get(t)));
     let own = workloads.filter(|config| config.stages.iter().any(|s| s.policy == name));
     PolicyState {
         name: name.to_owned(),
         source: report.file.clone(),
-        generation: document.map(|d| d.generation).or(enforced.map(|p| p.generation)).unwrap_or(0),
+        generation: document
+            .map(|d| d.generation)
+            .or(enforced.map(|p| p.generation))
+            .unwrap_or(0),
         targets,
         accepted,
         conflicts: match enforced {
@@ -182,16 +216,26 @@ fn state(
             None => Vec::new(),
         },
         mode: enforced.map_or(Mode::default(), |p| p.stage.mode),
-        revision: own.map(|config| config.revision.clone()).next().unwrap_or_default(),
+        revision: own
+            .map(|config| config.revision.clone())
+            .next()
+            .unwrap_or_default(),
     }
 }
 
 fn source_problem(problem: &Problem) -> SourceProblem {
-    SourceProblem { source: problem.file.clone(), message: problem.to_string() }
+    SourceProblem {
+        source: problem.file.clone(),
+        message: problem.to_string(),
+    }
 }
 
 fn lines<'a>(problems: impl IntoIterator<Item = &'a Problem>) -> String {
-    problems.into_iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    problems
+        .into_iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]

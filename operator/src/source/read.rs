@@ -16,7 +16,9 @@ pub type Scan = Result<BTreeMap<PathBuf, Result<Vec<u8>, String>>, String>;
 #[must_use]
 pub fn read_dir(dir: &Path) -> Scan {
     let failed = |e: &io::Error| match e.kind() {
-        ErrorKind::NotFound => "no such folder; create it and put AdmissionPolicy files in".to_owned(),
+        ErrorKind::NotFound => {
+            "no such folder; create it and put AdmissionPolicy files in".to_owned()
+        }
         ErrorKind::NotADirectory => "not a folder; name the folder that holds the files".to_owned(),
         _ => format!("can't be read: {e}"),
     };
@@ -54,7 +56,9 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 /// Whether a path looks like that of a policy file.
 #[must_use]
 pub fn is_policy_file(path: &Path) -> bool {
-    let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let hidden = path
+        .file_name()
+        .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
     let known = |ext: &std::ffi::OsStr| ext == "yaml" || ext == "yml" || ext == "json";
     !hidden && path.extension().is_some_and(known)
 }
@@ -67,18 +71,36 @@ mod tests {
     fn only_policy_files_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        for name in ["a.yaml", "b.yml", "c.json", "d.txt", ".e.yaml", "f.yaml~", "yaml"] {
+        for name in [
+            "a.yaml", "b.yml", "c.json", "d.txt", ".e.yaml", "f.yaml~", "yaml",
+        ] {
             fs::write(at(name), name).unwrap();
         }
         fs::create_dir(at("g.yaml")).unwrap();
         std::os::unix::fs::symlink("nowhere", at("h.yaml")).unwrap();
         let scan = read_dir(dir.path()).unwrap();
-        let names: Vec<_> = scan.keys().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
+        let names: Vec<_> = scan
+            .keys()
+            .map(|p| p.file_name().unwrap().to_str().unwrap())
+            .collect();
         assert_eq!(names, ["a.yaml", "b.yml", "c.json", "h.yaml"]);
         assert_eq!(scan[&at("b.yml")].as_deref(), Ok(b"b.yml".as_slice()));
-        assert!(scan[&at("h.yaml")].as_ref().unwrap_err().starts_with("can't be read"));
-        assert!(read_dir(&at("none")).unwrap_err().starts_with("no such folder"));
-        assert!(read_dir(&at("a.yaml")).unwrap_err().starts_with("not a folder"));
+        assert!(
+            scan[&at("h.yaml")]
+                .as_ref()
+                .unwrap_err()
+                .starts_with("can't be read")
+        );
+        assert!(
+            read_dir(&at("none"))
+                .unwrap_err()
+                .starts_with("no such folder")
+        );
+        assert!(
+            read_dir(&at("a.yaml"))
+                .unwrap_err()
+                .starts_with("not a folder")
+        );
     }
 
     #[test]

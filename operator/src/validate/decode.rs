@@ -5,9 +5,11 @@
 //! reads as whatever is asked for. Each round gives one problem. The policy that comes out serves only to
 //! look for further mistakes; fields that were mended are left out of that ([`Decoded::mended`]).
 
-use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, Unexpected, Visitor};
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, Unexpected, Visitor,
+};
 
-use super::node::{Entry, Node, Value};
+use super::node::{Entry, Node, Position, Value};
 use super::path::{Path, Segment};
 use super::suggest::{closest, instead_of};
 
@@ -18,8 +20,8 @@ const MAX_PROBLEMS: usize = 100;
 pub(crate) struct Decoded<T> {
     /// The value, unless there are too many mistakes.
     pub(crate) value: Option<T>,
-    /// Every mistake: the field and what is wrong.
-    pub(crate) problems: Vec<(Path, String)>,
+    /// Every mistake: the field, where it stands and what is wrong.
+    pub(crate) problems: Vec<(Path, Position, String)>,
     /// Fields whose values are made up.
     pub(crate) mended: Vec<Path>,
 }
@@ -29,26 +31,42 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node) -> Decoded<T> {
     let (mut problems, mut mended) = (Vec::new(), Vec::new());
     while problems.len() < MAX_PROBLEMS {
         let error = match T::deserialize(&*document) {
-            Ok(value) => return Decoded { value: Some(value), problems, mended },
+            Ok(value) => {
+                return Decoded {
+                    value: Some(value),
+                    problems,
+                    mended,
+                };
+            }
             Err(error) => error,
         };
         let (path, fault) = error.into_parts();
+        let place = document.position(&path);
         let Some(node) = document.find_mut(path.segments()) else {
-            problems.push((path, "not readable".to_owned()));
+            problems.push((path, document.at, "not readable".to_owned()));
             break;
         };
         let made_up = |field: &Path| mended.iter().any(|m| field.is_within(m));
         let mut at = path.clone();
+        // Before mending, which may take the field away.
+        let mut position = place;
         let message = match fault {
             Fault::UnknownField { field, expected } => {
                 at = path.key(&field);
+                position = node.position(&Path::default().key(&field));
                 rename_or_remove(node, &field, expected);
-                format!("unknown field; {}", instead_of(&field, expected.iter().copied()))
+                format!(
+                    "unknown field; {}",
+                    instead_of(&field, expected.iter().copied())
+                )
             }
             Fault::UnknownVariant { variant, expected } => {
                 let meant = closest(&variant, expected.iter().copied());
                 node.value = meant.map_or(Value::Anything, |name| Value::Text(name.to_owned()));
-                let message = format!("{variant:?}; {}", instead_of(&variant, expected.iter().copied()));
+                let message = format!(
+                    "{variant:?}; {}",
+                    instead_of(&variant, expected.iter().copied())
+                );
                 if meant.is_none() && !made_up(&at) {
                     mended.push(at.clone());
                 }
@@ -80,9 +98,13 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node) -> Decoded<T> {
                 message
             }
         };
-        problems.push((at, message));
+        problems.push((at, position, message));
     }
-    Decoded { value: None, problems, mended }
+    Decoded {
+        value: None,
+        problems,
+        mended,
+    }
 }
 
 /// What a missing field would look like.
@@ -95,7 +117,9 @@ fn example(field: &str) -> &'static str {
         "spec" => "targetRefs, parallelism and types",
         "targetRefs" => "such as [{group: \"\", kind: Service, name: search}]",
         "parallelism" => "how many requests the backend works on at once, such as {total: 20}",
-        "types" => "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]",
+        "types" => {
+            "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
+        }
         "value" => "the text to compare with",
         "type" => "AcceptanceAllowance or HelpingTheUnderserved",
         _ => "it has to be given",
@@ -104,7 +128,9 @@ fn example(field: &str) -> &'static str {
 
 fn rename_or_remove(node: &mut Node, field: &str, expected: &[&str]) {
     let meant = closest(field, expected.iter().copied()).filter(|m| node.get(m).is_none());
-    let Value::Map(entries) = &mut node.value else { return };
+    let Value::Map(entries) = &mut node.value else {
+        return;
+    };
     match (meant, entries.iter_mut().find(|e| e.key == field)) {
         (Some(meant), Some(entry)) => meant.clone_into(&mut entry.key),
         _ => entries.retain(|e| e.key != field),
@@ -113,7 +139,14 @@ fn rename_or_remove(node: &mut Node, field: &str, expected: &[&str]) {
 
 fn insert_anything(node: &mut Node, field: &str) {
     let at = node.at;
-    let entry = Entry { key: field.to_owned(), at, node: Node { at, value: Value::Anything } };
+    let entry = Entry {
+        key: field.to_owned(),
+        at,
+        node: Node {
+            at,
+            value: Value::Anything,
+        },
+    };
     match &mut node.value {
         Value::Map(entries) => {
             entries.retain(|e| e.key != field);
@@ -132,10 +165,20 @@ pub(crate) struct DecodeError {
 
 #[derive(Debug)]
 enum Fault {
-    UnknownField { field: String, expected: &'static [&'static str] },
-    UnknownVariant { variant: String, expected: &'static [&'static str] },
-    Missing { field: &'static str },
-    Wrong { expected: String },
+    UnknownField {
+        field: String,
+        expected: &'static [&'static str],
+    },
+    UnknownVariant {
+        variant: String,
+        expected: &'static [&'static str],
+    },
+    Missing {
+        field: &'static str,
+    },
+    Wrong {
+        expected: String,
+    },
     Other(String),
 }
 
@@ -151,13 +194,19 @@ impl DecodeError {
     }
 
     fn wrong(expected: impl Into<String>) -> Self {
-        Fault::Wrong { expected: expected.into() }.into()
+        Fault::Wrong {
+            expected: expected.into(),
+        }
+        .into()
     }
 }
 
 impl From<Fault> for DecodeError {
     fn from(fault: Fault) -> Self {
-        Self { fault, way: Vec::new() }
+        Self {
+            fault,
+            way: Vec::new(),
+        }
     }
 }
 
@@ -183,11 +232,19 @@ impl de::Error for DecodeError {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        Fault::UnknownVariant { variant: variant.to_owned(), expected }.into()
+        Fault::UnknownVariant {
+            variant: variant.to_owned(),
+            expected,
+        }
+        .into()
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
-        Fault::UnknownField { field: field.to_owned(), expected }.into()
+        Fault::UnknownField {
+            field: field.to_owned(),
+            expected,
+        }
+        .into()
     }
 
     fn missing_field(field: &'static str) -> Self {
@@ -198,7 +255,9 @@ impl de::Error for DecodeError {
 impl Node {
     fn integer(&self) -> Result<i64, DecodeError> {
         match self.value {
-            Value::Int(n) => i64::try_from(n).map_err(|_| DecodeError::wrong("a smaller whole number")),
+            Value::Int(n) => {
+                i64::try_from(n).map_err(|_| DecodeError::wrong("a smaller whole number"))
+            }
             Value::Anything => Ok(0),
             _ => Err(DecodeError::wrong("a whole number")),
         }
@@ -240,7 +299,11 @@ impl<'de> Deserializer<'de> for &Node {
             Value::Float(n) => visitor.visit_f64(*n),
             Value::Text(text) => visitor.visit_str(text),
             Value::List(items) => visitor.visit_seq(Items { items, next: 0 }),
-            Value::Map(entries) => visitor.visit_map(Fields { entries, next: 0, known: &[] }),
+            Value::Map(entries) => visitor.visit_map(Fields {
+                entries,
+                next: 0,
+                known: &[],
+            }),
         }
     }
 
@@ -275,7 +338,10 @@ impl<'de> Deserializer<'de> for &Node {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.value {
             Value::List(items) => visitor.visit_seq(Items { items, next: 0 }),
-            Value::Anything => visitor.visit_seq(Items { items: &[], next: 0 }),
+            Value::Anything => visitor.visit_seq(Items {
+                items: &[],
+                next: 0,
+            }),
             _ => Err(Node::mismatch(&visitor)),
         }
     }
@@ -291,8 +357,16 @@ impl<'de> Deserializer<'de> for &Node {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         match &self.value {
-            Value::Map(entries) => visitor.visit_map(Fields { entries, next: 0, known }),
-            Value::Anything => visitor.visit_map(Fields { entries: &[], next: 0, known }),
+            Value::Map(entries) => visitor.visit_map(Fields {
+                entries,
+                next: 0,
+                known,
+            }),
+            Value::Anything => visitor.visit_map(Fields {
+                entries: &[],
+                next: 0,
+                known,
+            }),
             _ => Err(Node::mismatch(&visitor)),
         }
     }
@@ -306,7 +380,12 @@ impl<'de> Deserializer<'de> for &Node {
         let name = match (&self.value, variants.first()) {
             (Value::Text(text), _) => text.as_str(),
             (Value::Anything, Some(first)) => first,
-            _ => return Err(DecodeError::wrong(format!("one of {}", variants.join(", ")))),
+            _ => {
+                return Err(DecodeError::wrong(format!(
+                    "one of {}",
+                    variants.join(", ")
+                )));
+            }
         };
         visitor.visit_enum(name.into_deserializer())
     }
@@ -332,10 +411,14 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
         &mut self,
         seed: T,
     ) -> Result<Option<T::Value>, DecodeError> {
-        let Some(item) = self.items.get(self.next) else { return Ok(None) };
+        let Some(item) = self.items.get(self.next) else {
+            return Ok(None);
+        };
         let index = self.next;
         self.next += 1;
-        seed.deserialize(item).map(Some).map_err(|e| e.below(Segment::Item(index)))
+        seed.deserialize(item)
+            .map(Some)
+            .map_err(|e| e.below(Segment::Item(index)))
     }
 }
 
@@ -358,17 +441,23 @@ impl<'de> de::MapAccess<'de> for Fields<'_> {
                 self.next += 1;
                 continue;
             }
-            return seed.deserialize(entry.key.as_str().into_deserializer()).map(Some);
+            return seed
+                .deserialize(entry.key.as_str().into_deserializer())
+                .map(Some);
         }
         Ok(None)
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DecodeError> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, DecodeError> {
         let Some(entry) = self.entries.get(self.next) else {
             return Err(de::Error::custom("no value after the last field"));
         };
         self.next += 1;
-        seed.deserialize(&entry.node).map_err(|e| e.below(Segment::Field(entry.key.clone())))
+        seed.deserialize(&entry.node)
+            .map_err(|e| e.below(Segment::Field(entry.key.clone())))
     }
 }
 
@@ -383,7 +472,11 @@ mod tests {
     }
 
     fn problems(yaml: &str) -> Vec<String> {
-        decoded(yaml).problems.into_iter().map(|(path, message)| format!("{path}: {message}")).collect()
+        decoded(yaml)
+            .problems
+            .into_iter()
+            .map(|(path, _, message)| format!("{path}: {message}"))
+            .collect()
     }
 
     #[test]
@@ -418,8 +511,10 @@ mod tests {
         assert_eq!(decoded.value.unwrap().spec.parallelism.total, None);
         assert_eq!(
             problems(&yaml.replace("types: []", "types: null")),
-            ["spec.types: missing; at least one, named default, such as [{name: default, slo: {p50: \
-              18ms, p90: 50ms}}]"]
+            [
+                "spec.types: missing; at least one, named default, such as [{name: default, slo: {p50: \
+              18ms, p90: 50ms}}]"
+            ]
         );
     }
 
@@ -427,7 +522,11 @@ mod tests {
     fn anything_at_all_ends_in_problems() {
         for yaml in ["7", "[]", "a: {b: [c]}", "text", "{}", "? [a]\n: b"] {
             if let Ok(mut documents) = node::parse(yaml) {
-                assert_ne!(decode::<AdmissionPolicy>(&mut documents.remove(0)).problems, [], "{yaml}");
+                assert_ne!(
+                    decode::<AdmissionPolicy>(&mut documents.remove(0)).problems,
+                    [],
+                    "{yaml}"
+                );
             }
         }
     }

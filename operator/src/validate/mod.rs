@@ -60,7 +60,12 @@ pub struct Document {
 impl FileReport {
     /// All mistakes, in the order of the file.
     pub fn all_problems(&self) -> impl Iterator<Item = &Problem> {
-        self.problems.iter().chain(self.documents.iter().filter_map(|d| d.policy.as_ref().err()).flatten())
+        self.problems.iter().chain(
+            self.documents
+                .iter()
+                .filter_map(|d| d.policy.as_ref().err())
+                .flatten(),
+        )
     }
 
     /// All policies without mistakes.
@@ -69,7 +74,11 @@ impl FileReport {
     }
 
     fn failed(file: &str, problem: Problem) -> Self {
-        Self { file: file.to_owned(), documents: Vec::new(), problems: vec![problem] }
+        Self {
+            file: file.to_owned(),
+            documents: Vec::new(),
+            problems: vec![problem],
+        }
     }
 }
 
@@ -82,7 +91,10 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count();
+            let line = 1 + bytes[..error.valid_up_to()]
+                .iter()
+                .filter(|b| **b == b'\n')
+                .count();
             let message = format!("not UTF-8 on line {line}; save it as UTF-8");
             return FileReport::failed(file, Problem::of_file(file, message));
         }
@@ -98,8 +110,15 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
         let message = "empty; at least one AdmissionPolicy";
         return FileReport::failed(file, Problem::of_file(file, message));
     }
-    let documents = documents.into_iter().map(|document| check_document(file, document)).collect();
-    let mut report = FileReport { file: file.to_owned(), documents, problems: Vec::new() };
+    let documents = documents
+        .into_iter()
+        .map(|document| check_document(file, document))
+        .collect();
+    let mut report = FileReport {
+        file: file.to_owned(),
+        documents,
+        problems: Vec::new(),
+    };
     refuse_duplicates(std::slice::from_mut(&mut report));
     report
 }
@@ -107,7 +126,10 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
 /// The problem of a file of `size` bytes.
 #[must_use]
 pub fn too_large(file: &str, size: usize) -> Problem {
-    Problem::of_file(file, format!("{size} bytes; at most {MAX_FILE}, so split it"))
+    Problem::of_file(
+        file,
+        format!("{size} bytes; at most {MAX_FILE}, so split it"),
+    )
 }
 
 /// Checks one policy that was read elsewhere, such as from the API server.
@@ -119,7 +141,11 @@ pub fn check_policy(policy: &AdmissionPolicy) -> Result<ValidPolicy, Vec<String>
     let valid = interpret(policy, &mut problems);
     match problems.0.is_empty() {
         true => Ok(valid),
-        false => Err(problems.0.into_iter().map(|(path, m)| format!("{path}: {m}")).collect()),
+        false => Err(problems
+            .0
+            .into_iter()
+            .map(|(path, m)| format!("{path}: {m}"))
+            .collect()),
     }
 }
 
@@ -129,7 +155,9 @@ pub fn refuse_duplicates(reports: &mut [FileReport]) {
     let mut first_of: HashMap<String, String> = HashMap::new();
     for report in reports {
         for document in &mut report.documents {
-            let Ok(policy) = &document.policy else { continue };
+            let Ok(policy) = &document.policy else {
+                continue;
+            };
             let name = policy.full_name();
             let place = format!("{}:{}", report.file, document.line);
             if let Some(first) = first_of.get(&name) {
@@ -153,27 +181,39 @@ fn check_document(file: &str, mut document: Node) -> Document {
     let decoded = decode::decode::<AdmissionPolicy>(&mut document);
     let mut found = decoded.problems;
     let mut problems = Problems::default();
-    let valid = decoded.value.as_ref().map(|policy| interpret(policy, &mut problems));
+    let valid = decoded
+        .value
+        .as_ref()
+        .map(|policy| interpret(policy, &mut problems));
     // A made-up value is no mistake of the user's, and the mistake that led to it is known.
-    problems.0.retain(|(path, _)| !decoded.mended.iter().any(|mended| path.is_within(mended)));
-    found.append(&mut problems.0);
+    problems
+        .0
+        .retain(|(path, _)| !decoded.mended.iter().any(|mended| path.is_within(mended)));
+    found.extend(problems.0.into_iter().map(|(path, message)| {
+        let at = document.position(&path);
+        (path, at, message)
+    }));
 
     // Of another kind of object all fields would be wrong; the kind says it.
     if matches!(&kind, Some(Value::Text(kind)) if closest(kind, [KIND]).is_none()) {
-        found.retain(|(path, _)| *path == Path::default().field("kind"));
+        found.retain(|(path, ..)| *path == Path::default().field("kind"));
     }
-    let name = decoded.value.as_ref().filter(|p| !p.metadata.name.is_empty());
+    let name = decoded
+        .value
+        .as_ref()
+        .filter(|p| !p.metadata.name.is_empty());
     let mut problems: Vec<Problem> = found
         .into_iter()
-        .map(|(path, message)| {
-            Problem::at(file, Some(document.position(&path)), path.to_string(), message)
-        })
+        .map(|(path, at, message)| Problem::at(file, Some(at), path.to_string(), message))
         .collect();
     problems.sort_by_key(|p| (p.line, p.column));
     Document {
         name: name.map(|p| format!("{}/{}", namespace(p), p.metadata.name)),
         generation: name.and_then(|p| p.metadata.generation).unwrap_or(0),
-        targets: valid.as_ref().map(|v| v.targets.clone()).unwrap_or_default(),
+        targets: valid
+            .as_ref()
+            .map(|v| v.targets.clone())
+            .unwrap_or_default(),
         line,
         policy: match valid {
             Some(valid) if problems.is_empty() => Ok(valid),
@@ -183,7 +223,11 @@ fn check_document(file: &str, mut document: Node) -> Document {
 }
 
 fn namespace(policy: &AdmissionPolicy) -> &str {
-    policy.metadata.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE)
+    policy
+        .metadata
+        .namespace
+        .as_deref()
+        .unwrap_or(DEFAULT_NAMESPACE)
 }
 
 /// What the policy means, with all problems noted.
@@ -196,11 +240,25 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
     let (stage, slots) = rules::stage(&policy.spec, full_name, generation, problems);
     if problems.0.is_empty() {
         // The filter checks again; whatever it refuses must be refused here.
-        let config = FilterConfig { revision: String::new(), stages: vec![stage.clone()] };
+        let config = FilterConfig {
+            revision: String::new(),
+            stages: vec![stage.clone()],
+        };
         if let Err(error) = config.check() {
-            problems.add(Path::default().field("spec"), format!("refused by the filter: {error}"));
+            problems.add(
+                Path::default().field("spec"),
+                format!("refused by the filter: {error}"),
+            );
         }
     }
     let created = policy.metadata.creation_timestamp.clone();
-    ValidPolicy { namespace, name, generation, created, targets, slots, stage }
+    ValidPolicy {
+        namespace,
+        name,
+        generation,
+        created,
+        targets,
+        slots,
+        stage,
+    }
 }

@@ -22,7 +22,10 @@ pub(crate) struct Position {
 
 impl Position {
     fn of(location: serde_saphyr::Location) -> Self {
-        Self { line: location.line(), column: location.column() }
+        Self {
+            line: location.line(),
+            column: location.column(),
+        }
     }
 }
 
@@ -75,12 +78,19 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
     };
     let documents: Vec<Spanned<Value>> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|e| SyntaxError::of(&e))?;
-    Ok(documents.into_iter().map(Node::from).filter(|d| d.value != Value::Null).collect())
+    Ok(documents
+        .into_iter()
+        .map(Node::from)
+        .filter(|d| d.value != Value::Null)
+        .collect())
 }
 
 impl From<Spanned<Value>> for Node {
     fn from(spanned: Spanned<Value>) -> Self {
-        Self { at: Position::of(spanned.referenced), value: spanned.value }
+        Self {
+            at: Position::of(spanned.referenced),
+            value: spanned.value,
+        }
     }
 }
 
@@ -95,13 +105,15 @@ impl Node {
 
     /// The value at `path`.
     pub(crate) fn find_mut(&mut self, path: &[Segment]) -> Option<&mut Self> {
-        path.iter().try_fold(self, |node, segment| match (&mut node.value, segment) {
-            (Value::Map(entries), Segment::Field(key)) => {
-                entries.iter_mut().find(|e| e.key == *key).map(|e| &mut e.node)
-            }
-            (Value::List(items), Segment::Item(index)) => items.get_mut(*index),
-            _ => None,
-        })
+        path.iter()
+            .try_fold(self, |node, segment| match (&mut node.value, segment) {
+                (Value::Map(entries), Segment::Field(key)) => entries
+                    .iter_mut()
+                    .find(|e| e.key == *key)
+                    .map(|e| &mut e.node),
+                (Value::List(items), Segment::Item(index)) => items.get_mut(*index),
+                _ => None,
+            })
     }
 
     /// Where the field at `path` stands: its key, or its first character for an item of a list; for a
@@ -112,7 +124,9 @@ impl Node {
         for segment in path.segments() {
             match (&node.value, segment) {
                 (Value::Map(entries), Segment::Field(key)) => {
-                    let Some(entry) = entries.iter().find(|e| e.key == *key) else { break };
+                    let Some(entry) = entries.iter().find(|e| e.key == *key) else {
+                        break;
+                    };
                     (node, at) = (&entry.node, entry.at);
                 }
                 (Value::List(items), Segment::Item(index)) => {
@@ -145,17 +159,26 @@ impl SyntaxError {
         let error = error.without_snippet();
         let at = error.location().map(Position::of).filter(|at| at.line > 0);
         let (field, message) = match error {
-            YamlError::DuplicateMappingKey { key: Some(key), .. } => {
-                (Some(key.clone()), "given twice in one mapping; keep one".to_owned())
-            }
-            YamlError::ExternalMessage { msg, .. } | YamlError::Message { msg, .. } => {
-                (None, format!("not valid YAML: {}{}", one_line(msg), advice(msg)))
-            }
-            YamlError::UnknownAnchor { .. } => {
-                (None, "not valid YAML: no such anchor; define it with & or write the value".to_owned())
-            }
-            YamlError::Eof { .. } => (None, "not valid YAML: it ends too early; is the file whole?".to_owned()),
-            other => (None, format!("not usable YAML: {}", one_line(&other.to_string()))),
+            YamlError::DuplicateMappingKey { key: Some(key), .. } => (
+                Some(key.clone()),
+                "given twice in one mapping; keep one".to_owned(),
+            ),
+            YamlError::ExternalMessage { msg, .. } | YamlError::Message { msg, .. } => (
+                None,
+                format!("not valid YAML: {}{}", one_line(msg), advice(msg)),
+            ),
+            YamlError::UnknownAnchor { .. } => (
+                None,
+                "not valid YAML: no such anchor; define it with & or write the value".to_owned(),
+            ),
+            YamlError::Eof { .. } => (
+                None,
+                "not valid YAML: it ends too early; is the file whole?".to_owned(),
+            ),
+            other => (
+                None,
+                format!("not usable YAML: {}", one_line(&other.to_string())),
+            ),
         };
         Self { at, field, message }
     }
@@ -173,7 +196,11 @@ fn advice(message: &str) -> &'static str {
 }
 
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ")
+    text.lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 impl<'de> Deserialize<'de> for Value {
@@ -223,7 +250,11 @@ impl<'de> Deserialize<'de> for Value {
                 let mut entries = Vec::new();
                 while let Some((key, node)) = map.next_entry::<Spanned<String>, Spanned<Value>>()? {
                     let at = Position::of(key.referenced);
-                    entries.push(Entry { key: key.value, at, node: node.into() });
+                    entries.push(Entry {
+                        key: key.value,
+                        at,
+                        node: node.into(),
+                    });
                 }
                 Ok(Value::Map(entries))
             }

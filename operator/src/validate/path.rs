@@ -24,7 +24,8 @@ impl Path {
     /// This path and, below it, fields separated by dots.
     pub(crate) fn field(&self, fields: &str) -> Self {
         let mut path = self.clone();
-        path.0.extend(fields.split('.').map(|f| Segment::Field(f.to_owned())));
+        path.0
+            .extend(fields.split('.').map(|f| Segment::Field(f.to_owned())));
         path
     }
 

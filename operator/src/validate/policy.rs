@@ -61,6 +61,9 @@ mod tests {
         assert_eq!(Slots::Total(20).for_endpoints(7), 20);
         assert_eq!(Slots::PerEndpoint(8).for_endpoints(3), 24);
         assert_eq!(Slots::PerEndpoint(8).for_endpoints(0), 8);
-        assert_eq!(Slots::PerEndpoint(1_000_000).for_endpoints(u32::MAX), 1_000_000);
+        assert_eq!(
+            Slots::PerEndpoint(1_000_000).for_endpoints(u32::MAX),
+            1_000_000
+        );
     }
 }

@@ -27,12 +27,24 @@ pub struct Problem {
 impl Problem {
     /// A mistake of a whole file.
     pub(crate) fn of_file(file: &str, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: None, column: None, field: String::new(), message: message.into() }
+        Self {
+            file: file.to_owned(),
+            line: None,
+            column: None,
+            field: String::new(),
+            message: message.into(),
+        }
     }
 
     /// A mistake of `field`, which stands at `at`.
     pub(crate) fn at(file: &str, at: Option<Position>, field: String, message: String) -> Self {
-        Self { file: file.to_owned(), line: at.map(|p| p.line), column: at.map(|p| p.column), field, message }
+        Self {
+            file: file.to_owned(),
+            line: at.map(|p| p.line),
+            column: at.map(|p| p.column),
+            field,
+            message,
+        }
     }
 }
 

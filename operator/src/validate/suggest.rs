@@ -2,7 +2,10 @@
 
 /// The one of `names` closest to `written`, if a slip of the finger can explain the difference: another
 /// case, a part of the name, or one edit in three characters.
-pub(crate) fn closest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn closest<'a>(
+    written: &str,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let lower = written.to_lowercase();
     let distance_to = |name: &str| {
         let name = name.to_lowercase();
@@ -19,10 +22,16 @@ pub(crate) fn closest<'a>(written: &str, names: impl IntoIterator<Item = &'a str
 }
 
 /// What to write in place of a name that is none of `names`.
-pub(crate) fn instead_of<'a>(written: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
+pub(crate) fn instead_of<'a>(
+    written: &str,
+    names: impl IntoIterator<Item = &'a str> + Clone,
+) -> String {
     match closest(written, names.clone()) {
         Some(name) => format!("did you mean {name:?}?"),
-        None => format!("one of {}", names.into_iter().collect::<Vec<_>>().join(", ")),
+        None => format!(
+            "one of {}",
+            names.into_iter().collect::<Vec<_>>().join(", ")
+        ),
     }
 }
 
@@ -58,9 +67,13 @@ mod tests {
 
     #[test]
     fn distances() {
-        for (a, b, expected) in
-            [("", "", 0), ("a", "", 1), ("abc", "abc", 0), ("abc", "acb", 1), ("kitten", "sitting", 3)]
-        {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("a", "", 1),
+            ("abc", "abc", 0),
+            ("abc", "acb", 1),
+            ("kitten", "sitting", 3),
+        ] {
             assert_eq!(distance(a, b), expected, "{a} {b}");
             assert_eq!(distance(b, a), expected, "{b} {a}");
         }
@@ -75,6 +88,9 @@ mod tests {
         assert_eq!(closest("tpyes", names), Some("types"));
         assert_eq!(closest("refs", names), Some("targetRefs"));
         assert_eq!(closest("replicas", names), None);
-        assert_eq!(instead_of("x", names), "one of targetRefs, mode, parallelism, types");
+        assert_eq!(
+            instead_of("x", names),
+            "one of targetRefs, mode, parallelism, types"
+        );
     }
 }

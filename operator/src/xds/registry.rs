@@ -72,8 +72,8 @@ impl Registry {
     /// registry is full of connected proxies.
     pub fn connect(
         self: &Arc<Self>,
-        identity: Identity,
-        peer: String,
+        identity: &Identity,
+        peer: &str,
         transport: Transport,
         variant: Variant,
         now: SystemTime,
@@ -95,8 +95,8 @@ impl Registry {
         records.last_id += 1;
         let id = records.last_id;
         let proxy = Proxy {
-            identity,
-            peer,
+            identity: identity.clone(),
+            peer: peer.to_owned(),
             transport,
             variant,
             slots: BTreeSet::new(),
@@ -108,15 +108,15 @@ impl Registry {
             acked: None,
             nack: None,
         };
+        records.by_id.insert(id, proxy);
+        drop(records);
         info!(
-            node = proxy.identity.id,
-            cluster = proxy.identity.cluster,
-            peer = proxy.peer,
+            node = identity.id,
+            cluster = identity.cluster,
+            peer,
             protocol = %format_args!("{} {}", transport.as_str(), variant.as_str()),
             "proxy connected"
         );
-        records.by_id.insert(id, proxy);
-        drop(records);
         Counters::increment(&self.counters.streams);
         Some(Connection {
             registry: Arc::clone(self),
@@ -158,61 +158,51 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn update(&self, change: impl FnOnce(&mut Proxy)) {
-        if let Some(proxy) = self.registry.lock().by_id.get_mut(&self.id) {
-            change(proxy);
-        }
+    /// Changes the record. Whoever logs does so with what this returns: a slow log must not hold up the
+    /// other proxies.
+    fn update<T>(&self, change: impl FnOnce(&mut Proxy) -> T) -> Option<T> {
+        self.registry.lock().by_id.get_mut(&self.id).map(change)
     }
 
     /// Notes what the proxy should run now.
     pub fn assigned(&self, offer: &Offer, assignment: &Assignment) {
-        self.update(|p| {
+        let news = self.update(|p| {
             p.slots = offer.resources.iter().map(|r| r.name.clone()).collect();
             p.assigned = match offer.resources.is_empty() {
                 true => None,
                 false => Some((offer.version.clone(), Arc::clone(&assignment.config))),
             };
-            if p.problem != assignment.problem {
-                p.problem.clone_from(&assignment.problem);
-                if let Some(problem) = &p.problem {
-                    warn!(
-                        node = p.identity.id,
-                        "no policy applies to this proxy: {problem}"
-                    );
-                }
-            }
+            let is_new = p.problem != assignment.problem;
+            p.problem.clone_from(&assignment.problem);
+            is_new.then(|| (p.identity.id.clone(), p.problem.clone()))
         });
+        if let Some(Some((node, Some(problem)))) = news {
+            warn!(node, "no policy applies to this proxy: {problem}");
+        }
     }
 
     /// Notes that `offer` was sent.
     pub fn sent(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
         Counters::increment(&self.registry.counters.pushes);
-        let revision = assignment.config.revision.clone();
-        let push = Push {
-            version: offer.version.clone(),
-            revision,
-            at: now,
-        };
-        self.update(|p| p.sent = Some(push));
+        self.update(|p| p.sent = Some(push(offer, assignment, now)));
     }
 
-    /// Notes that the proxy already ran `offer` when it connected.
+    /// Notes that the proxy runs `offer`, perhaps since before it connected.
     pub fn held(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
-        let revision = &assignment.config.revision;
-        self.update(|p| {
-            if p.acked.as_ref().is_none_or(|a| a.version != offer.version) {
-                info!(
-                    node = p.identity.id,
-                    revision, "proxy runs the current configuration"
-                );
-                let push = Push {
-                    version: offer.version.clone(),
-                    revision: revision.clone(),
-                    at: now,
-                };
-                p.acked = Some(push);
-            }
+        let news = self.update(|p| {
+            let is_new = p.acked.as_ref().is_none_or(|a| a.version != offer.version);
+            is_new.then(|| {
+                p.acked = Some(push(offer, assignment, now));
+                p.identity.id.clone()
+            })
         });
+        if let Some(Some(node)) = news {
+            info!(
+                node,
+                revision = assignment.config.revision,
+                "proxy runs the current configuration"
+            );
+        }
     }
 
     /// Notes the proxy's answer.
@@ -221,45 +211,69 @@ impl Connection {
         match verdict {
             Verdict::Ack(version) => {
                 Counters::increment(&counters.acks);
-                self.update(|p| {
-                    if let Some(sent) = p.sent.clone().filter(|s| s.version == version) {
-                        info!(
-                            node = p.identity.id,
-                            revision = sent.revision,
-                            version,
-                            "proxy accepted the configuration"
-                        );
-                        p.acked = Some(Push { at: now, ..sent });
-                    }
+                let news = self.update(|p| {
+                    let sent = p.sent.clone().filter(|s| s.version == version)?;
+                    let revision = sent.revision.clone();
+                    p.acked = Some(Push { at: now, ..sent });
+                    Some((p.identity.id.clone(), revision))
                 });
+                if let Some(Some((node, revision))) = news {
+                    info!(node, revision, version, "proxy accepted the configuration");
+                }
             }
             Verdict::Nack { version, message } => {
                 Counters::increment(&counters.nacks);
-                let message = clip(&message, MAX_REASON);
-                self.update(|p| {
-                    let revision = p.sent.as_ref().map(|s| s.revision.clone()).unwrap_or_default();
+                let reason = clip(&message, MAX_REASON);
+                let news = self.update(|p| {
+                    let revision = p
+                        .sent
+                        .as_ref()
+                        .map(|s| s.revision.clone())
+                        .unwrap_or_default();
+                    let push = Push {
+                        version: version.clone(),
+                        revision: revision.clone(),
+                        at: now,
+                    };
+                    p.nack = Some(Nack {
+                        push,
+                        message: reason.clone(),
+                    });
+                    (p.identity.id.clone(), revision)
+                });
+                if let Some((node, revision)) = news {
                     warn!(
-                        node = p.identity.id,
+                        node,
                         revision,
                         version,
-                        reason = message,
-                        "proxy refused the configuration and keeps the one before; Envoy's log says more \
-                         (component wasm), it is sent again when a policy or the module changes"
+                        reason,
+                        "proxy refused the configuration and keeps the one before; its own log says why \
+                         (component wasm); the next change of a policy or of the module is tried again"
                     );
-                    p.nack = Some(Nack { push: Push { version, revision, at: now }, message });
-                });
+                }
             }
         }
     }
 }
 
+fn push(offer: &Offer, assignment: &Assignment, at: SystemTime) -> Push {
+    Push {
+        version: offer.version.clone(),
+        revision: assignment.config.revision.clone(),
+        at,
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.update(|p| {
-            info!(node = p.identity.id, peer = p.peer, "proxy disconnected");
+        let news = self.update(|p| {
             p.disconnected = Some(SystemTime::now());
             p.assigned = None;
+            (p.identity.id.clone(), p.peer.clone())
         });
+        if let Some((node, peer)) = news {
+            info!(node, peer, "proxy disconnected");
+        }
     }
 }
 
@@ -274,8 +288,8 @@ mod tests {
         };
         let (transport, variant) = (Transport::Ecds, Variant::Delta);
         registry.connect(
-            identity,
-            "127.0.0.1:1".into(),
+            &identity,
+            "127.0.0.1:1",
             transport,
             variant,
             SystemTime::now(),

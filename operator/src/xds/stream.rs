@@ -86,8 +86,8 @@ where
     let connection = context
         .registry
         .connect(
-            identity.clone(),
-            peer,
+            &identity,
+            &peer,
             transport,
             D::VARIANT,
             SystemTime::now(),

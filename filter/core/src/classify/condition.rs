@@ -44,7 +44,10 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
 /// Compiles `pattern` so that it matches only a whole value.
 fn whole(pattern: &str) -> Result<Regex, String> {
     if pattern.len() > MAX_PATTERN {
-        return Err(format!("{} bytes long; at most {MAX_PATTERN}", pattern.len()));
+        return Err(format!(
+            "{} bytes long; at most {MAX_PATTERN}",
+            pattern.len()
+        ));
     }
     // Alone first: "a)(b" is an error, though it would be none inside the group below.
     let compile = |p: &str| RegexBuilder::new(p).size_limit(MAX_COMPILED).build();
@@ -75,7 +78,10 @@ impl Text {
 
     fn regex(pattern: &str, at: &str) -> Result<Self, ConfigError> {
         whole(pattern).map(Self::Regex).map_err(|reason| {
-            ConfigError::new(at, format!("{pattern:?} is no usable regular expression: {reason}"))
+            ConfigError::new(
+                at,
+                format!("{pattern:?} is no usable regular expression: {reason}"),
+            )
         })
     }
 
@@ -99,7 +105,9 @@ impl Path {
     fn new(path: &PathMatch, at: &str) -> Result<Self, ConfigError> {
         Ok(match path {
             PathMatch::Exact(value) => Self::Whole(Text::Exact(value.as_bytes().into())),
-            PathMatch::PathPrefix(value) => Self::Prefix(value.trim_end_matches('/').as_bytes().into()),
+            PathMatch::PathPrefix(value) => {
+                Self::Prefix(value.trim_end_matches('/').as_bytes().into())
+            }
             PathMatch::RegularExpression(pattern) => Self::Whole(Text::regex(pattern, at)?),
         })
     }
@@ -107,9 +115,9 @@ impl Path {
     fn matches(&self, path: &[u8]) -> bool {
         match self {
             Self::Whole(text) => text.matches(path),
-            Self::Prefix(prefix) => path
-                .strip_prefix(&**prefix)
-                .is_some_and(|rest| path.starts_with(b"/") && matches!(rest.first(), None | Some(b'/'))),
+            Self::Prefix(prefix) => path.strip_prefix(&**prefix).is_some_and(|rest| {
+                path.starts_with(b"/") && matches!(rest.first(), None | Some(b'/'))
+            }),
         }
     }
 }
@@ -123,9 +131,15 @@ struct Grpc {
 impl Grpc {
     fn new(grpc: &GrpcMatch, at: &str) -> Result<Self, ConfigError> {
         let text = |value: &Option<String>, field: &str| {
-            value.as_ref().map(|v| Text::new(grpc.kind, v, &format!("{at}.{field}"))).transpose()
+            value
+                .as_ref()
+                .map(|v| Text::new(grpc.kind, v, &format!("{at}.{field}")))
+                .transpose()
         };
-        Ok(Self { service: text(&grpc.service, "service")?, method: text(&grpc.method, "method")? })
+        Ok(Self {
+            service: text(&grpc.service, "service")?,
+            method: text(&grpc.method, "method")?,
+        })
     }
 
     fn failing(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<Condition> {
@@ -138,7 +152,9 @@ impl Grpc {
         if self.method.as_ref().is_some_and(|m| !m.matches(method)) {
             return Some(Condition::GrpcMethod);
         }
-        let is_grpc = request.header(CONTENT_TYPE).is_some_and(is_grpc_content_type);
+        let is_grpc = request
+            .header(CONTENT_TYPE)
+            .is_some_and(is_grpc_content_type);
         (!is_grpc).then_some(Condition::GrpcRequest)
     }
 }
@@ -148,7 +164,8 @@ fn split_grpc(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let path = path.strip_prefix(b"/")?;
     let slash = path.iter().position(|b| *b == b'/')?;
     let (service, method) = (&path[..slash], &path[slash + 1..]);
-    (!service.is_empty() && !method.is_empty() && !method.contains(&b'/')).then_some((service, method))
+    (!service.is_empty() && !method.is_empty() && !method.contains(&b'/'))
+        .then_some((service, method))
 }
 
 /// `application/grpc`, with a suffix or parameters; not `application/grpc-web`, as Envoy tells them.
@@ -156,7 +173,9 @@ fn is_grpc_content_type(value: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     value.len() >= GRPC.len()
         && value[..GRPC.len()].eq_ignore_ascii_case(GRPC)
-        && value.get(GRPC.len()).is_none_or(|next| matches!(next, b'+' | b';' | b' '))
+        && value
+            .get(GRPC.len())
+            .is_none_or(|next| matches!(next, b'+' | b';' | b' '))
 }
 
 #[derive(Debug)]
@@ -201,9 +220,17 @@ impl Conditions {
         let bytes = |text: &String| text.as_bytes().into();
         let headers = rule.headers.iter().enumerate();
         Ok(Self {
-            path: rule.path.as_ref().map(|p| Path::new(p, &format!("{at}.path"))).transpose()?,
+            path: rule
+                .path
+                .as_ref()
+                .map(|p| Path::new(p, &format!("{at}.path")))
+                .transpose()?,
             method: rule.method.as_ref().map(bytes),
-            grpc: rule.grpc.as_ref().map(|g| Grpc::new(g, &format!("{at}.grpc"))).transpose()?,
+            grpc: rule
+                .grpc
+                .as_ref()
+                .map(|g| Grpc::new(g, &format!("{at}.grpc")))
+                .transpose()?,
             headers: headers
                 .map(|(i, h)| Header::new(h, &format!("{at}.headers[{i}]")))
                 .collect::<Result<_, _>>()?,
@@ -212,7 +239,11 @@ impl Conditions {
     }
 
     /// The first condition that does not hold, cheapest first; `path` is without its query string.
-    pub(super) fn failing(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<Condition> {
+    pub(super) fn failing(
+        &self,
+        path: Option<&[u8]>,
+        request: &impl RequestView,
+    ) -> Option<Condition> {
         if let Some(expected) = &self.path
             && !path.is_some_and(|p| expected.matches(p))
         {
@@ -222,17 +253,28 @@ impl Conditions {
     }
 
     /// As [`Self::failing`], when the condition on the path is known to hold.
-    fn failing_beyond_path(&self, path: Option<&[u8]>, request: &impl RequestView) -> Option<Condition> {
+    fn failing_beyond_path(
+        &self,
+        path: Option<&[u8]>,
+        request: &impl RequestView,
+    ) -> Option<Condition> {
         if let Some(expected) = &self.method
             && request.method() != Some(&**expected)
         {
             return Some(Condition::Method);
         }
-        if let Some(failing) = self.grpc.as_ref().and_then(|grpc| grpc.failing(path, request)) {
+        if let Some(failing) = self
+            .grpc
+            .as_ref()
+            .and_then(|grpc| grpc.failing(path, request))
+        {
             return Some(failing);
         }
         for (i, header) in self.headers.iter().enumerate() {
-            if !request.header(&header.name).is_some_and(|v| header.value.matches(v)) {
+            if !request
+                .header(&header.name)
+                .is_some_and(|v| header.value.matches(v))
+            {
                 return Some(Condition::Header(i));
             }
         }
@@ -260,7 +302,13 @@ impl Conditions {
         match (&self.path, &self.grpc) {
             (Some(Path::Whole(Text::Exact(path))), _) => Drawer::Path(path.clone()),
             (Some(Path::Prefix(prefix)), _) => Drawer::Prefix(prefix.clone()),
-            (None, Some(Grpc { service: Some(Text::Exact(service)), method })) => {
+            (
+                None,
+                Some(Grpc {
+                    service: Some(Text::Exact(service)),
+                    method,
+                }),
+            ) => {
                 let mut path = vec![b'/'];
                 path.extend_from_slice(service);
                 if let Some(Text::Exact(method)) = method {
@@ -276,8 +324,10 @@ impl Conditions {
 
     /// Whether nothing is left to check once the drawer was found.
     pub(super) fn is_path_only(&self) -> bool {
-        matches!(self.path, Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_)))
-            && self.method.is_none()
+        matches!(
+            self.path,
+            Some(Path::Whole(Text::Exact(_)) | Path::Prefix(_))
+        ) && self.method.is_none()
             && self.grpc.is_none()
             && self.headers.is_empty()
             && self.route.is_none()

@@ -62,7 +62,11 @@ impl Index {
                 if best.is_some_and(|best| entry.kind >= best) {
                     return;
                 }
-                if entry.conditions.as_ref().is_none_or(|c| c.hold(path, request)) {
+                if entry
+                    .conditions
+                    .as_ref()
+                    .is_none_or(|c| c.hold(path, request))
+                {
                     best = Some(entry.kind);
                     return;
                 }
@@ -90,8 +94,17 @@ impl Index {
 /// `path` up to each of its slashes, and whole: of `/a/b` the empty one (which stands for `/`), `/a`
 /// and `/a/b`. Those are its prefixes of whole path elements, each one slash longer than the one before.
 fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let slashes = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
+    let slashes = path
+        .iter()
+        .enumerate()
+        .filter(|(_, b)| **b == b'/')
+        .map(|(at, _)| at);
     // A prefix starts at a slash, so a path that doesn't (`*`) has none; "" as a whole is no path.
     let ends = slashes.chain((!path.is_empty()).then_some(path.len()));
-    ends.take(if path.first() == Some(&b'/') { usize::MAX } else { 0 }).map(|end| &path[..end])
+    ends.take(if path.first() == Some(&b'/') {
+        usize::MAX
+    } else {
+        0
+    })
+    .map(|end| &path[..end])
 }

@@ -85,7 +85,8 @@ impl Needs {
         if rule.grpc.is_some() {
             self.headers.push(CONTENT_TYPE.to_owned());
         }
-        self.headers.extend(rule.headers.iter().map(|h| h.name.to_ascii_lowercase()));
+        self.headers
+            .extend(rule.headers.iter().map(|h| h.name.to_ascii_lowercase()));
     }
 }
 
@@ -113,10 +114,16 @@ impl Classifier {
             .and_then(|last| u16::try_from(last).ok())
             .map(TypeId)
             .ok_or_else(|| {
-                ConfigError::new("types", format!("{} types; 1 to {MAX_TYPES}", stage.types.len()))
+                ConfigError::new(
+                    "types",
+                    format!("{} types; 1 to {MAX_TYPES}", stage.types.len()),
+                )
             })?;
 
-        let mut needs = Needs { route: !stage.routes.is_empty(), ..Needs::default() };
+        let mut needs = Needs {
+            route: !stage.routes.is_empty(),
+            ..Needs::default()
+        };
         let mut excluded = Index::default();
         for (i, rule) in stage.excluded.iter().enumerate() {
             needs.add(rule);
@@ -133,18 +140,30 @@ impl Classifier {
         needs.headers.sort_unstable();
         needs.headers.dedup();
         let routes = stage.routes.iter().map(|r| r.as_bytes().into()).collect();
-        Ok(Self { excluded, types, default, needs, routes })
+        Ok(Self {
+            excluded,
+            types,
+            default,
+            needs,
+            routes,
+        })
     }
 
     /// Whether the stage is for this request at all; only some Envoy routes may be.
     pub fn covers(&self, request: &impl RequestView) -> bool {
         self.routes.is_empty()
-            || request.route_name().is_some_and(|name| self.routes.iter().any(|r| **r == *name))
+            || request
+                .route_name()
+                .is_some_and(|name| self.routes.iter().any(|r| **r == *name))
     }
 
     /// The type of a request, or that it bypasses the stage.
     pub fn classify(&self, request: &impl RequestView) -> Class {
-        let path = if self.needs.path { request.path().map(without_query) } else { None };
+        let path = if self.needs.path {
+            request.path().map(without_query)
+        } else {
+            None
+        };
         if self.excluded.first(path, request).is_some() {
             return Class::Excluded;
         }
@@ -160,6 +179,9 @@ impl Classifier {
 
 /// `path` up to its query string or fragment.
 fn without_query(path: &[u8]) -> &[u8] {
-    let end = path.iter().position(|b| matches!(b, b'?' | b'#')).unwrap_or(path.len());
+    let end = path
+        .iter()
+        .position(|b| matches!(b, b'?' | b'#'))
+        .unwrap_or(path.len());
     &path[..end]
 }

@@ -41,7 +41,10 @@ impl RequestView for Request {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_slice())
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_slice())
     }
 
     fn route_name(&self) -> Option<&[u8]> {
@@ -51,10 +54,17 @@ impl RequestView for Request {
 
 /// A stage with one type for each list of matches, and `default`.
 fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig {
-    let named = types.into_iter().enumerate().map(|(i, matches)| (format!("t{i}"), matches));
+    let named = types
+        .into_iter()
+        .enumerate()
+        .map(|(i, matches)| (format!("t{i}"), matches));
     let types = named
         .chain([("default".to_owned(), Vec::new())])
-        .map(|(name, matches)| TypeConfig { name, matches, slo: Vec::new() })
+        .map(|(name, matches)| TypeConfig {
+            name,
+            matches,
+            slo: Vec::new(),
+        })
         .collect();
     StageConfig {
         policy: "default/test".into(),
@@ -69,7 +79,10 @@ fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig {
             timeout_us: 1,
         },
         measure: Measure::LastByte,
-        strategy: StrategyConfig::MaxQueueLength { interval_us: 1_000_000, min_samples: 1 },
+        strategy: StrategyConfig::MaxQueueLength {
+            interval_us: 1_000_000,
+            min_samples: 1,
+        },
         starvation_avoidance: None,
         types,
         excluded,
@@ -85,7 +98,10 @@ fn holds(rule: Match, request: &Request) -> bool {
 }
 
 fn path(path: PathMatch) -> Match {
-    Match { path: Some(path), ..Match::default() }
+    Match {
+        path: Some(path),
+        ..Match::default()
+    }
 }
 
 fn exact(value: &str) -> Match {
@@ -101,8 +117,15 @@ fn regex(value: &str) -> Match {
 }
 
 fn header(kind: StringMatchKind, name: &str, value: &str) -> Match {
-    let header = HeaderMatch { kind, name: name.into(), value: value.into() };
-    Match { headers: vec![header], ..Match::default() }
+    let header = HeaderMatch {
+        kind,
+        name: name.into(),
+        value: value.into(),
+    };
+    Match {
+        headers: vec![header],
+        ..Match::default()
+    }
 }
 
 #[test]
@@ -123,7 +146,11 @@ fn a_prefix_is_of_whole_path_elements() {
         ("/", "*", false),
         ("/", "", false),
     ] {
-        assert_eq!(holds(prefix(value), &Request::get(path)), expected, "{value} on {path}");
+        assert_eq!(
+            holds(prefix(value), &Request::get(path)),
+            expected,
+            "{value} on {path}"
+        );
     }
 }
 
@@ -137,7 +164,11 @@ fn an_exact_path_ignores_only_the_query() {
         ("/q", "/Q", false),
         ("/", "/", true),
     ] {
-        assert_eq!(holds(exact(value), &Request::get(path)), expected, "{value} on {path}");
+        assert_eq!(
+            holds(exact(value), &Request::get(path)),
+            expected,
+            "{value} on {path}"
+        );
     }
 }
 
@@ -152,29 +183,54 @@ fn a_regular_expression_matches_the_whole_value() {
         ("(?i)/a", "/A", true),
         ("(?m)/a$", "/a\n/b", false),
     ] {
-        assert_eq!(holds(regex(value), &Request::get(path)), expected, "{value} on {path}");
+        assert_eq!(
+            holds(regex(value), &Request::get(path)),
+            expected,
+            "{value} on {path}"
+        );
     }
 }
 
 #[test]
 fn values_that_are_not_utf8_match_exactly_or_not_at_all() {
-    let odd = Request { path: Some(b"/q/\xff\xfe".to_vec()), ..Request::default() };
+    let odd = Request {
+        path: Some(b"/q/\xff\xfe".to_vec()),
+        ..Request::default()
+    };
     assert!(holds(prefix("/q"), &odd));
     assert!(!holds(regex("/q/.*"), &odd));
     assert!(!holds(exact("/q/"), &odd));
     let odd = Request::get("/").with("x-kind", b"\x80");
-    assert!(!holds(header(StringMatchKind::RegularExpression, "x-kind", ".*"), &odd));
+    assert!(!holds(
+        header(StringMatchKind::RegularExpression, "x-kind", ".*"),
+        &odd
+    ));
     assert!(!holds(header(StringMatchKind::Exact, "x-kind", ""), &odd));
 }
 
 #[test]
 fn headers_compare_by_lower_case_name_and_exact_value() {
     let request = Request::get("/").with("x-kind", "slow");
-    assert!(holds(header(StringMatchKind::Exact, "X-Kind", "slow"), &request));
-    assert!(!holds(header(StringMatchKind::Exact, "x-kind", "slo"), &request));
-    assert!(!holds(header(StringMatchKind::Exact, "x-other", "slow"), &request));
-    assert!(holds(header(StringMatchKind::RegularExpression, "x-kind", "s.*"), &request));
-    assert!(!holds(header(StringMatchKind::RegularExpression, "x-kind", "lo"), &request));
+    assert!(holds(
+        header(StringMatchKind::Exact, "X-Kind", "slow"),
+        &request
+    ));
+    assert!(!holds(
+        header(StringMatchKind::Exact, "x-kind", "slo"),
+        &request
+    ));
+    assert!(!holds(
+        header(StringMatchKind::Exact, "x-other", "slow"),
+        &request
+    ));
+    assert!(holds(
+        header(StringMatchKind::RegularExpression, "x-kind", "s.*"),
+        &request
+    ));
+    assert!(!holds(
+        header(StringMatchKind::RegularExpression, "x-kind", "lo"),
+        &request
+    ));
 }
 
 #[test]
@@ -188,17 +244,42 @@ fn grpc_needs_a_grpc_content_type_and_a_grpc_path() {
         ..Match::default()
     };
     let call = |kind: &str| Request::get("/search.v1.Search/Query").with("content-type", kind);
-    for kind in ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"] {
-        assert!(holds(rule(Some("search.v1.Search"), Some("Query")), &call(kind)), "{kind}");
-        assert!(holds(rule(Some("search.v1.Search"), None), &call(kind)), "{kind}");
+    for kind in [
+        "application/grpc",
+        "application/grpc+proto",
+        "application/grpc;charset=utf-8",
+    ] {
+        assert!(
+            holds(rule(Some("search.v1.Search"), Some("Query")), &call(kind)),
+            "{kind}"
+        );
+        assert!(
+            holds(rule(Some("search.v1.Search"), None), &call(kind)),
+            "{kind}"
+        );
         assert!(holds(rule(None, Some("Query")), &call(kind)), "{kind}");
-        assert!(!holds(rule(Some("search.v1.Search"), Some("Other")), &call(kind)), "{kind}");
-        assert!(!holds(rule(Some("search.v1"), Some("Query")), &call(kind)), "{kind}");
+        assert!(
+            !holds(rule(Some("search.v1.Search"), Some("Other")), &call(kind)),
+            "{kind}"
+        );
+        assert!(
+            !holds(rule(Some("search.v1"), Some("Query")), &call(kind)),
+            "{kind}"
+        );
     }
     for kind in ["application/grpc-web", "application/json", ""] {
-        assert!(!holds(rule(Some("search.v1.Search"), Some("Query")), &call(kind)), "{kind}");
+        assert!(
+            !holds(rule(Some("search.v1.Search"), Some("Query")), &call(kind)),
+            "{kind}"
+        );
     }
-    for path in ["/search.v1.Search", "/search.v1.Search/Query/x", "/search.v1.Search/", "/", ""] {
+    for path in [
+        "/search.v1.Search",
+        "/search.v1.Search/Query/x",
+        "/search.v1.Search/",
+        "/",
+        "",
+    ] {
         let odd = Request::get(path).with("content-type", "application/grpc");
         assert!(!holds(rule(Some("search.v1.Search"), None), &odd), "{path}");
     }
@@ -211,19 +292,52 @@ fn all_conditions_of_a_match_must_hold() {
         route: Some("r".into()),
         ..header(StringMatchKind::Exact, "a", "1")
     };
-    let rule = Match { path: Some(PathMatch::PathPrefix("/q".into())), ..rule };
-    let good = Request { route: Some(b"r".to_vec()), ..Request::get("/q/x").with("a", "1") };
+    let rule = Match {
+        path: Some(PathMatch::PathPrefix("/q".into())),
+        ..rule
+    };
+    let good = Request {
+        route: Some(b"r".to_vec()),
+        ..Request::get("/q/x").with("a", "1")
+    };
     assert!(holds(rule.clone(), &good));
-    assert!(!holds(rule.clone(), &Request { route: None, ..good.clone() }));
-    assert!(!holds(rule.clone(), &Request { method: Some(b"POST".to_vec()), ..good.clone() }));
-    assert!(!holds(rule.clone(), &Request { headers: Vec::new(), ..good.clone() }));
-    assert!(!holds(rule, &Request { path: Some(b"/r".to_vec()), ..good }));
+    assert!(!holds(
+        rule.clone(),
+        &Request {
+            route: None,
+            ..good.clone()
+        }
+    ));
+    assert!(!holds(
+        rule.clone(),
+        &Request {
+            method: Some(b"POST".to_vec()),
+            ..good.clone()
+        }
+    ));
+    assert!(!holds(
+        rule.clone(),
+        &Request {
+            headers: Vec::new(),
+            ..good.clone()
+        }
+    ));
+    assert!(!holds(
+        rule,
+        &Request {
+            path: Some(b"/r".to_vec()),
+            ..good
+        }
+    ));
 }
 
 #[test]
 fn the_first_type_that_matches_wins() {
     let types = vec![
-        vec![Match { method: Some("POST".into()), ..exact("/a") }],
+        vec![Match {
+            method: Some("POST".into()),
+            ..exact("/a")
+        }],
         vec![prefix("/a")],
         vec![exact("/a"), exact("/b")],
         vec![prefix("/")],
@@ -235,15 +349,32 @@ fn the_first_type_that_matches_wins() {
     assert_eq!(class("/c"), Class::Type(TypeId(3)));
     assert_eq!(class("*"), Class::Type(TypeId(4)));
     assert_eq!(class("/healthz?x"), Class::Excluded);
-    assert_eq!(classifier.classify(&Request::default()), Class::Type(TypeId(4)));
+    assert_eq!(
+        classifier.classify(&Request::default()),
+        Class::Type(TypeId(4))
+    );
 }
 
 #[test]
 fn only_what_rules_look_at_is_needed() {
-    let needs = |rules| Classifier::new(&stage(rules, Vec::new())).unwrap().needs().clone();
+    let needs = |rules| {
+        Classifier::new(&stage(rules, Vec::new()))
+            .unwrap()
+            .needs()
+            .clone()
+    };
     assert_eq!(needs(vec![]), Needs::default());
-    assert_eq!(needs(vec![vec![exact("/a")]]), Needs { path: true, ..Needs::default() });
-    let grpc = Match { grpc: Some(GrpcMatch::default()), ..header(StringMatchKind::Exact, "B", "") };
+    assert_eq!(
+        needs(vec![vec![exact("/a")]]),
+        Needs {
+            path: true,
+            ..Needs::default()
+        }
+    );
+    let grpc = Match {
+        grpc: Some(GrpcMatch::default()),
+        ..header(StringMatchKind::Exact, "B", "")
+    };
     let mut both = needs(vec![vec![grpc]]);
     assert_eq!(
         both,
@@ -261,17 +392,31 @@ fn only_what_rules_look_at_is_needed() {
 #[test]
 fn a_stage_for_some_routes_covers_only_those() {
     let mut config = stage(vec![], vec![]);
-    assert!(Classifier::new(&config).unwrap().covers(&Request::default()));
+    assert!(
+        Classifier::new(&config)
+            .unwrap()
+            .covers(&Request::default())
+    );
     config.routes = vec!["r".into()];
     let classifier = Classifier::new(&config).unwrap();
     assert!(classifier.needs().route);
     assert!(!classifier.covers(&Request::default()));
-    assert!(classifier.covers(&Request { route: Some(b"r".to_vec()), ..Request::default() }));
+    assert!(classifier.covers(&Request {
+        route: Some(b"r".to_vec()),
+        ..Request::default()
+    }));
 }
 
 #[test]
 fn bad_patterns_are_refused_with_their_place() {
-    for pattern in ["(", "a)(b", r"(?=x)", "(?x) a # b", "((a{100}){100}){100}", &"a".repeat(2000)] {
+    for pattern in [
+        "(",
+        "a)(b",
+        r"(?=x)",
+        "(?x) a # b",
+        "((a{100}){100}){100}",
+        &"a".repeat(2000),
+    ] {
         let stage = stage(vec![vec![exact("/a"), regex(pattern)]], Vec::new());
         let error = Classifier::new(&stage).unwrap_err();
         assert_eq!(error.field, "types[0].matches[1].path", "{pattern}");
@@ -298,18 +443,38 @@ fn a_match() -> impl Strategy<Value = Match> {
         1 => Just(Some(PathMatch::RegularExpression(".*b".into()))),
     ];
     let method = proptest::option::weighted(0.3, one_of(&["GET", "POST"]));
-    let kind = prop_oneof![Just(StringMatchKind::Exact), Just(StringMatchKind::RegularExpression)];
+    let kind = prop_oneof![
+        Just(StringMatchKind::Exact),
+        Just(StringMatchKind::RegularExpression)
+    ];
     let headers = proptest::collection::vec(
-        (kind.clone(), one_of(&["x", "y"]), one_of(&["1", "2", "[0-9]"]))
+        (
+            kind.clone(),
+            one_of(&["x", "y"]),
+            one_of(&["1", "2", "[0-9]"]),
+        )
             .prop_map(|(kind, name, value)| HeaderMatch { kind, name, value }),
         0..2,
     );
-    let grpc = (kind, proptest::option::of(one_of(&["s.S"])), proptest::option::of(one_of(&["M"])))
-        .prop_map(|(kind, service, method)| GrpcMatch { kind, service, method });
+    let grpc = (
+        kind,
+        proptest::option::of(one_of(&["s.S"])),
+        proptest::option::of(one_of(&["M"])),
+    )
+        .prop_map(|(kind, service, method)| GrpcMatch {
+            kind,
+            service,
+            method,
+        });
     let grpc = proptest::option::weighted(0.2, grpc);
     let route = proptest::option::weighted(0.2, one_of(&["r", "q"]));
-    (path, method, headers, grpc, route)
-        .prop_map(|(path, method, headers, grpc, route)| Match { path, method, headers, grpc, route })
+    (path, method, headers, grpc, route).prop_map(|(path, method, headers, grpc, route)| Match {
+        path,
+        method,
+        headers,
+        grpc,
+        route,
+    })
 }
 
 fn a_request() -> impl Strategy<Value = Request> {
@@ -319,7 +484,11 @@ fn a_request() -> impl Strategy<Value = Request> {
         1 => proptest::collection::vec(any::<u8>(), 0..6).prop_map(Some),
         1 => Just(None),
     ];
-    let value = prop_oneof![Just(b"1".to_vec()), Just(b"2".to_vec()), Just(b"\xff".to_vec())];
+    let value = prop_oneof![
+        Just(b"1".to_vec()),
+        Just(b"2".to_vec()),
+        Just(b"\xff".to_vec())
+    ];
     let headers = proptest::collection::vec((one_of(&["x", "y"]), value), 0..3);
     let grpc = any::<bool>();
     let method = proptest::option::weighted(0.9, one_of(&["GET", "POST"]));

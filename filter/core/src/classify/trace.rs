@@ -30,7 +30,11 @@ pub struct Trace {
 pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, ConfigError> {
     let excluded = outcomes(&stage.excluded, "excluded", request)?;
     if excluded.last() == Some(&None) {
-        return Ok(Trace { excluded, types: Vec::new(), class: Class::Excluded });
+        return Ok(Trace {
+            excluded,
+            types: Vec::new(),
+            class: Class::Excluded,
+        });
     }
     let mut types = Vec::new();
     for (i, kind) in stage.types.iter().enumerate() {
@@ -41,13 +45,24 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
         let hit = tried.last() == Some(&None) || i + 1 == stage.types.len();
         types.push(tried);
         if hit {
-            return Ok(Trace { excluded, types, class: Class::Type(id) });
+            return Ok(Trace {
+                excluded,
+                types,
+                class: Class::Type(id),
+            });
         }
     }
-    Err(ConfigError::new("types", "0 types; at least the default type"))
+    Err(ConfigError::new(
+        "types",
+        "0 types; at least the default type",
+    ))
 }
 
-fn outcomes(rules: &[Match], at: &str, request: &impl RequestView) -> Result<Vec<Outcome>, ConfigError> {
+fn outcomes(
+    rules: &[Match],
+    at: &str,
+    request: &impl RequestView,
+) -> Result<Vec<Outcome>, ConfigError> {
     let path = request.path().map(without_query);
     let mut outcomes = Vec::new();
     for (i, rule) in rules.iter().enumerate() {

@@ -47,15 +47,14 @@ fn a_dead_workers_share_is_given_back_exactly() {
     let share = alive.give_back(&host, 1).unwrap();
     assert_eq!(share, Share { slots: 1, queued: 1, work_us: 250 });
     assert_eq!(alive.slots_in_use(&host).unwrap(), 1);
-    assert_eq!(alive.queue_length(&host).unwrap(), 1);
-    assert_eq!(alive.queued_work_us(&host).unwrap(), 40);
+    assert_eq!(alive.queue(&host).unwrap(), QueueState { length: 1, work_us: 40 });
     assert_eq!(alive.head_of(&host, 1).unwrap(), None, "nobody waits for a dead worker's request");
     assert_eq!(alive.drift(&host, &[1]).unwrap(), Share::default());
 
     // It was not dead after all: it comes back under another number and books what it holds.
     dead.rejoin(&host, 2).unwrap();
     assert_eq!(alive.slots_in_use(&host).unwrap(), 2);
-    assert_eq!(alive.queued_work_us(&host).unwrap(), 290);
+    assert_eq!(alive.queue(&host).unwrap(), QueueState { length: 2, work_us: 290 });
     assert_eq!(alive.drift(&host, &[1, 2]).unwrap(), Share::default());
 }
 
@@ -72,4 +71,20 @@ fn a_total_that_lost_its_share_is_found_and_corrected() {
     ledger.correct(&host, drift).unwrap();
     assert_eq!(ledger.slots_in_use(&host).unwrap(), 1);
     assert_eq!(ledger.drift(&host, &[]).unwrap(), Share::default());
+}
+
+#[test]
+fn length_and_work_of_the_longest_queue_fit_into_one_gauge() {
+    let host = MemoryHost::new();
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    let length = crate::config::MAX_QUEUE_LENGTH;
+    for _ in 0..length {
+        ledger.enqueue(&host, MAX_WORK_US).unwrap();
+    }
+    let work_us = u64::from(length) * MAX_WORK_US.cast_unsigned();
+    assert_eq!(ledger.queue(&host).unwrap(), QueueState { length, work_us });
+    for _ in 0..length {
+        ledger.dequeue(&host, MAX_WORK_US).unwrap();
+    }
+    assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
 }

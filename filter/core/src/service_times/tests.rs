@@ -91,31 +91,31 @@ fn a_cold_type_uses_the_general_histogram_and_the_objectives_of_default() {
 fn histograms_swap_at_the_end_of_an_interval_only() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    (0..100).for_each(|_| times.record(FAST, ms(10)));
+    (0..100).for_each(|_| times.record(SLOW, ms(10)));
     times.sync(at(0), &host, PREFIX).unwrap();
-    (0..100).for_each(|_| times.record(FAST, ms(20)));
+    (0..100).for_each(|_| times.record(SLOW, ms(20)));
     times.sync(at(500), &host, PREFIX).unwrap();
     times.sync(at(999), &host, PREFIX).unwrap();
-    assert_eq!(times.mean(FAST), Some(ms(10)));
+    assert_eq!(times.mean(SLOW), Some(ms(10)));
     // No sample arrives after the interval's end: the visit that is due then swaps.
     assert!(times.sync(at(1000), &host, PREFIX).unwrap());
-    assert_eq!(times.mean(FAST), Some(ms(20)));
+    assert_eq!(times.mean(SLOW), Some(ms(20)));
 }
 
 #[test]
 fn a_lull_retains_the_histogram_and_goes_on_accumulating() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    (0..100).for_each(|_| times.record(FAST, ms(10)));
+    (0..100).for_each(|_| times.record(SLOW, ms(10)));
     times.sync(at(0), &host, PREFIX).unwrap();
     for second in 1..=4 {
-        (0..10).for_each(|_| times.record(FAST, ms(20)));
+        (0..10).for_each(|_| times.record(SLOW, ms(20)));
         times.sync(at(second * 1000), &host, PREFIX).unwrap();
-        assert_eq!(times.mean(FAST), Some(ms(10)), "10 samples a second are too few");
+        assert_eq!(times.mean(SLOW), Some(ms(10)), "10 samples a second are too few");
     }
-    (0..10).for_each(|_| times.record(FAST, ms(20)));
+    (0..10).for_each(|_| times.record(SLOW, ms(20)));
     times.sync(at(5000), &host, PREFIX).unwrap();
-    assert_eq!(times.mean(FAST), Some(ms(20)), "50 over five seconds are enough");
+    assert_eq!(times.mean(SLOW), Some(ms(20)), "50 over five seconds are enough");
 }
 
 #[test]
@@ -332,11 +332,11 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
 fn a_clock_that_steps_back_stops_nothing() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    (0..100).for_each(|_| times.record(FAST, ms(10)));
+    (0..100).for_each(|_| times.record(SLOW, ms(10)));
     times.sync(at(3_600_000), &host, PREFIX).unwrap();
-    (0..100).for_each(|_| times.record(FAST, ms(20)));
+    (0..100).for_each(|_| times.record(SLOW, ms(20)));
     times.sync(at(1_000), &host, PREFIX).unwrap();
-    assert_eq!(times.mean(FAST), Some(ms(20)));
+    assert_eq!(times.mean(SLOW), Some(ms(20)));
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Stage {
     ) -> Result<(), HostError> {
         let limit = self.config.parallelism;
         let mut attempts = ATTEMPTS;
-        while self.ledger.queue_length(host)? > 0
+        while self.ledger.queue(host)?.length > 0
             && self.ledger.slots_in_use(host)? < i64::from(limit)
         {
             self.drop_late(host, now, events)?;
@@ -229,8 +229,7 @@ impl Stage {
         self.leave_queue(host, slot, request.work_us)?;
         self.stats.count(request.kind, Count::Unmeasured);
         let cause = if request.own_deadline { Cause::Deadline } else { Cause::QueueTimeout };
-        let work_us = self.ledger.queued_work_us(host)?.max(0).cast_unsigned();
-        let queue_wait = Duration::from_micros(work_us) / self.config.parallelism;
+        let queue_wait = self.drain_time(self.ledger.queue(host)?);
         let refusal = self.refuse(request.kind, cause, queue_wait);
         events.push(Event::Expire { stream: request.stream, refusal });
         Ok(())

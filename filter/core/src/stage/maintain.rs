@@ -75,6 +75,7 @@ impl Stage {
             acceptance.run(host, now, window)?;
         }
         self.audit(host, now, membership)?;
+        self.stats.queue(host, self.ledger.queue(host)?)?;
         self.stats.flush(host)
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::config::{Measure, Mode, QueueMode, StageConfig};
 use crate::host::{Host, HostError};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, MAX_WORK_US, QueueState};
 use crate::queue::Queue;
 use crate::refusal::{Cause, Refusal};
 use crate::rng::Rng;
@@ -34,6 +34,9 @@ use requests::{Phase, Request, Requests};
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use requests::Ticket;
+
+/// Of so many admissions, one's estimates are recorded.
+const ESTIMATES: u32 = 8;
 
 /// What becomes of a request at its arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +93,7 @@ pub struct Stage {
     rng: Rng,
     others: Vec<WorkerId>,
     next_deadline: Option<Instant>,
+    estimates: u32,
     drift: maintain::DriftWatch,
     retired: bool,
 }
@@ -121,6 +125,7 @@ impl Stage {
             rng: Rng::new(seed),
             others: membership.others().to_vec(),
             next_deadline: None,
+            estimates: 0,
             drift: maintain::DriftWatch::default(),
             retired: false,
             config,
@@ -179,9 +184,9 @@ impl Stage {
         events: &mut Vec<Event>,
     ) -> Result<Arrival, HostError> {
         self.stats.count(kind, Count::Total);
-        let queued = self.ledger.queue_length(host)?.max(0);
-        let queue_wait = self.queue_wait(host, now, queued)?;
-        let decision = self.decide(host, now, kind, queued, queue_wait)?;
+        let queue = self.ledger.queue(host)?;
+        let queue_wait = self.queue_wait(host, now, queue)?;
+        let decision = self.decide(host, now, kind, queue, queue_wait)?;
         let rejected = decision.is_err();
         if let Err(cause) = decision {
             self.decided(kind, false);
@@ -196,7 +201,7 @@ impl Stage {
             }
             self.record_estimates(host, kind, queue_wait)?;
         }
-        let arrival = self.admit(host, now, stream, kind, own_deadline, queued, queue_wait, events)?;
+        let arrival = self.admit(host, now, stream, kind, own_deadline, queue.length, queue_wait, events)?;
         if !rejected {
             self.decided(kind, !matches!(arrival, Arrival::Refuse(_)));
         }
@@ -210,22 +215,22 @@ impl Stage {
         }
     }
 
-    /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
-    /// enqueued and takes the same amount back when it leaves.
     fn queue_wait(
         &self,
         host: &impl Host,
         now: Instant,
-        queued: i64,
+        queue: QueueState,
     ) -> Result<Duration, HostError> {
         if self.config.mode == Mode::DryRun {
             return self.backlog.queue_wait(host, now, self.service_times.mean_residual());
         }
-        if queued == 0 {
-            return Ok(Duration::ZERO);
-        }
-        let work_us = self.ledger.queued_work_us(host)?.max(0).cast_unsigned();
-        Ok(Duration::from_micros(work_us) / self.config.parallelism)
+        Ok(self.drain_time(queue))
+    }
+
+    /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
+    /// enqueued and takes the same amount back when it leaves.
+    fn drain_time(&self, queue: QueueState) -> Duration {
+        Duration::from_micros(queue.work_us) / self.config.parallelism
     }
 
     fn decide(
@@ -233,15 +238,17 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         kind: TypeId,
-        queued: i64,
+        queue: QueueState,
         queue_wait: Duration,
     ) -> Result<Result<(), Cause>, HostError> {
-        let slots_in_use = self.ledger.slots_in_use(host)?.max(0);
+        // A host call less for the strategies that don't ask.
+        let slots_in_use =
+            if self.strategy.needs_slots_in_use() { self.ledger.slots_in_use(host)?.max(0) } else { 0 };
         let view = View {
             now,
             parallelism: self.config.parallelism,
             slots_in_use: u32::try_from(slots_in_use).unwrap_or(u32::MAX),
-            queue_length: u32::try_from(queued).unwrap_or(u32::MAX),
+            queue_length: queue.length,
             queue_wait,
             service_times: &self.service_times,
         };
@@ -272,14 +279,16 @@ impl Stage {
         Refusal::new(kind, cause, drain, &mut self.rng)
     }
 
+    /// One in [`ESTIMATES`]: a distribution needs no more, and each record is a host call.
     fn record_estimates(
-        &self,
+        &mut self,
         host: &impl Host,
         kind: TypeId,
         queue_wait: Duration,
     ) -> Result<(), HostError> {
+        self.estimates = self.estimates.wrapping_add(1);
         let estimate = self.service_times.estimate(kind);
-        if estimate.is_own() {
+        if estimate.is_own() && self.estimates.is_multiple_of(ESTIMATES) {
             for (objective, &quantile) in estimate.quantiles.iter().enumerate() {
                 self.stats.estimated(host, kind, objective, queue_wait + quantile)?;
             }
@@ -296,7 +305,7 @@ impl Stage {
         stream: u32,
         kind: TypeId,
         own_deadline: Option<Duration>,
-        queued: i64,
+        queued: u32,
         queue_wait: Duration,
         events: &mut Vec<Event>,
     ) -> Result<Arrival, HostError> {
@@ -315,8 +324,7 @@ impl Stage {
             return Ok(Arrival::Forward(self.accept(request)));
         }
         if self.holds() {
-            let limit = i64::from(self.config.queue.max_length);
-            let full = queued >= limit;
+            let full = queued >= self.config.queue.max_length;
             let too_late = queue_wait > own.unwrap_or(timeout);
             if full || too_late {
                 let cause = match (full, own) {
@@ -329,7 +337,7 @@ impl Stage {
             }
         }
         let mean = self.service_times.mean(kind).unwrap_or_default();
-        request.work_us = i64::try_from(mean.as_micros()).unwrap_or(i64::MAX);
+        request.work_us = i64::try_from(mean.as_micros()).unwrap_or(MAX_WORK_US).min(MAX_WORK_US);
         request.phase = Phase::Queued;
         let ticket = self.accept(request);
         self.enqueue(host, ticket.slot)?;

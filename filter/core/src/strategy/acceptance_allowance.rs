@@ -42,6 +42,11 @@ impl<S> AcceptanceAllowance<S> {
         Self { inner, allowance, window }
     }
 
+    /// The strategy that is wrapped.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
     /// The window, for what other workers decided.
     pub fn window_mut(&mut self) -> &mut Window {
         &mut self.window

@@ -38,7 +38,7 @@ pub struct View<'a> {
     pub now: Instant,
     /// P, the number of slots.
     pub parallelism: u32,
-    /// Slots taken at the moment, over all workers.
+    /// Slots taken at the moment, over all workers; 0 unless [`Strategy::needs_slots_in_use`].
     pub slots_in_use: u32,
     /// Requests waiting, over all workers.
     pub queue_length: u32,
@@ -153,6 +153,17 @@ impl Strategy {
                 Self::HelpingTheUnderserved(HelpingTheUnderserved::new(base, alpha, window))
             }
         }
+    }
+
+    /// Whether decisions look at [`View::slots_in_use`], which costs a host call.
+    #[must_use]
+    pub fn needs_slots_in_use(&self) -> bool {
+        let base = match self {
+            Self::Plain(base) => base,
+            Self::AcceptanceAllowance(s) => s.inner(),
+            Self::HelpingTheUnderserved(s) => s.inner(),
+        };
+        matches!(base, Base::MaxQueueLength(_))
     }
 
     /// The window of starvation avoidance, for what other workers decided.

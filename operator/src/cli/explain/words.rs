@@ -11,7 +11,11 @@ pub(super) fn condition(rule: &Match) -> String {
         PathMatch::PathPrefix(value) => format!("path below {value}"),
         PathMatch::RegularExpression(pattern) => format!("path ~ {pattern}"),
     }));
-    parts.extend(rule.method.as_ref().map(|method| format!("method = {method}")));
+    parts.extend(
+        rule.method
+            .as_ref()
+            .map(|method| format!("method = {method}")),
+    );
     parts.extend(rule.grpc.as_ref().map(grpc));
     parts.extend(rule.headers.iter().map(header));
     parts.extend(rule.route.as_ref().map(|route| format!("route = {route}")));
@@ -31,10 +35,16 @@ fn header(header: &HeaderMatch) -> String {
 
 fn grpc(grpc: &GrpcMatch) -> String {
     let part = |name: &str, value: &Option<String>| {
-        value.as_ref().map(|v| format!("gRPC {name} {} {v}", operator(grpc.kind)))
+        value
+            .as_ref()
+            .map(|v| format!("gRPC {name} {} {v}", operator(grpc.kind)))
     };
     let parts = [part("service", &grpc.service), part("method", &grpc.method)];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+    parts
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" and ")
 }
 
 /// Why a match does not hold: what was found where something else was asked for.
@@ -43,7 +53,9 @@ pub(super) fn because(rule: &Match, failing: Condition, request: &impl RequestVi
         Some(value) => format!("{:?}", String::from_utf8_lossy(value)),
         None => "absent".to_owned(),
     };
-    let path = request.path().map(|p| p.split(|b| matches!(b, b'?' | b'#')).next().unwrap_or(p));
+    let path = request
+        .path()
+        .map(|p| p.split(|b| matches!(b, b'?' | b'#')).next().unwrap_or(p));
     match failing {
         Condition::Path => format!("path is {}", found(path)),
         Condition::Method => format!("method is {}", found(request.method())),

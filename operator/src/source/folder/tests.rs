@@ -10,7 +10,10 @@ fn policy(name: &str, target: &str, p50: &str) -> String {
 }
 
 fn scan(files: &[(&str, &str)]) -> Scan {
-    Ok(files.iter().map(|(name, text)| (PathBuf::from(name), Ok(text.as_bytes().to_vec()))).collect())
+    Ok(files
+        .iter()
+        .map(|(name, text)| (PathBuf::from(name), Ok(text.as_bytes().to_vec())))
+        .collect())
 }
 
 fn update(folder: &mut Folder, files: &[(&str, &str)]) -> Plan {
@@ -19,12 +22,17 @@ fn update(folder: &mut Folder, files: &[(&str, &str)]) -> Plan {
 
 /// Objective of `default` on a target, ms; `None` when nothing is enforced there.
 fn enforced(plan: &Plan, target: &str) -> Option<u64> {
-    let config = plan.workloads.get(&format!("Service/default/{target}").parse().unwrap())?;
+    let config = plan
+        .workloads
+        .get(&format!("Service/default/{target}").parse().unwrap())?;
     Some(config.stages[0].types[0].slo[0].objective_us / 1000)
 }
 
 fn accepted(plan: &Plan) -> Vec<(&str, bool)> {
-    plan.policies.iter().map(|p| (p.name.as_str(), p.accepted.is_ok())).collect()
+    plan.policies
+        .iter()
+        .map(|p| (p.name.as_str(), p.accepted.is_ok()))
+        .collect()
 }
 
 #[test]
@@ -32,9 +40,18 @@ fn a_plan_is_made_only_when_something_changed() {
     let mut folder = Folder::default();
     let a = policy("a", "x", "18ms");
     let plan = update(&mut folder, &[("a.yaml", &a)]);
-    assert_eq!((enforced(&plan, "x"), accepted(&plan)), (Some(18), vec![("default/a", true)]));
-    assert_eq!(plan.policies[0].revision, plan.workloads.values().next().unwrap().revision);
-    assert_eq!(folder.update(Path::new("conf"), scan(&[("a.yaml", &a)])), None);
+    assert_eq!(
+        (enforced(&plan, "x"), accepted(&plan)),
+        (Some(18), vec![("default/a", true)])
+    );
+    assert_eq!(
+        plan.policies[0].revision,
+        plan.workloads.values().next().unwrap().revision
+    );
+    assert_eq!(
+        folder.update(Path::new("conf"), scan(&[("a.yaml", &a)])),
+        None
+    );
     let plan = update(&mut folder, &[]);
     assert_eq!(plan, Plan::default());
     assert_eq!(folder.update(Path::new("conf"), scan(&[])), None);
@@ -47,37 +64,66 @@ fn a_policy_that_becomes_wrong_keeps_its_last_good_version() {
     update(&mut folder, &[("f.yaml", &two("18ms"))]);
     let mixed = policy("a", "x", "0ms") + &policy("b", "y", "20ms");
     let plan = update(&mut folder, &[("f.yaml", &mixed)]);
-    assert_eq!((enforced(&plan, "x"), enforced(&plan, "y")), (Some(18), Some(20)));
+    assert_eq!(
+        (enforced(&plan, "x"), enforced(&plan, "y")),
+        (Some(18), Some(20))
+    );
     assert_eq!(accepted(&plan), [("default/a", false), ("default/b", true)]);
     let why = plan.policies[0].accepted.as_ref().unwrap_err();
     assert_eq!(why, "f.yaml:8:33: spec.types[0].slo.p50: 0ms; 1ms to 1h");
-    assert_eq!(plan.policies[0].revision, plan.workloads.values().next().unwrap().revision);
+    assert_eq!(
+        plan.policies[0].revision,
+        plan.workloads.values().next().unwrap().revision
+    );
 
     let plan = update(&mut folder, &[("f.yaml", &two("22ms"))]);
-    assert_eq!((enforced(&plan, "x"), enforced(&plan, "y")), (Some(22), Some(22)));
+    assert_eq!(
+        (enforced(&plan, "x"), enforced(&plan, "y")),
+        (Some(22), Some(22))
+    );
     assert_eq!(accepted(&plan), [("default/a", true), ("default/b", true)]);
 }
 
 #[test]
 fn a_file_that_is_no_yaml_keeps_all_its_policies() {
     let mut folder = Folder::default();
-    update(&mut folder, &[("f.yaml", &(policy("a", "x", "18ms") + &policy("b", "y", "19ms")))]);
+    update(
+        &mut folder,
+        &[(
+            "f.yaml",
+            &(policy("a", "x", "18ms") + &policy("b", "y", "19ms")),
+        )],
+    );
     for broken in ["a: [", "", "metadata: {}", "\u{0}"] {
         let plan = update(&mut folder, &[("f.yaml", broken)]);
-        assert_eq!((enforced(&plan, "x"), enforced(&plan, "y")), (Some(18), Some(19)), "{broken:?}");
-        assert_eq!(accepted(&plan), [("default/a", false), ("default/b", false)], "{broken:?}");
+        assert_eq!(
+            (enforced(&plan, "x"), enforced(&plan, "y")),
+            (Some(18), Some(19)),
+            "{broken:?}"
+        );
+        assert_eq!(
+            accepted(&plan),
+            [("default/a", false), ("default/b", false)],
+            "{broken:?}"
+        );
         assert!(!plan.problems.is_empty(), "{broken:?}");
     }
     // The file can be read again, and holds one policy less.
     let plan = update(&mut folder, &[("f.yaml", &policy("b", "y", "20ms"))]);
-    assert_eq!((enforced(&plan, "x"), enforced(&plan, "y")), (None, Some(20)));
+    assert_eq!(
+        (enforced(&plan, "x"), enforced(&plan, "y")),
+        (None, Some(20))
+    );
     assert_eq!(plan.problems, []);
 }
 
 #[test]
 fn a_policy_that_never_was_right_is_shown_and_not_enforced() {
     let mut folder = Folder::default();
-    let plan = update(&mut folder, &[("a.yaml", &policy("a", "x", "0ms")), ("b.yaml", "[")]);
+    let plan = update(
+        &mut folder,
+        &[("a.yaml", &policy("a", "x", "0ms")), ("b.yaml", "[")],
+    );
     assert_eq!(accepted(&plan), [("default/a", false)]);
     assert_eq!(plan.policies[0].revision, "");
     assert_eq!(plan.policies[0].targets[0].to_string(), "Service/default/x");
@@ -97,10 +143,15 @@ fn deleting_a_file_removes_its_policies_even_when_it_was_broken() {
 fn a_folder_that_can_not_be_read_keeps_everything() {
     let mut folder = Folder::default();
     update(&mut folder, &[("a.yaml", &policy("a", "x", "18ms"))]);
-    let plan = folder.update(Path::new("conf"), Err("no such folder".into())).unwrap();
+    let plan = folder
+        .update(Path::new("conf"), Err("no such folder".into()))
+        .unwrap();
     assert_eq!(enforced(&plan, "x"), Some(18));
     assert_eq!(plan.problems[0].source, "conf");
-    assert_eq!(folder.update(Path::new("conf"), Err("no such folder".into())), None);
+    assert_eq!(
+        folder.update(Path::new("conf"), Err("no such folder".into())),
+        None
+    );
     let plan = update(&mut folder, &[("a.yaml", &policy("a", "x", "18ms"))]);
     assert_eq!(plan.problems, []);
 }
@@ -109,10 +160,16 @@ fn a_folder_that_can_not_be_read_keeps_everything() {
 fn an_unreadable_file_keeps_its_policies() {
     let mut folder = Folder::default();
     update(&mut folder, &[("a.yaml", &policy("a", "x", "18ms"))]);
-    let unreadable = BTreeMap::from([(PathBuf::from("a.yaml"), Err("can't be read: denied".to_owned()))]);
+    let unreadable = BTreeMap::from([(
+        PathBuf::from("a.yaml"),
+        Err("can't be read: denied".to_owned()),
+    )]);
     let plan = folder.update(Path::new("conf"), Ok(unreadable)).unwrap();
     assert_eq!(enforced(&plan, "x"), Some(18));
-    assert_eq!(plan.policies[0].accepted, Err("a.yaml: can't be read: denied".into()));
+    assert_eq!(
+        plan.policies[0].accepted,
+        Err("a.yaml: can't be read: denied".into())
+    );
 }
 
 #[test]
@@ -124,11 +181,17 @@ fn of_two_policies_with_one_name_the_first_file_has_it() {
     assert_eq!(accepted(&plan), [("default/p", true), ("default/p", false)]);
     assert_eq!(
         plan.policies[1].accepted,
-        Err("b.yaml:2:1: metadata.name: default/p is also at a.yaml:2; rename one or delete it".into())
+        Err(
+            "b.yaml:2:1: metadata.name: default/p is also at a.yaml:2; rename one or delete it"
+                .into()
+        )
     );
     // Moved from one file to another, with nothing wrong in between.
     let plan = update(&mut folder, &[("b.yaml", &b)]);
-    assert_eq!((enforced(&plan, "x"), accepted(&plan)), (Some(20), vec![("default/p", true)]));
+    assert_eq!(
+        (enforced(&plan, "x"), accepted(&plan)),
+        (Some(20), vec![("default/p", true)])
+    );
 }
 
 #[test]
@@ -138,6 +201,9 @@ fn conflicts_are_shown_with_the_policy_that_lost() {
     let plan = update(&mut folder, &[("a.yaml", &a), ("b.yaml", &b)]);
     assert_eq!(enforced(&plan, "x"), Some(18));
     let lost = &plan.policies[1];
-    assert_eq!((lost.accepted.clone(), lost.revision.as_str()), (Ok(()), ""));
+    assert_eq!(
+        (lost.accepted.clone(), lost.revision.as_str()),
+        (Ok(()), "")
+    );
     assert_eq!(lost.conflicts[0].winner, "default/a");
 }

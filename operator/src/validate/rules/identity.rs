@@ -13,7 +13,10 @@ const MAX_TARGETS: usize = 16;
 pub(crate) fn identity(policy: &AdmissionPolicy, problems: &mut Problems) {
     let root = Path::default();
     if policy.api_version != API_VERSION {
-        problems.add(root.field("apiVersion"), format!("{:?}; {API_VERSION}", policy.api_version));
+        problems.add(
+            root.field("apiVersion"),
+            format!("{:?}; {API_VERSION}", policy.api_version),
+        );
     }
     if policy.kind != KIND {
         problems.add(root.field("kind"), format!("{:?}; {KIND}", policy.kind));
@@ -26,7 +29,10 @@ pub(crate) fn identity(policy: &AdmissionPolicy, problems: &mut Problems) {
         problems.add(root.field("metadata.namespace"), problem);
     }
     if let Some(generation) = metadata.generation.filter(|g| *g < 0) {
-        problems.add(root.field("metadata.generation"), format!("{generation}; 0 or more"));
+        problems.add(
+            root.field("metadata.generation"),
+            format!("{generation}; 0 or more"),
+        );
     }
     if let Some(created) = metadata.creation_timestamp.as_deref()
         && !is_timestamp(created)
@@ -39,10 +45,17 @@ pub(crate) fn identity(policy: &AdmissionPolicy, problems: &mut Problems) {
 }
 
 /// Checks `spec.targetRefs`, which are of the policy's own namespace.
-pub(crate) fn targets(refs: &[PolicyTargetRef], namespace: &str, problems: &mut Problems) -> Vec<TargetRef> {
+pub(crate) fn targets(
+    refs: &[PolicyTargetRef],
+    namespace: &str,
+    problems: &mut Problems,
+) -> Vec<TargetRef> {
     let at = Path::default().field("spec.targetRefs");
     if refs.is_empty() || refs.len() > MAX_TARGETS {
-        problems.add(at.clone(), format!("{} targets; 1 to {MAX_TARGETS}", refs.len()));
+        problems.add(
+            at.clone(),
+            format!("{} targets; 1 to {MAX_TARGETS}", refs.len()),
+        );
     }
     let mut targets: Vec<TargetRef> = Vec::new();
     for (i, target) in refs.iter().enumerate() {
@@ -60,7 +73,10 @@ pub(crate) fn targets(refs: &[PolicyTargetRef], namespace: &str, problems: &mut 
             && target.group != kind.group()
         {
             let (found, right) = (&target.group, kind.group());
-            problems.add(at.field("group"), format!("{found:?}; {right:?} for kind {kind}"));
+            problems.add(
+                at.field("group"),
+                format!("{found:?}; {right:?} for kind {kind}"),
+            );
         }
         let problem = match kind {
             Some(TargetKind::Service) => label_problem(&target.name),
@@ -70,7 +86,11 @@ pub(crate) fn targets(refs: &[PolicyTargetRef], namespace: &str, problems: &mut 
             problems.add(at.field("name"), problem);
         }
         let Some(kind) = kind else { continue };
-        let target = TargetRef { kind, namespace: namespace.to_owned(), name: target.name.clone() };
+        let target = TargetRef {
+            kind,
+            namespace: namespace.to_owned(),
+            name: target.name.clone(),
+        };
         if targets.contains(&target) {
             problems.add(at, format!("{target} is given twice; keep one"));
         } else {
@@ -103,8 +123,11 @@ fn is_label(label: &str) -> bool {
 /// Whether `text` looks like the API server's timestamps. They sort as texts.
 fn is_timestamp(text: &str) -> bool {
     text.len() == 20
-        && text.bytes().zip("0000-00-00T00:00:00Z".bytes()).all(|(found, shape)| match shape {
-            b'0' => found.is_ascii_digit(),
-            _ => found == shape,
-        })
+        && text
+            .bytes()
+            .zip("0000-00-00T00:00:00Z".bytes())
+            .all(|(found, shape)| match shape {
+                b'0' => found.is_ascii_digit(),
+                _ => found == shape,
+            })
 }

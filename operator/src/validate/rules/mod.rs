@@ -50,11 +50,19 @@ impl Problems {
         (min, max): (Span, Span),
     ) -> u64 {
         let default = u64::try_from(default.as_micros()).unwrap_or(u64::MAX);
-        duration.and_then(|d| self.duration(path, d, min, max)).unwrap_or(default)
+        duration
+            .and_then(|d| self.duration(path, d, min, max))
+            .unwrap_or(default)
     }
 
     /// `number` within bounds, or the default.
-    fn number(&mut self, path: Path, number: Option<i64>, default: u32, (min, max): (u32, u32)) -> u32 {
+    fn number(
+        &mut self,
+        path: Path,
+        number: Option<i64>,
+        default: u32,
+        (min, max): (u32, u32),
+    ) -> u32 {
         let Some(number) = number else { return default };
         match u32::try_from(number) {
             Ok(n) if (min..=max).contains(&n) => n,

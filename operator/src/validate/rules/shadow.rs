@@ -22,27 +22,48 @@ type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a Re
 /// match of its own type.
 pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) {
     let mut earlier = Earlier::new();
-    let exclusions = spec.exclude.iter().enumerate().map(|(i, rule)| (at.field("exclude").item(i), rule));
+    let exclusions = spec
+        .exclude
+        .iter()
+        .enumerate()
+        .map(|(i, rule)| (at.field("exclude").item(i), rule));
     let types = at.field("types");
-    let of_types = spec.types.iter().enumerate().filter(|(_, t)| t.name != DEFAULT_TYPE);
+    let of_types = spec
+        .types
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| t.name != DEFAULT_TYPE);
     let of_types = of_types.flat_map(|(i, kind)| {
         let at = types.item(i).field("matches");
-        kind.matches.iter().enumerate().map(move |(j, rule)| (at.item(j), rule))
+        kind.matches
+            .iter()
+            .enumerate()
+            .map(move |(j, rule)| (at.item(j), rule))
     });
     for (at, rule) in exclusions.chain(of_types) {
         if *rule == RequestMatch::default() {
             continue; // Noted elsewhere, and it would cover all that follows.
         }
         if let Some((by, covering)) = covering(rule, &earlier) {
-            let how = if *covering == *rule { "is the same" } else { "takes all that it matches" };
-            problems.add(at, format!("never reached; {by} {how}, so drop one or change their order"));
+            let how = if *covering == *rule {
+                "is the same"
+            } else {
+                "takes all that it matches"
+            };
+            problems.add(
+                at,
+                format!("never reached; {by} {how}, so drop one or change their order"),
+            );
             continue;
         }
         let place = at.to_string();
-        earlier.entry(path_key(rule.path.as_ref())).or_default().push((
-            place.strip_prefix("spec.").unwrap_or(&place).to_owned(),
-            rule,
-        ));
+        earlier
+            .entry(path_key(rule.path.as_ref()))
+            .or_default()
+            .push((
+                place.strip_prefix("spec.").unwrap_or(&place).to_owned(),
+                rule,
+            ));
     }
 }
 
@@ -78,7 +99,9 @@ fn covers_beyond_path(a: &RequestMatch, b: &RequestMatch) -> bool {
     let same_or_any = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
     same_or_any(&a.method, &b.method)
         && same_or_any(&a.route, &b.route)
-        && a.headers.iter().all(|ha| b.headers.iter().any(|hb| same_header(ha, hb)))
+        && a.headers
+            .iter()
+            .all(|ha| b.headers.iter().any(|hb| same_header(ha, hb)))
         && match (&a.grpc, &b.grpc) {
             (None, _) => true,
             (Some(a), Some(b)) => covers_grpc(a, b),

@@ -3,7 +3,8 @@
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    MAX_PARALLELISM, MAX_QUEUE_LENGTH, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
+    MAX_PARALLELISM, MAX_QUEUE_LENGTH, QueueConfig, StageConfig, StarvationAvoidance,
+    StrategyConfig,
 };
 
 use super::types::{excluded, types};
@@ -31,7 +32,12 @@ pub(crate) fn stage(
     let strategy = strategy(&spec.strategy, &at, problems);
     let starvation_avoidance = starvation_avoidance(&spec.strategy, &at, problems);
     let needs_objectives = spec.strategy.kind == StrategyType::Bouncer;
-    let types = types(&spec.types, needs_objectives, &root.field("types"), problems);
+    let types = types(
+        &spec.types,
+        needs_objectives,
+        &root.field("types"),
+        problems,
+    );
     let excluded = excluded(&spec.exclude, &root.field("exclude"), problems);
     shadow::check(spec, &root, problems);
     let stage = StageConfig {
@@ -53,16 +59,24 @@ pub(crate) fn stage(
 fn parallelism(parallelism: &api::Parallelism, at: &Path, problems: &mut Problems) -> Slots {
     let bounds = (1, MAX_PARALLELISM);
     match (parallelism.total, parallelism.per_endpoint) {
-        (total @ Some(_), None) => Slots::Total(problems.number(at.field("total"), total, 1, bounds)),
+        (total @ Some(_), None) => {
+            Slots::Total(problems.number(at.field("total"), total, 1, bounds))
+        }
         (None, each @ Some(_)) => {
             Slots::PerEndpoint(problems.number(at.field("perEndpoint"), each, 1, bounds))
         }
         (Some(total), Some(each)) => {
-            problems.add(at.clone(), format!("total {total} and perEndpoint {each}; give one of them"));
+            problems.add(
+                at.clone(),
+                format!("total {total} and perEndpoint {each}; give one of them"),
+            );
             Slots::Total(1)
         }
         (None, None) => {
-            problems.add(at.clone(), "empty; total or perEndpoint, such as {total: 20}");
+            problems.add(
+                at.clone(),
+                "empty; total or perEndpoint, such as {total: 20}",
+            );
             Slots::Total(1)
         }
     }
@@ -79,7 +93,12 @@ fn queue(queue: &api::Queue, at: &Path, problems: &mut Problems) -> QueueConfig 
             MAX_QUEUE_DEFAULT,
             (0, MAX_QUEUE_LENGTH),
         ),
-        timeout_us: problems.setting(&at.field("timeout"), queue.timeout.as_ref(), SECOND, timeout_bounds),
+        timeout_us: problems.setting(
+            &at.field("timeout"),
+            queue.timeout.as_ref(),
+            SECOND,
+            timeout_bounds,
+        ),
     }
 }
 
@@ -91,12 +110,27 @@ fn strategy(strategy: &api::Strategy, at: &Path, problems: &mut Problems) -> Str
     let settings = strategy.bouncer.clone().unwrap_or_default();
     let at = at.field("bouncer");
     let bounds = (Span::from_millis(10), HOUR);
-    let interval_us = problems.setting(&at.field("interval"), settings.interval.as_ref(), SECOND, bounds);
-    let min_samples =
-        problems.number(at.field("minSamples"), settings.min_samples, 50, (1, MAX_SAMPLES));
+    let interval_us = problems.setting(
+        &at.field("interval"),
+        settings.interval.as_ref(),
+        SECOND,
+        bounds,
+    );
+    let min_samples = problems.number(
+        at.field("minSamples"),
+        settings.min_samples,
+        50,
+        (1, MAX_SAMPLES),
+    );
     match strategy.kind {
-        StrategyType::Bouncer => StrategyConfig::Bouncer { interval_us, min_samples },
-        StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength { interval_us, min_samples },
+        StrategyType::Bouncer => StrategyConfig::Bouncer {
+            interval_us,
+            min_samples,
+        },
+        StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength {
+            interval_us,
+            min_samples,
+        },
     }
 }
 
@@ -115,13 +149,21 @@ fn starvation_avoidance(
     }
     let mismatch = |given: bool, field: &str, kind: &str, problems: &mut Problems| {
         if given {
-            problems.add(at.field(field), format!("given with type {kind}; leave it out or change the type"));
+            problems.add(
+                at.field(field),
+                format!("given with type {kind}; leave it out or change the type"),
+            );
         }
     };
     Some(match avoidance.kind {
         StarvationAvoidanceType::AcceptanceAllowance => {
             let given = avoidance.helping_the_underserved.is_some();
-            mismatch(given, "helpingTheUnderserved", "AcceptanceAllowance", problems);
+            mismatch(
+                given,
+                "helpingTheUnderserved",
+                "AcceptanceAllowance",
+                problems,
+            );
             let at = at.field("acceptanceAllowance");
             let settings = avoidance.acceptance_allowance.clone().unwrap_or_default();
             let allowance = settings.allowance.unwrap_or(0.1);
@@ -130,19 +172,38 @@ fn starvation_avoidance(
                 problems.add(at.field("allowance"), format!("{allowance}; {right}"));
             }
             let (window_us, step_us) = window(settings.window, settings.step, &at, problems);
-            StarvationAvoidance::AcceptanceAllowance { allowance, window_us, step_us }
+            StarvationAvoidance::AcceptanceAllowance {
+                allowance,
+                window_us,
+                step_us,
+            }
         }
         StarvationAvoidanceType::HelpingTheUnderserved => {
             let given = avoidance.acceptance_allowance.is_some();
-            mismatch(given, "acceptanceAllowance", "HelpingTheUnderserved", problems);
+            mismatch(
+                given,
+                "acceptanceAllowance",
+                "HelpingTheUnderserved",
+                problems,
+            );
             let at = at.field("helpingTheUnderserved");
-            let settings = avoidance.helping_the_underserved.clone().unwrap_or_default();
+            let settings = avoidance
+                .helping_the_underserved
+                .clone()
+                .unwrap_or_default();
             let alpha = settings.alpha.unwrap_or(1.0);
             if !(alpha > 0.0 && alpha <= 1.0) {
-                problems.add(at.field("alpha"), format!("{alpha}; a probability above 0, at most 1"));
+                problems.add(
+                    at.field("alpha"),
+                    format!("{alpha}; a probability above 0, at most 1"),
+                );
             }
             let (window_us, step_us) = window(settings.window, settings.step, &at, problems);
-            StarvationAvoidance::HelpingTheUnderserved { alpha, window_us, step_us }
+            StarvationAvoidance::HelpingTheUnderserved {
+                alpha,
+                window_us,
+                step_us,
+            }
         }
     })
 }
@@ -158,8 +219,12 @@ fn window(
     let bounds = (Span::from_millis(1), HOUR);
     let known = problems.0.len();
     let window_us = problems.setting(&at.field("window"), window.as_ref(), SECOND, bounds);
-    let step_us =
-        problems.setting(&at.field("step"), step.as_ref(), Span::from_millis(10), bounds);
+    let step_us = problems.setting(
+        &at.field("step"),
+        step.as_ref(),
+        Span::from_millis(10),
+        bounds,
+    );
     let steps = window_us.checked_div(step_us).unwrap_or(0);
     if problems.0.len() == known && !(2..=MAX_STEPS).contains(&steps) {
         let text = |us| Duration::from(Span::from_micros(us));

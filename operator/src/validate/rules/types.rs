@@ -25,16 +25,27 @@ pub(super) fn types(
     problems: &mut Problems,
 ) -> Vec<TypeConfig> {
     if types.len() > MAX_TYPES {
-        problems.add(at.clone(), format!("{} types; at most {MAX_TYPES}", types.len()));
+        problems.add(
+            at.clone(),
+            format!("{} types; at most {MAX_TYPES}", types.len()),
+        );
     }
     let matches: usize = types.iter().map(|t| t.matches.len()).sum();
     if matches > MAX_MATCHES_OF_ALL {
-        problems.add(at.clone(), format!("{matches} matches in all; at most {MAX_MATCHES_OF_ALL}"));
+        problems.add(
+            at.clone(),
+            format!("{matches} matches in all; at most {MAX_MATCHES_OF_ALL}"),
+        );
     }
     if !types.iter().any(|t| t.name == DEFAULT_TYPE) {
-        let similar = types.iter().find(|t| t.name.eq_ignore_ascii_case(DEFAULT_TYPE));
+        let similar = types
+            .iter()
+            .find(|t| t.name.eq_ignore_ascii_case(DEFAULT_TYPE));
         let found = match similar {
-            Some(similar) => format!("no type is named default, though one is named {}", similar.name),
+            Some(similar) => format!(
+                "no type is named default, though one is named {}",
+                similar.name
+            ),
             None if types.is_empty() => "empty".to_owned(),
             None => "no type is named default".to_owned(),
         };
@@ -48,14 +59,21 @@ pub(super) fn types(
         name(&kind.name, &at.field("name"), problems);
         if let Some(first) = first_of.get(kind.name.as_str()) {
             let right = "names of types are unique";
-            problems.add(at.field("name"), format!("{:?} is also types[{first}]; {right}", kind.name));
+            problems.add(
+                at.field("name"),
+                format!("{:?} is also types[{first}]; {right}", kind.name),
+            );
         } else {
             first_of.insert(&kind.name, i);
         }
         let is_default = kind.name == DEFAULT_TYPE;
         if is_default && !kind.matches.is_empty() {
-            let right = "default takes what no other type matches; rename the type or drop its matches";
-            problems.add(at.field("matches"), format!("{} given; {right}", kind.matches.len()));
+            let right =
+                "default takes what no other type matches; rename the type or drop its matches";
+            problems.add(
+                at.field("matches"),
+                format!("{} given; {right}", kind.matches.len()),
+            );
         }
         if !is_default && kind.matches.is_empty() {
             let right = "at least one, such as {path: {type: PathPrefix, value: /search}}";
@@ -67,7 +85,11 @@ pub(super) fn types(
             let right = "Bouncer decides by objectives, such as {p50: 18ms, p90: 50ms}";
             problems.add(at.field("slo"), format!("none; {right}"));
         }
-        checked.push(TypeConfig { name: kind.name.clone(), matches: rules, slo });
+        checked.push(TypeConfig {
+            name: kind.name.clone(),
+            matches: rules,
+            slo,
+        });
     }
     // Stable: the others keep their order, in which the first that matches wins.
     checked.sort_by_key(|t| t.name == DEFAULT_TYPE);
@@ -81,7 +103,10 @@ pub(super) fn excluded(exclude: &[RequestMatch], at: &Path, problems: &mut Probl
 
 fn rules(matches: &[RequestMatch], at: &Path, problems: &mut Problems) -> Vec<Match> {
     if matches.len() > MAX_MATCHES {
-        problems.add(at.clone(), format!("{} matches; at most {MAX_MATCHES}", matches.len()));
+        problems.add(
+            at.clone(),
+            format!("{} matches; at most {MAX_MATCHES}", matches.len()),
+        );
     }
     for (i, rule) in matches.iter().enumerate() {
         check_match(rule, &at.item(i), problems);
@@ -103,7 +128,10 @@ fn name(name: &str, at: &Path, problems: &mut Problems) {
 
 fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
     if kind.slo.len() > MAX_OBJECTIVES {
-        problems.add(at.clone(), format!("{} objectives; at most {MAX_OBJECTIVES}", kind.slo.len()));
+        problems.add(
+            at.clone(),
+            format!("{} objectives; at most {MAX_OBJECTIVES}", kind.slo.len()),
+        );
     }
     let mut objectives: Vec<(&String, &Duration, Objective)> = Vec::new();
     for (name, time) in &kind.slo {
@@ -118,18 +146,33 @@ fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
         let bounds = (Span::from_millis(1), Span::from_secs(3600));
         let objective_us = problems.duration(&at, time, bounds.0, bounds.1);
         if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
-            objectives.push((name, time, Objective { percentile, objective_us }));
+            objectives.push((
+                name,
+                time,
+                Objective {
+                    percentile,
+                    objective_us,
+                },
+            ));
         }
     }
     objectives.sort_by(|a, b| a.2.percentile.total_cmp(&b.2.percentile));
     for pair in objectives.windows(2) {
-        let [(low_name, low_time, low), (name, time, high)] = pair else { continue };
+        let [(low_name, low_time, low), (name, time, high)] = pair else {
+            continue;
+        };
         if high.objective_us < low.objective_us {
             let right = "a higher percentile takes at least as long";
-            problems.add(at.key(name), format!("{time} is below the {low_time} of {low_name}; {right}"));
+            problems.add(
+                at.key(name),
+                format!("{time} is below the {low_time} of {low_name}; {right}"),
+            );
         }
     }
-    objectives.into_iter().map(|(_, _, objective)| objective).collect()
+    objectives
+        .into_iter()
+        .map(|(_, _, objective)| objective)
+        .collect()
 }
 
 /// The percentile that `p50` or `p99.9` names, above 0 and below 100.
@@ -159,11 +202,22 @@ mod tests {
 
     #[test]
     fn percentiles() {
-        for (name, expected) in [("p50", 50.0), ("p99.9", 99.9), ("p1", 1.0), ("p0.5", 0.5), ("p99.99", 99.99)] {
+        for (name, expected) in [
+            ("p50", 50.0),
+            ("p99.9", 99.9),
+            ("p1", 1.0),
+            ("p0.5", 0.5),
+            ("p99.99", 99.99),
+        ] {
             assert_eq!(percentile(name), Ok(expected));
         }
-        for name in ["p0", "p100", "p101", "P50", "50", "p", "p.5", "p5.", "p-1", "p1e1", "pinf", "p50%"] {
-            assert!(percentile(name).unwrap_err().starts_with("p followed by"), "{name}");
+        for name in [
+            "p0", "p100", "p101", "P50", "50", "p", "p.5", "p5.", "p-1", "p1e1", "pinf", "p50%",
+        ] {
+            assert!(
+                percentile(name).unwrap_err().starts_with("p followed by"),
+                "{name}"
+            );
         }
         assert_eq!(percentile("p50.0"), Err("write p50".into()));
         assert_eq!(percentile("p05"), Err("write p5".into()));

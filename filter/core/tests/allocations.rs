@@ -1,0 +1,133 @@
+//! A decision and a measurement allocate nothing.
+//!
+//! The data path runs inside a proxy's worker thread, where an allocation costs more than the decision.
+//! One test only: the counter is the process's.
+
+// A global allocator can't be written without `unsafe`; this one forwards to the system's.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use headgate_core::config::{
+    Measure, Mode, Objective, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
+    TypeConfig,
+};
+use headgate_core::host::memory::MemoryHost;
+use headgate_core::rng::Rng;
+use headgate_core::service_times::{ServiceTimes, Settings};
+use headgate_core::strategy::{Admission, Strategy, TypeId, View};
+use headgate_core::time::Instant;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: every method passes its arguments on to `System`, whose contract is the same.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's guarantees about `layout` are those that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `alloc` or `realloc` above, hence from `System`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: `ptr` came from `System`; the rest is the caller's guarantee.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+const TYPES: u16 = 20;
+
+fn config(starvation_avoidance: Option<StarvationAvoidance>) -> StageConfig {
+    let slo = [(50.0, 18_000), (90.0, 50_000)]
+        .map(|(percentile, objective_us)| Objective { percentile, objective_us });
+    let kind = |name: String| TypeConfig { name, matches: Vec::new(), slo: slo.to_vec() };
+    let names = (1..TYPES).map(|i| format!("t{i}")).chain(["default".to_owned()]);
+    StageConfig {
+        policy: "default/search".into(),
+        generation: 1,
+        routes: Vec::new(),
+        mode: Mode::Enforce,
+        parallelism: 8,
+        queue: QueueConfig {
+            mode: Default::default(),
+            discipline: Default::default(),
+            max_length: 100,
+            timeout_us: 1_000_000,
+        },
+        measure: Measure::LastByte,
+        strategy: StrategyConfig::Bouncer { interval_us: 1_000_000, min_samples: 50 },
+        starvation_avoidance,
+        types: names.map(kind).collect(),
+        excluded: Vec::new(),
+    }
+}
+
+/// Decides about and measures requests of all types from `begin` to `end` (ms); the allocations of it.
+fn run(
+    strategy: &mut Strategy,
+    times: &mut ServiceTimes,
+    rng: &mut Rng,
+    host: &MemoryHost,
+    (begin, end): (u64, u64),
+) -> u64 {
+    let mut counted = 0;
+    for ms in begin..end {
+        let now = Instant::default() + Duration::from_millis(ms);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for kind in (0..TYPES).map(TypeId) {
+            let view = View {
+                now,
+                parallelism: 8,
+                slots_in_use: 8,
+                queue_length: ms as u32 % 50,
+                queue_wait: Duration::from_millis(ms % 40),
+                service_times: times,
+            };
+            std::hint::black_box(strategy.decide(kind, &view, rng));
+            let processing = Duration::from_micros(500 + 700 * u64::from(kind.0) + ms);
+            times.record(kind, processing);
+            strategy.completed(kind, Duration::from_millis(1), processing, now);
+        }
+        strategy.tick(now);
+        counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
+        // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
+        times.sync(now, host, "test").unwrap();
+    }
+    counted
+}
+
+#[test]
+fn deciding_and_measuring_allocate_nothing() {
+    let (window_us, step_us) = (1_000_000, 10_000);
+    let decorators = [
+        None,
+        Some(StarvationAvoidance::AcceptanceAllowance { allowance: 0.1, window_us, step_us }),
+        Some(StarvationAvoidance::HelpingTheUnderserved { alpha: 1.0, window_us, step_us }),
+    ];
+    for decorator in decorators {
+        let config = config(decorator);
+        let mut strategy = Strategy::from_config(&config);
+        let mut times = ServiceTimes::new(Settings::from_config(&config));
+        let (mut rng, host) = (Rng::new(1), MemoryHost::new());
+        // Warm: the window has filled once.
+        run(&mut strategy, &mut times, &mut rng, &host, (0, 2_000));
+        assert!(times.estimate(TypeId(0)).is_own());
+        let counted = run(&mut strategy, &mut times, &mut rng, &host, (2_000, 6_000));
+        assert_eq!(counted, 0, "{:?}", config.starvation_avoidance);
+    }
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    std::hint::black_box(vec![1_u8; 64]);
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the counter counts");
+}

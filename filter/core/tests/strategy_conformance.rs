@@ -1,0 +1,321 @@
+//! What every strategy must do, whatever it is: one suite, run over all of them.
+
+use std::time::Duration;
+
+use headgate_core::config::{
+    Measure, Mode, Objective, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
+    TypeConfig,
+};
+use headgate_core::host::memory::MemoryHost;
+use headgate_core::rng::Rng;
+use headgate_core::service_times::{ServiceTimes, Settings};
+use headgate_core::strategy::{Admission, Reason, Strategy, TypeId, Verdict, View};
+use headgate_core::time::Instant;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+const PARALLELISM: u32 = 8;
+const MAX_QUEUE: u32 = 100;
+const FAST: TypeId = TypeId(0);
+const SLOW: TypeId = TypeId(1);
+const DEFAULT: TypeId = TypeId(2);
+const KINDS: [TypeId; 3] = [FAST, SLOW, DEFAULT];
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn at(n: u64) -> Instant {
+    Instant::default() + ms(n)
+}
+
+/// Every strategy, bare and decorated.
+fn all() -> Vec<(String, StageConfig)> {
+    let (interval_us, min_samples) = (1_000_000, 50);
+    let (window_us, step_us) = (1_000_000, 10_000);
+    let strategies = [
+        StrategyConfig::Bouncer { interval_us, min_samples },
+        StrategyConfig::MaxQueueLength { interval_us, min_samples },
+    ];
+    let decorators = [
+        None,
+        Some(StarvationAvoidance::AcceptanceAllowance { allowance: 0.1, window_us, step_us }),
+        Some(StarvationAvoidance::HelpingTheUnderserved { alpha: 1.0, window_us, step_us }),
+    ];
+    let pairs = strategies.iter().flat_map(|s| decorators.iter().map(move |d| (s, d)));
+    let configs = pairs.map(|(strategy, starvation_avoidance)| {
+        (format!("{strategy:?} {starvation_avoidance:?}"), StageConfig {
+            policy: "default/search".into(),
+            generation: 1,
+            routes: Vec::new(),
+            mode: Mode::Enforce,
+            parallelism: PARALLELISM,
+            queue: QueueConfig {
+                mode: Default::default(),
+                discipline: Default::default(),
+                max_length: MAX_QUEUE,
+                timeout_us: 1_000_000,
+            },
+            measure: Measure::LastByte,
+            strategy: strategy.clone(),
+            starvation_avoidance: starvation_avoidance.clone(),
+            types: ["fast", "slow", "default"].map(type_config).to_vec(),
+            excluded: Vec::new(),
+        })
+    });
+    configs.collect()
+}
+
+fn type_config(name: &str) -> TypeConfig {
+    let slo = [(50.0, 18_000), (90.0, 50_000)]
+        .map(|(percentile, objective_us)| Objective { percentile, objective_us });
+    TypeConfig { name: name.into(), matches: Vec::new(), slo: slo.to_vec() }
+}
+
+fn cold(config: &StageConfig) -> ServiceTimes {
+    ServiceTimes::new(Settings::from_config(config))
+}
+
+/// Knows fast (1 ms) and slow (10 ms); nothing of default.
+fn warm(config: &StageConfig) -> ServiceTimes {
+    let mut times = cold(config);
+    for _ in 0..100 {
+        times.record(FAST, ms(1));
+        times.record(SLOW, ms(10));
+    }
+    times.sync(at(0), &MemoryHost::new(), "test").unwrap();
+    times
+}
+
+fn view(times: &ServiceTimes, now: Instant, slots: u32, queue: u32, wait: Duration) -> View<'_> {
+    View {
+        now,
+        parallelism: PARALLELISM,
+        slots_in_use: slots,
+        queue_length: queue,
+        queue_wait: wait,
+        service_times: times,
+    }
+}
+
+#[test]
+fn admits_everything_when_idle_cold_or_warm() {
+    for (name, config) in all() {
+        for times in [cold(&config), warm(&config)] {
+            let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
+            for i in 0..3_000 {
+                let view = view(&times, at(i), 0, 0, Duration::ZERO);
+                let verdict = strategy.decide(KINDS[i as usize % 3], &view, &mut rng);
+                assert_eq!(verdict, Verdict::Admit, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn refuses_nothing_as_long_as_estimates_meet_the_objectives() {
+    for (name, config) in all() {
+        let times = warm(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(2));
+        for i in 0..3_000 {
+            // slow at p50: 10 ms and the wait, within 18 ms.
+            let view = view(&times, at(i), PARALLELISM, MAX_QUEUE - 1, ms(i % 8));
+            let verdict = strategy.decide(KINDS[i as usize % 3], &view, &mut rng);
+            assert_eq!(verdict, Verdict::Admit, "{name}");
+        }
+    }
+}
+
+#[test]
+fn cold_types_are_not_refused_before_anything_was_measured() {
+    for (name, config) in all() {
+        let times = cold(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(3));
+        let view = view(&times, at(0), PARALLELISM, 50, ms(5_000));
+        assert_eq!(strategy.decide(SLOW, &view, &mut rng), Verdict::Admit, "{name}");
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_decisions() {
+    for (name, config) in all() {
+        let decide = |seed| {
+            let times = warm(&config);
+            let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(seed));
+            (0..2_000)
+                .map(|i| {
+                    let wait = ms(i * 7 % 60);
+                    let view = view(&times, at(i), PARALLELISM, i as u32 % 120, wait);
+                    strategy.decide(KINDS[i as usize % 3], &view, &mut rng)
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(decide(7), decide(7), "{name}");
+    }
+}
+
+#[test]
+fn bouncer_names_the_first_objective_that_is_missed() {
+    let bouncer: Vec<_> = all().into_iter().filter(|(name, _)| name.starts_with("Bouncer")).collect();
+    assert_eq!(bouncer.len(), 3);
+    let (_, config) = &bouncer[0];
+    let times = warm(config);
+    let (mut strategy, mut rng) = (Strategy::from_config(config), Rng::new(4));
+    let mut decide = |kind, wait| {
+        strategy.decide(kind, &view(&times, at(0), PARALLELISM, 1, Duration::from_micros(wait)), &mut rng)
+    };
+    let missed = |objective| Verdict::Refuse(Reason::Objective { objective });
+    // p50 of slow is 10 ms within 1%, its objective 18 ms.
+    assert_eq!(decide(SLOW, 7_850), Verdict::Admit);
+    assert_eq!(decide(SLOW, 8_150), missed(0));
+    assert_eq!(decide(SLOW, 45_000), missed(0));
+    assert_eq!(decide(FAST, 16_950), Verdict::Admit);
+    assert_eq!(decide(FAST, 17_050), missed(0));
+    // Default is cold: p90 over all is 10 ms, p50 1 ms.
+    assert_eq!(decide(DEFAULT, 16_950), Verdict::Admit);
+    assert_eq!(decide(DEFAULT, 17_150), missed(0));
+
+    // Only the second objective is missed.
+    let mut config = config.clone();
+    config.types[1].slo[0].objective_us = 1_000_000;
+    let times = warm(&config);
+    let view = view(&times, at(0), PARALLELISM, 1, ms(45));
+    let verdict = Strategy::from_config(&config).decide(SLOW, &view, &mut rng);
+    assert_eq!(verdict, missed(1));
+}
+
+#[test]
+fn a_type_condemned_by_its_own_histogram_gets_in_when_nobody_waits() {
+    for (name, mut config) in all() {
+        config.types[1].slo[1].objective_us = 5_000;
+        let times = warm(&config);
+        assert!(times.estimate(SLOW).condemned);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(5));
+        for i in 0..100 {
+            let idle = view(&times, at(i), PARALLELISM - 1, 0, Duration::ZERO);
+            assert_eq!(strategy.decide(SLOW, &idle, &mut rng), Verdict::Admit, "{name}");
+        }
+    }
+}
+
+#[test]
+fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
+    for (name, config) in all().into_iter().filter(|(name, _)| name.starts_with("MaxQueueLength")) {
+        let times = warm(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(6));
+        for i in 0..2_000 {
+            let full = view(&times, at(i), PARALLELISM, MAX_QUEUE, ms(1));
+            let verdict = strategy.decide(SLOW, &full, &mut rng);
+            assert_eq!(verdict, Verdict::Refuse(Reason::QueueFull), "{name}");
+        }
+        let room = view(&times, at(2_000), PARALLELISM, MAX_QUEUE - 1, ms(10_000));
+        assert_eq!(strategy.decide(SLOW, &room, &mut rng), Verdict::Admit, "{name}");
+    }
+    let (_, mut config) = all().swap_remove(3);
+    config.queue.max_length = 0;
+    let times = warm(&config);
+    let mut strategy = Strategy::from_config(&config);
+    let mut decide = |slots| {
+        strategy.decide(FAST, &view(&times, at(0), slots, 0, Duration::ZERO), &mut Rng::new(0))
+    };
+    assert_eq!(decide(PARALLELISM - 1), Verdict::Admit, "a free slot needs no queue");
+    assert_eq!(decide(PARALLELISM), Verdict::Refuse(Reason::QueueFull));
+}
+
+/// Share of slow admitted while Bouncer refuses all of slow and none of fast.
+fn share_of_slow(config: &StageConfig, every: u64, requests: u64) -> f64 {
+    let times = warm(config);
+    let (mut strategy, mut rng) = (Strategy::from_config(config), Rng::new(8));
+    let mut admitted = 0;
+    for i in 0..requests {
+        let view = view(&times, at(i * every), PARALLELISM, 50, ms(12));
+        assert_eq!(strategy.decide(FAST, &view, &mut rng), Verdict::Admit);
+        admitted += u32::from(strategy.decide(SLOW, &view, &mut rng) == Verdict::Admit);
+    }
+    f64::from(admitted) / requests as f64
+}
+
+#[test]
+fn the_allowance_is_kept_and_not_much_exceeded() {
+    let (_, mut config) = all().swap_remove(1);
+    for a in [0.0, 0.01, 0.1, 0.5, 1.0] {
+        let Some(StarvationAvoidance::AcceptanceAllowance { allowance, .. }) =
+            &mut config.starvation_avoidance
+        else {
+            panic!("the second of all() is Bouncer with acceptance allowance");
+        };
+        *allowance = a;
+        let share = share_of_slow(&config, 1, 50_000);
+        assert!(share >= a && share <= a * 1.2 + 0.003, "{share} admitted, allowance {a}");
+    }
+}
+
+#[test]
+fn a_rare_type_gets_its_allowance_on_average() {
+    let (_, config) = all().swap_remove(1);
+    // One request in two seconds: the window is empty each time.
+    let share = share_of_slow(&config, 2_000, 20_000);
+    assert!((0.09..0.11).contains(&share), "{share}");
+}
+
+#[test]
+fn help_settles_where_algorithm_3_says() {
+    let (_, config) = all().swap_remove(2);
+    // AR of fast is 1, so x = (1 − AR) / 2 and AR = p = x / (1 + x): AR² − 4 AR + 1 = 0.
+    let share = share_of_slow(&config, 1, 50_000);
+    assert!((share - (2.0 - 3.0_f64.sqrt())).abs() < 0.015, "{share}");
+    // And Bouncer alone lets none of them in.
+    assert_eq!(share_of_slow(&all()[0].1, 1, 5_000), 0.0);
+}
+
+#[test]
+fn what_was_withdrawn_counts_as_rejected() {
+    let (_, config) = all().swap_remove(1);
+    let times = warm(&config);
+    let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(9));
+    let view = view(&times, at(0), PARALLELISM, 50, Duration::ZERO);
+    for _ in 0..100 {
+        assert_eq!(strategy.decide(SLOW, &view, &mut rng), Verdict::Admit);
+        strategy.withdrawn(SLOW);
+    }
+    // All hundred were taken back, so the type is below its allowance and gets the first eleven.
+    let late = View { queue_wait: ms(12), ..view };
+    for _ in 0..11 {
+        assert_eq!(strategy.decide(SLOW, &late, &mut rng), Verdict::Admit);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    /// Whatever the stage looks like: no panic, and no refusal where there are slots and no queue.
+    #[test]
+    fn never_refuses_what_finds_a_free_slot_and_no_queue(
+        steps in prop::collection::vec(
+            (0_u64..2_000, 0_u16..5, 0_u32..=PARALLELISM, 0_u32..150, 0_u64..200),
+            1..200,
+        ),
+        samples in prop::collection::vec((0_u16..3, 0_u64..15), 0..300),
+    ) {
+        for (name, config) in all() {
+            let mut times = cold(&config);
+            samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing)));
+            times.sync(at(0), &MemoryHost::new(), "test").unwrap();
+            let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
+            let mut now = 0;
+            for &(gap, kind, slots, queue, wait) in &steps {
+                now += gap;
+                let wait = if queue == 0 { 0 } else { wait };
+                let view = view(&times, at(now), slots, queue, ms(wait));
+                let verdict = strategy.decide(TypeId(kind.min(2)), &view, &mut rng);
+                let idle = slots < PARALLELISM && queue == 0;
+                prop_assert!(!idle || verdict == Verdict::Admit, "{name}: {view:?}");
+                strategy.completed(TypeId(kind.min(2)), ms(wait), ms(1), at(now));
+                strategy.tick(at(now));
+            }
+        }
+    }
+}
