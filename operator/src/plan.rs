@@ -60,7 +60,7 @@ pub struct Conflict {
 /// A problem of the source that no single policy owns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SourceProblem {
-    /// The file or folder at fault.
+    /// The file or folder at fault, with line and column where they are known.
     pub source: String,
     /// One line: the field, the value, what would be right.
     pub message: String,

@@ -1,5 +1,8 @@
 //! The binary's subcommands that work on files: what they print and how they exit.
 
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

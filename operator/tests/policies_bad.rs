@@ -1,5 +1,8 @@
 //! Policies with mistakes: each is refused, with the message that its first line expects.
 
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

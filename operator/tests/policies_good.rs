@@ -1,5 +1,8 @@
 //! Policies that are right: what they mean, and that nothing is wrong with the examples.
 
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::path::Path;
 

@@ -1,5 +1,8 @@
 //! Following a folder: every way in which its files change becomes a new plan.
 
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -184,7 +184,8 @@ impl Rig {
     /// If they don't get there.
     pub fn occupy(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
         let expected = self.backend.stats().busy + count;
-        self.backend.inject(Fault::new(FaultKind::Hang, path, count as u64));
+        let prefix = path.split('?').next().unwrap_or(path);
+        self.backend.inject(Fault::new(FaultKind::Hang, prefix, count as u64));
         let pending = self.send(path, count)?;
         wait::until(&format!("{expected} requests in service"), || match self.backend.stats().busy {
             busy if busy == expected => Ok(()),

@@ -123,7 +123,8 @@ fn observe_refuses_but_holds_nothing() -> Result<()> {
     let rig = rig(policy)?;
     // Two in service and five in the queue, all of them in the backend.
     let all = rig.occupy("/", 7)?;
-    assert_eq!((rig.policy_stat("slots_in_use")?, rig.policy_stat("queue_length")?), (2, 5));
+    rig.wait_for_stat("slots_in_use", 2)?;
+    rig.wait_for_stat("queue_length", 5)?;
     let answer = rig.get("/one-too-many")?;
     assert_eq!(answer.status, 503);
     assert_refusal(&answer, "queue_full");

@@ -94,7 +94,8 @@ impl Histogram {
         self.count = self.count.saturating_add(other.count);
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         let mine = std::mem::take(&mut self.buckets);
-        self.buckets.reserve((mine.len() + other.buckets.len()).min(BUCKETS));
+        self.buckets
+            .reserve((mine.len() + other.buckets.len()).min(BUCKETS));
         let (mut a, mut b) = (mine.as_slice(), other.buckets.as_slice());
         while let (Some((&x, rest_a)), Some((&y, rest_b))) = (a.split_first(), b.split_first()) {
             self.buckets.push(match x.0.cmp(&y.0) {
@@ -113,7 +114,9 @@ impl Histogram {
     /// The mean; `None` when nothing was recorded.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
-        self.sum_nanos.checked_div(self.count).map(Duration::from_nanos)
+        self.sum_nanos
+            .checked_div(self.count)
+            .map(Duration::from_nanos)
     }
 
     /// The smallest value that at least `percentile` percent of the values don't exceed (nearest rank);
@@ -127,7 +130,8 @@ impl Histogram {
             seen >= rank
         });
         // Counts that saturated sum up to less than `count`: then the largest value it is.
-        at.or(self.buckets.last()).map(|&(bucket, _)| Duration::from_nanos(midpoint(bucket)))
+        at.or(self.buckets.last())
+            .map(|&(bucket, _)| Duration::from_nanos(midpoint(bucket)))
     }
 
     /// Mean time that is left of a value at a random moment within it: E\[x²\] / (2 E\[x\]), which is how
@@ -140,7 +144,11 @@ impl Histogram {
             first += n * x;
             second += n * x * x;
         }
-        if first > 0.0 { Duration::from_nanos((second / (2.0 * first)) as u64) } else { Duration::ZERO }
+        if first > 0.0 {
+            Duration::from_nanos((second / (2.0 * first)) as u64)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Appends the compact form: sum, number of buckets, then each bucket's distance to the one before
@@ -160,8 +168,14 @@ impl Histogram {
     #[must_use]
     pub fn decode(input: &mut &[u8]) -> Option<Self> {
         let sum_nanos = take_varint(input)?;
-        let len = usize::try_from(take_varint(input)?).ok().filter(|&n| n <= BUCKETS)?;
-        let mut this = Self { count: 0, sum_nanos, buckets: Vec::with_capacity(len) };
+        let len = usize::try_from(take_varint(input)?)
+            .ok()
+            .filter(|&n| n <= BUCKETS)?;
+        let mut this = Self {
+            count: 0,
+            sum_nanos,
+            buckets: Vec::with_capacity(len),
+        };
         let mut previous = 0;
         for i in 0..len {
             let step = take_varint(input)?;
@@ -220,7 +234,9 @@ mod tests {
 
     fn of(values: &[u64]) -> Histogram {
         let mut h = Histogram::default();
-        values.iter().for_each(|&v| h.record(Duration::from_nanos(v)));
+        values
+            .iter()
+            .for_each(|&v| h.record(Duration::from_nanos(v)));
         h
     }
 
@@ -259,10 +275,10 @@ mod tests {
         let refused: [&[u8]; 6] = [
             &[],
             &[5],
-            &[5, 1, 0],                                // bucket without count
-            &[5, 1, 0, 0],                             // empty bucket
-            &[5, 2, 1, 1, 0, 1],                       // the same bucket twice
-            &[5, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],  // more buckets than exist
+            &[5, 1, 0],                               // bucket without count
+            &[5, 1, 0, 0],                            // empty bucket
+            &[5, 2, 1, 1, 0, 1],                      // the same bucket twice
+            &[5, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], // more buckets than exist
         ];
         for bytes in refused {
             assert_eq!(Histogram::decode(&mut &*bytes), None, "{bytes:?}");

@@ -70,7 +70,10 @@ mod tests {
                 deciles[(x * 10.0) as usize] += 1;
             }
             // Standard deviation of a decile's count is 95.
-            assert!(deciles.iter().all(|d| d.abs_diff(10_000) < 500), "{deciles:?}");
+            assert!(
+                deciles.iter().all(|d| d.abs_diff(10_000) < 500),
+                "{deciles:?}"
+            );
         }
     }
 

@@ -38,16 +38,20 @@
 //! tenth of an interval's), and decay of a retained histogram (App. A leaves its age open too).
 
 mod shared;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-use crate::config::{self, StageConfig, StrategyConfig};
 use crate::histogram::Histogram;
 use crate::host::{Host, HostError};
 use crate::strategy::TypeId;
 use crate::time::{Instant, nanos};
+
+pub use table::{Estimate, Objective, Settings, Source, TypeSettings};
+
+use table::Row;
 
 /// Samples that a worker keeps between two exchanges. More are left out; at an exchange every 10 ms that
 /// is beyond 800,000 requests/s of one worker.
@@ -57,143 +61,6 @@ const VISITS: usize = 64;
 /// A sample in the log: the type above, nanoseconds below.
 const NANOS_BITS: u32 = 48;
 const NANOS: u64 = (1 << NANOS_BITS) - 1;
-
-/// A response time objective, as decisions use it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Objective {
-    /// Percentile, 0 < p < 100.
-    pub percentile: f64,
-    /// Response time that `percentile` percent of the type's requests must not exceed.
-    pub response_time: Duration,
-}
-
-impl From<&config::Objective> for Objective {
-    fn from(wire: &config::Objective) -> Self {
-        Self {
-            percentile: wire.percentile,
-            response_time: Duration::from_micros(wire.objective_us),
-        }
-    }
-}
-
-/// A query type.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TypeSettings {
-    /// Its name, unique in the stage.
-    pub name: String,
-    /// Its objectives, ascending by percentile.
-    pub objectives: Vec<Objective>,
-}
-
-/// What to learn and when to use it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// Length of a dual-buffer interval.
-    pub interval: Duration,
-    /// Samples that a histogram needs before it is used.
-    pub min_samples: u32,
-    /// By [`TypeId`]; the last is `default`.
-    pub types: Vec<TypeSettings>,
-}
-
-impl Settings {
-    /// The settings of a stage.
-    #[must_use]
-    pub fn from_config(config: &StageConfig) -> Self {
-        let (StrategyConfig::Bouncer { interval_us, min_samples }
-        | StrategyConfig::MaxQueueLength { interval_us, min_samples }) = config.strategy;
-        let types = config.types.iter().map(|kind| TypeSettings {
-            name: kind.name.clone(),
-            objectives: kind.slo.iter().map(Objective::from).collect(),
-        });
-        Self {
-            interval: Duration::from_micros(interval_us),
-            min_samples,
-            types: types.collect(),
-        }
-    }
-}
-
-/// Where an [`Estimate`] comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The type's own histogram.
-    Own,
-    /// The histogram over all types; the objectives are those of `default` (App. A).
-    General,
-    /// Nothing: too little was measured so far of anything.
-    None,
-}
-
-/// Processing time of a type, at the percentiles that its decisions need.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Estimate<'a> {
-    /// Where it comes from.
-    pub source: Source,
-    /// Mean; zero with [`Source::None`].
-    pub mean: Duration,
-    /// One for each of `objectives`; empty with [`Source::None`].
-    pub quantiles: &'a [Duration],
-    /// What response times are to be held against: the type's own objectives with [`Source::Own`], else
-    /// those of `default`.
-    pub objectives: &'a [Objective],
-    /// A quantile misses its objective even without queue wait.
-    pub condemned: bool,
-}
-
-impl Estimate<'_> {
-    /// Whether it comes from the type's own histogram.
-    #[must_use]
-    pub fn is_own(&self) -> bool {
-        self.source == Source::Own
-    }
-}
-
-/// A row of the table that decisions read. The last row is the general histogram's.
-#[derive(Debug, Default)]
-struct Row {
-    /// Part of the shared key.
-    name: String,
-    objectives: Vec<Objective>,
-    quantiles: Vec<Duration>,
-    mean: Duration,
-    mean_residual: Duration,
-    /// Generation of the readable histogram that this row shows; `None` before the first.
-    generation: Option<u64>,
-    /// Some quantile misses its objective even without any queue wait.
-    condemned: bool,
-    /// As far as this worker knows, samples wait for the end of the interval.
-    populating: bool,
-}
-
-impl Row {
-    fn new(name: String, objectives: Vec<Objective>) -> Self {
-        let quantiles = Vec::with_capacity(objectives.len());
-        Self { name, objectives, quantiles, ..Self::default() }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.generation.is_some()
-    }
-
-    /// Takes over what is readable. Returns whether that is news.
-    fn adopt(&mut self, record: &shared::Record) -> bool {
-        self.populating = !record.populating.is_empty();
-        let Some(mean) = record.readable.mean() else { return false };
-        if self.generation == Some(record.generation) {
-            return false;
-        }
-        self.generation = Some(record.generation);
-        self.mean = mean;
-        self.mean_residual = record.readable.mean_residual();
-        let quantile = |o: &Objective| record.readable.quantile(o.percentile).unwrap_or(mean);
-        self.quantiles.clear();
-        self.quantiles.extend(self.objectives.iter().map(quantile));
-        let mut pairs = self.quantiles.iter().zip(&self.objectives);
-        self.condemned = pairs.any(|(quantile, o)| *quantile > o.response_time);
-        true
-    }
-}
 
 /// Processing times of one stage, as one worker measures and knows them.
 #[derive(Debug)]
@@ -224,13 +91,22 @@ impl ServiceTimes {
     /// Knows nothing before the first [`ServiceTimes::sync`].
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        let default = settings.types.last().map(|d| d.objectives.clone()).unwrap_or_default();
-        let types = settings.types.into_iter().map(|kind| (format!("type/{}", kind.name), kind.objectives));
+        let default = settings
+            .types
+            .last()
+            .map(|d| d.objectives.clone())
+            .unwrap_or_default();
+        let types = settings
+            .types
+            .into_iter()
+            .map(|kind| (format!("type/{}", kind.name), kind.objectives));
         let rows = types.chain([("general".to_owned(), default)]);
         Self {
             interval: settings.interval,
             min_samples: settings.min_samples,
-            rows: rows.map(|(name, objectives)| Row::new(name, objectives)).collect(),
+            rows: rows
+                .map(|(name, objectives)| Row::new(name, objectives))
+                .collect(),
             log: Vec::with_capacity(LOG),
             log_in_general: 0,
             log_urgent: false,
@@ -253,7 +129,8 @@ impl ServiceTimes {
         let kind = self.index(kind);
         let waiting = |row: &Row| !row.is_ready() || row.condemned;
         self.log_urgent |= waiting(&self.rows[kind]) || waiting(self.general());
-        self.log.push((kind as u64) << NANOS_BITS | nanos(processing).min(NANOS));
+        self.log
+            .push((kind as u64) << NANOS_BITS | nanos(processing).min(NANOS));
     }
 
     /// Samples that were left out because no sync came before the log was full.
@@ -321,7 +198,13 @@ impl ServiceTimes {
         // A clock that stepped back makes it due, too.
         let elapsed = now < self.exchanged || now.since(self.exchanged) >= period;
         let due = urgent || elapsed;
-        self.run(now, host, key_prefix, due, if first { usize::MAX } else { VISITS })
+        self.run(
+            now,
+            host,
+            key_prefix,
+            due,
+            if first { usize::MAX } else { VISITS },
+        )
     }
 
     /// Shares everything that this worker recorded, now: before its policy or its VM is replaced.
@@ -385,7 +268,9 @@ impl ServiceTimes {
     /// Plans a look at the records of the rows that `wanted` says; the general one comes first.
     fn visit_rows(&mut self, wanted: impl Fn(&Row) -> bool) {
         let mut planned = vec![false; self.rows.len()];
-        self.visits.drain(..).for_each(|row| planned[row as usize] = true);
+        self.visits
+            .drain(..)
+            .for_each(|row| planned[row as usize] = true);
         for (at, row) in self.rows.iter().enumerate() {
             if planned[at] || wanted(row) {
                 self.visits.push(at as u16);
@@ -408,7 +293,9 @@ impl ServiceTimes {
         let mut delta = Histogram::default();
         let fresh = &mut self.log[self.log_in_general..];
         fresh.sort_unstable_by_key(|sample| sample & NANOS);
-        fresh.iter().for_each(|sample| delta.record(Duration::from_nanos(sample & NANOS)));
+        fresh
+            .iter()
+            .for_each(|sample| delta.record(Duration::from_nanos(sample & NANOS)));
         let mut changed = false;
         if !delta.is_empty() {
             match self.visit(now, host, prefix, self.rows.len() - 1, Some(&delta)) {
@@ -424,10 +311,15 @@ impl ServiceTimes {
         log.rotate_left(turn);
         let mut done = 0;
         let mut failure = None;
-        for group in log.chunk_by(|a, b| a >> NANOS_BITS == b >> NANOS_BITS).take(budget) {
+        for group in log
+            .chunk_by(|a, b| a >> NANOS_BITS == b >> NANOS_BITS)
+            .take(budget)
+        {
             let row = group[0] >> NANOS_BITS;
             delta.clear();
-            group.iter().for_each(|sample| delta.record(Duration::from_nanos(sample & NANOS)));
+            group
+                .iter()
+                .for_each(|sample| delta.record(Duration::from_nanos(sample & NANOS)));
             match self.visit(now, host, prefix, row as usize, Some(&delta)) {
                 Ok(news) => changed |= news,
                 Err(error) => {

@@ -32,7 +32,9 @@ struct Counts {
 
 impl Counts {
     fn fixed_ratio(self) -> u64 {
-        (u64::from(self.accepted) * RATIO_ONE).checked_div(u64::from(self.received)).unwrap_or(0)
+        (u64::from(self.accepted) * RATIO_ONE)
+            .checked_div(u64::from(self.received))
+            .unwrap_or(0)
     }
 }
 
@@ -136,9 +138,12 @@ impl Window {
     /// types are ignored.
     pub fn add(&mut self, now: Instant, kind: TypeId, received: u64, accepted: u64) {
         self.advance(now);
-        let Some(sum) = self.sums.get(kind.0 as usize) else { return };
+        let Some(sum) = self.sums.get(kind.0 as usize) else {
+            return;
+        };
         let room = u64::from(u32::MAX - sum.counts.received);
-        let (Ok(received), Ok(accepted)) = (u32::try_from(received), u32::try_from(accepted)) else {
+        let (Ok(received), Ok(accepted)) = (u32::try_from(received), u32::try_from(accepted))
+        else {
             return;
         };
         if u64::from(received) > room || accepted > received {
@@ -154,7 +159,11 @@ impl Window {
             self.sums[kind.0 as usize].newest = self.front + self.entries.len() as u64;
             let mut counts = Counts::default();
             add(&mut counts);
-            self.entries.push_back(Entry { step: self.step, kind: kind.0, counts });
+            self.entries.push_back(Entry {
+                step: self.step,
+                kind: kind.0,
+                counts,
+            });
         }
         self.change_sum(kind.0, add);
     }
@@ -172,7 +181,9 @@ impl Window {
         let sequence = self.sums.get(kind.0 as usize)?.newest;
         let at = usize::try_from(sequence.checked_sub(self.front)?).ok()?;
         // Of a type that never had an entry, the number may be another type's.
-        self.entries.get_mut(at).filter(|e| e.step == self.step && e.kind == kind.0)
+        self.entries
+            .get_mut(at)
+            .filter(|e| e.step == self.step && e.kind == kind.0)
     }
 
     fn change_sum(&mut self, kind: u16, change: impl FnOnce(&mut Counts)) {
@@ -186,7 +197,9 @@ impl Window {
     fn clear(&mut self) {
         self.front += self.entries.len() as u64;
         self.entries.clear();
-        self.sums.iter_mut().for_each(|sum| sum.counts = Counts::default());
+        self.sums
+            .iter_mut()
+            .for_each(|sum| sum.counts = Counts::default());
         self.step = 0;
         self.ratios = 0;
         self.active = 0;
@@ -267,7 +280,10 @@ mod tests {
         let w = Window::new(1024, Duration::from_secs(1), Duration::from_micros(100));
         assert!(w.steps * 1024 <= MAX_ENTRIES);
         assert!(w.steps * w.step_nanos >= 1_000_000_000);
-        assert_eq!(Window::new(1024, Duration::from_secs(1), Duration::from_millis(10)).steps, 100);
+        assert_eq!(
+            Window::new(1024, Duration::from_secs(1), Duration::from_millis(10)).steps,
+            100
+        );
     }
 
     #[test]

@@ -5,15 +5,16 @@
 
 // A global allocator can't be written without `unsafe`; this one forwards to the system's.
 #![allow(unsafe_code)]
+// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+#![allow(clippy::unwrap_used)]
+
+mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use headgate_core::config::{
-    Measure, Mode, Objective, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
-    TypeConfig,
-};
+use common::{BOUNCER, stage, starvation_avoidances};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
@@ -48,31 +49,6 @@ unsafe impl GlobalAlloc for Counting {
 static GLOBAL: Counting = Counting;
 
 const TYPES: u16 = 20;
-
-fn config(starvation_avoidance: Option<StarvationAvoidance>) -> StageConfig {
-    let slo = [(50.0, 18_000), (90.0, 50_000)]
-        .map(|(percentile, objective_us)| Objective { percentile, objective_us });
-    let kind = |name: String| TypeConfig { name, matches: Vec::new(), slo: slo.to_vec() };
-    let names = (1..TYPES).map(|i| format!("t{i}")).chain(["default".to_owned()]);
-    StageConfig {
-        policy: "default/search".into(),
-        generation: 1,
-        routes: Vec::new(),
-        mode: Mode::Enforce,
-        parallelism: 8,
-        queue: QueueConfig {
-            mode: Default::default(),
-            discipline: Default::default(),
-            max_length: 100,
-            timeout_us: 1_000_000,
-        },
-        measure: Measure::LastByte,
-        strategy: StrategyConfig::Bouncer { interval_us: 1_000_000, min_samples: 50 },
-        starvation_avoidance,
-        types: names.map(kind).collect(),
-        excluded: Vec::new(),
-    }
-}
 
 /// Decides about and measures requests of all types from `begin` to `end` (ms); the allocations of it.
 fn run(
@@ -110,14 +86,9 @@ fn run(
 
 #[test]
 fn deciding_and_measuring_allocate_nothing() {
-    let (window_us, step_us) = (1_000_000, 10_000);
-    let decorators = [
-        None,
-        Some(StarvationAvoidance::AcceptanceAllowance { allowance: 0.1, window_us, step_us }),
-        Some(StarvationAvoidance::HelpingTheUnderserved { alpha: 1.0, window_us, step_us }),
-    ];
-    for decorator in decorators {
-        let config = config(decorator);
+    let names: Vec<String> = (0..TYPES).map(|i| format!("t{i}")).collect();
+    for decorator in starvation_avoidances() {
+        let config = stage(names.iter().map(String::as_str), BOUNCER, decorator);
         let mut strategy = Strategy::from_config(&config);
         let mut times = ServiceTimes::new(Settings::from_config(&config));
         let (mut rng, host) = (Rng::new(1), MemoryHost::new());
@@ -129,5 +100,8 @@ fn deciding_and_measuring_allocate_nothing() {
     }
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     std::hint::black_box(vec![1_u8; 64]);
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the counter counts");
+    assert!(
+        ALLOCATIONS.load(Ordering::Relaxed) > before,
+        "the counter counts"
+    );
 }

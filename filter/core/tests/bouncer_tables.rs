@@ -6,6 +6,9 @@
 //! are for; they are narrow enough that each algorithm fails with another's formula (see
 //! [`the_cells_tell_the_algorithms_apart`]).
 
+// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::f64::consts::TAU;
@@ -55,7 +58,11 @@ impl Traffic {
     fn new(load: f64, seed: u64) -> Self {
         let mean_ms: f64 = TYPES.iter().map(|(_, share, mean, _)| share * mean).sum();
         let rate = load * f64::from(PARALLELISM) / (mean_ms * 1e6);
-        Self { rng: Rng::new(seed), rate, now: 0.0 }
+        Self {
+            rng: Rng::new(seed),
+            rate,
+            now: 0.0,
+        }
     }
 
     /// Arrival, type and processing time of the next request.
@@ -72,12 +79,19 @@ impl Traffic {
         let radius = (-2.0 * (1.0 - self.rng.next_f64()).ln()).sqrt();
         let normal = radius * (TAU * self.rng.next_f64()).cos();
         let millis = median * (sigma * normal).exp();
-        (Instant::from_nanos(self.now as u64), kind, Duration::from_secs_f64(millis / 1e3))
+        (
+            Instant::from_nanos(self.now as u64),
+            kind,
+            Duration::from_secs_f64(millis / 1e3),
+        )
     }
 }
 
 fn service_times() -> ServiceTimes {
-    let objective = |percentile, ms| Objective { percentile, response_time: Duration::from_millis(ms) };
+    let objective = |percentile, ms| Objective {
+        percentile,
+        response_time: Duration::from_millis(ms),
+    };
     let names = TYPES.iter().map(|t| t.0).chain(["default"]);
     let types = names.map(|name| TypeSettings {
         name: name.to_owned(),
@@ -91,7 +105,7 @@ fn service_times() -> ServiceTimes {
 }
 
 /// A request in the queue or in a slot.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Job {
     done: Instant,
     kind: usize,
@@ -120,7 +134,9 @@ impl Stage<'_> {
                 break;
             }
             self.tick_until(at);
-            let Some(Reverse(job)) = self.slots.pop() else { break };
+            let Some(Reverse(job)) = self.slots.pop() else {
+                break;
+            };
             self.times.record(TypeId(job.kind as u16), job.processing);
             if let Some(next) = self.queue.pop_front() {
                 self.queued[next.kind] -= 1;
@@ -140,14 +156,19 @@ impl Stage<'_> {
 
     fn start(&mut self, now: Instant, job: Job) {
         self.worked += job.processing;
-        self.slots.push(Reverse(Job { done: now + job.processing, ..job }));
+        self.slots.push(Reverse(Job {
+            done: now + job.processing,
+            ..job
+        }));
     }
 
     /// Whether the request is admitted.
     fn arrive(&mut self, now: Instant, kind: usize, processing: Duration) -> bool {
         self.run_until(now);
         let mean = |kind| self.times.mean(TypeId(kind)).unwrap_or_default();
-        let work = (0..4).map(|kind| mean(kind) * self.queued[kind as usize]).sum::<Duration>();
+        let work = (0..4)
+            .map(|kind| mean(kind) * self.queued[kind as usize])
+            .sum::<Duration>();
         let view = View {
             now,
             parallelism: PARALLELISM,
@@ -156,10 +177,18 @@ impl Stage<'_> {
             queue_wait: work / PARALLELISM,
             service_times: &self.times,
         };
-        if self.strategy.decide(TypeId(kind as u16), &view, &mut self.rng) != Verdict::Admit {
+        if self
+            .strategy
+            .decide(TypeId(kind as u16), &view, &mut self.rng)
+            != Verdict::Admit
+        {
             return false;
         }
-        let job = Job { done: now, kind, processing };
+        let job = Job {
+            done: now,
+            kind,
+            processing,
+        };
         if self.slots.len() < PARALLELISM as usize {
             self.start(now, job);
         } else {
@@ -219,29 +248,55 @@ fn allowance(a: f64, load: f64) -> Outcome {
 }
 
 fn helping(alpha: f64, load: f64) -> Outcome {
-    simulate(&mut HelpingTheUnderserved::new(Bouncer, alpha, window()), load, 3)
+    simulate(
+        &mut HelpingTheUnderserved::new(Bouncer, alpha, window()),
+        load,
+        3,
+    )
 }
 
 /// Holds an outcome against the paper's percentages, `tolerance` points either way.
 #[track_caller]
-fn assert_cells(name: &str, found: &Outcome, medium_slow: f64, slow: f64, all: f64, tolerance: f64) {
+fn assert_cells(
+    name: &str,
+    found: &Outcome,
+    medium_slow: f64,
+    slow: f64,
+    all: f64,
+    tolerance: f64,
+) {
     println!(
         "{name}: medium slow {:.2} (paper {medium_slow}), slow {:.2} ({slow}), all {:.2} ({all}), \
          utilization {:.3}",
         found.rejected[MEDIUM_SLOW], found.rejected[SLOW], found.of_all, found.utilization
     );
     assert_eq!(found.rejected[FAST], 0.0, "{name}: fast is never rejected");
-    assert_eq!(found.rejected[MEDIUM_FAST], 0.0, "{name}: medium fast is never rejected");
+    assert_eq!(
+        found.rejected[MEDIUM_FAST], 0.0,
+        "{name}: medium fast is never rejected"
+    );
     let cells = [
-        ("medium slow", found.rejected[MEDIUM_SLOW], medium_slow, tolerance),
+        (
+            "medium slow",
+            found.rejected[MEDIUM_SLOW],
+            medium_slow,
+            tolerance,
+        ),
         ("slow", found.rejected[SLOW], slow, tolerance),
         ("all", found.of_all, all, 1.0),
     ];
     for (row, found, paper, tolerance) in cells {
         let off = (found - paper).abs();
-        assert!(off <= tolerance, "{name}: {row} rejected {found:.2}%, the paper has {paper}%");
+        assert!(
+            off <= tolerance,
+            "{name}: {row} rejected {found:.2}%, the paper has {paper}%"
+        );
     }
-    assert!(found.utilization > 0.97, "{name}: utilization {:.3}", found.utilization);
+    assert!(
+        found.utilization > 0.97,
+        "{name}: utilization {:.3}",
+        found.utilization
+    );
 }
 
 #[test]
@@ -252,19 +307,47 @@ fn table_3_basic() {
 
 #[test]
 fn table_3_acceptance_allowance() {
-    assert_cells("A = 0.1, 1.2×", &allowance(0.1, 1.2), 0.02, 53.58, 5.36, 4.0);
-    assert_cells("A = 0.1, 1.5×", &allowance(0.1, 1.5), 10.83, 88.12, 12.06, 2.5);
+    assert_cells(
+        "A = 0.1, 1.2×",
+        &allowance(0.1, 1.2),
+        0.02,
+        53.58,
+        5.36,
+        4.0,
+    );
+    assert_cells(
+        "A = 0.1, 1.5×",
+        &allowance(0.1, 1.5),
+        10.83,
+        88.12,
+        12.06,
+        2.5,
+    );
 }
 
 #[test]
 fn table_3_helping_the_underserved() {
     assert_cells("α = 1.0, 1.2×", &helping(1.0, 1.2), 0.25, 53.21, 5.40, 4.0);
-    assert_cells("α = 1.0, 1.5×", &helping(1.0, 1.5), 20.36, 71.37, 13.25, 4.0);
+    assert_cells(
+        "α = 1.0, 1.5×",
+        &helping(1.0, 1.5),
+        20.36,
+        71.37,
+        13.25,
+        4.0,
+    );
 }
 
 #[test]
 fn table_4() {
-    assert_cells("A = 0.3, 1.5×", &allowance(0.3, 1.5), 22.26, 67.26, 13.40, 3.0);
+    assert_cells(
+        "A = 0.3, 1.5×",
+        &allowance(0.3, 1.5),
+        22.26,
+        67.26,
+        13.40,
+        3.0,
+    );
     let tight = allowance(0.01, 1.5);
     assert_cells("A = 0.01, 1.5×", &tight, 5.56, 97.21, 11.39, 2.5);
     assert!(tight.rejected[SLOW] <= 99.0, "the allowance is kept");
@@ -273,13 +356,27 @@ fn table_4() {
 #[test]
 fn table_5() {
     assert_cells("α = 0.1, 1.5×", &helping(0.1, 1.5), 7.07, 94.74, 11.59, 2.5);
-    assert_cells("α = 0.5, 1.5×", &helping(0.5, 1.5), 14.19, 82.38, 12.50, 2.5);
+    assert_cells(
+        "α = 0.5, 1.5×",
+        &helping(0.5, 1.5),
+        14.19,
+        82.38,
+        12.50,
+        2.5,
+    );
 }
 
 /// The suite would not notice a strategy that does nothing if the tables were alike.
 #[test]
 fn the_cells_tell_the_algorithms_apart() {
     let slow = |outcome: Outcome| outcome.rejected[SLOW];
-    let (basic, allowance, helping) = (slow(basic(1.5)), slow(allowance(0.1, 1.5)), slow(helping(1.0, 1.5)));
-    assert!(basic > allowance + 6.0 && allowance > helping + 12.0, "{basic} {allowance} {helping}");
+    let (basic, allowance, helping) = (
+        slow(basic(1.5)),
+        slow(allowance(0.1, 1.5)),
+        slow(helping(1.0, 1.5)),
+    );
+    assert!(
+        basic > allowance + 6.0 && allowance > helping + 12.0,
+        "{basic} {allowance} {helping}"
+    );
 }

@@ -1,11 +1,14 @@
 //! What every strategy must do, whatever it is: one suite, run over all of them.
 
+// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
 use std::time::Duration;
 
-use headgate_core::config::{
-    Measure, Mode, Objective, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
-    TypeConfig,
-};
+use common::{BOUNCER, MAX_QUEUE, PARALLELISM, stage, starvation_avoidances};
+use headgate_core::config::{StageConfig, StarvationAvoidance, StrategyConfig};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
@@ -14,8 +17,6 @@ use headgate_core::time::Instant;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-const PARALLELISM: u32 = 8;
-const MAX_QUEUE: u32 = 100;
 const FAST: TypeId = TypeId(0);
 const SLOW: TypeId = TypeId(1);
 const DEFAULT: TypeId = TypeId(2);
@@ -31,45 +32,21 @@ fn at(n: u64) -> Instant {
 
 /// Every strategy, bare and decorated.
 fn all() -> Vec<(String, StageConfig)> {
-    let (interval_us, min_samples) = (1_000_000, 50);
-    let (window_us, step_us) = (1_000_000, 10_000);
-    let strategies = [
-        StrategyConfig::Bouncer { interval_us, min_samples },
-        StrategyConfig::MaxQueueLength { interval_us, min_samples },
-    ];
-    let decorators = [
-        None,
-        Some(StarvationAvoidance::AcceptanceAllowance { allowance: 0.1, window_us, step_us }),
-        Some(StarvationAvoidance::HelpingTheUnderserved { alpha: 1.0, window_us, step_us }),
-    ];
-    let pairs = strategies.iter().flat_map(|s| decorators.iter().map(move |d| (s, d)));
-    let configs = pairs.map(|(strategy, starvation_avoidance)| {
-        (format!("{strategy:?} {starvation_avoidance:?}"), StageConfig {
-            policy: "default/search".into(),
-            generation: 1,
-            routes: Vec::new(),
-            mode: Mode::Enforce,
-            parallelism: PARALLELISM,
-            queue: QueueConfig {
-                mode: Default::default(),
-                discipline: Default::default(),
-                max_length: MAX_QUEUE,
-                timeout_us: 1_000_000,
-            },
-            measure: Measure::LastByte,
-            strategy: strategy.clone(),
-            starvation_avoidance: starvation_avoidance.clone(),
-            types: ["fast", "slow", "default"].map(type_config).to_vec(),
-            excluded: Vec::new(),
-        })
-    });
-    configs.collect()
-}
-
-fn type_config(name: &str) -> TypeConfig {
-    let slo = [(50.0, 18_000), (90.0, 50_000)]
-        .map(|(percentile, objective_us)| Objective { percentile, objective_us });
-    TypeConfig { name: name.into(), matches: Vec::new(), slo: slo.to_vec() }
+    let mut all = Vec::new();
+    let max_queue_length = StrategyConfig::MaxQueueLength {
+        interval_us: 1_000_000,
+        min_samples: 50,
+    };
+    for strategy in [BOUNCER, max_queue_length] {
+        for decorator in starvation_avoidances() {
+            let name = format!("{strategy:?} {decorator:?}");
+            all.push((
+                name,
+                stage(["fast", "slow", "default"], strategy.clone(), decorator),
+            ));
+        }
+    }
+    all
 }
 
 fn cold(config: &StageConfig) -> ServiceTimes {
@@ -132,7 +109,11 @@ fn cold_types_are_not_refused_before_anything_was_measured() {
         let times = cold(&config);
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(3));
         let view = view(&times, at(0), PARALLELISM, 50, ms(5_000));
-        assert_eq!(strategy.decide(SLOW, &view, &mut rng), Verdict::Admit, "{name}");
+        assert_eq!(
+            strategy.decide(SLOW, &view, &mut rng),
+            Verdict::Admit,
+            "{name}"
+        );
     }
 }
 
@@ -156,13 +137,20 @@ fn the_same_seed_makes_the_same_decisions() {
 
 #[test]
 fn bouncer_names_the_first_objective_that_is_missed() {
-    let bouncer: Vec<_> = all().into_iter().filter(|(name, _)| name.starts_with("Bouncer")).collect();
+    let bouncer: Vec<_> = all()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("Bouncer"))
+        .collect();
     assert_eq!(bouncer.len(), 3);
     let (_, config) = &bouncer[0];
     let times = warm(config);
     let (mut strategy, mut rng) = (Strategy::from_config(config), Rng::new(4));
     let mut decide = |kind, wait| {
-        strategy.decide(kind, &view(&times, at(0), PARALLELISM, 1, Duration::from_micros(wait)), &mut rng)
+        strategy.decide(
+            kind,
+            &view(&times, at(0), PARALLELISM, 1, Duration::from_micros(wait)),
+            &mut rng,
+        )
     };
     let missed = |objective| Verdict::Refuse(Reason::Objective { objective });
     // p50 of slow is 10 ms within 1%, its objective 18 ms.
@@ -193,14 +181,21 @@ fn a_type_condemned_by_its_own_histogram_gets_in_when_nobody_waits() {
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(5));
         for i in 0..100 {
             let idle = view(&times, at(i), PARALLELISM - 1, 0, Duration::ZERO);
-            assert_eq!(strategy.decide(SLOW, &idle, &mut rng), Verdict::Admit, "{name}");
+            assert_eq!(
+                strategy.decide(SLOW, &idle, &mut rng),
+                Verdict::Admit,
+                "{name}"
+            );
         }
     }
 }
 
 #[test]
 fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
-    for (name, config) in all().into_iter().filter(|(name, _)| name.starts_with("MaxQueueLength")) {
+    for (name, config) in all()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("MaxQueueLength"))
+    {
         let times = warm(&config);
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(6));
         for i in 0..2_000 {
@@ -209,16 +204,28 @@ fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
             assert_eq!(verdict, Verdict::Refuse(Reason::QueueFull), "{name}");
         }
         let room = view(&times, at(2_000), PARALLELISM, MAX_QUEUE - 1, ms(10_000));
-        assert_eq!(strategy.decide(SLOW, &room, &mut rng), Verdict::Admit, "{name}");
+        assert_eq!(
+            strategy.decide(SLOW, &room, &mut rng),
+            Verdict::Admit,
+            "{name}"
+        );
     }
     let (_, mut config) = all().swap_remove(3);
     config.queue.max_length = 0;
     let times = warm(&config);
     let mut strategy = Strategy::from_config(&config);
     let mut decide = |slots| {
-        strategy.decide(FAST, &view(&times, at(0), slots, 0, Duration::ZERO), &mut Rng::new(0))
+        strategy.decide(
+            FAST,
+            &view(&times, at(0), slots, 0, Duration::ZERO),
+            &mut Rng::new(0),
+        )
     };
-    assert_eq!(decide(PARALLELISM - 1), Verdict::Admit, "a free slot needs no queue");
+    assert_eq!(
+        decide(PARALLELISM - 1),
+        Verdict::Admit,
+        "a free slot needs no queue"
+    );
     assert_eq!(decide(PARALLELISM), Verdict::Refuse(Reason::QueueFull));
 }
 
@@ -246,7 +253,10 @@ fn the_allowance_is_kept_and_not_much_exceeded() {
         };
         *allowance = a;
         let share = share_of_slow(&config, 1, 50_000);
-        assert!(share >= a && share <= a * 1.2 + 0.003, "{share} admitted, allowance {a}");
+        assert!(
+            share >= a && share <= a * 1.2 + 0.003,
+            "{share} admitted, allowance {a}"
+        );
     }
 }
 
@@ -279,7 +289,10 @@ fn what_was_withdrawn_counts_as_rejected() {
         strategy.withdrawn(SLOW);
     }
     // All hundred were taken back, so the type is below its allowance and gets the first eleven.
-    let late = View { queue_wait: ms(12), ..view };
+    let late = View {
+        queue_wait: ms(12),
+        ..view
+    };
     for _ in 0..11 {
         assert_eq!(strategy.decide(SLOW, &late, &mut rng), Verdict::Admit);
     }

@@ -126,8 +126,8 @@ fn report(old: &Plan, new: &Plan) {
 struct Changes {
     dir: PathBuf,
     happened: Arc<Notify>,
-    /// The watcher and the folder that it watches.
-    watcher: Option<(RecommendedWatcher, FolderId)>,
+    /// The watcher, and the folder that was there when it was set.
+    watcher: Option<(RecommendedWatcher, Option<FolderId>)>,
     /// So that a failing watch is logged once.
     failed: bool,
 }
@@ -147,40 +147,44 @@ impl Changes {
         }
     }
 
-    /// Watches the folder, if it is there and not the one that is watched already.
+    /// Watches the folder, unless it is watched already; while there is none, its parent.
     fn arm(&mut self) {
         let id = fs::metadata(&self.dir).map(|m| (m.dev(), m.ino())).ok();
-        if self.watcher.as_ref().map(|(_, watched)| *watched) == id && !self.failed {
+        if self
+            .watcher
+            .as_ref()
+            .is_some_and(|(_, watched)| *watched == id)
+        {
             return;
         }
         self.watcher = None;
-        let Some(id) = id else { return };
-        match self.start() {
+        match self.start(id.is_some()) {
             Ok(watcher) => {
                 self.watcher = Some((watcher, id));
                 self.failed = false;
             }
             Err(error) if !self.failed => {
                 let seconds = REREAD.as_secs();
-                warn!(
-                    "can't watch {}: {error}; reading it every {seconds} s",
-                    self.dir.display()
-                );
+                let dir = self.dir.display();
+                warn!("can't watch {dir}: {error}; reading it every {seconds} s");
                 self.failed = true;
             }
             Err(_) => {}
         }
     }
 
-    fn start(&self) -> notify::Result<RecommendedWatcher> {
+    fn start(&self, exists: bool) -> notify::Result<RecommendedWatcher> {
         let (happened, dir) = (Arc::clone(&self.happened), self.dir.clone());
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| concerns(&event, &dir)) {
                 happened.notify_one();
             }
         })?;
-        watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
-        // Of the parent only to learn at once that the folder was replaced; it may be unreadable.
+        if exists {
+            watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
+        }
+        // Of the parent only to learn at once that the folder came, went or was replaced; it may be
+        // missing or unreadable.
         if let Some(parent) = self.dir.parent() {
             let _ = watcher.watch(parent, RecursiveMode::NonRecursive);
         }

@@ -225,8 +225,8 @@ fn state(
 
 fn source_problem(problem: &Problem) -> SourceProblem {
     SourceProblem {
-        source: problem.file.clone(),
-        message: problem.to_string(),
+        source: problem.place(),
+        message: problem.text(),
     }
 }
 

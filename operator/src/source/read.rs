@@ -13,7 +13,9 @@ pub type Scan = Result<BTreeMap<PathBuf, Result<Vec<u8>, String>>, String>;
 
 /// Reads all `*.yaml`, `*.yml` and `*.json` files of `dir`, not those of folders in it. Hidden files are
 /// left out, and so are the hidden folders of a mounted ConfigMap, whose files are links into them.
-#[must_use]
+///
+/// # Errors
+/// Why the folder can't be read.
 pub fn read_dir(dir: &Path) -> Scan {
     let failed = |e: &io::Error| match e.kind() {
         ErrorKind::NotFound => {

@@ -3,8 +3,8 @@
 //! A policy that is wrong must be refused where it is written, in words of the file it is written in:
 //! which line, which field, what was found, what would be right. And all at once, because a tool that
 //! shows one mistake a run is a tool that people stop running. A file goes through three steps: YAML to a
-//! tree that knows its lines ([`node`]), the tree to the API's types ([`decode`]), and those to types
-//! that can't be wrong ([`rules`]).
+//! tree that knows its lines (`node`), the tree to the API's types (`decode`), and those to types
+//! that can't be wrong (`rules`).
 
 mod decode;
 mod node;
@@ -177,7 +177,7 @@ pub fn refuse_duplicates(reports: &mut [FileReport]) {
 
 fn check_document(file: &str, mut document: Node) -> Document {
     let line = document.at.line;
-    let kind = document.get("kind").map(|kind| kind.value.clone());
+    let is_policy = is_policy(&document);
     let decoded = decode::decode::<AdmissionPolicy>(&mut document);
     let mut found = decoded.problems;
     let mut problems = Problems::default();
@@ -195,7 +195,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
     }));
 
     // Of another kind of object all fields would be wrong; the kind says it.
-    if matches!(&kind, Some(Value::Text(kind)) if closest(kind, [KIND]).is_none()) {
+    if !is_policy {
         found.retain(|(path, ..)| *path == Path::default().field("kind"));
     }
     let name = decoded
@@ -219,6 +219,16 @@ fn check_document(file: &str, mut document: Node) -> Document {
             Some(valid) if problems.is_empty() => Ok(valid),
             _ => Err(problems),
         },
+    }
+}
+
+/// Whether a document means to be a policy: it says so, if with a slip, or leaves out only one of the
+/// two fields that say it.
+fn is_policy(document: &Node) -> bool {
+    match document.get("kind").map(|kind| &kind.value) {
+        Some(Value::Text(kind)) => closest(kind, [KIND]).is_some(),
+        Some(_) => true,
+        None => document.get("apiVersion").is_some() || !matches!(document.value, Value::Map(_)),
     }
 }
 

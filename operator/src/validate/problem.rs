@@ -48,16 +48,29 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// `FILE:LINE:COLUMN`, as far as it is known.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match (self.line, self.column) {
+            (Some(line), Some(column)) => format!("{}:{line}:{column}", self.file),
+            _ => self.file.clone(),
+        }
+    }
+
+    /// `FIELD: VALUE; what would be right`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self.field.as_str() {
+            "" => self.message.clone(),
+            field => format!("{field}: {}", self.message),
+        }
+    }
+}
+
 /// `FILE:LINE:COLUMN: FIELD: VALUE; what would be right`, without what is not known.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
-        if let (Some(line), Some(column)) = (self.line, self.column) {
-            write!(f, ":{line}:{column}")?;
-        }
-        if !self.field.is_empty() {
-            write!(f, ": {}", self.field)?;
-        }
-        write!(f, ": {}", self.message)
+        write!(f, "{}: {}", self.place(), self.text())
     }
 }

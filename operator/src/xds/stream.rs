@@ -85,13 +85,7 @@ where
     let identity = Identity::new(D::node(&first));
     let connection = context
         .registry
-        .connect(
-            &identity,
-            &peer,
-            transport,
-            D::VARIANT,
-            SystemTime::now(),
-        )
+        .connect(&identity, &peer, transport, D::VARIANT, SystemTime::now())
         .ok_or_else(|| {
             Counters::increment(&context.registry.counters.refused_streams);
             Status::resource_exhausted(format!("{} proxies are connected", context.limits.proxies))

@@ -3,7 +3,7 @@
 //! Types are tried in the order in which the policy lists them and the first that matches wins; the last,
 //! `default`, takes the rest. Trying a thousand types one after the other would cost more than the whole
 //! admission decision, so matches are filed under the path that they ask for and a request looks only
-//! into the drawers that its own path opens ([`index`]). What order means is defined by the plain scan
+//! into the drawers that its own path opens (`index`). What order means is defined by the plain scan
 //! in [`trace`], which `headgate explain` prints, and a property test holds both to the same answer.
 //!
 //! Reading a header costs more than anything else here, and in Envoy it is a host call:
@@ -15,6 +15,8 @@ mod condition;
 mod index;
 pub mod trace;
 
+#[cfg(test)]
+mod order_tests;
 #[cfg(test)]
 mod tests;
 

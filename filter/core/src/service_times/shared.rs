@@ -90,9 +90,10 @@ pub(super) fn update(
 ) -> Result<(Record, bool), HostError> {
     for _ in 0..ATTEMPTS {
         let (mut record, expected) = match host.load(key)? {
-            Some((bytes, version)) => {
-                (Record::decode(&bytes).unwrap_or_default(), Expected::Version(version))
-            }
+            Some((bytes, version)) => (
+                Record::decode(&bytes).unwrap_or_default(),
+                Expected::Version(version),
+            ),
             None => (Record::default(), Expected::Absent),
         };
         if let Some(delta) = visit.delta {
@@ -113,14 +114,20 @@ pub(super) fn update(
 
 /// Reads the number that changes whenever some record was swapped; 0 at first.
 pub(super) fn load_change(host: &impl Host, key: &str) -> Result<u64, HostError> {
-    Ok(host.load(key)?.and_then(|(bytes, _)| decode_change(&bytes)).unwrap_or(0))
+    Ok(host
+        .load(key)?
+        .and_then(|(bytes, _)| decode_change(&bytes))
+        .unwrap_or(0))
 }
 
 /// Changes that number; returns what it is now.
 pub(super) fn announce_change(host: &impl Host, key: &str) -> Result<u64, HostError> {
     for _ in 0..ATTEMPTS {
         let loaded = host.load(key)?;
-        let number = loaded.as_ref().and_then(|(bytes, _)| decode_change(bytes)).unwrap_or(0);
+        let number = loaded
+            .as_ref()
+            .and_then(|(bytes, _)| decode_change(bytes))
+            .unwrap_or(0);
         let number = number.wrapping_add(1);
         let mut bytes = HEADER.to_vec();
         put_varint(&mut bytes, number);

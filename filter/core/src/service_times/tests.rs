@@ -18,8 +18,14 @@ fn at(n: u64) -> Instant {
 }
 
 fn kind(name: &str, objectives: &[(f64, u64)]) -> TypeSettings {
-    let objective = |&(percentile, limit): &(f64, u64)| Objective { percentile, response_time: ms(limit) };
-    TypeSettings { name: name.into(), objectives: objectives.iter().map(objective).collect() }
+    let objective = |&(percentile, limit): &(f64, u64)| Objective {
+        percentile,
+        response_time: ms(limit),
+    };
+    TypeSettings {
+        name: name.into(),
+        objectives: objectives.iter().map(objective).collect(),
+    }
 }
 
 fn settings() -> Settings {
@@ -64,7 +70,10 @@ fn a_cold_type_is_read_as_soon_as_it_has_enough_samples() {
     assert!(!times.sync(at(110), &host, PREFIX).unwrap());
     assert_eq!(times.estimate(FAST).source, Source::None);
     times.record(FAST, ms(50));
-    assert!(times.sync(at(120), &host, PREFIX).unwrap(), "in the middle of an interval");
+    assert!(
+        times.sync(at(120), &host, PREFIX).unwrap(),
+        "in the middle of an interval"
+    );
     let estimate = times.estimate(FAST);
     assert!(estimate.is_own());
     assert_close(estimate.quantiles[0], ms(25));
@@ -84,7 +93,11 @@ fn a_cold_type_uses_the_general_histogram_and_the_objectives_of_default() {
     assert_close(cold.quantiles[1], ms(90));
     assert_eq!(times.mean(SLOW), times.mean(FAST));
     assert_eq!(times.mean_of_all(), times.mean(FAST));
-    assert_eq!(times.estimate(TypeId(999)), times.estimate(DEFAULT), "unknown counts as default");
+    assert_eq!(
+        times.estimate(TypeId(999)),
+        times.estimate(DEFAULT),
+        "unknown counts as default"
+    );
 }
 
 #[test]
@@ -111,11 +124,19 @@ fn a_lull_retains_the_histogram_and_goes_on_accumulating() {
     for second in 1..=4 {
         (0..10).for_each(|_| times.record(SLOW, ms(20)));
         times.sync(at(second * 1000), &host, PREFIX).unwrap();
-        assert_eq!(times.mean(SLOW), Some(ms(10)), "10 samples a second are too few");
+        assert_eq!(
+            times.mean(SLOW),
+            Some(ms(10)),
+            "10 samples a second are too few"
+        );
     }
     (0..10).for_each(|_| times.record(SLOW, ms(20)));
     times.sync(at(5000), &host, PREFIX).unwrap();
-    assert_eq!(times.mean(SLOW), Some(ms(20)), "50 over five seconds are enough");
+    assert_eq!(
+        times.mean(SLOW),
+        Some(ms(20)),
+        "50 over five seconds are enough"
+    );
 }
 
 #[test]
@@ -139,7 +160,10 @@ fn workers_learn_from_each_other() {
 #[test]
 fn threads_that_share_at_the_same_time_lose_nothing() {
     let host = Arc::new(MemoryHost::new());
-    let settings = Settings { min_samples: 1, ..settings() };
+    let settings = Settings {
+        min_samples: 1,
+        ..settings()
+    };
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let (host, settings) = (Arc::clone(&host), settings.clone());
@@ -157,9 +181,19 @@ fn threads_that_share_at_the_same_time_lose_nothing() {
         .collect();
     threads.into_iter().for_each(|t| t.join().unwrap());
     for key in ["type/slow", "general"] {
-        let visit = shared::Visit { now: at(200), interval: ms(1000), min_samples: 1, condemned: None, delta: None };
+        let visit = shared::Visit {
+            now: at(200),
+            interval: ms(1000),
+            min_samples: 1,
+            condemned: None,
+            delta: None,
+        };
         let (record, _) = shared::update(&*host, &format!("{PREFIX}/{key}"), &visit).unwrap();
-        assert_eq!(record.readable.count() + record.populating.count(), 4 * 200 * 5, "{key}");
+        assert_eq!(
+            record.readable.count() + record.populating.count(),
+            4 * 200 * 5,
+            "{key}"
+        );
     }
 }
 
@@ -189,7 +223,10 @@ fn an_edited_policy_finds_what_was_learned_under_the_types_names() {
     let fast = after.estimate(TypeId(2));
     assert!(fast.is_own());
     let expected = [25, 50, 99].map(ms);
-    fast.quantiles.iter().zip(expected).for_each(|(&q, e)| assert_close(q, e));
+    fast.quantiles
+        .iter()
+        .zip(expected)
+        .for_each(|(&q, e)| assert_close(q, e));
 }
 
 #[test]
@@ -199,7 +236,9 @@ fn a_stage_of_another_prefix_shares_nothing() {
     record_ramp(&mut one, FAST, 100);
     one.flush(at(0), &host, PREFIX).unwrap();
     let mut other = ServiceTimes::new(settings());
-    other.sync(at(0), &host, "headgate/times/default/other").unwrap();
+    other
+        .sync(at(0), &host, "headgate/times/default/other")
+        .unwrap();
     assert_eq!(other.estimate(FAST).source, Source::None);
 }
 
@@ -208,8 +247,15 @@ fn foreign_and_corrupt_blobs_restart_learning() {
     let garbage: [&[u8]; 5] = [b"", b"H", b"HT\x02\x01\x01", b"HT\x01\xff\xff", &[0xff; 64]];
     for bytes in garbage {
         let host = MemoryHost::new();
-        for key in ["type/fast", "type/slow", "type/default", "general", "change"] {
-            host.store(&format!("{PREFIX}/{key}"), bytes, Expected::Absent).unwrap();
+        for key in [
+            "type/fast",
+            "type/slow",
+            "type/default",
+            "general",
+            "change",
+        ] {
+            host.store(&format!("{PREFIX}/{key}"), bytes, Expected::Absent)
+                .unwrap();
         }
         let mut times = ServiceTimes::new(settings());
         times.sync(at(0), &host, PREFIX).unwrap();
@@ -268,9 +314,19 @@ fn a_host_that_fails_loses_no_sample() {
     }
     times.sync(at(50), &host, PREFIX).unwrap();
     for (key, expected) in [("general", 60), ("type/fast", 30), ("type/slow", 30)] {
-        let visit = shared::Visit { now: at(50), interval: ms(1000), min_samples: 50, condemned: None, delta: None };
+        let visit = shared::Visit {
+            now: at(50),
+            interval: ms(1000),
+            min_samples: 50,
+            condemned: None,
+            delta: None,
+        };
         let (record, _) = shared::update(&host, &format!("{PREFIX}/{key}"), &visit).unwrap();
-        assert_eq!(record.readable.count() + record.populating.count(), expected, "{key}");
+        assert_eq!(
+            record.readable.count() + record.populating.count(),
+            expected,
+            "{key}"
+        );
     }
 }
 
@@ -278,7 +334,10 @@ fn a_host_that_fails_loses_no_sample() {
 fn the_log_is_bounded_and_counts_what_it_leaves_out() {
     let mut times = ServiceTimes::new(settings());
     (0..LOG as u64 + 7).for_each(|_| times.record(FAST, ms(1)));
-    assert_eq!((times.log.len(), times.log.capacity(), times.left_out()), (LOG, LOG, 7));
+    assert_eq!(
+        (times.log.len(), times.log.capacity(), times.left_out()),
+        (LOG, LOG, 7)
+    );
     times.flush(at(0), &MemoryHost::new(), PREFIX).unwrap();
     assert_eq!(times.mean(FAST), Some(ms(1)));
 }
@@ -302,8 +361,15 @@ fn an_idle_sync_is_one_host_call() {
 fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
     let host = MemoryHost::new();
     let many = |i: u16| kind(&format!("t{i}"), &[(50.0, 10)]);
-    let types = (0..1_000).map(many).chain([kind("default", &[(50.0, 10)])]).collect();
-    let settings = Settings { interval: ms(1000), min_samples: 1, types };
+    let types = (0..1_000)
+        .map(many)
+        .chain([kind("default", &[(50.0, 10)])])
+        .collect();
+    let settings = Settings {
+        interval: ms(1000),
+        min_samples: 1,
+        types,
+    };
     let mut writer = ServiceTimes::new(settings.clone());
     let mut reader = ServiceTimes::new(settings);
     writer.sync(at(0), &host, PREFIX).unwrap();
@@ -315,7 +381,11 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
             let before = host.calls();
             times.sync(at(tick * 10), &host, PREFIX).unwrap();
             let most = 2 * (2 * VISITS as u64 + 3);
-            assert!(host.calls() - before <= most, "{} calls in one sync", host.calls() - before);
+            assert!(
+                host.calls() - before <= most,
+                "{} calls in one sync",
+                host.calls() - before
+            );
         }
         if tick < 8 {
             writer.log.truncate(2_000);
@@ -355,7 +425,11 @@ fn a_histogram_that_condemns_its_type_is_replaced_without_delay() {
     assert!(times.sync(at(10), &host, PREFIX).unwrap());
     assert!(!times.estimate(SLOW).condemned);
     assert_eq!(times.mean(SLOW), Some(ms(7)));
-    assert_eq!(times.mean(FAST), Some(ms(5)), "waits for the interval's end");
+    assert_eq!(
+        times.mean(FAST),
+        Some(ms(5)),
+        "waits for the interval's end"
+    );
 }
 
 #[test]
@@ -370,5 +444,9 @@ fn a_worker_that_is_late_swaps_nothing_out_early() {
     (0..60).for_each(|_| late.record(SLOW, ms(30)));
     early.sync(at(10), &host, PREFIX).unwrap();
     late.sync(at(20), &host, PREFIX).unwrap();
-    assert_eq!(late.mean(SLOW), Some(ms(10)), "it didn't know of the first swap");
+    assert_eq!(
+        late.mean(SLOW),
+        Some(ms(10)),
+        "it didn't know of the first swap"
+    );
 }

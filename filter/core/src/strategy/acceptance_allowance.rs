@@ -39,7 +39,11 @@ impl<S> AcceptanceAllowance<S> {
     /// `allowance` is A, ratio 0..=1.
     #[must_use]
     pub fn new(inner: S, allowance: f64, window: Window) -> Self {
-        Self { inner, allowance, window }
+        Self {
+            inner,
+            allowance,
+            window,
+        }
     }
 
     /// The strategy that is wrapped.

@@ -39,11 +39,18 @@ impl Admission for Bouncer {
         let misses = |(quantile, objective): (&Duration, &Objective)| {
             view.queue_wait + *quantile > objective.response_time
         };
-        match estimate.quantiles.iter().zip(estimate.objectives).position(misses) {
+        match estimate
+            .quantiles
+            .iter()
+            .zip(estimate.objectives)
+            .position(misses)
+        {
             None => Verdict::Admit,
             Some(at) => {
                 // At most 16 objectives a type.
-                Verdict::Refuse(Reason::Objective { objective: at as u8 })
+                Verdict::Refuse(Reason::Objective {
+                    objective: at as u8,
+                })
             }
         }
     }

@@ -48,7 +48,11 @@ impl<S> HelpingTheUnderserved<S> {
     /// `alpha` is α, 0 < α ≤ 1.
     #[must_use]
     pub fn new(inner: S, alpha: f64, window: Window) -> Self {
-        Self { inner, alpha, window }
+        Self {
+            inner,
+            alpha,
+            window,
+        }
     }
 
     /// The probability to override a rejection.

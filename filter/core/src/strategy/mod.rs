@@ -139,16 +139,27 @@ impl Strategy {
             }
         };
         let window = |window_us, step_us| {
-            let (duration, step) = (Duration::from_micros(window_us), Duration::from_micros(step_us));
+            let (duration, step) = (
+                Duration::from_micros(window_us),
+                Duration::from_micros(step_us),
+            );
             Window::new(config.types.len(), duration, step)
         };
         match config.starvation_avoidance {
             None => Self::Plain(base),
-            Some(StarvationAvoidance::AcceptanceAllowance { allowance, window_us, step_us }) => {
+            Some(StarvationAvoidance::AcceptanceAllowance {
+                allowance,
+                window_us,
+                step_us,
+            }) => {
                 let window = window(window_us, step_us);
                 Self::AcceptanceAllowance(AcceptanceAllowance::new(base, allowance, window))
             }
-            Some(StarvationAvoidance::HelpingTheUnderserved { alpha, window_us, step_us }) => {
+            Some(StarvationAvoidance::HelpingTheUnderserved {
+                alpha,
+                window_us,
+                step_us,
+            }) => {
                 let window = window(window_us, step_us);
                 Self::HelpingTheUnderserved(HelpingTheUnderserved::new(base, alpha, window))
             }
@@ -188,7 +199,13 @@ impl Admission for Base {
         delegate!(self, Self::Bouncer | Self::MaxQueueLength, s => s.decide(kind, view, rng))
     }
 
-    fn completed(&mut self, kind: TypeId, queue_wait: Duration, processing: Duration, now: Instant) {
+    fn completed(
+        &mut self,
+        kind: TypeId,
+        queue_wait: Duration,
+        processing: Duration,
+        now: Instant,
+    ) {
         delegate!(self, Self::Bouncer | Self::MaxQueueLength,
             s => s.completed(kind, queue_wait, processing, now));
     }
@@ -209,7 +226,13 @@ impl Admission for Strategy {
             s => s.withdrawn(kind));
     }
 
-    fn completed(&mut self, kind: TypeId, queue_wait: Duration, processing: Duration, now: Instant) {
+    fn completed(
+        &mut self,
+        kind: TypeId,
+        queue_wait: Duration,
+        processing: Duration,
+        now: Instant,
+    ) {
         delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
             s => s.completed(kind, queue_wait, processing, now));
     }

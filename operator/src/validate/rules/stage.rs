@@ -171,7 +171,12 @@ fn starvation_avoidance(
                 let right = "a share of a type's requests, 0 to 1";
                 problems.add(at.field("allowance"), format!("{allowance}; {right}"));
             }
-            let (window_us, step_us) = window(settings.window, settings.step, &at, problems);
+            let (window_us, step_us) = window(
+                settings.window.as_ref(),
+                settings.step.as_ref(),
+                &at,
+                problems,
+            );
             StarvationAvoidance::AcceptanceAllowance {
                 allowance,
                 window_us,
@@ -198,7 +203,12 @@ fn starvation_avoidance(
                     format!("{alpha}; a probability above 0, at most 1"),
                 );
             }
-            let (window_us, step_us) = window(settings.window, settings.step, &at, problems);
+            let (window_us, step_us) = window(
+                settings.window.as_ref(),
+                settings.step.as_ref(),
+                &at,
+                problems,
+            );
             StarvationAvoidance::HelpingTheUnderserved {
                 alpha,
                 window_us,
@@ -210,21 +220,16 @@ fn starvation_avoidance(
 
 /// D and Δ in µs. The filter keeps one bucket for each step.
 fn window(
-    window: Option<Duration>,
-    step: Option<Duration>,
+    window: Option<&Duration>,
+    step: Option<&Duration>,
     at: &Path,
     problems: &mut Problems,
 ) -> (u64, u64) {
     const MAX_STEPS: u64 = 10_000;
     let bounds = (Span::from_millis(1), HOUR);
     let known = problems.0.len();
-    let window_us = problems.setting(&at.field("window"), window.as_ref(), SECOND, bounds);
-    let step_us = problems.setting(
-        &at.field("step"),
-        step.as_ref(),
-        Span::from_millis(10),
-        bounds,
-    );
+    let window_us = problems.setting(&at.field("window"), window, SECOND, bounds);
+    let step_us = problems.setting(&at.field("step"), step, Span::from_millis(10), bounds);
     let steps = window_us.checked_div(step_us).unwrap_or(0);
     if problems.0.len() == known && !(2..=MAX_STEPS).contains(&steps) {
         let text = |us| Duration::from(Span::from_micros(us));

@@ -1,0 +1,105 @@
+use std::sync::Arc;
+
+use super::*;
+
+#[test]
+fn a_name_is_one_number_for_everybody() {
+    let host = MemoryHost::new();
+    let a = host.define(MetricKind::Gauge, "g").unwrap();
+    assert_eq!(host.define(MetricKind::Gauge, "g"), Ok(a));
+    assert!(host.define(MetricKind::Counter, "g").is_err());
+    host.add(a, 5).unwrap();
+    host.add(a, -2).unwrap();
+    assert_eq!(host.read(a), Ok(3));
+    assert_eq!(host.value("g"), Some(3));
+    assert!(host.read(MetricId(9)).is_err());
+}
+
+#[test]
+fn counters_only_grow_and_histograms_are_write_only() {
+    let host = MemoryHost::new();
+    let counter = host.define(MetricKind::Counter, "c").unwrap();
+    let histogram = host.define(MetricKind::Histogram, "h").unwrap();
+    assert!(host.add(counter, -1).is_err());
+    host.record(histogram, 7).unwrap();
+    host.record(histogram, 8).unwrap();
+    assert!(host.read(histogram).is_err());
+    assert_eq!(host.recorded("h"), Some((2, 15)));
+}
+
+#[test]
+fn of_two_stores_on_one_version_the_second_conflicts() {
+    let host = MemoryHost::new();
+    assert_eq!(host.load("k"), Ok(None));
+    host.store("k", b"a", Expected::Absent).unwrap();
+    assert_eq!(
+        host.store("k", b"b", Expected::Absent),
+        Err(HostError::Conflict)
+    );
+    let (_, version) = host.load("k").unwrap().unwrap();
+    host.store("k", b"c", Expected::Version(version)).unwrap();
+    assert_eq!(
+        host.store("k", b"d", Expected::Version(version)),
+        Err(HostError::Conflict)
+    );
+    assert_eq!(host.load("k").unwrap().unwrap().0, b"c");
+}
+
+#[test]
+fn compare_and_swap_loses_no_update_between_threads() {
+    let host = Arc::new(MemoryHost::new());
+    host.store("n", &0_u32.to_le_bytes(), Expected::Absent)
+        .unwrap();
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let host = Arc::clone(&host);
+            std::thread::spawn(move || {
+                let mut stored = 0;
+                while stored < 500 {
+                    let (bytes, version) = host.load("n").unwrap().unwrap();
+                    let n = u32::from_le_bytes(bytes.try_into().unwrap()) + 1;
+                    stored += u32::from(
+                        host.store("n", &n.to_le_bytes(), Expected::Version(version))
+                            .is_ok(),
+                    );
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert_eq!(host.load("n").unwrap().unwrap().0, 2_000_u32.to_le_bytes());
+}
+
+#[test]
+fn wake_ups_are_counted_per_worker_and_fail_for_the_gone() {
+    let host = MemoryHost::new();
+    host.wake(1).unwrap();
+    host.wake(1).unwrap();
+    assert_eq!(
+        (host.take_wakes(0), host.take_wakes(1), host.take_wakes(1)),
+        (0, 2, 0)
+    );
+    host.set_gone(1, true);
+    assert!(host.wake(1).is_err());
+}
+
+#[test]
+fn injected_faults_happen_as_often_as_ordered() {
+    let host = MemoryHost::new();
+    host.inject(Fault::StoreConflicts, 2);
+    assert_eq!(
+        host.store("k", b"", Expected::Absent),
+        Err(HostError::Conflict)
+    );
+    assert_eq!(
+        host.store("k", b"", Expected::Absent),
+        Err(HostError::Conflict)
+    );
+    host.store("k", b"", Expected::Absent).unwrap();
+    host.inject(Fault::LoadFails, 1);
+    assert!(host.load("k").is_err());
+    assert!(host.load("k").is_ok());
+    host.inject(Fault::WakeIsLost, 1);
+    host.wake(0).unwrap();
+    assert_eq!(host.take_wakes(0), 0);
+}

@@ -1,0 +1,156 @@
+//! What decisions read: one row of statistics for each type, and what they are held against.
+
+use std::time::Duration;
+
+use super::shared::Record;
+use crate::config::{self, StageConfig, StrategyConfig};
+
+/// A response time objective, as decisions use it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Objective {
+    /// Percentile, 0 < p < 100.
+    pub percentile: f64,
+    /// Response time that `percentile` percent of the type's requests must not exceed.
+    pub response_time: Duration,
+}
+
+impl From<&config::Objective> for Objective {
+    fn from(wire: &config::Objective) -> Self {
+        Self {
+            percentile: wire.percentile,
+            response_time: Duration::from_micros(wire.objective_us),
+        }
+    }
+}
+
+/// A query type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TypeSettings {
+    /// Its name, unique in the stage.
+    pub name: String,
+    /// Its objectives, ascending by percentile.
+    pub objectives: Vec<Objective>,
+}
+
+/// What to learn and when to use it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Length of a dual-buffer interval.
+    pub interval: Duration,
+    /// Samples that a histogram needs before it is used.
+    pub min_samples: u32,
+    /// By [`TypeId`]; the last is `default`.
+    pub types: Vec<TypeSettings>,
+}
+
+impl Settings {
+    /// The settings of a stage.
+    #[must_use]
+    pub fn from_config(config: &StageConfig) -> Self {
+        let (StrategyConfig::Bouncer {
+            interval_us,
+            min_samples,
+        }
+        | StrategyConfig::MaxQueueLength {
+            interval_us,
+            min_samples,
+        }) = config.strategy;
+        let types = config.types.iter().map(|kind| TypeSettings {
+            name: kind.name.clone(),
+            objectives: kind.slo.iter().map(Objective::from).collect(),
+        });
+        Self {
+            interval: Duration::from_micros(interval_us),
+            min_samples,
+            types: types.collect(),
+        }
+    }
+}
+
+/// Where an [`Estimate`] comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The type's own histogram.
+    Own,
+    /// The histogram over all types; the objectives are those of `default` (App. A).
+    General,
+    /// Nothing: too little was measured so far of anything.
+    None,
+}
+
+/// Processing time of a type, at the percentiles that its decisions need.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate<'a> {
+    /// Where it comes from.
+    pub source: Source,
+    /// Mean; zero with [`Source::None`].
+    pub mean: Duration,
+    /// One for each of `objectives`; empty with [`Source::None`].
+    pub quantiles: &'a [Duration],
+    /// What response times are to be held against: the type's own objectives with [`Source::Own`], else
+    /// those of `default`.
+    pub objectives: &'a [Objective],
+    /// A quantile misses its objective even without queue wait.
+    pub condemned: bool,
+}
+
+impl Estimate<'_> {
+    /// Whether it comes from the type's own histogram.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.source == Source::Own
+    }
+}
+
+/// A row of the table that decisions read. The last row is the general histogram's.
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    /// Part of the shared key.
+    pub(super) name: String,
+    pub(super) objectives: Vec<Objective>,
+    pub(super) quantiles: Vec<Duration>,
+    pub(super) mean: Duration,
+    pub(super) mean_residual: Duration,
+    /// Generation of the readable histogram that this row shows; `None` before the first.
+    pub(super) generation: Option<u64>,
+    /// Some quantile misses its objective even without any queue wait.
+    pub(super) condemned: bool,
+    /// As far as this worker knows, samples wait for the end of the interval.
+    pub(super) populating: bool,
+}
+
+impl Row {
+    pub(super) fn new(name: String, objectives: Vec<Objective>) -> Self {
+        let quantiles = Vec::with_capacity(objectives.len());
+        Self {
+            name,
+            objectives,
+            quantiles,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.generation.is_some()
+    }
+
+    /// Takes over what is readable. Returns whether that is news.
+    pub(super) fn adopt(&mut self, record: &Record) -> bool {
+        self.populating = !record.populating.is_empty();
+        let Some(mean) = record.readable.mean() else {
+            return false;
+        };
+        if self.generation == Some(record.generation) {
+            return false;
+        }
+        self.generation = Some(record.generation);
+        self.mean = mean;
+        self.mean_residual = record.readable.mean_residual();
+        let quantile = |o: &Objective| record.readable.quantile(o.percentile).unwrap_or(mean);
+        self.quantiles.clear();
+        self.quantiles.extend(self.objectives.iter().map(quantile));
+        let mut pairs = self.quantiles.iter().zip(&self.objectives);
+        self.condemned = pairs.any(|(quantile, o)| *quantile > o.response_time);
+        true
+    }
+}
