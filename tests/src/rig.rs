@@ -194,14 +194,14 @@ impl Rig {
         Ok(pending)
     }
 
-    /// Sends `count` requests and waits until all of them are queued.
+    /// Waits for an empty queue, sends `count` requests and waits until all of them are queued.
     ///
     /// # Errors
     /// If they aren't.
     pub fn enqueue(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
-        let expected = self.policy_stat("queue_length")? + count as u64;
+        self.wait_for_stat("queue_length", 0)?;
         let pending = self.send(path, count)?;
-        self.wait_for_stat("queue_length", expected)?;
+        self.wait_for_stat("queue_length", count as u64)?;
         Ok(pending)
     }
 

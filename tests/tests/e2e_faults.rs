@@ -122,11 +122,18 @@ fn responses_time_out() -> Result<()> {
     rig.wait_until_idle()
 }
 
-/// One worker's VM traps again and again while requests are served and queued by all workers. Envoy ends the
-/// requests of a VM that died and starts another; what the dead one held must be free again.
+/// One worker's VM traps again and again while requests are served and queued by all workers. What the dead VM held must
+/// be free again, and the VM that Envoy starts in its place must join the others. Requests that the dead VM had paused
+/// have nobody left to resume them: Envoy ends them at its own stream idle timeout.
 #[test]
 fn a_vm_traps_under_load() -> Result<()> {
-    let rig = rig(8, 500).concurrency(2).module(headgate::variant_path("headgate-trap.wasm")).start()?;
+    let rig = rig(8, 500)
+        .module(headgate::variant_path("headgate-trap.wasm"))
+        .change(|bootstrap| {
+            bootstrap.manager()?["stream_idle_timeout"] = json!("2s");
+            Ok(())
+        })
+        .start()?;
     let normal = RequestType::get("normal", "/").header("x-backend-service-us", "20000");
     let spec = LoadSpec::new(rig.addr(), vec![normal], 300.0, Duration::from_secs(4));
     let load = load::start(spec)?;
@@ -142,7 +149,8 @@ fn a_vm_traps_under_load() -> Result<()> {
     }
     let report = load.wait()?;
     assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
-    assert!(report.total.ok > 3 * report.total.offered / 4, "{:?}", report.total.status);
+    // The worker that died answers 503 until Envoy lets it have a new VM; the other one is not disturbed.
+    assert!(report.total.ok > report.total.offered / 2, "{:?}", report.total.status);
     rig.wait_until_idle()?;
     assert_enforced(&rig, 8)
 }

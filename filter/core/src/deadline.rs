@@ -9,7 +9,12 @@ use crate::classify::RequestView;
 /// How long the request gives itself; `None` when it doesn't say, or not in a way that can be read.
 #[must_use]
 pub fn own_deadline(request: &impl RequestView) -> Option<Duration> {
-    let millis = |name| request.header(name).and_then(number).map(Duration::from_millis);
+    let millis = |name| {
+        request
+            .header(name)
+            .and_then(number)
+            .map(Duration::from_millis)
+    };
     [
         millis("x-headgate-timeout-ms"),
         millis("x-envoy-expected-rq-timeout-ms"),
@@ -59,7 +64,10 @@ mod tests {
             None
         }
         fn header(&self, name: &str) -> Option<&[u8]> {
-            self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_bytes())
+            self.0
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, v)| v.as_bytes())
         }
         fn route_name(&self) -> Option<&[u8]> {
             None
@@ -73,17 +81,38 @@ mod tests {
     #[test]
     fn the_shortest_statement_counts() {
         assert_eq!(of(&[]), None);
-        assert_eq!(of(&[("grpc-timeout", "250m")]), Some(Duration::from_millis(250)));
-        assert_eq!(of(&[("grpc-timeout", "99999999H")]), Some(Duration::from_secs(99_999_999 * 3600)));
         assert_eq!(
-            of(&[("grpc-timeout", "1S"), ("x-envoy-expected-rq-timeout-ms", "15000"), ("x-headgate-timeout-ms", "40")]),
+            of(&[("grpc-timeout", "250m")]),
+            Some(Duration::from_millis(250))
+        );
+        assert_eq!(
+            of(&[("grpc-timeout", "99999999H")]),
+            Some(Duration::from_secs(99_999_999 * 3600))
+        );
+        assert_eq!(
+            of(&[
+                ("grpc-timeout", "1S"),
+                ("x-envoy-expected-rq-timeout-ms", "15000"),
+                ("x-headgate-timeout-ms", "40")
+            ]),
             Some(Duration::from_millis(40))
         );
     }
 
     #[test]
     fn what_cannot_be_read_is_no_deadline() {
-        for value in ["", "m", "1", "1x", "-5m", "+5m", "123456789m", "1.5S", " 1S", "5 m"] {
+        for value in [
+            "",
+            "m",
+            "1",
+            "1x",
+            "-5m",
+            "+5m",
+            "123456789m",
+            "1.5S",
+            " 1S",
+            "5 m",
+        ] {
             assert_eq!(of(&[("grpc-timeout", value)]), None, "{value:?}");
         }
         for value in ["", "0", "-1", "1e3", "99999999999999999999", "10ms"] {

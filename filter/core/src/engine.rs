@@ -97,7 +97,11 @@ fn compile(config: &FilterConfig) -> Result<Vec<Compiled>, ConfigError> {
         let names = |o: &crate::config::Objective| format!("slo_{}", percentile_name(o.percentile));
         Ok(Compiled {
             classifier: Classifier::new(stage).map_err(at)?,
-            reasons: stage.types.iter().map(|t| t.slo.iter().map(names).collect()).collect(),
+            reasons: stage
+                .types
+                .iter()
+                .map(|t| t.slo.iter().map(names).collect())
+                .collect(),
             config: stage.clone(),
         })
     };
@@ -109,7 +113,10 @@ impl Engine {
     /// a process; it names them in the list of members and makes their random decisions repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, ..Self::default() }
+        Self {
+            seed,
+            ..Self::default()
+        }
     }
 
     /// The revision of the configuration in force.
@@ -127,7 +134,11 @@ impl Engine {
     /// Requests that wait or run in this worker.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.running.iter().chain(&self.retired).map(|r| r.stage.pending()).sum()
+        self.running
+            .iter()
+            .chain(&self.retired)
+            .map(|r| r.stage.pending())
+            .sum()
     }
 
     /// Takes a configuration over. All of it or, on error, nothing: the last good one stays.
@@ -164,7 +175,9 @@ impl Engine {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let Some(membership) = &self.membership else { return Ok(()) };
+        let Some(membership) = &self.membership else {
+            return Ok(());
+        };
         let mut old = std::mem::take(&mut self.running);
         old.append(&mut self.retired);
         for compiled in std::mem::take(&mut self.compiled) {
@@ -172,7 +185,9 @@ impl Engine {
             let mut events = std::mem::take(&mut self.events);
             let running = if let Some(at) = old.iter().position(same) {
                 let mut running = old.remove(at);
-                running.stage.reconfigure(host, now, compiled.config.clone(), &mut events)?;
+                running
+                    .stage
+                    .reconfigure(host, now, compiled.config.clone(), &mut events)?;
                 running.compiled = compiled;
                 running
             } else {
@@ -180,7 +195,11 @@ impl Engine {
                 self.next_stage += 1;
                 let seed = self.seed.wrapping_add(u64::from(id.0));
                 let stage = Stage::new(compiled.config.clone(), membership, seed, host)?;
-                Running { id, compiled, stage }
+                Running {
+                    id,
+                    compiled,
+                    stage,
+                }
             };
             deliver(running.id, &mut events, actions);
             self.events = events;
@@ -239,7 +258,11 @@ impl Engine {
             Some(membership) if membership.is_doubtful(now) => self.tick(host, now, actions)?,
             Some(_) => {}
         }
-        let Some(at) = self.running.iter().position(|r| serves(&r.compiled.config, request)) else {
+        let Some(at) = self
+            .running
+            .iter()
+            .position(|r| serves(&r.compiled.config, request))
+        else {
             return Ok(Admission::PassBy);
         };
         let running = &mut self.running[at];
@@ -251,10 +274,16 @@ impl Engine {
             Class::Type(kind) => kind,
         };
         let events = &mut self.events;
-        let arrival = running.stage.arrive(host, now, stream, kind, own_deadline, events);
+        let arrival = running
+            .stage
+            .arrive(host, now, stream, kind, own_deadline, events);
         deliver(running.id, events, actions);
         let (stage, first_byte) = (running.id, running.stage.ends_at_first_byte());
-        let pass = |ticket| Pass { stage, ticket, first_byte };
+        let pass = |ticket| Pass {
+            stage,
+            ticket,
+            first_byte,
+        };
         match arrival {
             Ok(Arrival::Forward(ticket)) => Ok(Admission::Forward(pass(ticket))),
             Ok(Arrival::Hold(ticket)) => Ok(Admission::Hold(pass(ticket))),
@@ -268,7 +297,11 @@ impl Engine {
 
     /// Counts an upgrade: the stage it belongs to neither holds nor measures it.
     pub fn pass_by(&mut self, request: &impl RequestView) {
-        if let Some(r) = self.running.iter_mut().find(|r| serves(&r.compiled.config, request)) {
+        if let Some(r) = self
+            .running
+            .iter_mut()
+            .find(|r| serves(&r.compiled.config, request))
+        {
             r.stage.pass_by(StageCount::Excluded);
         }
     }
@@ -289,8 +322,12 @@ impl Engine {
             self.tick(host, now, actions)?;
         }
         let stages = self.running.iter_mut().chain(&mut self.retired);
-        let Some(running) = stages.into_iter().find(|r| r.id == pass.stage) else { return Ok(()) };
-        let done = running.stage.finish(host, now, pass.ticket, outcome, &mut self.events);
+        let Some(running) = stages.into_iter().find(|r| r.id == pass.stage) else {
+            return Ok(());
+        };
+        let done = running
+            .stage
+            .finish(host, now, pass.ticket, outcome, &mut self.events);
         deliver(pass.stage, &mut self.events, actions);
         done
     }
@@ -323,7 +360,9 @@ impl Engine {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let Some(membership) = &mut self.membership else { return Ok(()) };
+        let Some(membership) = &mut self.membership else {
+            return Ok(());
+        };
         let changes = membership.tick(now, host)?;
         self.tick_stages(host, now, &changes, actions)?;
         if let Some(membership) = &mut self.membership {
@@ -342,9 +381,13 @@ impl Engine {
         changes: &Changes,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let Some(membership) = &self.membership else { return Ok(()) };
+        let Some(membership) = &self.membership else {
+            return Ok(());
+        };
         for running in self.running.iter_mut().chain(&mut self.retired) {
-            let done = running.stage.tick(host, now, membership, changes, &mut self.events);
+            let done = running
+                .stage
+                .tick(host, now, membership, changes, &mut self.events);
             deliver(running.id, &mut self.events, actions);
             done?;
         }
@@ -364,15 +407,29 @@ impl Engine {
         }
         self.retired.clear();
         // Back to the state before the first request, so that a new root context can start over.
-        self.compiled = std::mem::take(&mut self.running).into_iter().map(|r| r.compiled).collect();
-        self.membership.take().map_or(Ok(()), |membership| membership.leave(host))
+        self.compiled = std::mem::take(&mut self.running)
+            .into_iter()
+            .map(|r| r.compiled)
+            .collect();
+        self.membership
+            .take()
+            .map_or(Ok(()), |membership| membership.leave(host))
     }
 
     /// A refusal in words.
     #[must_use]
     pub fn words(&self, stage: StageId, refusal: &Refusal) -> Words<'_> {
-        let Some(r) = self.running.iter().chain(&self.retired).find(|r| r.id == stage) else {
-            return Words { policy: "", kind: "", reason: "" };
+        let Some(r) = self
+            .running
+            .iter()
+            .chain(&self.retired)
+            .find(|r| r.id == stage)
+        else {
+            return Words {
+                policy: "",
+                kind: "",
+                reason: "",
+            };
         };
         let kind = refusal.kind.0 as usize;
         let reason = match refusal.cause {
@@ -388,7 +445,11 @@ impl Engine {
         };
         let config = r.stage.config();
         let kind = config.types.get(kind).map_or("", |t| t.name.as_str());
-        Words { policy: &config.policy, kind, reason }
+        Words {
+            policy: &config.policy,
+            kind,
+            reason,
+        }
     }
 }
 

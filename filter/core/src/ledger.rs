@@ -34,7 +34,10 @@ pub struct QueueState {
 impl QueueState {
     fn unpack(gauge: u64) -> Self {
         // A shift by 44 leaves 20 bits.
-        Self { length: (gauge >> WORK_BITS) as u32, work_us: gauge & ((1 << WORK_BITS) - 1) }
+        Self {
+            length: (gauge >> WORK_BITS) as u32,
+            work_us: gauge & ((1 << WORK_BITS) - 1),
+        }
     }
 }
 
@@ -57,7 +60,11 @@ impl Share {
 
     fn unpack(slots: u64, queue: u64) -> Self {
         let QueueState { length, work_us } = QueueState::unpack(queue);
-        Self { slots: slots.cast_signed(), queued: i64::from(length), work_us: work_us.cast_signed() }
+        Self {
+            slots: slots.cast_signed(),
+            queued: i64::from(length),
+            work_us: work_us.cast_signed(),
+        }
     }
 }
 
@@ -70,7 +77,10 @@ struct Gauges {
 impl Gauges {
     fn define(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
         let gauge = |name: &str| host.define(MetricKind::Gauge, &format!("{prefix}.{name}"));
-        Ok(Self { slots: gauge("slots_in_use")?, queue: gauge("queue_packed")? })
+        Ok(Self {
+            slots: gauge("slots_in_use")?,
+            queue: gauge("queue_packed")?,
+        })
     }
 
     fn book(&self, host: &impl Host, share: Share) -> Result<(), HostError> {
@@ -84,7 +94,10 @@ impl Gauges {
     }
 
     fn read(&self, host: &impl Host) -> Result<Share, HostError> {
-        Ok(Share::unpack(host.read(self.slots)?, host.read(self.queue)?))
+        Ok(Share::unpack(
+            host.read(self.slots)?,
+            host.read(self.queue)?,
+        ))
     }
 }
 
@@ -182,7 +195,10 @@ impl Ledger {
     /// # Errors
     /// [`HostError`]; no slot is taken then.
     pub fn try_acquire(&mut self, host: &impl Host, limit: u32) -> Result<bool, HostError> {
-        let one = Share { slots: 1, ..Share::default() };
+        let one = Share {
+            slots: 1,
+            ..Share::default()
+        };
         self.book(host, one)?;
         let in_use = self.slots_in_use(host);
         if matches!(in_use, Ok(n) if n <= i64::from(limit)) {
@@ -197,7 +213,13 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn acquire_over_limit(&mut self, host: &impl Host) -> Result<(), HostError> {
-        self.book(host, Share { slots: 1, ..Share::default() })
+        self.book(
+            host,
+            Share {
+                slots: 1,
+                ..Share::default()
+            },
+        )
     }
 
     /// Gives a slot back.
@@ -205,7 +227,13 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn release(&mut self, host: &impl Host) -> Result<(), HostError> {
-        self.book(host, Share { slots: -1, ..Share::default() })
+        self.book(
+            host,
+            Share {
+                slots: -1,
+                ..Share::default()
+            },
+        )
     }
 
     /// Announces a queued request of `work_us` (0..=[`MAX_WORK_US`]), after [`Ledger::publish_head`].
@@ -213,7 +241,14 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn enqueue(&mut self, host: &impl Host, work_us: i64) -> Result<(), HostError> {
-        self.book(host, Share { slots: 0, queued: 1, work_us })
+        self.book(
+            host,
+            Share {
+                slots: 0,
+                queued: 1,
+                work_us,
+            },
+        )
     }
 
     /// Takes back what [`Ledger::enqueue`] announced.
@@ -221,7 +256,14 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn dequeue(&mut self, host: &impl Host, work_us: i64) -> Result<(), HostError> {
-        self.book(host, Share { slots: 0, queued: -1, work_us: -work_us })
+        self.book(
+            host,
+            Share {
+                slots: 0,
+                queued: -1,
+                work_us: -work_us,
+            },
+        )
     }
 
     /// Tells the others the rank of this worker's first waiter; `None` when nobody waits here.
@@ -246,7 +288,11 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn woken_at(&mut self, host: &impl Host, id: WorkerId) -> Result<Option<Instant>, HostError> {
+    pub fn woken_at(
+        &mut self,
+        host: &impl Host,
+        id: WorkerId,
+    ) -> Result<Option<Instant>, HostError> {
         let woken_at = host.read(self.worker(host, id)?.woken_at)?;
         Ok((woken_at != 0).then(|| Instant::from_nanos(woken_at)))
     }
@@ -284,8 +330,11 @@ impl Ledger {
     pub fn give_back(&mut self, host: &impl Host, dead: WorkerId) -> Result<Share, HostError> {
         let gauges = self.worker(host, dead)?;
         let share = gauges.share.read(host)?;
-        let back =
-            Share { slots: -share.slots, queued: -share.queued, work_us: -share.work_us };
+        let back = Share {
+            slots: -share.slots,
+            queued: -share.queued,
+            work_us: -share.work_us,
+        };
         host.record(gauges.head, 0)?;
         host.record(gauges.woken_at, 0)?;
         gauges.share.book(host, back)?;
@@ -331,17 +380,16 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn correct(&self, host: &impl Host, drift: Share) -> Result<(), HostError> {
-        let back =
-            Share { slots: -drift.slots, queued: -drift.queued, work_us: -drift.work_us };
+        let back = Share {
+            slots: -drift.slots,
+            queued: -drift.queued,
+            work_us: -drift.work_us,
+        };
         self.total.book(host, back)
     }
 }
 
-fn define_worker(
-    host: &impl Host,
-    prefix: &str,
-    id: WorkerId,
-) -> Result<WorkerGauges, HostError> {
+fn define_worker(host: &impl Host, prefix: &str, id: WorkerId) -> Result<WorkerGauges, HostError> {
     let prefix = format!("{prefix}.worker.{id}");
     Ok(WorkerGauges {
         share: Gauges::define(host, &prefix)?,

@@ -60,7 +60,11 @@ impl Queue {
         }
         debug_assert_eq!(self.positions[slot as usize], NOWHERE, "slot waits twice");
         self.sequence += 1;
-        self.heap.push(Waiter { rank, sequence: self.sequence, slot });
+        self.heap.push(Waiter {
+            rank,
+            sequence: self.sequence,
+            slot,
+        });
         self.rise(self.heap.len() - 1);
     }
 

@@ -57,7 +57,11 @@ impl Refusal {
     #[must_use]
     pub fn new(kind: TypeId, cause: Cause, drain: Duration, rng: &mut Rng) -> Self {
         let base = drain.max(Duration::from_millis(1));
-        Self { kind, cause, retry_after: base + base.mul_f64(rng.next_f64()) }
+        Self {
+            kind,
+            cause,
+            retry_after: base + base.mul_f64(rng.next_f64()),
+        }
     }
 
     /// For `retry-after`, which counts whole seconds: at least 1, and jittered again because a drain of
@@ -71,7 +75,9 @@ impl Refusal {
     /// For `grpc-retry-pushback-ms`: at least 1.
     #[must_use]
     pub fn pushback_ms(&self) -> u64 {
-        u64::try_from(self.retry_after.as_millis()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(self.retry_after.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1)
     }
 }
 
@@ -85,12 +91,18 @@ mod tests {
         let refusal = |ms, rng: &mut Rng| {
             Refusal::new(TypeId(0), Cause::QueueFull, Duration::from_millis(ms), rng)
         };
-        let pushbacks: Vec<u64> = (0..100).map(|_| refusal(40, &mut rng).pushback_ms()).collect();
-        assert!(pushbacks.iter().all(|ms| (40..=80).contains(ms)), "{pushbacks:?}");
+        let pushbacks: Vec<u64> = (0..100)
+            .map(|_| refusal(40, &mut rng).pushback_ms())
+            .collect();
+        assert!(
+            pushbacks.iter().all(|ms| (40..=80).contains(ms)),
+            "{pushbacks:?}"
+        );
         assert!(pushbacks.iter().any(|&ms| ms > 60) && pushbacks.iter().any(|&ms| ms < 60));
         assert_eq!(refusal(0, &mut rng).pushback_ms().max(2), 2, "never zero");
-        let secs: Vec<u64> =
-            (0..100).map(|_| refusal(40, &mut rng).retry_after_secs(&mut rng)).collect();
+        let secs: Vec<u64> = (0..100)
+            .map(|_| refusal(40, &mut rng).retry_after_secs(&mut rng))
+            .collect();
         assert!(secs.contains(&1) && secs.contains(&2) && secs.iter().all(|s| (1..=2).contains(s)));
     }
 }

@@ -71,8 +71,12 @@ pub enum StageCount {
     WorkersLost,
 }
 
-const STAGE_COUNTERS: [&str; 4] =
-    ["rq_excluded", "rq_unmanaged", "ledger_corrected", "workers_lost"];
+const STAGE_COUNTERS: [&str; 4] = [
+    "rq_excluded",
+    "rq_unmanaged",
+    "ledger_corrected",
+    "workers_lost",
+];
 
 const REASONS: [&str; 3] = ["queue_full", "queue_timeout", "deadline"];
 
@@ -137,15 +141,25 @@ impl StageStats {
             } else {
                 "_other"
             };
-            let objectives: Vec<String> =
-                kind.slo.iter().map(|o| percentile_name(o.percentile)).collect();
-            types.push(TypeStats::new(host, &format!("{prefix}.type.{name}"), &objectives)?);
+            let objectives: Vec<String> = kind
+                .slo
+                .iter()
+                .map(|o| percentile_name(o.percentile))
+                .collect();
+            types.push(TypeStats::new(
+                host,
+                &format!("{prefix}.type.{name}"),
+                &objectives,
+            )?);
         }
-        let counter = |name: &&str| counter(host, format!("{prefix}.{name}"));
+        let counter = |name: &&str| counter(host, &format!("{prefix}.{name}"));
         Ok(Self {
             dirty: Vec::with_capacity(types.len()),
             types,
-            counters: STAGE_COUNTERS.iter().map(counter).collect::<Result<_, _>>()?,
+            counters: STAGE_COUNTERS
+                .iter()
+                .map(counter)
+                .collect::<Result<_, _>>()?,
             slots: host.define(MetricKind::Gauge, &format!("{prefix}.slots"))?,
             queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
             queued_work: host.define(MetricKind::Gauge, &format!("{prefix}.queued_work_us"))?,
@@ -274,21 +288,22 @@ impl StageStats {
 
 impl TypeStats {
     fn new(host: &impl Host, prefix: &str, objectives: &[String]) -> Result<Self, HostError> {
-        let histogram = |name: &str| host.define(MetricKind::Histogram, &format!("{prefix}.{name}"));
+        let histogram =
+            |name: &str| host.define(MetricKind::Histogram, &format!("{prefix}.{name}"));
         let reasons = objectives.iter().map(|p| format!("slo_{p}"));
         let reasons = reasons.chain(REASONS.iter().map(ToString::to_string));
         Ok(Self {
             dirty: false,
             counters: COUNTERS
                 .iter()
-                .map(|name| counter(host, format!("{prefix}.{name}")))
+                .map(|name| counter(host, &format!("{prefix}.{name}")))
                 .collect::<Result<_, _>>()?,
             rejected: reasons
-                .map(|reason| counter(host, format!("{prefix}.rq_rejected.reason.{reason}")))
+                .map(|reason| counter(host, &format!("{prefix}.rq_rejected.reason.{reason}")))
                 .collect::<Result<_, _>>()?,
             slo_met: objectives
                 .iter()
-                .map(|p| counter(host, format!("{prefix}.rq_slo_met.objective.{p}")))
+                .map(|p| counter(host, &format!("{prefix}.rq_slo_met.objective.{p}")))
                 .collect::<Result<_, _>>()?,
             estimated: objectives
                 .iter()
@@ -301,8 +316,11 @@ impl TypeStats {
     }
 }
 
-fn counter(host: &impl Host, name: String) -> Result<Counter, HostError> {
-    Ok(Counter { metric: host.define(MetricKind::Counter, &name)?, pending: 0 })
+fn counter(host: &impl Host, name: &str) -> Result<Counter, HostError> {
+    Ok(Counter {
+        metric: host.define(MetricKind::Counter, name)?,
+        pending: 0,
+    })
 }
 
 fn flush<'a>(

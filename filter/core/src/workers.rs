@@ -53,7 +53,10 @@ pub struct Changes {
 }
 
 fn heartbeat_metric(host: &impl Host, id: WorkerId) -> Result<MetricId, HostError> {
-    host.define(MetricKind::Gauge, &format!("headgate.worker.{id}.heartbeat_ms"))
+    host.define(
+        MetricKind::Gauge,
+        &format!("headgate.worker.{id}.heartbeat_ms"),
+    )
 }
 
 fn millis(now: Instant) -> u64 {
@@ -161,13 +164,26 @@ impl Membership {
 }
 
 fn others(list: &[u64], own: WorkerId) -> Vec<WorkerId> {
-    (0u32..).zip(list).filter(|&(id, &nonce)| nonce != 0 && id != own).map(|(id, _)| id).collect()
+    (0u32..)
+        .zip(list)
+        .filter(|&(id, &nonce)| nonce != 0 && id != own)
+        .map(|(id, _)| id)
+        .collect()
 }
 
 fn entries(host: &impl Host) -> Result<(Vec<u64>, Option<crate::host::Version>), HostError> {
-    let Some((bytes, version)) = host.load(KEY)? else { return Ok((Vec::new(), None)) };
+    let Some((bytes, version)) = host.load(KEY)? else {
+        return Ok((Vec::new(), None));
+    };
     let entry = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_le_bytes);
-    Ok((bytes.chunks_exact(ENTRY).take(MAX_WORKERS as usize).map(entry).collect(), Some(version)))
+    Ok((
+        bytes
+            .chunks_exact(ENTRY)
+            .take(MAX_WORKERS as usize)
+            .map(entry)
+            .collect(),
+        Some(version),
+    ))
 }
 
 /// Changes the list by compare-and-swap. `change` returns `None` to leave it as it is.
@@ -177,7 +193,9 @@ fn update<T>(
 ) -> Result<Option<T>, HostError> {
     for _ in 0..ATTEMPTS {
         let (mut list, version) = entries(host)?;
-        let Some(result) = change(&mut list) else { return Ok(None) };
+        let Some(result) = change(&mut list) else {
+            return Ok(None);
+        };
         let bytes: Vec<u8> = list.iter().flat_map(|nonce| nonce.to_le_bytes()).collect();
         match host.store(KEY, &bytes, version.into()) {
             Ok(()) => return Ok(Some(result)),
@@ -198,7 +216,10 @@ fn claim(nonce: u64, host: &impl Host) -> Result<WorkerId, HostError> {
         list[id] = nonce;
         u32::try_from(id).ok()
     })?;
-    claimed.ok_or(HostError::Call { call: "join: all worker numbers are taken", status: 0 })
+    claimed.ok_or(HostError::Call {
+        call: "join: all worker numbers are taken",
+        status: 0,
+    })
 }
 
 /// Replaces the entry of `id` if it is still `from`; true for the one caller that did.

@@ -86,7 +86,11 @@ unsafe extern "C" {
 }
 
 fn check(call: &'static str, status: u32) -> Result<(), HostError> {
-    if status == OK { Ok(()) } else { Err(HostError::Call { call, status }) }
+    if status == OK {
+        Ok(())
+    } else {
+        Err(HostError::Call { call, status })
+    }
 }
 
 /// Takes over a buffer that the host allocated through `proxy_on_memory_allocate`.
@@ -104,7 +108,8 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
 pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: both pointers are to live locals.
-    let status = unsafe { proxy_get_header_map_pairs(REQUEST_HEADERS, &raw mut data, &raw mut size) };
+    let status =
+        unsafe { proxy_get_header_map_pairs(REQUEST_HEADERS, &raw mut data, &raw mut size) };
     check("proxy_get_header_map_pairs", status)?;
     Ok(take(data, size).unwrap_or_default())
 }
@@ -198,13 +203,17 @@ pub(crate) fn plugin_configuration(size: usize) -> Result<Vec<u8>, HostError> {
 /// Makes `context` the one that the next calls concern.
 pub(crate) fn set_effective_context(context: u32) -> Result<(), HostError> {
     // SAFETY: plain values.
-    check("proxy_set_effective_context", unsafe { proxy_set_effective_context(context) })
+    check("proxy_set_effective_context", unsafe {
+        proxy_set_effective_context(context)
+    })
 }
 
 /// Lets the effective stream's paused request go on.
 pub(crate) fn resume_request() -> Result<(), HostError> {
     // SAFETY: plain values.
-    check("proxy_continue_stream", unsafe { proxy_continue_stream(REQUEST_STREAM) })
+    check("proxy_continue_stream", unsafe {
+        proxy_continue_stream(REQUEST_STREAM)
+    })
 }
 
 /// Defines a metric (0 counter, 1 gauge, 2 histogram).
@@ -218,13 +227,17 @@ pub(crate) fn define_metric(kind: u32, name: &str) -> Result<u32, HostError> {
 /// Adds to a counter or gauge.
 pub(crate) fn increment_metric(id: u32, offset: i64) -> Result<(), HostError> {
     // SAFETY: plain values.
-    check("proxy_increment_metric", unsafe { proxy_increment_metric(id, offset) })
+    check("proxy_increment_metric", unsafe {
+        proxy_increment_metric(id, offset)
+    })
 }
 
 /// Sets a gauge or records into a histogram.
 pub(crate) fn record_metric(id: u32, value: u64) -> Result<(), HostError> {
     // SAFETY: plain values.
-    check("proxy_record_metric", unsafe { proxy_record_metric(id, value) })
+    check("proxy_record_metric", unsafe {
+        proxy_record_metric(id, value)
+    })
 }
 
 /// Reads a counter or gauge.
@@ -240,7 +253,13 @@ pub(crate) fn get_shared_data(key: &str) -> Result<Option<(Vec<u8>, u32)>, HostE
     let (mut data, mut size, mut cas) = (std::ptr::null_mut(), 0, 0);
     // SAFETY: `key` is valid for its length, the others are live locals.
     let status = unsafe {
-        proxy_get_shared_data(key.as_ptr(), key.len(), &raw mut data, &raw mut size, &raw mut cas)
+        proxy_get_shared_data(
+            key.as_ptr(),
+            key.len(),
+            &raw mut data,
+            &raw mut size,
+            &raw mut cas,
+        )
     };
     match status {
         NOT_FOUND => Ok(None),
@@ -252,9 +271,8 @@ pub(crate) fn get_shared_data(key: &str) -> Result<Option<(Vec<u8>, u32)>, HostE
 /// Stores a blob if its compare-and-swap value is still `cas`, or if it is absent.
 pub(crate) fn set_shared_data(key: &str, value: &[u8], cas: u32) -> Result<(), HostError> {
     // SAFETY: both slices are valid for their lengths.
-    let status = unsafe {
-        proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas)
-    };
+    let status =
+        unsafe { proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas) };
     match status {
         CAS_MISMATCH => Err(HostError::Conflict),
         status => check("proxy_set_shared_data", status),

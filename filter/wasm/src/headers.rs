@@ -22,8 +22,11 @@ pub(crate) struct Headers {
 }
 
 /// Headers in which a request states its own deadline.
-pub(crate) const TIMEOUTS: [&str; 3] =
-    ["x-headgate-timeout-ms", "grpc-timeout", "x-envoy-expected-rq-timeout-ms"];
+pub(crate) const TIMEOUTS: [&str; 3] = [
+    "x-headgate-timeout-ms",
+    "grpc-timeout",
+    "x-envoy-expected-rq-timeout-ms",
+];
 
 impl Headers {
     /// Never fails: what can't be read is absent.

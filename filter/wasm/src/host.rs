@@ -43,7 +43,12 @@ impl EnvoyHost {
             return Ok(queue);
         }
         let mut vm_id = self.vm_id.borrow_mut();
-        let read = || ffi::property(b"plugin_vm_id").ok().flatten().unwrap_or_default();
+        let read = || {
+            ffi::property(b"plugin_vm_id")
+                .ok()
+                .flatten()
+                .unwrap_or_default()
+        };
         let queue = ffi::resolve_queue(vm_id.get_or_insert_with(read), &queue_name(worker))?;
         self.queues.borrow_mut().insert(worker, queue);
         Ok(queue)
@@ -82,10 +87,14 @@ impl Host for EnvoyHost {
     }
 
     fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
-        ffi::set_shared_data(key, value, match expected {
-            Expected::Absent => ABSENT,
-            Expected::Version(Version(cas)) => cas,
-        })
+        ffi::set_shared_data(
+            key,
+            value,
+            match expected {
+                Expected::Absent => ABSENT,
+                Expected::Version(Version(cas)) => cas,
+            },
+        )
     }
 
     fn wake(&self, worker: WorkerId) -> Result<(), HostError> {

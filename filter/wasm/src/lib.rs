@@ -13,9 +13,15 @@ mod root;
 mod stream;
 mod vm;
 
-use proxy_wasm::types::LogLevel;
+/// What Envoy calls first.
+mod entry {
+    #![allow(missing_docs)] // the macro's exported function
 
-proxy_wasm::main! {{
-    proxy_wasm::set_log_level(LogLevel::Info);
-    proxy_wasm::set_root_context(|_| Box::new(root::Root::new()));
-}}
+    use proxy_wasm::types::LogLevel;
+
+    proxy_wasm::main! {{
+        // Also makes a panic leave its message in the log.
+        proxy_wasm::set_log_level(LogLevel::Info);
+        proxy_wasm::set_root_context(|_| Box::new(crate::root::Root::new()));
+    }}
+}

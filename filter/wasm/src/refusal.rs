@@ -1,9 +1,9 @@
 //! A refusal as a response: status, headers, details and a line for people.
 
 use headgate_core::engine::Words;
+use headgate_core::host::HostError;
 use headgate_core::refusal::{Cause, Refusal};
 use headgate_core::rng::Rng;
-use headgate_core::host::HostError;
 
 use crate::{ffi, headers};
 
@@ -11,7 +11,11 @@ use crate::{ffi, headers};
 pub(crate) fn send(words: Words<'_>, refusal: &Refusal, rng: &mut Rng) -> Result<(), HostError> {
     let retry_after = refusal.retry_after_secs(rng).to_string();
     let pushback = refusal.pushback_ms().to_string();
-    let Words { policy, kind, reason } = words;
+    let Words {
+        policy,
+        kind,
+        reason,
+    } = words;
     let described = format!("policy={policy}; type={kind}; reason={reason}");
     let mut serialized = Vec::with_capacity(256);
     headers::serialize(

@@ -38,7 +38,10 @@ impl RootContext for Root {
         match read {
             Ok(json) => vm::with(|vm| vm.configure(&json)).unwrap_or(false),
             Err(error) => {
-                ffi::log(Level::Error, &format!("headgate: configuration can't be read: {error}"));
+                ffi::log(
+                    Level::Error,
+                    &format!("headgate: configuration can't be read: {error}"),
+                );
                 false
             }
         }

@@ -33,7 +33,10 @@ impl Stream {
 /// Whether the response is the backend's rather than Envoy's own (no route, no connection, timeout,
 /// another filter).
 fn from_backend() -> bool {
-    ffi::property(b"response\0code_details").ok().flatten().is_some_and(|d| d == VIA_UPSTREAM)
+    ffi::property(b"response\0code_details")
+        .ok()
+        .flatten()
+        .is_some_and(|d| d == VIA_UPSTREAM)
 }
 
 impl Context for Stream {

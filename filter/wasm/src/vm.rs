@@ -109,9 +109,12 @@ impl Vm {
     /// Takes a configuration over; false, with the reason in the log, keeps the last good one.
     pub(crate) fn configure(&mut self, json: &[u8]) -> bool {
         let config = FilterConfig::from_json(json);
-        let Ok(now) = now() else { return self.configured };
+        let Ok(now) = now() else {
+            return self.configured;
+        };
         let applied = config.and_then(|config| {
-            self.engine.configure(&self.host, now, &config, &mut self.actions)?;
+            self.engine
+                .configure(&self.host, now, &config, &mut self.actions)?;
             Ok(config)
         });
         let mut actions = std::mem::take(&mut self.actions);
@@ -124,12 +127,22 @@ impl Vm {
             Ok(config) => {
                 self.configured = true;
                 let (revision, stages) = (&config.revision, config.stages.len());
-                ffi::log(Level::Info, &format!("headgate: revision {revision:?}, {stages} policies"));
+                ffi::log(
+                    Level::Info,
+                    &format!("headgate: revision {revision:?}, {stages} policies"),
+                );
                 true
             }
             Err(error) => {
-                let kept = if self.configured { "; the last good one stays" } else { "" };
-                ffi::log(Level::Error, &format!("headgate: configuration refused: {error}{kept}"));
+                let kept = if self.configured {
+                    "; the last good one stays"
+                } else {
+                    ""
+                };
+                ffi::log(
+                    Level::Error,
+                    &format!("headgate: configuration refused: {error}{kept}"),
+                );
                 // Envoy asks a canary VM first and rejects the update on its `false`. A VM at work
                 // must never say it: Envoy would fail the VM and with it all requests.
                 self.configured
@@ -138,7 +151,9 @@ impl Vm {
     }
 
     fn listen(&mut self) {
-        let Some(worker) = self.engine.worker() else { return };
+        let Some(worker) = self.engine.worker() else {
+            return;
+        };
         if self.listening.is_none_or(|(id, _)| id != worker) {
             match self.host.listen(worker) {
                 Ok(queue) => self.listening = Some((worker, queue)),
@@ -176,11 +191,20 @@ impl Vm {
             return Ok(Verdict::Continue(None));
         }
         let now = now()?;
-        let own_deadline =
-            if headers.has_timeout() { deadline::own_deadline(&headers) } else { None };
+        let own_deadline = if headers.has_timeout() {
+            deadline::own_deadline(&headers)
+        } else {
+            None
+        };
         let mut actions = std::mem::take(&mut self.actions);
-        let admission =
-            self.engine.arrive(&self.host, now, stream, &headers, own_deadline, &mut actions);
+        let admission = self.engine.arrive(
+            &self.host,
+            now,
+            stream,
+            &headers,
+            own_deadline,
+            &mut actions,
+        );
         #[cfg(feature = "decision-timing")]
         self.timing.record(&self.host, now);
         self.act(&mut actions, Some(stream));
@@ -201,7 +225,9 @@ impl Vm {
     pub(crate) fn finish(&mut self, stream: u32, pass: Pass, outcome: Outcome) {
         let done = now().and_then(|now| {
             let mut actions = std::mem::take(&mut self.actions);
-            let done = self.engine.finish(&self.host, now, pass, outcome, &mut actions);
+            let done = self
+                .engine
+                .finish(&self.host, now, pass, outcome, &mut actions);
             self.act(&mut actions, Some(stream));
             self.actions = actions;
             done
@@ -275,7 +301,10 @@ impl Vm {
         let now = now().unwrap_or_default();
         if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {
             self.complained = Some(now);
-            ffi::log(Level::Warn, &format!("headgate: {error}; requests pass unmanaged while it lasts"));
+            ffi::log(
+                Level::Warn,
+                &format!("headgate: {error}; requests pass unmanaged while it lasts"),
+            );
         }
     }
 }
@@ -298,11 +327,14 @@ mod timing {
         pub(super) fn record(&mut self, host: &EnvoyHost, start: Instant) {
             let Ok(end) = super::now() else { return };
             if self.metric.is_none() {
-                self.metric = host.define(MetricKind::Histogram, "headgate.decision_ns").ok();
+                self.metric = host
+                    .define(MetricKind::Histogram, "headgate.decision_ns")
+                    .ok();
             }
             if let Some(metric) = self.metric {
                 // A histogram that can't be written shows as an empty one.
-                host.record(metric, headgate_core::time::nanos(end.since(start))).unwrap_or(());
+                host.record(metric, headgate_core::time::nanos(end.since(start)))
+                    .unwrap_or(());
             }
         }
     }

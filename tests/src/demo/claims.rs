@@ -12,14 +12,17 @@ use crate::quantiles::Durations;
 /// Share of answers below which a type counts as starved, as basic Bouncer does to the costliest types in overload. Its
 /// percentiles come from too few answers to be judged.
 const STARVED: f64 = 0.1;
+/// Answers from which a median is judged in the seconds around an edit.
+const ENOUGH: u64 = 200;
 /// Share of the costliest type that may pass in the second after an edit. A filter that has to learn anew admits all.
 const BLIND: f64 = 0.5;
 /// How soon an edit must show.
 const IN_FORCE: Duration = Duration::from_secs(1);
 /// Utilization of the slots that refusing must not cost.
 const BUSY: f64 = 0.97;
-/// Span of requests from which a median after an edit is taken.
+/// Span of requests from which a median after an edit is taken, and the answers it needs.
 const WINDOW: Duration = Duration::from_millis(250);
+const ENOUGH_IN_WINDOW: u64 = 20;
 
 /// What there is to judge.
 pub(super) struct Seen<'a> {
@@ -131,7 +134,7 @@ fn tighter_objective_kept(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
     for (kind, query) in seen.tightened.iter().enumerate() {
         let before = totals(seen.samples, kind, query, after(edit).saturating_sub(span), after(edit));
         let now = totals(seen.samples, kind, query, from, to);
-        if now.acceptance() < STARVED {
+        if now.answered < ENOUGH {
             continue;
         }
         let (Some(before), Some(now)) = (before.p50_ms, now.p50_ms) else { continue };
@@ -188,14 +191,15 @@ fn allowance_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
     }
 }
 
-/// From the edit to the first window of requests in which every served type's median is inside the new objective, ms.
+/// From the edit to the first window of requests in which the median of every type with enough answers is inside the new
+/// objective, ms.
 pub(super) fn median_inside_after(samples: &[Sample], edit: &Edit, tightened: &[QueryType]) -> Option<f64> {
     let inside = |from: Duration| {
         tightened.iter().enumerate().all(|(kind, query)| {
             let mut latency = Durations::new();
             let window = samples.iter().filter(|s| s.kind == kind && s.at >= from && s.at < from + WINDOW);
             window.filter(|s| answered(s)).for_each(|s| latency.record(s.latency));
-            latency.quantile_ms(0.5) <= query.p50.as_secs_f64() * 1e3
+            latency.count() < ENOUGH_IN_WINDOW || latency.quantile_ms(0.5) <= query.p50.as_secs_f64() * 1e3
         })
     };
     let step = Duration::from_millis(10);

@@ -12,6 +12,7 @@ pub const CSS: &str = r#"
 svg{font-family:system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue","DejaVu Sans",sans-serif}
 svg text{fill:var(--fg);font-size:12px}
 svg .tick{fill:var(--muted);font-size:11px}
+svg .halo{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:round}
 svg .grid{stroke:var(--grid);stroke-width:1}
 svg .axis{stroke:var(--muted);stroke-width:1}
 svg .event{stroke:var(--muted);stroke-width:1;stroke-dasharray:2 3}

@@ -79,8 +79,8 @@ fn draw_latency(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Pa
         panel.level_line(out, "limit", kind.slo_p90_ms, 0.0, panel.seconds);
         let _ = write!(
             out,
-            r#"<text class="tick" x="{:.1}" y="{:.1}">objective {}</text>"#,
-            panel.x + 6.0,
+            r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="end">objective {}</text>"#,
+            panel.x + panel.width - 4.0,
             panel.level(kind.slo_p90_ms) - 5.0,
             say_ms(kind.slo_p90_ms)
         );
@@ -90,7 +90,7 @@ fn draw_latency(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Pa
 fn draw_goodput(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Panel) {
     let _ = write!(
         out,
-        r#"<text class="sub" x="{}" y="{}">requests/s answered inside their p90 objective: {:.0} on average in overload</text>"#,
+        r#"<text class="sub" x="{}" y="{}">answered inside the objective: {:.0} requests/s in overload</text>"#,
         panel.x,
         panel.y - 16.0,
         phase.goodput_rps
@@ -102,19 +102,20 @@ fn draw_goodput(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Pa
     panel.level_line(out, "limit", result.setup.capacity_rps, 0.0, panel.seconds);
     let _ = write!(
         out,
-        r#"<text class="tick" x="{:.1}" y="{:.1}">capacity {:.0}/s</text>"#,
-        panel.x + 6.0,
-        panel.level(result.setup.capacity_rps) - 5.0,
+        r#"<text class="tick halo" x="{:.1}" y="{:.1}">capacity {:.0}/s</text>"#,
+        panel.x + 4.0,
+        panel.level(result.setup.capacity_rps) - 6.0,
         result.setup.capacity_rps
     );
 }
 
 fn legend(out: &mut String, result: &DemoResult) {
     let mut x = 62.0;
+    // Name, share of the requests, mean service time.
     for (i, kind) in result.setup.types.iter().enumerate() {
         let _ = write!(
             out,
-            r#"<circle class="dot{}" cx="{:.1}" cy="480" r="5"/><text x="{:.1}" y="484">{} ({:.0}% of requests, {} each)</text>"#,
+            r#"<circle class="dot{}" cx="{:.1}" cy="480" r="5"/><text x="{:.1}" y="484">{}: {:.0}%, {} each</text>"#,
             i % 4,
             x + 5.0,
             x + 15.0,

@@ -83,7 +83,11 @@ impl Process {
         this
     }
 
-    fn with<T>(&mut self, worker: usize, f: impl FnOnce(&mut Engine, &MemoryHost, Instant, &mut Vec<Action>) -> T) -> Option<T> {
+    fn with<T>(
+        &mut self,
+        worker: usize,
+        f: impl FnOnce(&mut Engine, &MemoryHost, Instant, &mut Vec<Action>) -> T,
+    ) -> Option<T> {
         let mut actions = Vec::new();
         let engine = self.workers[worker].as_mut()?;
         let result = f(engine, &self.host, self.now, &mut actions);
@@ -92,7 +96,9 @@ impl Process {
                 Action::Resume(stream) => {
                     // A stage that watches dequeues requests that are in the backend already.
                     let (_, _, place) = self.requests.get_mut(&stream).unwrap();
-                    let At::Queue(pass) = *place else { panic!("{stream} resumed twice") };
+                    let At::Queue(pass) = *place else {
+                        panic!("{stream} resumed twice")
+                    };
                     *place = At::Backend(pass);
                     self.started.push(stream);
                 }
@@ -117,7 +123,12 @@ impl Process {
         self.arrive_with(worker, path, None)
     }
 
-    fn arrive_with(&mut self, worker: usize, path: &'static str, deadline: Option<Duration>) -> u32 {
+    fn arrive_with(
+        &mut self,
+        worker: usize,
+        path: &'static str,
+        deadline: Option<Duration>,
+    ) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 1;
         let admission = self.with(worker, |engine, host, now, actions| {
@@ -126,11 +137,13 @@ impl Process {
         match admission {
             None | Some(Err(_) | Ok(Admission::PassBy)) => {}
             Some(Ok(Admission::Forward(pass))) => {
-                self.requests.insert(stream, (worker, self.now, At::Backend(pass)));
+                self.requests
+                    .insert(stream, (worker, self.now, At::Backend(pass)));
                 self.started.push(stream);
             }
             Some(Ok(Admission::Hold(pass))) => {
-                self.requests.insert(stream, (worker, self.now, At::Queue(pass)));
+                self.requests
+                    .insert(stream, (worker, self.now, At::Queue(pass)));
             }
             Some(Ok(Admission::Refuse(_, refusal))) => self.refused.push((stream, refusal.cause)),
         }
@@ -182,7 +195,10 @@ impl Process {
     }
 
     fn in_backend(&self) -> usize {
-        self.requests.values().filter(|(_, _, at)| matches!(at, At::Backend(_))).count()
+        self.requests
+            .values()
+            .filter(|(_, _, at)| matches!(at, At::Backend(_)))
+            .count()
     }
 
     fn queued(&self) -> Vec<u32> {
@@ -200,7 +216,9 @@ impl Process {
             "queued_work_us" => return packed() & ((1 << 44) - 1),
             _ => {}
         }
-        self.host.value(&format!("headgate.policy.ns/p.{name}")).unwrap()
+        self.host
+            .value(&format!("headgate.policy.ns/p.{name}"))
+            .unwrap()
     }
 
     fn assert_nothing_booked(&self) {
@@ -224,7 +242,11 @@ fn slots_go_to_the_longest_waiting_of_all_workers() {
     for &next in &expected {
         process.finish(running, Outcome::Completed);
         process.settle();
-        assert_eq!(process.started.last(), Some(&next), "in order of arrival, whoever freed the slot");
+        assert_eq!(
+            process.started.last(),
+            Some(&next),
+            "in order of arrival, whoever freed the slot"
+        );
         running = next;
     }
     process.finish(running, Outcome::Completed);
@@ -239,7 +261,11 @@ fn a_worker_keeps_its_slot_for_a_waiter_of_its_own_that_is_hardly_later() {
     process.pass_time(ORDER_TOLERANCE);
     let own = process.arrive(0, "/");
     process.finish(running, Outcome::Completed);
-    assert_eq!(process.started.last(), Some(&own), "without a wake-up in between");
+    assert_eq!(
+        process.started.last(),
+        Some(&own),
+        "without a wake-up in between"
+    );
 }
 
 #[test]
@@ -266,7 +292,9 @@ fn a_worker_that_does_not_react_is_passed_over() {
     assert_eq!(process.in_backend(), 0, "left to worker 1, which was first");
     // Worker 1 doesn't run. Worker 0's next look finds it unresponsive.
     process.pass_time(UNRESPONSIVE_AFTER);
-    process.with(0, |engine, host, now, actions| engine.woken(host, now, actions).unwrap());
+    process.with(0, |engine, host, now, actions| {
+        engine.woken(host, now, actions).unwrap()
+    });
     assert_eq!(process.started.last(), Some(&own));
     assert_eq!(process.queued(), [stuck]);
 }
@@ -283,7 +311,11 @@ fn a_dead_workers_slots_come_back_after_its_lease() {
         process.requests.remove(&stream);
     }
     process.run_for(Duration::from_millis(500));
-    assert_eq!(process.queued(), [waiting], "its slots are in the backend for all we know");
+    assert_eq!(
+        process.queued(),
+        [waiting],
+        "its slots are in the backend for all we know"
+    );
     process.run_for(Duration::from_secs(10));
     // Its queue.timeout was a second; what counts is that new requests find the slots.
     let new: Vec<u32> = (0..2).map(|_| process.arrive(2, "/")).collect();
@@ -332,7 +364,10 @@ fn waiting_ends_at_the_requests_deadline_or_the_queues_timeout() {
     process.run_for(Duration::from_millis(50));
     assert_eq!(process.refused, [(own, Cause::Deadline)]);
     process.run_for(Duration::from_secs(1));
-    assert_eq!(process.refused, [(own, Cause::Deadline), (timeout, Cause::QueueTimeout)]);
+    assert_eq!(
+        process.refused,
+        [(own, Cause::Deadline), (timeout, Cause::QueueTimeout)]
+    );
     assert_eq!(process.gauge("queue_length"), 0);
     process.finish(running, Outcome::Completed);
     process.assert_nothing_booked();
@@ -360,7 +395,11 @@ fn an_edit_keeps_waiting_requests_and_learned_times() {
     process.run_for(Duration::from_secs(3));
     let running = process.arrive(0, "/slow");
     let waiting = process.arrive(1, "/slow");
-    assert_eq!(process.gauge("queued_work_us") / 1000, 20, "the learned mean");
+    assert_eq!(
+        process.gauge("queued_work_us") / 1000,
+        20,
+        "the learned mean"
+    );
     // `slow` moves behind a new type, and P grows.
     process.configure(&config(2, |stage| {
         let mut new = stage.types[0].clone();
@@ -368,10 +407,18 @@ fn an_edit_keeps_waiting_requests_and_learned_times() {
         stage.types.insert(0, new);
     }));
     process.settle();
-    assert_eq!(process.started.last(), Some(&waiting), "P grew: nobody needs to wait");
+    assert_eq!(
+        process.started.last(),
+        Some(&waiting),
+        "P grew: nobody needs to wait"
+    );
     let more = process.arrive(1, "/slow");
     assert_eq!(process.queued(), [more]);
-    assert_eq!(process.gauge("queued_work_us") / 1000, 20, "known under another number and name order");
+    assert_eq!(
+        process.gauge("queued_work_us") / 1000,
+        20,
+        "known under another number and name order"
+    );
     for stream in [running, waiting, more] {
         process.finish(stream, Outcome::Completed);
         process.settle();
@@ -419,13 +466,22 @@ fn a_bad_configuration_changes_nothing() {
 
 #[test]
 fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
-    let mut process = Process::new(1, &config(1, |stage| {
-        stage.mode = crate::config::Mode::DryRun;
-        stage.strategy = crate::config::StrategyConfig::Bouncer { interval_us: 1_000_000, min_samples: 10 };
-        for kind in &mut stage.types {
-            kind.slo.push(crate::config::Objective { percentile: 50.0, objective_us: 55_000 });
-        }
-    }));
+    let mut process = Process::new(
+        1,
+        &config(1, |stage| {
+            stage.mode = crate::config::Mode::DryRun;
+            stage.strategy = crate::config::StrategyConfig::Bouncer {
+                interval_us: 1_000_000,
+                min_samples: 10,
+            };
+            for kind in &mut stage.types {
+                kind.slo.push(crate::config::Objective {
+                    percentile: 50.0,
+                    objective_us: 55_000,
+                });
+            }
+        }),
+    );
     for _ in 0..30 {
         let stream = process.arrive(0, "/slow");
         process.pass_time(Duration::from_millis(20));
@@ -448,8 +504,12 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
 
 #[test]
 fn observing_holds_nothing_and_measures_the_backends_own_queue() {
-    let mut process =
-        Process::new(2, &config(1, |stage| stage.queue.mode = crate::config::QueueMode::Observe));
+    let mut process = Process::new(
+        2,
+        &config(1, |stage| {
+            stage.queue.mode = crate::config::QueueMode::Observe
+        }),
+    );
     let all: Vec<u32> = (0..4)
         .map(|n| {
             process.pass_time(Duration::from_nanos(1));
@@ -457,14 +517,21 @@ fn observing_holds_nothing_and_measures_the_backends_own_queue() {
         })
         .collect();
     assert_eq!(process.in_backend(), 4, "nothing is held");
-    assert_eq!(process.gauge("queue_length"), 3, "of which three wait in the backend");
+    assert_eq!(
+        process.gauge("queue_length"),
+        3,
+        "of which three wait in the backend"
+    );
     for stream in all {
         process.pass_time(Duration::from_millis(10));
         process.finish(stream, Outcome::Completed);
         process.settle();
     }
     let sum = |name: &str| {
-        process.host.recorded(&format!("headgate.policy.ns/p.type.slow.{name}")).unwrap()
+        process
+            .host
+            .recorded(&format!("headgate.policy.ns/p.type.slow.{name}"))
+            .unwrap()
     };
     assert_eq!(sum("processing_time_us"), (4, 40_000), "10 ms each");
     assert_eq!(sum("queue_wait_us"), (4, 60_000), "0 + 10 + 20 + 30 ms");
@@ -483,10 +550,15 @@ fn a_failing_host_lets_requests_through() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Arrive { worker: usize, deadline_ms: Option<u64> },
+    Arrive {
+        worker: usize,
+        deadline_ms: Option<u64>,
+    },
     Complete(usize),
     Leave(usize),
-    Pass { micros: u64 },
+    Pass {
+        micros: u64,
+    },
     Tick,
     Parallelism(u32),
 }

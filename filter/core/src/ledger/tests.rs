@@ -28,7 +28,11 @@ fn contending_workers_never_own_more_than_p_slots() {
             });
         }
     });
-    assert!(most.load(Ordering::SeqCst) <= i64::from(P), "{} owners", most.into_inner());
+    assert!(
+        most.load(Ordering::SeqCst) <= i64::from(P),
+        "{} owners",
+        most.into_inner()
+    );
     assert_eq!(host.value("s.slots_in_use"), Some(0));
 }
 
@@ -45,16 +49,39 @@ fn a_dead_workers_share_is_given_back_exactly() {
     assert_eq!(alive.head_of(&host, 1).unwrap(), Some(7));
 
     let share = alive.give_back(&host, 1).unwrap();
-    assert_eq!(share, Share { slots: 1, queued: 1, work_us: 250 });
+    assert_eq!(
+        share,
+        Share {
+            slots: 1,
+            queued: 1,
+            work_us: 250
+        }
+    );
     assert_eq!(alive.slots_in_use(&host).unwrap(), 1);
-    assert_eq!(alive.queue(&host).unwrap(), QueueState { length: 1, work_us: 40 });
-    assert_eq!(alive.head_of(&host, 1).unwrap(), None, "nobody waits for a dead worker's request");
+    assert_eq!(
+        alive.queue(&host).unwrap(),
+        QueueState {
+            length: 1,
+            work_us: 40
+        }
+    );
+    assert_eq!(
+        alive.head_of(&host, 1).unwrap(),
+        None,
+        "nobody waits for a dead worker's request"
+    );
     assert_eq!(alive.drift(&host, &[1]).unwrap(), Share::default());
 
     // It was not dead after all: it comes back under another number and books what it holds.
     dead.rejoin(&host, 2).unwrap();
     assert_eq!(alive.slots_in_use(&host).unwrap(), 2);
-    assert_eq!(alive.queue(&host).unwrap(), QueueState { length: 2, work_us: 290 });
+    assert_eq!(
+        alive.queue(&host).unwrap(),
+        QueueState {
+            length: 2,
+            work_us: 290
+        }
+    );
     assert_eq!(alive.drift(&host, &[1, 2]).unwrap(), Share::default());
 }
 
@@ -67,7 +94,13 @@ fn a_total_that_lost_its_share_is_found_and_corrected() {
     let total = host.define(MetricKind::Gauge, "s.slots_in_use").unwrap();
     host.add(total, 1).unwrap();
     let drift = ledger.drift(&host, &[]).unwrap();
-    assert_eq!(drift, Share { slots: 1, ..Share::default() });
+    assert_eq!(
+        drift,
+        Share {
+            slots: 1,
+            ..Share::default()
+        }
+    );
     ledger.correct(&host, drift).unwrap();
     assert_eq!(ledger.slots_in_use(&host).unwrap(), 1);
     assert_eq!(ledger.drift(&host, &[]).unwrap(), Share::default());

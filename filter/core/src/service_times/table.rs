@@ -39,7 +39,7 @@ pub struct Settings {
     pub interval: Duration,
     /// Samples that a histogram needs before it is used.
     pub min_samples: u32,
-    /// By [`TypeId`]; the last is `default`.
+    /// By [`TypeId`](crate::strategy::TypeId); the last is `default`.
     pub types: Vec<TypeSettings>,
 }
 

@@ -54,11 +54,27 @@ impl Exchange {
             let received = host.define(MetricKind::Counter, &name("received"))?;
             let accepted = host.define(MetricKind::Counter, &name("accepted"))?;
             // What was decided before this worker came is no news.
-            let seen = Pair { received: host.read(received)?, accepted: host.read(accepted)? };
-            Ok(Row { received, accepted, fresh: Pair::default(), seen })
+            let seen = Pair {
+                received: host.read(received)?,
+                accepted: host.read(accepted)?,
+            };
+            Ok(Row {
+                received,
+                accepted,
+                fresh: Pair::default(),
+                seen,
+            })
         };
-        let rows = config.types.iter().map(row).collect::<Result<Vec<_>, HostError>>()?;
-        Ok(Some(Self { dirty: Vec::with_capacity(rows.len()), rows, turn: 0 }))
+        let rows = config
+            .types
+            .iter()
+            .map(row)
+            .collect::<Result<Vec<_>, HostError>>()?;
+        Ok(Some(Self {
+            dirty: Vec::with_capacity(rows.len()),
+            rows,
+            turn: 0,
+        }))
     }
 
     /// Counts a decision of this worker.
@@ -130,7 +146,10 @@ mod tests {
         let mut workers: Vec<(Exchange, Window)> = (0..3)
             .map(|_| {
                 let exchange = Exchange::new(&host, "s", &config()).unwrap().unwrap();
-                (exchange, Window::new(2, Duration::from_secs(1), Duration::from_millis(10)))
+                (
+                    exchange,
+                    Window::new(2, Duration::from_secs(1), Duration::from_millis(10)),
+                )
             })
             .collect();
         let mut now = Instant::from_nanos(0);

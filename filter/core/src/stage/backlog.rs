@@ -40,7 +40,9 @@ impl Backlog {
         now: Instant,
         residual: Duration,
     ) -> Result<Duration, HostError> {
-        Ok(Instant::from_nanos(host.read(self.empty_at)?).since(now).saturating_sub(residual))
+        Ok(Instant::from_nanos(host.read(self.empty_at)?)
+            .since(now)
+            .saturating_sub(residual))
     }
 
     /// Adds an accepted request of mean processing time `work`.

@@ -60,7 +60,11 @@ impl Stage {
             let own = self.queue.head().map(|(_, rank)| rank);
             if let Some((other, rank)) = self.first_elsewhere(host, now)? {
                 // Watching costs nobody an idle slot, so there the order is exact.
-                let tolerance = if self.holds() { nanos(ORDER_TOLERANCE) } else { 0 };
+                let tolerance = if self.holds() {
+                    nanos(ORDER_TOLERANCE)
+                } else {
+                    0
+                };
                 if own.is_none_or(|own| own > rank.saturating_add(tolerance)) {
                     return self.hand_over(host, now, other);
                 }
@@ -89,7 +93,9 @@ impl Stage {
         let mut first: Option<(WorkerId, u64)> = None;
         for at in 0..self.others.len() {
             let other = self.others[at];
-            let Some(rank) = self.ledger.head_of(host, other)? else { continue };
+            let Some(rank) = self.ledger.head_of(host, other)? else {
+                continue;
+            };
             if first.is_some_and(|(_, least)| least <= rank) {
                 continue;
             }
@@ -123,12 +129,19 @@ impl Stage {
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
         let holds = self.holds();
-        let Some(slot) = self.queue.pop() else { return self.ledger.release(host) };
+        let Some(slot) = self.queue.pop() else {
+            return self.ledger.release(host);
+        };
         self.publish_head(host)?;
-        let Some(request) = self.requests.get_mut(slot) else { return self.ledger.release(host) };
+        let Some(request) = self.requests.get_mut(slot) else {
+            return self.ledger.release(host);
+        };
         let handed_over = self.handed_over.take();
         // Watched requests started when the slot got free, not when this worker heard of it.
-        let dequeued = handed_over.filter(|_| !holds).unwrap_or(now).max(request.arrived);
+        let dequeued = handed_over
+            .filter(|_| !holds)
+            .unwrap_or(now)
+            .max(request.arrived);
         request.phase = Phase::Running { dequeued };
         let (stream, work_us) = (request.stream, request.work_us);
         self.ledger.dequeue(host, work_us)?;
@@ -142,11 +155,15 @@ impl Stage {
     }
 
     pub(super) fn enqueue(&mut self, host: &impl Host, slot: u32) -> Result<(), HostError> {
-        let Some(request) = self.requests.get(slot).copied() else { return Ok(()) };
+        let Some(request) = self.requests.get(slot).copied() else {
+            return Ok(());
+        };
         self.queue.push(slot, request.arrived.as_nanos());
         self.publish_head(host)?;
         if self.holds() {
-            let next = self.next_deadline.map_or(request.deadline, |d| d.min(request.deadline));
+            let next = self
+                .next_deadline
+                .map_or(request.deadline, |d| d.min(request.deadline));
             self.next_deadline = Some(next);
         }
         self.ledger.enqueue(host, request.work_us)
@@ -170,7 +187,8 @@ impl Stage {
     }
 
     fn publish_head(&self, host: &impl Host) -> Result<(), HostError> {
-        self.ledger.publish_head(host, self.queue.head().map(|(_, rank)| rank))
+        self.ledger
+            .publish_head(host, self.queue.head().map(|(_, rank)| rank))
     }
 
     /// Refuses waiters at the head whose deadline has passed: a slot is not spent on them.
@@ -184,7 +202,11 @@ impl Stage {
             return Ok(());
         }
         while let Some((slot, _)) = self.queue.head() {
-            if self.requests.get(slot).is_some_and(|request| request.deadline > now) {
+            if self
+                .requests
+                .get(slot)
+                .is_some_and(|request| request.deadline > now)
+            {
                 break;
             }
             self.expire(host, slot, events)?;
@@ -205,7 +227,9 @@ impl Stage {
         let mut late = Vec::new();
         let mut next = None;
         for slot in self.queue.slots() {
-            let Some(request) = self.requests.get(slot) else { continue };
+            let Some(request) = self.requests.get(slot) else {
+                continue;
+            };
             if request.deadline <= now {
                 late.push(slot);
             } else {
@@ -225,13 +249,22 @@ impl Stage {
         slot: u32,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
-        let Some(request) = self.requests.take_slot(slot) else { return Ok(()) };
+        let Some(request) = self.requests.take_slot(slot) else {
+            return Ok(());
+        };
         self.leave_queue(host, slot, request.work_us)?;
         self.stats.count(request.kind, Count::Unmeasured);
-        let cause = if request.own_deadline { Cause::Deadline } else { Cause::QueueTimeout };
+        let cause = if request.own_deadline {
+            Cause::Deadline
+        } else {
+            Cause::QueueTimeout
+        };
         let queue_wait = self.drain_time(self.ledger.queue(host)?);
         let refusal = self.refuse(request.kind, cause, queue_wait);
-        events.push(Event::Expire { stream: request.stream, refusal });
+        events.push(Event::Expire {
+            stream: request.stream,
+            refusal,
+        });
         Ok(())
     }
 }

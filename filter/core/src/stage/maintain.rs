@@ -71,7 +71,8 @@ impl Stage {
         self.woken(host, now, events)?;
         self.service_times.sync(now, host, &self.times_key)?;
         self.strategy.tick(now);
-        if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut()) {
+        if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut())
+        {
             acceptance.run(host, now, window)?;
         }
         self.audit(host, now, membership)?;
@@ -86,7 +87,10 @@ impl Stage {
         now: Instant,
         membership: &Membership,
     ) -> Result<(), HostError> {
-        let lowest = membership.others().iter().all(|&other| other > membership.id());
+        let lowest = membership
+            .others()
+            .iter()
+            .all(|&other| other > membership.id());
         if !lowest || now.since(self.drift.audited) < AUDIT {
             return Ok(());
         }
@@ -183,7 +187,9 @@ impl Stage {
         }
         self.next_deadline = None;
         while let Some((slot, _)) = self.queue.head() {
-            let Some(request) = self.requests.get_mut(slot) else { break };
+            let Some(request) = self.requests.get_mut(slot) else {
+                break;
+            };
             let (stream, work_us) = (request.stream, request.work_us);
             // From the stage's view it runs, and above P if need be: its client has waited enough.
             request.phase = Phase::Running { dequeued: now };
@@ -211,11 +217,16 @@ mod tests {
     #[test]
     fn only_a_drift_that_stays_is_corrected() {
         let mut watch = DriftWatch::default();
-        let drift = |slots| Share { slots, ..Share::default() };
+        let drift = |slots| Share {
+            slots,
+            ..Share::default()
+        };
         for n in 0..100 {
             assert_eq!(watch.lasting(drift(n % 2)), None, "bookings under way");
         }
-        let corrected: Vec<_> = (0..=AUDITS).filter_map(|_| watch.lasting(drift(1))).collect();
+        let corrected: Vec<_> = (0..=AUDITS)
+            .filter_map(|_| watch.lasting(drift(1)))
+            .collect();
         assert_eq!(corrected, [drift(1)]);
     }
 }

@@ -197,11 +197,21 @@ impl Stage {
         } else {
             if self.config.mode == Mode::DryRun {
                 let work = self.service_times.mean(kind).unwrap_or_default();
-                self.backlog.accept(host, now, work, self.config.parallelism)?;
+                self.backlog
+                    .accept(host, now, work, self.config.parallelism)?;
             }
             self.record_estimates(host, kind, queue_wait)?;
         }
-        let arrival = self.admit(host, now, stream, kind, own_deadline, queue.length, queue_wait, events)?;
+        let arrival = self.admit(
+            host,
+            now,
+            stream,
+            kind,
+            own_deadline,
+            queue.length,
+            queue_wait,
+            events,
+        )?;
         if !rejected {
             self.decided(kind, !matches!(arrival, Arrival::Refuse(_)));
         }
@@ -222,7 +232,9 @@ impl Stage {
         queue: QueueState,
     ) -> Result<Duration, HostError> {
         if self.config.mode == Mode::DryRun {
-            return self.backlog.queue_wait(host, now, self.service_times.mean_residual());
+            return self
+                .backlog
+                .queue_wait(host, now, self.service_times.mean_residual());
         }
         Ok(self.drain_time(queue))
     }
@@ -242,8 +254,11 @@ impl Stage {
         queue_wait: Duration,
     ) -> Result<Result<(), Cause>, HostError> {
         // A host call less for the strategies that don't ask.
-        let slots_in_use =
-            if self.strategy.needs_slots_in_use() { self.ledger.slots_in_use(host)?.max(0) } else { 0 };
+        let slots_in_use = if self.strategy.needs_slots_in_use() {
+            self.ledger.slots_in_use(host)?.max(0)
+        } else {
+            0
+        };
         let view = View {
             now,
             parallelism: self.config.parallelism,
@@ -261,7 +276,8 @@ impl Stage {
 
     /// Counts a rejection and says when coming back is worth it.
     fn refuse(&mut self, kind: TypeId, cause: Cause, queue_wait: Duration) -> Refusal {
-        self.stats.rejected(kind, cause, self.config.mode == Mode::Enforce);
+        self.stats
+            .rejected(kind, cause, self.config.mode == Mode::Enforce);
         let drain = match cause {
             // Until the estimate at that objective is met again.
             Cause::Objective(objective) => {
@@ -290,7 +306,8 @@ impl Stage {
         let estimate = self.service_times.estimate(kind);
         if estimate.is_own() && self.estimates.is_multiple_of(ESTIMATES) {
             for (objective, &quantile) in estimate.quantiles.iter().enumerate() {
-                self.stats.estimated(host, kind, objective, queue_wait + quantile)?;
+                self.stats
+                    .estimated(host, kind, objective, queue_wait + quantile)?;
             }
         }
         Ok(())
@@ -337,7 +354,9 @@ impl Stage {
             }
         }
         let mean = self.service_times.mean(kind).unwrap_or_default();
-        request.work_us = i64::try_from(mean.as_micros()).unwrap_or(MAX_WORK_US).min(MAX_WORK_US);
+        request.work_us = i64::try_from(mean.as_micros())
+            .unwrap_or(MAX_WORK_US)
+            .min(MAX_WORK_US);
         request.phase = Phase::Queued;
         let ticket = self.accept(request);
         self.enqueue(host, ticket.slot)?;
@@ -372,7 +391,9 @@ impl Stage {
         outcome: Outcome,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
-        let Some(request) = self.requests.take(ticket) else { return Ok(()) };
+        let Some(request) = self.requests.take(ticket) else {
+            return Ok(());
+        };
         match request.phase {
             Phase::Queued => {
                 // Held: its client left. Watched: the backend took another order than FIFO.
@@ -404,7 +425,8 @@ impl Stage {
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
         self.service_times.record(request.kind, processing);
-        self.strategy.completed(request.kind, queue_wait, processing, now);
+        self.strategy
+            .completed(request.kind, queue_wait, processing, now);
         self.stats.count(request.kind, Count::Completed);
         let objectives = &self.config.types[request.kind.0 as usize].slo;
         for (at, objective) in objectives.iter().enumerate() {
@@ -412,6 +434,7 @@ impl Stage {
                 self.stats.slo_met(request.kind, at);
             }
         }
-        self.stats.measured(host, request.kind, queue_wait, processing)
+        self.stats
+            .measured(host, request.kind, queue_wait, processing)
     }
 }

@@ -57,12 +57,21 @@ impl Requests {
         if let Some(slot) = self.free.pop() {
             let entry = &mut self.entries[slot as usize];
             entry.request = Some(request);
-            return Ticket { slot, generation: entry.generation };
+            return Ticket {
+                slot,
+                generation: entry.generation,
+            };
         }
         // 2^32 requests don't fit in a wasm32 VM.
         let slot = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 0, request: Some(request) });
-        Ticket { slot, generation: 0 }
+        self.entries.push(Entry {
+            generation: 0,
+            request: Some(request),
+        });
+        Ticket {
+            slot,
+            generation: 0,
+        }
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&Request> {
@@ -122,7 +131,10 @@ mod tests {
         assert_eq!(requests.take(first).map(|r| r.stream), Some(1));
         let second = requests.insert(request(2));
         assert_eq!(second.slot, first.slot, "the place is reused");
-        assert!(requests.take(first).is_none(), "the old ticket does not take the new request");
+        assert!(
+            requests.take(first).is_none(),
+            "the old ticket does not take the new request"
+        );
         assert_eq!(requests.take(second).map(|r| r.stream), Some(2));
         assert_eq!(requests.len(), 0);
     }

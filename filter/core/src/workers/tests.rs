@@ -9,7 +9,12 @@ fn at(ms: u64) -> Instant {
 }
 
 /// Ticks `members` every 50 ms from `from` to `to`; all changes that any of them was told.
-fn tick_all(members: &mut [&mut Membership], host: &MemoryHost, from: u64, to: u64) -> Vec<Changes> {
+fn tick_all(
+    members: &mut [&mut Membership],
+    host: &MemoryHost,
+    from: u64,
+    to: u64,
+) -> Vec<Changes> {
     let mut all = Vec::new();
     for ms in (from..to).step_by(50) {
         for member in members.iter_mut() {
@@ -34,10 +39,16 @@ fn numbers_are_unique_when_all_join_at_once() {
             scope.spawn(move || Membership::join(at(0), nonce, host).unwrap().id())
         };
         let threads: Vec<_> = (1..=16).map(join).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     });
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 16, "{ids:?}");
-    assert!(ids.iter().all(|&id| id < 16), "the lowest free numbers: {ids:?}");
+    assert!(
+        ids.iter().all(|&id| id < 16),
+        "the lowest free numbers: {ids:?}"
+    );
 }
 
 #[test]
@@ -59,10 +70,16 @@ fn the_dead_are_buried_once_and_their_number_is_free_afterwards() {
     let mut two = Membership::join(at(0), 2, &host).unwrap();
     let dead = Membership::join(at(0), 3, &host).unwrap();
     let told = tick_all(&mut [&mut one, &mut two], &host, 0, 10_000);
-    let expected = Changes { dead: vec![dead.id()], rejoined: false };
+    let expected = Changes {
+        dead: vec![dead.id()],
+        rejoined: false,
+    };
     assert_eq!(told, [expected], "told once, to one of the two");
     assert!(!one.others().contains(&dead.id()) && !two.others().contains(&dead.id()));
-    assert_eq!(Membership::join(at(10_000), 4, &host).unwrap().id(), dead.id());
+    assert_eq!(
+        Membership::join(at(10_000), 4, &host).unwrap().id(),
+        dead.id()
+    );
 }
 
 #[test]
@@ -72,7 +89,10 @@ fn nobody_is_buried_because_the_whole_process_stood_still() {
     let mut two = Membership::join(at(0), 2, &host).unwrap();
     assert_eq!(tick_all(&mut [&mut one, &mut two], &host, 0, 5_000), []);
     // Stopped for an hour; the first to run finds everybody's heartbeat old.
-    assert_eq!(tick_all(&mut [&mut one, &mut two], &host, 3_600_000, 3_610_000), []);
+    assert_eq!(
+        tick_all(&mut [&mut one, &mut two], &host, 3_600_000, 3_610_000),
+        []
+    );
 }
 
 #[test]
@@ -84,7 +104,10 @@ fn a_vm_that_comes_back_after_its_burial_gets_a_new_number() {
     tick_all(&mut [&mut one], &host, 0, 10_000);
     let taken = Membership::join(at(10_000), 3, &host).unwrap();
     assert_eq!(taken.id(), old);
-    assert!(late.is_doubtful(at(10_000)), "it must not trust what it booked");
+    assert!(
+        late.is_doubtful(at(10_000)),
+        "it must not trust what it booked"
+    );
     let changes = late.tick(at(10_000), &host).unwrap();
     assert!(changes.rejoined);
     assert_ne!(late.id(), old);
@@ -118,8 +141,9 @@ fn a_burial_that_was_interrupted_is_done_by_the_next() {
 #[test]
 fn too_many_workers_is_an_error_not_a_shared_number() {
     let host = MemoryHost::new();
-    let members: Vec<_> =
-        (1..=u64::from(MAX_WORKERS)).map(|n| Membership::join(at(0), n, &host).unwrap()).collect();
+    let members: Vec<_> = (1..=u64::from(MAX_WORKERS))
+        .map(|n| Membership::join(at(0), n, &host).unwrap())
+        .collect();
     assert_eq!(members.len(), MAX_WORKERS as usize);
     assert!(Membership::join(at(0), 9_999, &host).is_err());
 }
