@@ -232,7 +232,8 @@ impl Host for MemoryHost {
 
     fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
         self.with_metric("proxy_increment_metric", metric, |m| match m.kind {
-            MetricKind::Counter if delta < 0 => Err(BAD_ARGUMENT),
+            // Envoy refuses zero, too.
+            MetricKind::Counter if delta <= 0 => Err(BAD_ARGUMENT),
             MetricKind::Histogram => Err(BAD_ARGUMENT),
             MetricKind::Counter | MetricKind::Gauge => {
                 m.value.fetch_add(delta.cast_unsigned(), Ordering::SeqCst);

@@ -96,12 +96,18 @@ impl Exchange {
     ) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
             let row = &mut self.rows[kind as usize];
-            host.add(row.received, row.fresh.received.cast_signed())?;
-            host.add(row.accepted, row.fresh.accepted.cast_signed())?;
-            // Ours is in the window already.
-            row.seen.received += row.fresh.received;
-            row.seen.accepted += row.fresh.accepted;
-            row.fresh = Pair::default();
+            // Ours is in the window already. A counter refuses to be increased by zero.
+            let Pair { received, accepted } = row.fresh;
+            if received > 0 {
+                host.add(row.received, received.cast_signed())?;
+                row.seen.received += received;
+                row.fresh.received = 0;
+            }
+            if accepted > 0 {
+                host.add(row.accepted, accepted.cast_signed())?;
+                row.seen.accepted += accepted;
+                row.fresh.accepted = 0;
+            }
             self.dirty.pop();
         }
         for _ in 0..self.rows.len().min(READS) {
