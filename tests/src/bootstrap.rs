@@ -47,7 +47,8 @@ impl Bootstrap {
                 "typed_config": manager,
             }]}],
         });
-        let endpoint = json!({"endpoint": {"address": socket(&upstream.ip().to_string(), upstream.port())}});
+        let endpoint =
+            json!({"endpoint": {"address": socket(&upstream.ip().to_string(), upstream.port())}});
         // Circuit breakers out of the way: what limits the load is the subject of the test.
         let limits = json!({
             "max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000, "max_retries": 100,
@@ -59,7 +60,8 @@ impl Bootstrap {
             "circuit_breakers": {"thresholds": [limits]},
             "load_assignment": {"cluster_name": "upstream", "endpoints": [{"lb_endpoints": [endpoint]}]},
         });
-        bootstrap.root["static_resources"] = json!({"listeners": [listener], "clusters": [cluster]});
+        bootstrap.root["static_resources"] =
+            json!({"listeners": [listener], "clusters": [cluster]});
         bootstrap
     }
 
@@ -82,7 +84,8 @@ impl Bootstrap {
     /// If there is none.
     pub fn listener_name(&self) -> Result<String> {
         let name = self.root["static_resources"]["listeners"][0]["name"].as_str();
-        name.map(str::to_owned).ok_or_else(|| anyhow!("the bootstrap's first listener has no name"))
+        name.map(str::to_owned)
+            .ok_or_else(|| anyhow!("the bootstrap's first listener has no name"))
     }
 
     /// Configuration of the HTTP connection manager of the first listener.
@@ -91,7 +94,9 @@ impl Bootstrap {
     /// If there is none.
     pub fn manager(&mut self) -> Result<&mut Value> {
         let path = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
-        self.root.pointer_mut(path).ok_or_else(|| anyhow!("the bootstrap's first listener has no HTTP manager"))
+        self.root
+            .pointer_mut(path)
+            .ok_or_else(|| anyhow!("the bootstrap's first listener has no HTTP manager"))
     }
 
     /// The first cluster: the upstream.
@@ -110,7 +115,9 @@ impl Bootstrap {
     /// If there is no HTTP manager.
     pub fn prepend_filter(&mut self, filter: Value) -> Result<()> {
         let filters = self.manager()?["http_filters"].as_array_mut();
-        filters.ok_or_else(|| anyhow!("the HTTP manager has no filters"))?.insert(0, filter);
+        filters
+            .ok_or_else(|| anyhow!("the HTTP manager has no filters"))?
+            .insert(0, filter);
         Ok(())
     }
 
@@ -143,8 +150,12 @@ impl Bootstrap {
     /// # Errors
     /// If the routes are not in the bootstrap.
     pub fn routes(&mut self) -> Result<&mut Vec<Value>> {
-        let routes = self.manager()?.pointer_mut("/route_config/virtual_hosts/0/routes");
-        routes.and_then(Value::as_array_mut).ok_or_else(|| anyhow!("the bootstrap has no routes"))
+        let routes = self
+            .manager()?
+            .pointer_mut("/route_config/virtual_hosts/0/routes");
+        routes
+            .and_then(Value::as_array_mut)
+            .ok_or_else(|| anyhow!("the bootstrap has no routes"))
     }
 
     /// Speaks HTTP/2 with the upstream `cluster`.

@@ -34,8 +34,11 @@ impl EnvoyProcess {
     /// # Errors
     /// If there is no Envoy, or it ends or isn't ready in time; with its last lines of output.
     pub fn start(bootstrap: &Bootstrap, concurrency: u32) -> Result<Self> {
-        let program = std::env::var_os(ENVOY_ENV).map_or_else(|| PathBuf::from("envoy"), PathBuf::from);
-        let dir = tempfile::Builder::new().prefix("headgate-envoy-").tempdir()?;
+        let program =
+            std::env::var_os(ENVOY_ENV).map_or_else(|| PathBuf::from("envoy"), PathBuf::from);
+        let dir = tempfile::Builder::new()
+            .prefix("headgate-envoy-")
+            .tempdir()?;
         let config = dir.path().join("bootstrap.json");
         std::fs::write(&config, bootstrap.to_json()?)?;
         let address_file = dir.path().join("admin-address");
@@ -47,7 +50,13 @@ impl EnvoyProcess {
             .arg(concurrency.to_string())
             .arg("--admin-address-path")
             .arg(&address_file)
-            .args(["--disable-hot-restart", "--log-level", "info", "--drain-time-s", "1"]);
+            .args([
+                "--disable-hot-restart",
+                "--log-level",
+                "info",
+                "--drain-time-s",
+                "1",
+            ]);
         let mut child = Child::spawn("envoy", &mut command)
             .with_context(|| format!("set {ENVOY_ENV} to an Envoy 1.40 binary"))?;
 
@@ -56,14 +65,22 @@ impl EnvoyProcess {
                 return Ok(None);
             }
             let address = std::fs::read_to_string(&address_file).map_err(|e| e.to_string())?;
-            address.trim().parse::<SocketAddr>().map(Some).map_err(|e| e.to_string())
+            address
+                .trim()
+                .parse::<SocketAddr>()
+                .map(Some)
+                .map_err(|e| e.to_string())
         });
         let admin = match started {
             Ok(Some(admin)) => admin,
             Ok(None) => bail!("Envoy ended at once\n{}", child.tail()),
             Err(error) => bail!("{error}\n{}", child.tail()),
         };
-        let mut envoy = Self { child, admin, _dir: dir };
+        let mut envoy = Self {
+            child,
+            admin,
+            _dir: dir,
+        };
         envoy.wait_until_ready()?;
         Ok(envoy)
     }
@@ -72,7 +89,11 @@ impl EnvoyProcess {
         let admin = self.admin;
         let ready = wait::until("Envoy to be ready", || {
             let answer = http::get(admin, "/ready").map_err(|e| e.to_string())?;
-            if answer.status == 200 { Ok(()) } else { Err(answer.body.trim().to_owned()) }
+            if answer.status == 200 {
+                Ok(())
+            } else {
+                Err(answer.body.trim().to_owned())
+            }
         });
         ready.map_err(|error| anyhow!("{error}\n{}", self.child.tail()))
     }
@@ -88,7 +109,10 @@ impl EnvoyProcess {
     /// If there is no such listener.
     pub fn listener(&self, name: &str) -> Result<SocketAddr> {
         let listeners: Value = serde_json::from_str(&self.admin_get("/listeners?format=json")?)?;
-        let statuses = listeners["listener_statuses"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let statuses = listeners["listener_statuses"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let status = statuses.iter().find(|s| s["name"] == name);
         let socket = status.map(|s| &s["local_address"]["socket_address"]);
         let address = socket.and_then(|s| {
@@ -129,7 +153,10 @@ impl EnvoyProcess {
     /// If Envoy doesn't answer.
     pub fn stat(&self, name: &str) -> Result<u64> {
         let text = self.admin_get(&format!("/stats?filter={}", anchored(name)))?;
-        Ok(text.lines().find_map(parse_stat).map_or(0, |(_, value)| value))
+        Ok(text
+            .lines()
+            .find_map(parse_stat)
+            .map_or(0, |(_, value)| value))
     }
 
     /// Counters and gauges whose names start with `prefix`, without it.
@@ -139,7 +166,44 @@ impl EnvoyProcess {
     pub fn stats_under(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
         let text = self.admin_get(&format!("/stats?filter=^{}", escape(prefix)))?;
         let stats = text.lines().filter_map(parse_stat);
-        Ok(stats.filter_map(|(name, value)| Some((name.strip_prefix(prefix)?.to_owned(), value))).collect())
+        Ok(stats
+            .filter_map(|(name, value)| Some((name.strip_prefix(prefix)?.to_owned(), value)))
+            .collect())
+    }
+
+    /// Quantiles of a histogram since Envoy's start, as `(percent, value)`; empty if nothing was recorded. Envoy merges
+    /// histograms every 5 s, so the newest values may be missing.
+    ///
+    /// # Errors
+    /// If Envoy doesn't answer.
+    pub fn histogram(&self, name: &str) -> Result<Vec<(f64, f64)>> {
+        let path = format!(
+            "/stats?format=json&type=Histograms&filter={}",
+            anchored(name)
+        );
+        let answer: Value = serde_json::from_str(&self.admin_get(&path)?)?;
+        let found = answer["stats"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find_map(|entry| entry.get("histograms"));
+        let Some(found) = found else {
+            return Ok(Vec::new());
+        };
+        let percents = found["supported_quantiles"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(Value::as_f64);
+        let values = found["computed_quantiles"][0]["values"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let values = values.map(|value| value["cumulative"].as_f64());
+        Ok(percents
+            .zip(values)
+            .filter_map(|(percent, value)| Some((percent?, value?)))
+            .collect())
     }
 
     /// Envoy's whole configuration as it runs.
@@ -147,7 +211,9 @@ impl EnvoyProcess {
     /// # Errors
     /// If Envoy doesn't answer.
     pub fn config_dump(&self) -> Result<Value> {
-        Ok(serde_json::from_str(&self.admin_get("/config_dump?include_eds")?)?)
+        Ok(serde_json::from_str(
+            &self.admin_get("/config_dump?include_eds")?,
+        )?)
     }
 
     /// Asks all listeners to drain gracefully; new requests are still answered.
@@ -155,7 +221,8 @@ impl EnvoyProcess {
     /// # Errors
     /// If Envoy doesn't answer.
     pub fn drain(&self) -> Result<()> {
-        self.admin_post("/drain_listeners?graceful&skip_exit").map(|_| ())
+        self.admin_post("/drain_listeners?graceful&skip_exit")
+            .map(|_| ())
     }
 
     /// What it has written: its log, and access logs that go to standard output.
@@ -165,10 +232,17 @@ impl EnvoyProcess {
 
     /// Lines of its log that say that the filter's VM failed or refused a configuration.
     pub fn wasm_errors(&self) -> Vec<String> {
-        let marks = ["wasm log", "Wasm VM failed", "Plugin configured", "panicked", "Function: proxy_"];
+        let marks = [
+            "wasm log",
+            "Wasm VM failed",
+            "Plugin configured",
+            "panicked",
+            "Function: proxy_",
+        ];
         let output = self.output();
         let bad = |line: &&str| {
-            (line.contains("[error]") || line.contains("[critical]")) && marks.iter().any(|m| line.contains(m))
+            (line.contains("[error]") || line.contains("[critical]"))
+                && marks.iter().any(|m| line.contains(m))
         };
         output.lines().filter(bad).map(str::to_owned).collect()
     }
@@ -234,7 +308,11 @@ impl EnvoyProcess {
 
 fn ok(path: &str, answer: http::Answer) -> Result<String> {
     if answer.status != 200 {
-        bail!("Envoy's admin {path}: {} {}", answer.status, answer.body.trim());
+        bail!(
+            "Envoy's admin {path}: {} {}",
+            answer.status,
+            answer.body.trim()
+        );
     }
     Ok(answer.body)
 }

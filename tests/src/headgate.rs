@@ -94,7 +94,8 @@ impl Headgate {
     /// If it doesn't answer.
     pub fn status(&self) -> Result<Value> {
         let answer = http::get(self.admin, "/status")?;
-        serde_json::from_str(&answer.body).with_context(|| format!("headgate's status: {}", answer.body))
+        serde_json::from_str(&answer.body)
+            .with_context(|| format!("headgate's status: {}", answer.body))
     }
 
     /// What it has written.
@@ -130,9 +131,14 @@ impl Headgate {
 /// If it can't be run or fails; with what it wrote to standard error.
 pub fn run_command(arguments: &[&str]) -> Result<String> {
     let output = Command::new(binary_path()).args(arguments).output();
-    let output = output.with_context(|| format!("build headgate with scripts/build, or set {HEADGATE_ENV}"))?;
+    let output = output
+        .with_context(|| format!("build headgate with scripts/build, or set {HEADGATE_ENV}"))?;
     if !output.status.success() {
-        bail!("headgate {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "headgate {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -143,7 +149,13 @@ pub fn run_command(arguments: &[&str]) -> Result<String> {
 /// If the command fails.
 pub fn bootstrap(upstream: SocketAddr, xds: SocketAddr, arguments: &[&str]) -> Result<Bootstrap> {
     let (upstream, xds) = (format!("--upstream={upstream}"), format!("--xds={xds}"));
-    let mut all = vec!["bootstrap", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", &upstream, &xds];
+    let mut all = vec![
+        "bootstrap",
+        "--listen=127.0.0.1:0",
+        "--admin=127.0.0.1:0",
+        &upstream,
+        &xds,
+    ];
     all.extend_from_slice(arguments);
     Bootstrap::parse(&run_command(&all)?)
 }
@@ -162,15 +174,23 @@ pub fn module_path() -> PathBuf {
 /// variable [`VARIANTS_ENV`] names, or `target/variants`.
 pub fn variant_path(name: &str) -> PathBuf {
     let folder = std::env::var_os(VARIANTS_ENV).map(PathBuf::from);
-    folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/variants")).join(name)
+    folder
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/variants"))
+        .join(name)
 }
 
 fn dist(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../dist")
+        .join(name)
 }
 
 /// `name=ADDRESS` in a line.
 fn address(line: &str, name: &str) -> Result<SocketAddr> {
-    let value = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    value.and_then(|v| v.parse().ok()).ok_or_else(|| anyhow!("no {name}= in {line:?}"))
+    let value = line
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    value
+        .and_then(|v| v.parse().ok())
+        .ok_or_else(|| anyhow!("no {name}= in {line:?}"))
 }

@@ -24,7 +24,10 @@ pub struct Answer {
 impl Answer {
     /// Value of the first header of this (lower-case) name.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
     }
 }
 
@@ -46,14 +49,21 @@ pub fn send(
     headers: &[(&str, &str)],
     body: Option<&str>,
 ) -> Result<Pending> {
-    let mut stream = TcpStream::connect(addr).with_context(|| format!("cannot connect to {addr}"))?;
+    let mut stream =
+        TcpStream::connect(addr).with_context(|| format!("cannot connect to {addr}"))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let mut request = format!("{method} {target} HTTP/1.1\r\n");
-    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+    if !headers
+        .iter()
+        .any(|(name, _)| name.eq_ignore_ascii_case("host"))
+    {
         request.push_str("host: headgate.test\r\n");
     }
-    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("connection")) {
+    if !headers
+        .iter()
+        .any(|(name, _)| name.eq_ignore_ascii_case("connection"))
+    {
         request.push_str("connection: close\r\n");
     }
     for (name, value) in headers {
@@ -65,7 +75,10 @@ pub fn send(
         request.push_str("\r\n");
     }
     stream.write_all(request.as_bytes())?;
-    Ok(Pending { reader: BufReader::new(stream), head: method == "HEAD" })
+    Ok(Pending {
+        reader: BufReader::new(stream),
+        head: method == "HEAD",
+    })
 }
 
 /// Sends a `GET` and reads the answer.
@@ -100,7 +113,11 @@ impl Pending {
     pub fn answer(mut self) -> Result<Answer> {
         let (status, headers) = self.head()?;
         let body = self.body(status, &headers)?;
-        Ok(Answer { status, headers, body: String::from_utf8_lossy(&body).into_owned() })
+        Ok(Answer {
+            status,
+            headers,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        })
     }
 
     /// Waits for status and headers only; the body can be read afterwards with [`read_line`](Self::read_line).
@@ -110,7 +127,10 @@ impl Pending {
     pub fn head(&mut self) -> Result<(u16, Vec<(String, String)>)> {
         loop {
             let line = self.read_line()?;
-            let status = line.split_whitespace().nth(1).and_then(|s| s.parse::<u16>().ok());
+            let status = line
+                .split_whitespace()
+                .nth(1)
+                .and_then(|s| s.parse::<u16>().ok());
             let status = status.ok_or_else(|| anyhow!("not a status line: {line:?}"))?;
             let mut headers = Vec::new();
             loop {
@@ -118,7 +138,9 @@ impl Pending {
                 if line.is_empty() {
                     break;
                 }
-                let (name, value) = line.split_once(':').ok_or_else(|| anyhow!("not a header: {line:?}"))?;
+                let (name, value) = line
+                    .split_once(':')
+                    .ok_or_else(|| anyhow!("not a header: {line:?}"))?;
                 headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
             }
             // 100 Continue and other interim answers precede the real one; 101 is final.
@@ -154,7 +176,12 @@ impl Pending {
     }
 
     fn body(&mut self, status: u16, headers: &[(String, String)]) -> Result<Vec<u8>> {
-        let header = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        let header = |name: &str| {
+            headers
+                .iter()
+                .find(|(n, _)| n == name)
+                .map(|(_, v)| v.as_str())
+        };
         let mut body = Vec::new();
         if self.head || status == 101 || status == 204 || status == 304 {
             return Ok(body);
@@ -162,7 +189,8 @@ impl Pending {
         if header("transfer-encoding").is_some_and(|v| v.contains("chunked")) {
             loop {
                 let line = self.read_line()?;
-                let size = usize::from_str_radix(line.split(';').next().unwrap_or_default().trim(), 16)?;
+                let size =
+                    usize::from_str_radix(line.split(';').next().unwrap_or_default().trim(), 16)?;
                 let mut chunk = vec![0; size];
                 self.reader.read_exact(&mut chunk)?;
                 body.extend_from_slice(&chunk);

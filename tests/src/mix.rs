@@ -69,7 +69,11 @@ pub fn ideal_acceptance(mix: &[QueryType], load: f64) -> Vec<f64> {
     let mut accepted = vec![0.0; mix.len()];
     for i in order {
         let work = mix[i].share * mix[i].mean.as_secs_f64();
-        accepted[i] = if work > 0.0 { (budget / work).clamp(0.0, 1.0) } else { 1.0 };
+        accepted[i] = if work > 0.0 {
+            (budget / work).clamp(0.0, 1.0)
+        } else {
+            1.0
+        };
         budget -= work * accepted[i];
     }
     accepted
@@ -91,7 +95,12 @@ mod tests {
         let mix = bouncer(1.0);
         for (load, expected) in [(1.2, 1.13), (1.5, 1.32), (2.0, 1.59)] {
             let accepted = ideal_acceptance(&mix, load);
-            let answered: f64 = mix.iter().zip(&accepted).map(|(t, a)| t.share * a).sum::<f64>() * load;
+            let answered: f64 = mix
+                .iter()
+                .zip(&accepted)
+                .map(|(t, a)| t.share * a)
+                .sum::<f64>()
+                * load;
             assert!((answered - expected).abs() < 0.01, "{load}: {answered}");
             assert_eq!(accepted[0], 1.0);
         }

@@ -35,13 +35,19 @@ pub fn for_mix(parallelism: usize, mix: &[QueryType]) -> Value {
             })
         })
         .collect();
-    types.extend(mix.last().map(|q| json!({"name": "default", "slo": slo(q)})));
+    types.extend(
+        mix.last()
+            .map(|q| json!({"name": "default", "slo": slo(q)})),
+    );
     policy(parallelism, &types)
 }
 
 /// A policy that refuses nothing before its queue is full: every request is of type `default` under MaxQueueLength.
 pub fn queue_only(parallelism: usize, max_length: usize) -> Value {
-    let mut policy = policy(parallelism, &[json!({"name": "default", "slo": {"p50": "10s", "p90": "20s"}})]);
+    let mut policy = policy(
+        parallelism,
+        &[json!({"name": "default", "slo": {"p50": "10s", "p90": "20s"}})],
+    );
     policy["spec"]["strategy"] = json!({"type": "MaxQueueLength"});
     policy["spec"]["queue"] = json!({"maxLength": max_length, "timeout": "60s"});
     policy

@@ -42,8 +42,18 @@ impl Child {
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()
-            .with_context(|| format!("cannot start {name} ({})", command.get_program().to_string_lossy()))?;
-        Ok(Self { name: name.to_owned(), child, log, _dir: dir })
+            .with_context(|| {
+                format!(
+                    "cannot start {name} ({})",
+                    command.get_program().to_string_lossy()
+                )
+            })?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+            _dir: dir,
+        })
     }
 
     /// Its process id.
@@ -85,7 +95,9 @@ impl Child {
             let ended = !self.is_running();
             // A line may still be in the middle of being written: only whole ones count.
             let output = self.output();
-            let line = output.split_inclusive('\n').find(|line| line.contains(mark) && line.ends_with('\n'));
+            let line = output
+                .split_inclusive('\n')
+                .find(|line| line.contains(mark) && line.ends_with('\n'));
             match line {
                 Some(line) => Ok(Some(line.trim_end().to_owned())),
                 None if ended => Ok(None),
@@ -94,7 +106,11 @@ impl Child {
         });
         match found {
             Ok(Some(line)) => Ok(line),
-            Ok(None) => bail!("{} ended before it said {mark:?}\n{}", self.name, self.tail()),
+            Ok(None) => bail!(
+                "{} ended before it said {mark:?}\n{}",
+                self.name,
+                self.tail()
+            ),
             Err(error) => Err(anyhow!("{error}\n{}", self.tail())),
         }
     }
@@ -140,7 +156,10 @@ impl Child {
     /// If it doesn't within `deadline`; with its last lines.
     pub fn wait_for_end(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let ended = wait::until_within(deadline, &format!("the end of {}", self.name), || {
-            self.child.try_wait().map_err(|e| e.to_string())?.ok_or_else(|| "running".to_owned())
+            self.child
+                .try_wait()
+                .map_err(|e| e.to_string())?
+                .ok_or_else(|| "running".to_owned())
         });
         ended.map_err(|error| anyhow!("{error}\n{}", self.tail()))
     }
@@ -162,8 +181,12 @@ impl Child {
         for entry in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
             let task = entry?.path();
             // A thread may end between the two reads.
-            let Ok(name) = fs::read_to_string(task.join("comm")) else { continue };
-            let Ok(time) = cpu_time(&task.join("stat").to_string_lossy()) else { continue };
+            let Ok(name) = fs::read_to_string(task.join("comm")) else {
+                continue;
+            };
+            let Ok(time) = cpu_time(&task.join("stat").to_string_lossy()) else {
+                continue;
+            };
             times.push((name.trim().to_owned(), time));
         }
         Ok(times)
@@ -176,8 +199,11 @@ impl Child {
     pub fn resident_bytes(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<u64>().ok());
-        kib.map(|n| n * 1_024).ok_or_else(|| anyhow!("no VmRSS of process {}", self.pid()))
+        let kib = line
+            .and_then(|l| l.split_whitespace().next())
+            .and_then(|n| n.parse::<u64>().ok());
+        kib.map(|n| n * 1_024)
+            .ok_or_else(|| anyhow!("no VmRSS of process {}", self.pid()))
     }
 }
 
@@ -192,7 +218,10 @@ impl Drop for Child {
 fn cpu_time(path: &str) -> Result<Duration> {
     let stat = fs::read_to_string(path)?;
     // The second field is the name in parentheses, which may itself hold spaces; utime and stime are fields 14 and 15.
-    let after_name = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let after_name = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest)
+        .unwrap_or_default();
     let fields: Vec<&str> = after_name.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|f| f.parse::<u64>().ok());
     match (ticks(11), ticks(12)) {

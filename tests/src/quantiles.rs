@@ -39,7 +39,11 @@ impl Durations {
 
     /// The duration below or at which the share `q` (0..=1) lies, in ms; 0 if empty.
     pub fn quantile_ms(&self, q: f64) -> f64 {
-        if self.micros.is_empty() { 0.0 } else { to_ms(self.micros.value_at_quantile(q)) }
+        if self.micros.is_empty() {
+            0.0
+        } else {
+            to_ms(self.micros.value_at_quantile(q))
+        }
     }
 
     /// The numbers that reports show.
@@ -103,10 +107,19 @@ mod tests {
         assert_eq!(durations.summary(), Quantiles::default());
         for magnitude in [0.01, 1.0, 100.0, 1_000.0] {
             durations.clear();
-            (1..=1_000).for_each(|i| durations.record(Duration::from_secs_f64(f64::from(i) * magnitude / 1e3)));
+            (1..=1_000).for_each(|i| {
+                durations.record(Duration::from_secs_f64(f64::from(i) * magnitude / 1e3))
+            });
             let summary = durations.summary();
-            for (measured, expected) in [(summary.p50, 500.0), (summary.p90, 900.0), (summary.max, 1_000.0)] {
-                assert!((measured / (expected * magnitude) - 1.0).abs() < 0.001_1, "{measured} for {expected}");
+            for (measured, expected) in [
+                (summary.p50, 500.0),
+                (summary.p90, 900.0),
+                (summary.max, 1_000.0),
+            ] {
+                assert!(
+                    (measured / (expected * magnitude) - 1.0).abs() < 0.001_1,
+                    "{measured} for {expected}"
+                );
             }
         }
     }

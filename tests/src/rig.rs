@@ -102,7 +102,11 @@ impl RigBuilder {
         } else {
             Some(headgate)
         };
-        let arguments: Vec<&str> = self.bootstrap_arguments.iter().map(String::as_str).collect();
+        let arguments: Vec<&str> = self
+            .bootstrap_arguments
+            .iter()
+            .map(String::as_str)
+            .collect();
         let mut bootstrap = headgate::bootstrap(backend.addr(), xds, &arguments)?;
         for change in self.changes {
             change(&mut bootstrap)?;
@@ -175,7 +179,9 @@ impl Rig {
     /// # Errors
     /// If one can't be sent.
     pub fn send(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
-        (0..count).map(|_| http::send(self.addr, "GET", path, &[], None)).collect()
+        (0..count)
+            .map(|_| http::send(self.addr, "GET", path, &[], None))
+            .collect()
     }
 
     /// Sends `count` requests that the backend doesn't answer until [`Backend::release`], and waits until all are in it.
@@ -185,11 +191,17 @@ impl Rig {
     pub fn occupy(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
         let expected = self.backend.stats().busy + count;
         let prefix = path.split('?').next().unwrap_or(path);
-        self.backend.inject(Fault::new(FaultKind::Hang, prefix, count as u64));
+        self.backend
+            .inject(Fault::new(FaultKind::Hang, prefix, count as u64));
         let pending = self.send(path, count)?;
-        wait::until(&format!("{expected} requests in service"), || match self.backend.stats().busy {
-            busy if busy == expected => Ok(()),
-            busy => Err(format!("{busy}; {:?}", self.policy_stats().unwrap_or_default())),
+        wait::until(&format!("{expected} requests in service"), || {
+            match self.backend.stats().busy {
+                busy if busy == expected => Ok(()),
+                busy => Err(format!(
+                    "{busy}; {:?}",
+                    self.policy_stats().unwrap_or_default()
+                )),
+            }
         })?;
         Ok(pending)
     }
@@ -240,8 +252,13 @@ impl Rig {
     pub fn accepted(&self) -> Result<(bool, String)> {
         let status = self.status()?;
         let accepted = &status["policies"][0]["accepted"];
-        let holds = accepted["status"].as_bool().with_context(|| format!("no policy in {status:#}"))?;
-        Ok((holds, accepted["message"].as_str().unwrap_or_default().to_owned()))
+        let holds = accepted["status"]
+            .as_bool()
+            .with_context(|| format!("no policy in {status:#}"))?;
+        Ok((
+            holds,
+            accepted["message"].as_str().unwrap_or_default().to_owned(),
+        ))
     }
 
     /// Deletes the policy, without waiting for an effect.
@@ -260,9 +277,16 @@ impl Rig {
         wait::until("Envoy to run the policy", || {
             let status = self.status().map_err(|e| e.to_string())?;
             let proxies = status["proxies"].as_array().cloned().unwrap_or_default();
-            let mut connected = proxies.iter().filter(|p| p["state"] != "Disconnected").peekable();
+            let mut connected = proxies
+                .iter()
+                .filter(|p| p["state"] != "Disconnected")
+                .peekable();
             let in_sync = connected.peek().is_some() && connected.all(|p| p["state"] == "Running");
-            if in_sync { Ok(()) } else { Err(format!("{status:#}")) }
+            if in_sync {
+                Ok(())
+            } else {
+                Err(format!("{status:#}"))
+            }
         })
     }
 
@@ -271,7 +295,10 @@ impl Rig {
     /// # Errors
     /// If it is down.
     pub fn status(&self) -> Result<Value> {
-        self.headgate.as_ref().context("the operator is down")?.status()
+        self.headgate
+            .as_ref()
+            .context("the operator is down")?
+            .status()
     }
 
     /// Revision of the policy that is enforced.
@@ -281,7 +308,11 @@ impl Rig {
     pub fn revision(&self) -> Result<String> {
         let status = self.status()?;
         let policies = status["policies"].as_array().cloned().unwrap_or_default();
-        Ok(policies.iter().filter_map(|p| p["revision"].as_str()).collect::<Vec<_>>().join(","))
+        Ok(policies
+            .iter()
+            .filter_map(|p| p["revision"].as_str())
+            .collect::<Vec<_>>()
+            .join(","))
     }
 
     /// Starts the operator again, on the same port and folder.
@@ -313,7 +344,10 @@ impl Rig {
     /// # Errors
     /// If Envoy doesn't answer.
     pub fn policy_stat(&self, name: &str) -> Result<u64> {
-        self.envoy.stat(&format!("wasmcustom.headgate.policy.{}.{name}", policy::NAME))
+        self.envoy.stat(&format!(
+            "wasmcustom.headgate.policy.{}.{name}",
+            policy::NAME
+        ))
     }
 
     /// A gauge or counter of one type of that policy, such as `rq_total`.
@@ -329,7 +363,8 @@ impl Rig {
     /// # Errors
     /// If Envoy doesn't answer.
     pub fn policy_stats(&self) -> Result<BTreeMap<String, u64>> {
-        self.envoy.stats_under(&format!("wasmcustom.headgate.policy.{}.", policy::NAME))
+        self.envoy
+            .stats_under(&format!("wasmcustom.headgate.policy.{}.", policy::NAME))
     }
 
     /// Waits until a gauge or counter of the policy is `value`.
@@ -337,10 +372,15 @@ impl Rig {
     /// # Errors
     /// If it isn't in time; with all of the policy's stats.
     pub fn wait_for_stat(&self, name: &str, value: u64) -> Result<()> {
-        wait::until(&format!("{name} = {value}"), || match self.policy_stat(name) {
-            Ok(now) if now == value => Ok(()),
-            Ok(now) => Err(format!("{name} = {now}; {:?}", self.policy_stats().unwrap_or_default())),
-            Err(error) => Err(error.to_string()),
+        wait::until(&format!("{name} = {value}"), || {
+            match self.policy_stat(name) {
+                Ok(now) if now == value => Ok(()),
+                Ok(now) => Err(format!(
+                    "{name} = {now}; {:?}",
+                    self.policy_stats().unwrap_or_default()
+                )),
+                Err(error) => Err(error.to_string()),
+            }
         })
     }
 
@@ -352,9 +392,11 @@ impl Rig {
         for gauge in ["slots_in_use", "queue_length", "queued_work_us"] {
             self.wait_for_stat(gauge, 0)?;
         }
-        wait::until("an empty backend", || match self.backend.stats().in_flight {
-            0 => Ok(()),
-            n => Err(format!("{n} in flight")),
+        wait::until("an empty backend", || {
+            match self.backend.stats().in_flight {
+                0 => Ok(()),
+                n => Err(format!("{n} in flight")),
+            }
         })
     }
 }

@@ -22,7 +22,11 @@ pub fn until<T>(what: &str, probe: impl FnMut() -> Result<T, String>) -> Result<
 ///
 /// # Errors
 /// As [`until`].
-pub fn until_within<T>(deadline: Duration, what: &str, mut probe: impl FnMut() -> Result<T, String>) -> Result<T> {
+pub fn until_within<T>(
+    deadline: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> Result<T, String>,
+) -> Result<T> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
@@ -42,7 +46,13 @@ pub fn until_within<T>(deadline: Duration, what: &str, mut probe: impl FnMut() -
 /// # Errors
 /// As [`until`].
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
-    until(what, || if condition() { Ok(()) } else { Err("not so".to_owned()) })
+    until(what, || {
+        if condition() {
+            Ok(())
+        } else {
+            Err("not so".to_owned())
+        }
+    })
 }
 
 /// Held by whoever runs a real system: two at once on a small machine would disturb each other's queues.
@@ -57,8 +67,13 @@ pub struct MachineLock {
 /// If the lock file in the temporary directory can't be opened or locked.
 pub fn lock_machine() -> Result<MachineLock> {
     let path = std::env::temp_dir().join("headgate-tests.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+    file.lock()
+        .with_context(|| format!("cannot lock {}", path.display()))?;
     Ok(MachineLock { _file: file })
 }

@@ -9,7 +9,12 @@ use headgate_tests::{http, policy};
 use serde_json::{Value, json};
 
 /// Method, path, headers, and the type that they make.
-type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
+type Case = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static str,
+);
 
 const CASES: &[Case] = &[
     ("GET", "/exact", &[], "exact"),
@@ -27,9 +32,24 @@ const CASES: &[Case] = &[
     ("GET", "/", &[("x-tenant", "t-42")], "header-regex"),
     ("GET", "/both", &[("x-both", "yes")], "both"),
     ("GET", "/both", &[], "default"),
-    ("POST", "/search.v1.Search/Query", &[("content-type", "application/grpc")], "grpc-method"),
-    ("POST", "/search.v1.Search/Other", &[("content-type", "application/grpc")], "grpc-service"),
-    ("POST", "/search.v1.Searching/Query", &[("content-type", "application/grpc")], "default"),
+    (
+        "POST",
+        "/search.v1.Search/Query",
+        &[("content-type", "application/grpc")],
+        "grpc-method",
+    ),
+    (
+        "POST",
+        "/search.v1.Search/Other",
+        &[("content-type", "application/grpc")],
+        "grpc-service",
+    ),
+    (
+        "POST",
+        "/search.v1.Searching/Query",
+        &[("content-type", "application/grpc")],
+        "default",
+    ),
     ("GET", "/routed/by/name", &[], "routed"),
     ("GET", "/second-alternative", &[], "exact"),
     ("GET", "/anything", &[], "default"),
@@ -41,18 +61,39 @@ fn types() -> Vec<Value> {
     let path = |kind: &str, value: &str| json!({"path": {"type": kind, "value": value}});
     let grpc = |method: Value| json!([{"grpc": method}]);
     vec![
-        kind("exact", json!([path("Exact", "/exact"), path("Exact", "/second-alternative")])),
+        kind(
+            "exact",
+            json!([
+                path("Exact", "/exact"),
+                path("Exact", "/second-alternative")
+            ]),
+        ),
         kind("prefix", json!([path("PathPrefix", "/prefix")])),
         kind("regex", json!([path("RegularExpression", "/regex/[0-9]+")])),
-        kind("method", json!([{"path": {"type": "Exact", "value": "/method"}, "method": "PUT"}])),
-        kind("header", json!([{"headers": [{"type": "Exact", "name": "x-kind", "value": "report"}]}])),
-        kind("header-regex", json!([{"headers": [{"type": "RegularExpression", "name": "x-tenant", "value": "t-[0-9]+"}]}])),
+        kind(
+            "method",
+            json!([{"path": {"type": "Exact", "value": "/method"}, "method": "PUT"}]),
+        ),
+        kind(
+            "header",
+            json!([{"headers": [{"type": "Exact", "name": "x-kind", "value": "report"}]}]),
+        ),
+        kind(
+            "header-regex",
+            json!([{"headers": [{"type": "RegularExpression", "name": "x-tenant", "value": "t-[0-9]+"}]}]),
+        ),
         kind(
             "both",
             json!([{"path": {"type": "Exact", "value": "/both"}, "headers": [{"name": "x-both", "value": "yes"}]}]),
         ),
-        kind("grpc-method", grpc(json!({"type": "Exact", "service": "search.v1.Search", "method": "Query"}))),
-        kind("grpc-service", grpc(json!({"type": "Exact", "service": "search.v1.Search"}))),
+        kind(
+            "grpc-method",
+            grpc(json!({"type": "Exact", "service": "search.v1.Search", "method": "Query"})),
+        ),
+        kind(
+            "grpc-service",
+            grpc(json!({"type": "Exact", "service": "search.v1.Search"})),
+        ),
         kind("routed", json!([{"route": "search-route"}])),
         json!({"name": "default", "slo": slo}),
     ]
@@ -60,7 +101,10 @@ fn types() -> Vec<Value> {
 
 #[test]
 fn every_request_is_counted_as_the_first_type_that_matches() -> Result<()> {
-    let backend = BackendConfig::new(10, vec![ServiceType::constant("/", Duration::from_millis(1))]);
+    let backend = BackendConfig::new(
+        10,
+        vec![ServiceType::constant("/", Duration::from_millis(1))],
+    );
     let rig = Rig::builder(backend, policy::policy(10, &types()))
         .change(|bootstrap| {
             let mut routed = bootstrap.routes()?[0].clone();
@@ -70,12 +114,18 @@ fn every_request_is_counted_as_the_first_type_that_matches() -> Result<()> {
             Ok(())
         })
         .start()?;
-    let names: Vec<String> = types().iter().filter_map(|t| t["name"].as_str().map(str::to_owned)).collect();
+    let names: Vec<String> = types()
+        .iter()
+        .filter_map(|t| t["name"].as_str().map(str::to_owned))
+        .collect();
     let mut expected: Vec<u64> = vec![0; names.len()];
     for &(method, path, headers, kind) in CASES {
         let body = (method != "GET").then_some("");
         http::send(rig.addr(), method, path, headers, body)?.answer()?;
-        let index = names.iter().position(|name| name == kind).expect("a type of the policy");
+        let index = names
+            .iter()
+            .position(|name| name == kind)
+            .expect("a type of the policy");
         expected[index] += 1;
         rig.wait_for_stat(&format!("type.{kind}.rq_total"), expected[index])
             .map_err(|error| error.context(format!("{method} {path} {headers:?}")))?;

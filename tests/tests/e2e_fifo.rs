@@ -19,12 +19,20 @@ fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
     for slots in [1, 4] {
         let service = Duration::from_millis(3);
         let backend = BackendConfig::new(100, vec![ServiceType::constant("/", service)]);
-        let rig = Rig::builder(backend, policy::queue_only(slots, 1_000)).concurrency(4).start()?;
+        let rig = Rig::builder(backend, policy::queue_only(slots, 1_000))
+            .concurrency(4)
+            .start()?;
         let held = rig.occupy("/held", slots)?;
         let mut waiting = Vec::new();
         for seq in 0..WAITING {
             let number = seq.to_string();
-            waiting.push(http::send(rig.addr(), "GET", "/", &[("x-seq", &number)], None)?);
+            waiting.push(http::send(
+                rig.addr(),
+                "GET",
+                "/",
+                &[("x-seq", &number)],
+                None,
+            )?);
             // Only when one is in the queue is the next one later.
             rig.wait_for_stat("queue_length", seq as u64 + 1)?;
         }
@@ -32,13 +40,27 @@ fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
         for request in held.into_iter().chain(waiting) {
             assert_eq!(request.answer()?.status, 200);
         }
-        let order: Vec<usize> = rig.backend.arrivals().iter().map(|a| usize::try_from(a.seq).unwrap_or(0)).collect();
+        let order: Vec<usize> = rig
+            .backend
+            .arrivals()
+            .iter()
+            .map(|a| usize::try_from(a.seq).unwrap_or(0))
+            .collect();
         assert_eq!(order.len(), WAITING);
-        let off = order.iter().enumerate().map(|(place, &seq)| place.abs_diff(seq));
+        let off = order
+            .iter()
+            .enumerate()
+            .map(|(place, &seq)| place.abs_diff(seq));
         let worst = off.clone().max().unwrap_or(0);
-        println!("{slots} slots: {} of {WAITING} out of place, at most by {worst}", off.filter(|&n| n > 0).count());
+        println!(
+            "{slots} slots: {} of {WAITING} out of place, at most by {worst}",
+            off.filter(|&n| n > 0).count()
+        );
         assert!(worst <= TOLERATED, "{slots} slots: {order:?}");
-        assert!(used_workers(&rig)? > 1, "one worker only: the test shows nothing");
+        assert!(
+            used_workers(&rig)? > 1,
+            "one worker only: the test shows nothing"
+        );
         rig.wait_until_idle()?;
     }
     Ok(())
@@ -47,6 +69,12 @@ fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
 /// Worker threads that had requests.
 fn used_workers(rig: &Rig) -> Result<usize> {
     let listeners = rig.envoy.stats()?;
-    let counters = listeners.iter().filter(|(name, _)| name.contains(".worker_") && name.ends_with(".downstream_cx_total"));
-    Ok(counters.filter(|(name, count)| name.starts_with("listener.") && !name.contains("admin") && **count > 0).count())
+    let counters = listeners
+        .iter()
+        .filter(|(name, _)| name.contains(".worker_") && name.ends_with(".downstream_cx_total"));
+    Ok(counters
+        .filter(|(name, count)| {
+            name.starts_with("listener.") && !name.contains("admin") && **count > 0
+        })
+        .count())
 }

@@ -12,14 +12,23 @@ use serde_json::{Value, json};
 
 /// Every request takes 40 ms.
 fn backend() -> BackendConfig {
-    BackendConfig::new(100, vec![ServiceType::constant("/", Duration::from_millis(40))])
+    BackendConfig::new(
+        100,
+        vec![ServiceType::constant("/", Duration::from_millis(40))],
+    )
 }
 
 /// Bouncer with this many slots and this objective for the median of slow requests.
 fn policy(slots: usize, p50: &str) -> Value {
     let matches = json!([{"path": {"type": "PathPrefix", "value": "/slow"}}]);
     let slow = json!({"name": "slow", "matches": matches, "slo": {"p50": p50, "p90": "10s"}});
-    policy::policy(slots, &[slow, json!({"name": "default", "slo": {"p50": "5s", "p90": "10s"}})])
+    policy::policy(
+        slots,
+        &[
+            slow,
+            json!({"name": "default", "slo": {"p50": "5s", "p90": "10s"}}),
+        ],
+    )
 }
 
 /// Lets the stage learn what a request costs.
@@ -39,7 +48,9 @@ fn assert_remembered(rig: &Rig) -> Result<()> {
     let waiting = rig.enqueue("/other", 4)?;
     for request in rig.send("/slow", 40)? {
         let answer = request.answer()?;
-        let refused = answer.header("x-headgate-refused").is_some_and(|r| r.ends_with("type=slow; reason=slo_p50"));
+        let refused = answer
+            .header("x-headgate-refused")
+            .is_some_and(|r| r.ends_with("type=slow; reason=slo_p50"));
         assert!(refused, "{answer:?}");
     }
     rig.backend.release();
@@ -77,7 +88,9 @@ fn histograms_survive_a_code_upgrade() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let module = folder.path().join("headgate.wasm");
     std::fs::copy(headgate::module_path(), &module)?;
-    let rig = Rig::builder(backend(), policy(50, "10s")).module(module.clone()).start()?;
+    let rig = Rig::builder(backend(), policy(50, "10s"))
+        .module(module.clone())
+        .start()?;
     learn(&rig)?;
     rig.edit_policy(&policy(2, "60ms"))?;
 

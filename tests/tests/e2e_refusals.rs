@@ -5,15 +5,20 @@ use std::time::Duration;
 use anyhow::Result;
 use headgate_tests::backend::{BackendConfig, ServiceType};
 use headgate_tests::http::{self, Answer};
+use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
 use headgate_tests::policy;
 use headgate_tests::rig::{Rig, RigBuilder};
 use headgate_tests::wait::until;
 use serde_json::{Value, json};
 
 fn builder(policy: Value) -> RigBuilder {
-    let backend = BackendConfig::new(1_000, vec![ServiceType::constant("/", Duration::from_millis(1))]);
+    let backend = BackendConfig::new(
+        1_000,
+        vec![ServiceType::constant("/", Duration::from_millis(1))],
+    );
     Rig::builder(backend, policy).change(|bootstrap| {
-        bootstrap.log_access("%REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %RESPONSE_FLAGS%")
+        bootstrap
+            .log_access("%REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %RESPONSE_FLAGS%")
     })
 }
 
@@ -26,7 +31,11 @@ fn access(rig: &Rig, path: &str) -> Result<String> {
     let start = format!("ACCESS {path} ");
     until("the access log", || {
         let output = rig.envoy.output();
-        output.lines().find_map(|l| l.strip_prefix(&start)).map(str::to_owned).ok_or_else(|| "no line yet".to_owned())
+        output
+            .lines()
+            .find_map(|l| l.strip_prefix(&start))
+            .map(str::to_owned)
+            .ok_or_else(|| "no line yet".to_owned())
     })
 }
 
@@ -50,17 +59,39 @@ fn a_refusal_says_which_policy_type_and_reason() -> Result<()> {
     assert_refusal(&http, "queue_full");
     assert!(http.body.contains("queue is full"), "{}", http.body);
     let line = access(&rig, "/http")?;
-    assert!(line.starts_with("503 ") && line.contains("headgate_refused{queue_full}"), "{line}");
+    assert!(
+        line.starts_with("503 ") && line.contains("headgate_refused{queue_full}"),
+        "{line}"
+    );
 
-    let grpc = http::send(rig.addr(), "POST", "/grpc", &[("content-type", "application/grpc")], Some(""))?.answer()?;
-    assert_eq!((grpc.status, grpc.header("grpc-status")), (200, Some("14")), "{grpc:?}");
-    assert!(grpc.header("grpc-message").is_some_and(|m| m.contains("queue")), "{grpc:?}");
+    let grpc = http::send(
+        rig.addr(),
+        "POST",
+        "/grpc",
+        &[("content-type", "application/grpc")],
+        Some(""),
+    )?
+    .answer()?;
+    assert_eq!(
+        (grpc.status, grpc.header("grpc-status")),
+        (200, Some("14")),
+        "{grpc:?}"
+    );
+    assert!(
+        grpc.header("grpc-message")
+            .is_some_and(|m| m.contains("queue")),
+        "{grpc:?}"
+    );
     assert_refusal(&grpc, "queue_full");
     assert!(access(&rig, "/grpc")?.contains("headgate_refused{queue_full}"));
 
     rig.wait_for_stat("type.default.rq_rejected.reason.queue_full", 2)?;
     rig.wait_for_stat("type.default.rq_rejected_enforced", 2)?;
-    assert_eq!(rig.backend.stats().received, 1, "a refused request never reaches the backend");
+    assert_eq!(
+        rig.backend.stats().received,
+        1,
+        "a refused request never reaches the backend"
+    );
     rig.backend.release();
     for request in held.into_iter().chain(waiting) {
         assert_eq!(request.answer()?.status, 200);
@@ -89,9 +120,16 @@ fn a_request_waits_no_longer_than_its_own_deadline() -> Result<()> {
     let http = http::get_with(rig.addr(), "/own", &[("x-headgate-timeout-ms", "100")])?;
     assert_eq!(http.status, 504);
     assert_refusal(&http, "deadline");
-    let headers = [("content-type", "application/grpc"), ("grpc-timeout", "100m")];
+    let headers = [
+        ("content-type", "application/grpc"),
+        ("grpc-timeout", "100m"),
+    ];
     let grpc = http::send(rig.addr(), "POST", "/grpc", &headers, Some(""))?.answer()?;
-    assert_eq!((grpc.status, grpc.header("grpc-status")), (200, Some("4")), "{grpc:?}");
+    assert_eq!(
+        (grpc.status, grpc.header("grpc-status")),
+        (200, Some("4")),
+        "{grpc:?}"
+    );
     assert_refusal(&grpc, "deadline");
     rig.wait_for_stat("type.default.rq_rejected.reason.deadline", 2)?;
     rig.backend.release();
@@ -111,7 +149,10 @@ fn dry_run_decides_and_counts_but_refuses_and_holds_nothing() -> Result<()> {
     rig.backend.release();
     for request in all {
         let answer = request.answer()?;
-        assert_eq!((answer.status, answer.header("x-headgate-refused")), (200, None));
+        assert_eq!(
+            (answer.status, answer.header("x-headgate-refused")),
+            (200, None)
+        );
     }
     rig.wait_until_idle()
 }
@@ -146,7 +187,11 @@ fn streams_end_at_their_last_byte_or_at_their_first() -> Result<()> {
         rig.wait_for_stat("slots_in_use", in_use)?;
         assert_eq!(rig.backend.stats().busy, 1, "{measure}");
         if in_use == 0 {
-            assert_eq!(rig.get("/next")?.status, 200, "the slot is free while the stream goes on");
+            assert_eq!(
+                rig.get("/next")?.status,
+                200,
+                "the slot is free while the stream goes on"
+            );
             rig.wait_for_stat("type.default.rq_completed", 2)?;
         }
         rig.backend.release();
@@ -165,7 +210,11 @@ fn upgrades_pass_and_are_counted() -> Result<()> {
     socket.write("ping\n")?;
     assert_eq!(socket.read_line()?, "ping");
     rig.wait_for_stat("rq_excluded", 1)?;
-    assert_eq!(rig.policy_stat("slots_in_use")?, 1, "only the request that is held");
+    assert_eq!(
+        rig.policy_stat("slots_in_use")?,
+        1,
+        "only the request that is held"
+    );
     socket.hang_up();
     rig.backend.release();
     rig.wait_until_idle()?;
@@ -188,7 +237,11 @@ fn excluded_requests_pass_a_full_stage() -> Result<()> {
         request.answer()?;
     }
     rig.wait_for_stat("type.default.rq_completed", 1)?;
-    assert_eq!(rig.policy_stat("type.default.rq_total")?, 1, "a health check is no request of the stage");
+    assert_eq!(
+        rig.policy_stat("type.default.rq_total")?,
+        1,
+        "a health check is no request of the stage"
+    );
     rig.wait_until_idle()
 }
 
@@ -211,19 +264,60 @@ fn local_replies_are_not_measured() -> Result<()> {
     rig.wait_until_idle()
 }
 
+/// More than Envoy buffers: the client is held back until the request has its slot.
 #[test]
 fn a_queued_request_keeps_its_body() -> Result<()> {
     let rig = rig(policy::queue_only(1, 10))?;
     let held = rig.occupy("/held", 1)?;
-    let body = "x".repeat(100_000);
-    let posted = http::send(rig.addr(), "POST", "/body", &[], Some(&body))?;
-    rig.wait_for_stat("queue_length", 1)?;
-    rig.backend.release();
-    let answer = posted.answer()?;
-    assert_eq!(answer.status, 200);
-    assert!(answer.body == body, "{} bytes came back", answer.body.len());
+    let body = "x".repeat(5_000_000);
+    std::thread::scope(|scope| -> Result<()> {
+        let posted =
+            scope.spawn(|| http::send(rig.addr(), "POST", "/body", &[], Some(&body))?.answer());
+        rig.wait_for_stat("queue_length", 1)?;
+        rig.backend.release();
+        let answer = posted.join().expect("the client doesn't panic")?;
+        assert_eq!(answer.status, 200);
+        assert!(answer.body == body, "{} bytes came back", answer.body.len());
+        Ok(())
+    })?;
     for request in held {
         request.answer()?;
     }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn answers_without_a_body_end_at_their_headers() -> Result<()> {
+    let rig = rig(policy::queue_only(1, 10))?;
+    for _ in 0..3 {
+        assert_eq!(
+            http::send(rig.addr(), "HEAD", "/", &[], None)?
+                .answer()?
+                .status,
+            200
+        );
+    }
+    rig.wait_for_stat("type.default.rq_completed", 3)?;
+    rig.wait_until_idle()
+}
+
+/// gRPC from end to end: HTTP/2 on both sides, answers that end with trailers.
+#[test]
+fn grpc_answers_end_at_their_trailers() -> Result<()> {
+    let rig = builder(policy::queue_only(4, 500))
+        .bootstrap_argument("--upstream-http2")
+        .start()?;
+    let mut call = RequestType::get("call", "/search.v1.Search/Query")
+        .header("content-type", "application/grpc");
+    call.method = "POST".to_owned();
+    let mut spec = LoadSpec::new(rig.addr(), vec![call], 300.0, Duration::from_secs(1));
+    (spec.protocol, spec.connections) = (Protocol::Http2, 4);
+    let report = load::run(spec)?;
+    assert_eq!(
+        report.total.ok, report.total.offered,
+        "{:?}",
+        report.total.status
+    );
+    rig.wait_for_stat("type.default.rq_completed", report.total.ok)?;
     rig.wait_until_idle()
 }

@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
+use headgate_tests::bootstrap::Bootstrap;
+use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::rig::Rig;
-use headgate_tests::wait::until;
-use headgate_tests::{headgate, policy};
+use headgate_tests::wait::{lock_machine, until};
+use headgate_tests::{headgate, http, policy};
 
 fn backend() -> BackendConfig {
-    BackendConfig::new(100, vec![ServiceType::constant("/", Duration::from_millis(1))])
+    BackendConfig::new(
+        100,
+        vec![ServiceType::constant("/", Duration::from_millis(1))],
+    )
 }
 
 /// As many requests as there are slots are in the backend, and one more waits.
@@ -39,9 +44,15 @@ fn policies_arrive_over_every_transport_and_variant() -> Result<()> {
         let mut rig = builder.start()?;
         let status = rig.status()?;
         let proxy = &status["proxies"][0];
-        assert_eq!((proxy["transport"].as_str(), proxy["variant"].as_str()), (Some(transport), Some(variant)));
+        assert_eq!(
+            (proxy["transport"].as_str(), proxy["variant"].as_str()),
+            (Some(transport), Some(variant))
+        );
         assert_eq!(proxy["target"], "Service/default/search");
-        assert_eq!(status["policies"][0]["programmed"]["reason"], "Programmed", "{status:#}");
+        assert_eq!(
+            status["policies"][0]["programmed"]["reason"], "Programmed",
+            "{status:#}"
+        );
         rig.get("/")?;
         assert_enforced(&rig, 2)?;
 
@@ -57,11 +68,14 @@ fn policies_arrive_over_every_transport_and_variant() -> Result<()> {
 }
 
 #[test]
-fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configuration() -> Result<()> {
+fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configuration()
+-> Result<()> {
     let folder = tempfile::tempdir()?;
     let module = folder.path().join("headgate.wasm");
     std::fs::copy(headgate::module_path(), &module)?;
-    let rig = Rig::builder(backend(), policy::queue_only(2, 10)).module(module.clone()).start()?;
+    let rig = Rig::builder(backend(), policy::queue_only(2, 10))
+        .module(module.clone())
+        .start()?;
     rig.get("/")?;
     assert_enforced(&rig, 2)?;
 
@@ -71,10 +85,17 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     std::fs::rename(&next, &module)?;
     until("the refusal to be shown", || {
         let status = rig.status().map_err(|e| e.to_string())?;
-        let message = status["proxies"][0]["nack"]["message"].as_str().unwrap_or_default();
+        let message = status["proxies"][0]["nack"]["message"]
+            .as_str()
+            .unwrap_or_default();
         let programmed = &status["policies"][0]["programmed"];
-        let shown = status["proxies"][0]["state"] == "Rejected" && programmed["reason"] == "EnvoyRejected";
-        if shown && !message.is_empty() { Ok(()) } else { Err(format!("{status:#}")) }
+        let shown =
+            status["proxies"][0]["state"] == "Rejected" && programmed["reason"] == "EnvoyRejected";
+        if shown && !message.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{status:#}"))
+        }
     })?;
     assert_enforced(&rig, 2)?;
 
@@ -83,4 +104,62 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     rig.wait_for_policy()?;
     rig.edit_policy(&policy::queue_only(3, 10))?;
     assert_enforced(&rig, 3)
+}
+
+/// Without any server: the slot reads a file that `headgate render` wrote, and follows its replacement.
+#[test]
+fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
+    let _lock = lock_machine()?;
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let render = |slots: usize| -> Result<()> {
+        std::fs::write(
+            file("policy.yaml"),
+            policy::queue_only(slots, 10).to_string(),
+        )?;
+        let module = headgate::module_path().display().to_string();
+        let rendered = headgate::run_command(&[
+            "render",
+            &file("policy.yaml"),
+            "--target",
+            "envoy",
+            "--wasm",
+            &module,
+        ])?;
+        std::fs::write(file("next.yaml"), rendered)?;
+        Ok(std::fs::rename(file("next.yaml"), file("slot.yaml"))?)
+    };
+    render(2)?;
+    let backend = Backend::start(&backend())?;
+    let upstream = format!("--upstream={}", backend.addr());
+    let slot = file("slot.yaml");
+    let arguments = [
+        "bootstrap",
+        "--listen=127.0.0.1:0",
+        "--admin=127.0.0.1:0",
+        &upstream,
+        "--config-file",
+        &slot,
+    ];
+    let bootstrap = Bootstrap::parse(&headgate::run_command(&arguments)?)?;
+    let envoy = EnvoyProcess::start(&bootstrap, 2)?;
+    let addr = envoy.listener(&bootstrap.listener_name()?)?;
+    for slots in [2, 3] {
+        render(slots)?;
+        until("the file to be in force", || {
+            http::get(addr, "/").map_err(|e| e.to_string())?;
+            let now = envoy
+                .stat(&format!(
+                    "wasmcustom.headgate.policy.{}.slots",
+                    policy::NAME
+                ))
+                .map_err(|e| e.to_string())?;
+            if now == slots as u64 {
+                Ok(())
+            } else {
+                Err(format!("{now} slots"))
+            }
+        })?;
+    }
+    Ok(())
 }

@@ -4,19 +4,26 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind, OnDisconnect, ServiceType};
+use headgate_tests::backend::{
+    Backend, BackendConfig, Fault, FaultKind, OnDisconnect, ServiceType,
+};
 use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
 use headgate_tests::wait::wait_until;
 use headgate_tests::{http, mix};
 
 fn constant(workers: usize, ms: u64) -> BackendConfig {
-    BackendConfig::new(workers, vec![ServiceType::constant("/", Duration::from_millis(ms))])
+    BackendConfig::new(
+        workers,
+        vec![ServiceType::constant("/", Duration::from_millis(ms))],
+    )
 }
 
 /// `count` requests that have all arrived.
 fn send(backend: &Backend, path: &str, count: usize) -> Result<Vec<http::Pending>> {
     let before = backend.stats().in_flight;
-    let pending = (0..count).map(|_| http::send(backend.addr(), "GET", path, &[], None)).collect::<Result<_>>()?;
+    let pending = (0..count)
+        .map(|_| http::send(backend.addr(), "GET", path, &[], None))
+        .collect::<Result<_>>()?;
     wait_until("arrivals", || backend.stats().in_flight == before + count)?;
     Ok(pending)
 }
@@ -24,14 +31,22 @@ fn send(backend: &Backend, path: &str, count: usize) -> Result<Vec<http::Pending
 #[test]
 fn exactly_p_requests_are_served_at_a_time() {
     let backend = Backend::start(&constant(3, 10)).unwrap();
-    let pending: Vec<_> =
-        (0..30).map(|_| http::send(backend.addr(), "GET", "/", &[], None).unwrap()).collect();
+    let pending: Vec<_> = (0..30)
+        .map(|_| http::send(backend.addr(), "GET", "/", &[], None).unwrap())
+        .collect();
     for request in pending {
         assert_eq!(request.answer().unwrap().status, 200);
     }
     let stats = backend.stats();
-    assert_eq!((stats.max_busy, stats.completed, stats.in_flight), (3, 30, 0));
-    assert!(stats.max_in_flight > 3 && stats.max_in_flight <= 30, "{}", stats.max_in_flight);
+    assert_eq!(
+        (stats.max_busy, stats.completed, stats.in_flight),
+        (3, 30, 0)
+    );
+    assert!(
+        stats.max_in_flight > 3 && stats.max_in_flight <= 30,
+        "{}",
+        stats.max_in_flight
+    );
     // 30 services of 10 ms: the integral of busy workers can't be less.
     assert!(stats.busy_ms >= 300.0, "{}", stats.busy_ms);
     assert!(stats.types["/"].service_ms.p50 >= 10.0);
@@ -48,7 +63,8 @@ fn a_client_that_leaves_the_queue_takes_its_request_along() {
     wait_until("an empty queue", || backend.stats().in_flight == 2).unwrap();
     assert_eq!(backend.stats().cancelled_queued, 5);
     assert_eq!(backend.release(), 2);
-    held.into_iter().for_each(|request| assert_eq!(request.answer().unwrap().status, 200));
+    held.into_iter()
+        .for_each(|request| assert_eq!(request.answer().unwrap().status, 200));
     assert_eq!(backend.stats().in_flight, 0);
 }
 
@@ -58,10 +74,17 @@ fn work_in_service_is_cancelled_or_finished_as_configured() {
         let mut config = constant(1, 300);
         config.on_disconnect = on_disconnect;
         let backend = Backend::start(&config).unwrap();
-        send(&backend, "/", 1).unwrap().into_iter().for_each(http::Pending::hang_up);
+        send(&backend, "/", 1)
+            .unwrap()
+            .into_iter()
+            .for_each(http::Pending::hang_up);
         wait_until("a free worker", || backend.stats().in_flight == 0).unwrap();
         let stats = backend.stats();
-        assert_eq!((stats.cancelled_in_service, stats.completed), (1, completed), "{on_disconnect:?}");
+        assert_eq!(
+            (stats.cancelled_in_service, stats.completed),
+            (1, completed),
+            "{on_disconnect:?}"
+        );
     }
 }
 
@@ -69,14 +92,22 @@ fn work_in_service_is_cancelled_or_finished_as_configured() {
 fn ordered_faults_strike_as_often_as_asked() {
     let backend = Backend::start(&constant(1, 1)).unwrap();
     let get = |path: &str| http::get(backend.addr(), path);
-    backend.inject(Fault { status: 507, ..Fault::new(FaultKind::Status, "/bad", 1) });
+    backend.inject(Fault {
+        status: 507,
+        ..Fault::new(FaultKind::Status, "/bad", 1)
+    });
     assert_eq!(get("/good").unwrap().status, 200);
     assert_eq!(get("/bad").unwrap().status, 507);
     assert_eq!(get("/bad").unwrap().status, 200);
     backend.inject(Fault::new(FaultKind::Reset, "/", 1));
     assert!(get("/").is_err());
     let order = r#"{"kind": "slow", "delay_ms": 30}"#;
-    assert_eq!(http::post(backend.control_addr(), "/__headgate/fault", order).unwrap().status, 200);
+    assert_eq!(
+        http::post(backend.control_addr(), "/__headgate/fault", order)
+            .unwrap()
+            .status,
+        200
+    );
     get("/").unwrap();
     let stats = backend.stats();
     assert!(stats.types["/"].service_ms.max >= 31.0);
@@ -86,12 +117,19 @@ fn ordered_faults_strike_as_often_as_asked() {
 #[test]
 fn bodies_are_echoed_streams_start_early_and_upgrades_echo() {
     let backend = Backend::start(&constant(1, 1)).unwrap();
-    assert_eq!(http::post(backend.addr(), "/", "hello").unwrap().body, "hello");
+    assert_eq!(
+        http::post(backend.addr(), "/", "hello").unwrap().body,
+        "hello"
+    );
 
     backend.inject(Fault::new(FaultKind::Hang, "/", 1));
     let mut stream = http::send(backend.addr(), "GET", "/?stream=1", &[], None).unwrap();
     assert_eq!(stream.head().unwrap().0, 200);
-    assert_eq!(backend.stats().busy, 1, "headers come before the service ends");
+    assert_eq!(
+        backend.stats().busy,
+        1,
+        "headers come before the service ends"
+    );
     backend.release();
     stream.read_line().unwrap();
 
@@ -114,15 +152,33 @@ fn load_on(target: SocketAddr, protocol: Protocol) -> LoadSpec {
 fn the_generator_accounts_for_every_arrival() {
     for protocol in [Protocol::Http1, Protocol::Http2] {
         let backend = Backend::start(&BackendConfig::for_mix(20, &mix::bouncer(0.1))).unwrap();
-        backend.inject(Fault { status: 503, ..Fault::new(FaultKind::Status, "/q/slow", 10) });
+        backend.inject(Fault {
+            status: 503,
+            ..Fault::new(FaultKind::Status, "/q/slow", 10)
+        });
         let report = load::run(load_on(backend.addr(), protocol)).unwrap();
         let total = &report.total;
-        assert_eq!((total.refused, total.ok), (10, total.offered - 10), "{protocol:?}");
+        assert_eq!(
+            (total.refused, total.ok),
+            (10, total.offered - 10),
+            "{protocol:?}"
+        );
         assert_eq!(report.of("slow").unwrap().refused_by["status_503"], 10);
         assert_eq!(backend.stats().received, total.offered);
-        assert_eq!(total.offered, report.types.iter().map(|t| t.offered).sum::<u64>());
-        assert_eq!(total.offered, total.series.iter().map(|b| b.offered).sum::<u64>());
-        assert!(report.types.iter().all(|t| t.latency_ms.p50 > 0.0 && t.latency_ms.p50 <= t.latency_ms.p90));
+        assert_eq!(
+            total.offered,
+            report.types.iter().map(|t| t.offered).sum::<u64>()
+        );
+        assert_eq!(
+            total.offered,
+            total.series.iter().map(|b| b.offered).sum::<u64>()
+        );
+        assert!(
+            report
+                .types
+                .iter()
+                .all(|t| t.latency_ms.p50 > 0.0 && t.latency_ms.p50 <= t.latency_ms.p90)
+        );
     }
 }
 
@@ -130,7 +186,12 @@ fn the_generator_accounts_for_every_arrival() {
 fn the_generator_never_waits_for_a_stuck_server() {
     let backend = Backend::start(&constant(1, 1)).unwrap();
     backend.inject(Fault::new(FaultKind::Hang, "/", 1));
-    let mut spec = LoadSpec::new(backend.addr(), vec![RequestType::get("all", "/")], 400.0, Duration::from_millis(500));
+    let mut spec = LoadSpec::new(
+        backend.addr(),
+        vec![RequestType::get("all", "/")],
+        400.0,
+        Duration::from_millis(500),
+    );
     (spec.max_outstanding, spec.drain) = (50, Duration::ZERO);
     let report = load::run(spec).unwrap();
     assert!(report.total.offered > 100);
@@ -145,16 +206,28 @@ fn impatient_clients_hang_up() {
         backend.inject(Fault::new(FaultKind::Hang, "/", 1));
         let mut kind = RequestType::get("all", "/");
         kind.abort_after = Some(Duration::from_millis(20));
-        let mut spec = LoadSpec::new(backend.addr(), vec![kind], 200.0, Duration::from_millis(500));
+        let mut spec = LoadSpec::new(
+            backend.addr(),
+            vec![kind],
+            200.0,
+            Duration::from_millis(500),
+        );
         (spec.protocol, spec.connections) = (protocol, 4);
         let report = load::run(spec).unwrap();
         assert!(report.total.aborted >= 1);
-        assert_eq!(report.total.aborted + report.total.ok, report.total.offered, "{protocol:?}");
+        assert_eq!(
+            report.total.aborted + report.total.ok,
+            report.total.offered,
+            "{protocol:?}"
+        );
         wait_until("the end of all requests", || backend.stats().in_flight == 0).unwrap();
         // A client may leave just when its request is done, so not every one that left interrupted something.
         let stats = backend.stats();
         let cancelled = stats.cancelled_in_service + stats.cancelled_queued;
-        assert!((1..=report.total.aborted).contains(&cancelled), "{protocol:?}: {cancelled}");
+        assert!(
+            (1..=report.total.aborted).contains(&cancelled),
+            "{protocol:?}: {cancelled}"
+        );
         assert_eq!(cancelled + stats.completed, stats.received, "{protocol:?}");
     }
 }

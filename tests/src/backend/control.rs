@@ -21,17 +21,29 @@ use super::station::Station;
 /// Accepts connections for ever.
 pub(super) async fn serve(listener: TcpListener, station: Arc<Station>) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
         let station = Arc::clone(&station);
         tokio::spawn(async move {
             let service = service_fn(|request| answer(Arc::clone(&station), request));
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
 
-async fn answer(station: Arc<Station>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let action = request.uri().path().strip_prefix("/__headgate/").unwrap_or_default().to_owned();
+async fn answer(
+    station: Arc<Station>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let action = request
+        .uri()
+        .path()
+        .strip_prefix("/__headgate/")
+        .unwrap_or_default()
+        .to_owned();
     let response = match (request.method(), action.as_str()) {
         (&Method::GET, "stats") => json(&station.stats()),
         (&Method::GET, "arrivals") => json(&station.arrivals()),
@@ -51,13 +63,20 @@ async fn answer(station: Arc<Station>, request: Request<Incoming>) -> Result<Res
             }
             Err(reason) => text(StatusCode::BAD_REQUEST, format!("{reason}\n")),
         },
-        _ => text(StatusCode::NOT_FOUND, "GET stats|arrivals, POST reset|fault|clear|release\n".into()),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "GET stats|arrivals, POST reset|fault|clear|release\n".into(),
+        ),
     };
     Ok(response)
 }
 
 async fn fault(request: Request<Incoming>) -> Result<Fault, String> {
-    let body = request.into_body().collect().await.map_err(|e| e.to_string())?;
+    let body = request
+        .into_body()
+        .collect()
+        .await
+        .map_err(|e| e.to_string())?;
     serde_json::from_slice(&body.to_bytes()).map_err(|e| e.to_string())
 }
 

@@ -11,7 +11,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header,
+};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
@@ -34,16 +36,21 @@ struct Reset;
 /// Accepts connections for ever.
 pub(super) async fn serve(listener: TcpListener, station: Arc<Station>, report_service: bool) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
         let _ = stream.set_nodelay(true);
         station.count_connection();
         let station = Arc::clone(&station);
         tokio::spawn(async move {
-            let service = service_fn(|request| answer(Arc::clone(&station), request, report_service));
+            let service =
+                service_fn(|request| answer(Arc::clone(&station), request, report_service));
             let mut server = auto::Builder::new(TokioExecutor::new());
             server.http2().max_concurrent_streams(100_000);
             // An error here is a client that left, which the ticket reports.
-            let _ = server.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
+            let _ = server
+                .serve_connection_with_upgrades(TokioIo::new(stream), service)
+                .await;
         });
     }
 }
@@ -58,21 +65,30 @@ async fn answer(
         return Ok(upgrade(&mut request));
     }
     let path = request.uri().path().to_owned();
-    let Some(kind) = station.classify(&path) else { return Ok(plain(StatusCode::NOT_FOUND, "no service here\n")) };
-    let streams = request.uri().query().is_some_and(|q| q.split('&').any(|p| p == "stream=1"));
+    let Some(kind) = station.classify(&path) else {
+        return Ok(plain(StatusCode::NOT_FOUND, "no service here\n"));
+    };
+    let streams = request
+        .uri()
+        .query()
+        .is_some_and(|q| q.split('&').any(|p| p == "stream=1"));
     let grpc = is_grpc(request.headers());
     let fixed = number(request.headers(), &SERVICE_US).map(Duration::from_micros);
     let seq = number(request.headers(), &SEQ);
     let head_only = request.method() == Method::HEAD;
 
     // The service begins when the request is there, so a request cut off in its body never enters.
-    let Ok(body) = request.into_body().collect().await else { return Err(Reset) };
+    let Ok(body) = request.into_body().collect().await else {
+        return Err(Reset);
+    };
     let body = body.to_bytes();
     let mut ticket = station.enter(kind, &path, fixed, seq);
 
     if streams {
         let mut response = Response::new(Reply::Late(Box::pin(late(ticket))));
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
         return Ok(response);
     }
     let served = ticket.served().await.ok_or(Reset)?;
@@ -81,7 +97,10 @@ async fn answer(
         Some(fault) => plain(status(fault.status), "failed on order\n"),
         None if grpc => grpc_ok(body),
         None if body.is_empty() => plain(StatusCode::OK, if head_only { "" } else { "ok\n" }),
-        None => Response::new(Reply::Now { data: Some(body), trailers: None }),
+        None => Response::new(Reply::Now {
+            data: Some(body),
+            trailers: None,
+        }),
     };
     if report_service {
         add_times(response.headers_mut(), served);
@@ -101,7 +120,9 @@ fn upgrade(request: &mut Request<Incoming>) -> Response<Reply> {
     });
     let mut response = Response::new(Reply::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
         response.headers_mut().insert(header::UPGRADE, protocol);
     }
@@ -115,17 +136,33 @@ async fn late(mut ticket: Ticket) -> Option<Bytes> {
 
 fn grpc_ok(message: Bytes) -> Response<Reply> {
     let mut trailers = HeaderMap::new();
-    trailers.insert(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"));
+    trailers.insert(
+        HeaderName::from_static("grpc-status"),
+        HeaderValue::from_static("0"),
+    );
     // An empty message: not compressed, length 0.
-    let message = if message.is_empty() { Bytes::from_static(&[0; 5]) } else { message };
-    let mut response = Response::new(Reply::Now { data: Some(message), trailers: Some(trailers) });
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    let message = if message.is_empty() {
+        Bytes::from_static(&[0; 5])
+    } else {
+        message
+    };
+    let mut response = Response::new(Reply::Now {
+        data: Some(message),
+        trailers: Some(trailers),
+    });
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/grpc"),
+    );
     response
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Reply> {
     let data = (!text.is_empty()).then(|| Bytes::from_static(text.as_bytes()));
-    let mut response = Response::new(Reply::Now { data, trailers: None });
+    let mut response = Response::new(Reply::Now {
+        data,
+        trailers: None,
+    });
     *response.status_mut() = status;
     response
 }
@@ -144,7 +181,9 @@ fn status(code: u16) -> StatusCode {
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
+    headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
 }
 
 fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
@@ -154,14 +193,20 @@ fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
 /// A response body.
 enum Reply {
     /// Known at once.
-    Now { data: Option<Bytes>, trailers: Option<HeaderMap> },
+    Now {
+        data: Option<Bytes>,
+        trailers: Option<HeaderMap>,
+    },
     /// Known when the service ends.
     Late(Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>),
 }
 
 impl Reply {
     fn empty() -> Self {
-        Self::Now { data: None, trailers: None }
+        Self::Now {
+            data: None,
+            trailers: None,
+        }
     }
 }
 
@@ -169,10 +214,16 @@ impl Body for Reply {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let data = match &mut *self {
             Self::Now { data, trailers } => {
-                let frame = data.take().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers));
+                let frame = data
+                    .take()
+                    .map(Frame::data)
+                    .or_else(|| trailers.take().map(Frame::trailers));
                 return Poll::Ready(frame.map(Ok));
             }
             Self::Late(future) => std::task::ready!(future.as_mut().poll(cx)),
@@ -182,14 +233,21 @@ impl Body for Reply {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Now { data: None, trailers: None })
+        matches!(
+            self,
+            Self::Now {
+                data: None,
+                trailers: None
+            }
+        )
     }
 
     fn size_hint(&self) -> hyper::body::SizeHint {
         match self {
-            Self::Now { data, trailers: None } => {
-                hyper::body::SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64))
-            }
+            Self::Now {
+                data,
+                trailers: None,
+            } => hyper::body::SizeHint::with_exact(data.as_ref().map_or(0, |d| d.len() as u64)),
             _ => hyper::body::SizeHint::default(),
         }
     }

@@ -39,7 +39,13 @@ pub struct Fault {
 impl Fault {
     /// `kind` for the next `count` requests under `path`.
     pub fn new(kind: FaultKind, path: &str, count: u64) -> Self {
-        Self { kind, path: path.to_owned(), count, status: internal_error(), delay_ms: 0 }
+        Self {
+            kind,
+            path: path.to_owned(),
+            count,
+            status: internal_error(),
+            delay_ms: 0,
+        }
     }
 }
 

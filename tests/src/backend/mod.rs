@@ -45,13 +45,21 @@ pub struct ServiceType {
 impl ServiceType {
     /// A type whose every request takes `time`.
     pub fn constant(prefix: &str, time: Duration) -> Self {
-        Self { prefix: prefix.to_owned(), mean: time, median: time }
+        Self {
+            prefix: prefix.to_owned(),
+            mean: time,
+            median: time,
+        }
     }
 }
 
 impl From<&QueryType> for ServiceType {
     fn from(query: &QueryType) -> Self {
-        Self { prefix: query.path.to_owned(), mean: query.mean, median: query.median }
+        Self {
+            prefix: query.path.to_owned(),
+            mean: query.mean,
+            median: query.median,
+        }
     }
 }
 
@@ -126,27 +134,39 @@ impl Backend {
     /// If the configuration has no workers or types, a median above its mean, or an address that can't be bound.
     pub fn start(config: &BackendConfig) -> Result<Self> {
         let station = Arc::new(Station::new(config)?);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let data = runtime.block_on(async { listen(config.listen) })?;
         let control = runtime.block_on(async { listen(config.control) })?;
         let (addr, control_addr) = (data.local_addr()?, control.local_addr()?);
         let (shutdown, stop) = oneshot::channel();
 
         let keeper = Arc::clone(&station);
-        let timekeeper = std::thread::Builder::new().name("backend-time".into()).spawn(move || keeper.keep_time())?;
+        let timekeeper = std::thread::Builder::new()
+            .name("backend-time".into())
+            .spawn(move || keeper.keep_time())?;
         let server = Arc::clone(&station);
         let report_service = config.report_service;
-        let network = std::thread::Builder::new().name("backend-net".into()).spawn(move || {
-            runtime.block_on(async move {
-                tokio::select! {
-                    () = data::serve(data, Arc::clone(&server), report_service) => {}
-                    () = control::serve(control, Arc::clone(&server)) => {}
-                    _ = stop => {}
-                }
-            });
-            // Dropping the runtime drops every connection's task, which closes the connections.
-        })?;
-        Ok(Self { addr, control: control_addr, station, shutdown: Some(shutdown), threads: vec![timekeeper, network] })
+        let network = std::thread::Builder::new()
+            .name("backend-net".into())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    tokio::select! {
+                        () = data::serve(data, Arc::clone(&server), report_service) => {}
+                        () = control::serve(control, Arc::clone(&server)) => {}
+                        _ = stop => {}
+                    }
+                });
+                // Dropping the runtime drops every connection's task, which closes the connections.
+            })?;
+        Ok(Self {
+            addr,
+            control: control_addr,
+            station,
+            shutdown: Some(shutdown),
+            threads: vec![timekeeper, network],
+        })
     }
 
     /// Where requests are served.
@@ -215,9 +235,15 @@ impl Drop for Backend {
 
 /// Binds with a backlog that a thousand clients at once don't overflow: a dropped SYN would show as a latency of 1 s.
 fn listen(addr: SocketAddr) -> Result<TcpListener> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    let socket = if addr.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
     socket.set_reuseaddr(true)?;
-    socket.bind(addr).with_context(|| format!("cannot listen on {addr}"))?;
+    socket
+        .bind(addr)
+        .with_context(|| format!("cannot listen on {addr}"))?;
     Ok(socket.listen(8_192)?)
 }
 

@@ -32,7 +32,10 @@ impl BackendProcess {
             .arg(format!("--listen={}", config.listen))
             .arg(format!("--control={}", config.control));
         for service in &config.types {
-            let (mean, median) = (service.mean.as_secs_f64() * 1e3, service.median.as_secs_f64() * 1e3);
+            let (mean, median) = (
+                service.mean.as_secs_f64() * 1e3,
+                service.median.as_secs_f64() * 1e3,
+            );
             command.arg(format!("--type={}={mean}/{median}", service.prefix));
         }
         if config.on_disconnect == OnDisconnect::Finish {
@@ -44,11 +47,19 @@ impl BackendProcess {
         let mut child = Child::spawn("headgate-backend", &mut command)?;
         let line = child.wait_for_line("listening=")?;
         let field = |name: &str| -> Result<SocketAddr> {
-            let value = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-            value.and_then(|v| v.parse().ok()).ok_or_else(|| anyhow!("no {name}= in {line:?}"))
+            let value = line
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            value
+                .and_then(|v| v.parse().ok())
+                .ok_or_else(|| anyhow!("no {name}= in {line:?}"))
         };
         let (addr, control) = (field("listening")?, field("control")?);
-        Ok(Self { child, addr, control })
+        Ok(Self {
+            child,
+            addr,
+            control,
+        })
     }
 
     /// Where requests are served.
@@ -88,7 +99,12 @@ impl BackendProcess {
     /// # Errors
     /// If it doesn't answer.
     pub fn inject(&self, fault: &Fault) -> Result<()> {
-        http::post(self.control, "/__headgate/fault", &serde_json::to_string(fault)?).map(|_| ())
+        http::post(
+            self.control,
+            "/__headgate/fault",
+            &serde_json::to_string(fault)?,
+        )
+        .map(|_| ())
     }
 
     /// Ends it.

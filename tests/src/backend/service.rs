@@ -23,7 +23,10 @@ enum Draw {
 
 impl Service {
     pub(super) fn new(config: &ServiceType, scale: f64) -> Result<Self> {
-        let (mean, median) = (config.mean.as_secs_f64() * scale, config.median.as_secs_f64() * scale);
+        let (mean, median) = (
+            config.mean.as_secs_f64() * scale,
+            config.median.as_secs_f64() * scale,
+        );
         let seconds = if mean == median {
             Draw::Constant(mean)
         } else if median > 0.0 && median < mean {
@@ -31,10 +34,17 @@ impl Service {
             let sigma = (2.0 * (mean / median).ln()).sqrt();
             Draw::LogNormal(LogNormal::new(median.ln(), sigma)?)
         } else {
-            let ServiceType { prefix, mean, median } = config;
+            let ServiceType {
+                prefix,
+                mean,
+                median,
+            } = config;
             bail!("{prefix}: median {median:?}; give one above 0 and at most the mean {mean:?}");
         };
-        Ok(Self { prefix: config.prefix.clone(), seconds })
+        Ok(Self {
+            prefix: config.prefix.clone(),
+            seconds,
+        })
     }
 
     pub(super) fn draw(&self, rng: &mut SmallRng) -> Duration {
@@ -54,19 +64,33 @@ mod tests {
     #[test]
     fn draws_have_the_mean_and_median_asked_for() {
         let (mean, median) = (Duration::from_micros(12_130), Duration::from_micros(7_400));
-        let config = ServiceType { prefix: "/".into(), mean, median };
+        let config = ServiceType {
+            prefix: "/".into(),
+            mean,
+            median,
+        };
         let service = Service::new(&config, 2.0).unwrap();
         let mut rng = SmallRng::seed_from_u64(7);
-        let mut drawn: Vec<f64> = (0..200_000).map(|_| service.draw(&mut rng).as_secs_f64()).collect();
+        let mut drawn: Vec<f64> = (0..200_000)
+            .map(|_| service.draw(&mut rng).as_secs_f64())
+            .collect();
         let measured = drawn.iter().sum::<f64>() / drawn.len() as f64;
         drawn.sort_by(f64::total_cmp);
         assert!((measured / 0.024_26 - 1.0).abs() < 0.02, "mean {measured}");
-        assert!((drawn[100_000] / 0.014_8 - 1.0).abs() < 0.02, "median {}", drawn[100_000]);
+        assert!(
+            (drawn[100_000] / 0.014_8 - 1.0).abs() < 0.02,
+            "median {}",
+            drawn[100_000]
+        );
     }
 
     #[test]
     fn a_median_above_the_mean_is_refused() {
-        let config = ServiceType { prefix: "/".into(), mean: Duration::from_millis(1), median: Duration::from_millis(2) };
+        let config = ServiceType {
+            prefix: "/".into(),
+            mean: Duration::from_millis(1),
+            median: Duration::from_millis(2),
+        };
         assert!(Service::new(&config, 1.0).is_err());
     }
 }

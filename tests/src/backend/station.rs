@@ -105,7 +105,11 @@ impl Drop for Ticket {
 impl Station {
     pub(super) fn new(config: &BackendConfig) -> Result<Self> {
         super::check(config)?;
-        let types = config.types.iter().map(|t| Service::new(t, config.scale)).collect::<Result<Vec<_>>>()?;
+        let types = config
+            .types
+            .iter()
+            .map(|t| Service::new(t, config.scale))
+            .collect::<Result<Vec<_>>>()?;
         let state = State {
             next_id: 0,
             queue: BTreeMap::new(),
@@ -127,7 +131,11 @@ impl Station {
 
     /// Which type a path is of: that with the longest prefix.
     pub(super) fn classify(&self, path: &str) -> Option<usize> {
-        let matching = self.types.iter().enumerate().filter(|(_, t)| path.starts_with(&t.prefix));
+        let matching = self
+            .types
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| path.starts_with(&t.prefix));
         matching.max_by_key(|(_, t)| t.prefix.len()).map(|(i, _)| i)
     }
 
@@ -147,7 +155,9 @@ impl Station {
         let drawn = service.unwrap_or_else(|| self.types[kind].draw(&mut state.rng));
         let (service, fault) = match state.strike(path) {
             Some(fault) if fault.kind == FaultKind::Hang => (None, None),
-            Some(fault) if fault.kind == FaultKind::Slow => (Some(drawn + Duration::from_millis(fault.delay_ms)), None),
+            Some(fault) if fault.kind == FaultKind::Slow => {
+                (Some(drawn + Duration::from_millis(fault.delay_ms)), None)
+            }
             fault => (Some(drawn), fault),
         };
         state.counts.received += 1;
@@ -157,18 +167,34 @@ impl Station {
             let at_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
             state.counts.arrivals.push(Arrival { seq, at_us });
         }
-        state.queue.insert(id, Waiting { kind, arrived: now, service, done: sender });
+        state.queue.insert(
+            id,
+            Waiting {
+                kind,
+                arrived: now,
+                service,
+                done: sender,
+            },
+        );
         self.fill(&mut state, now);
         let (queued, busy) = (state.queue.len(), state.running.len());
         state.counts.observe(queued, busy);
-        Ticket { station: Arc::clone(self), id, done, served: false, fault }
+        Ticket {
+            station: Arc::clone(self),
+            id,
+            done,
+            served: false,
+            fault,
+        }
     }
 
     /// Gives free servers to the first in the queue.
     fn fill(&self, state: &mut State, now: Instant) {
         let first_end = state.first_end();
         while state.running.len() < self.workers {
-            let Some((id, waiting)) = state.queue.pop_first() else { break };
+            let Some((id, waiting)) = state.queue.pop_first() else {
+                break;
+            };
             let busy = state.running.len();
             state.counts.integrate(now, busy);
             let wait = now.saturating_duration_since(waiting.arrived);
@@ -176,8 +202,13 @@ impl Station {
             if let Some(service) = waiting.service {
                 state.ends.push(Reverse((now + service, id)));
             }
-            let running =
-                Running { kind: waiting.kind, started: now, wait, service: waiting.service, done: Some(waiting.done) };
+            let running = Running {
+                kind: waiting.kind,
+                started: now,
+                wait,
+                service: waiting.service,
+                done: Some(waiting.done),
+            };
             state.running.insert(id, running);
         }
         if state.first_end() != first_end {
@@ -193,7 +224,9 @@ impl Station {
             state.counts.cancelled_queued += 1;
             return;
         }
-        let Some(running) = state.running.get_mut(&id) else { return };
+        let Some(running) = state.running.get_mut(&id) else {
+            return;
+        };
         state.counts.cancelled_in_service += 1;
         // Work that would never end is cancelled whatever the configuration says.
         if self.on_disconnect == OnDisconnect::Finish && running.service.is_some() {
@@ -234,15 +267,26 @@ impl Station {
             state = match state.first_end() {
                 Some(end) => {
                     let left = end.saturating_duration_since(Instant::now());
-                    self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.wake
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
-                None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
 
     /// Ends one service; returns whom to tell.
-    fn finish(&self, state: &mut State, id: u64, now: Instant) -> Option<(oneshot::Sender<Served>, Served)> {
+    fn finish(
+        &self,
+        state: &mut State,
+        id: u64,
+        now: Instant,
+    ) -> Option<(oneshot::Sender<Served>, Served)> {
         let busy = state.running.len();
         let running = state.running.remove(&id)?;
         let service = now.saturating_duration_since(running.started);
@@ -253,13 +297,26 @@ impl Station {
             state.counts.late.record(service.saturating_sub(drawn));
         }
         self.fill(state, now);
-        running.done.map(|done| (done, Served { wait: running.wait, service }))
+        running.done.map(|done| {
+            (
+                done,
+                Served {
+                    wait: running.wait,
+                    service,
+                },
+            )
+        })
     }
 
     pub(super) fn release(&self) -> usize {
         let mut state = self.lock();
         let now = Instant::now();
-        let held: Vec<u64> = state.running.iter().filter(|(_, r)| r.service.is_none()).map(|(&id, _)| id).collect();
+        let held: Vec<u64> = state
+            .running
+            .iter()
+            .filter(|(_, r)| r.service.is_none())
+            .map(|(&id, _)| id)
+            .collect();
         for id in &held {
             if let Some((done, served)) = self.finish(&mut state, *id, now) {
                 let _: Result<(), Served> = done.send(served);
@@ -326,7 +383,11 @@ impl Station {
             connections: counts.connections,
             elapsed_ms,
             busy_ms,
-            utilization: if capacity_ms > 0.0 { busy_ms / capacity_ms } else { 0.0 },
+            utilization: if capacity_ms > 0.0 {
+                busy_ms / capacity_ms
+            } else {
+                0.0
+            },
             late_ms: counts.late.summary(),
             types: self
                 .types
@@ -363,7 +424,10 @@ impl State {
 
     /// The fault that strikes a request for `path`, used up by one.
     fn strike(&mut self, path: &str) -> Option<Fault> {
-        let index = self.faults.iter().position(|f| f.count > 0 && path.starts_with(&f.path))?;
+        let index = self
+            .faults
+            .iter()
+            .position(|f| f.count > 0 && path.starts_with(&f.path))?;
         let fault = self.faults[index].clone();
         self.faults[index].count -= 1;
         if self.faults[index].count == 0 {

@@ -54,7 +54,11 @@ impl BackendStats {
     /// Utilization of the workers between `earlier` and now, ratio 0..=1.
     pub fn utilization_since(&self, earlier: &BackendStats) -> f64 {
         let elapsed = self.elapsed_ms - earlier.elapsed_ms;
-        if elapsed > 0.0 { (self.busy_ms - earlier.busy_ms) / (elapsed * self.workers as f64) } else { 0.0 }
+        if elapsed > 0.0 {
+            (self.busy_ms - earlier.busy_ms) / (elapsed * self.workers as f64)
+        } else {
+            0.0
+        }
     }
 }
 

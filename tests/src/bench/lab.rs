@@ -1,13 +1,14 @@
 //! One protection in front of one backend, ready for load.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::native_filters::NativeFilter;
-use crate::backend::{Backend, BackendConfig};
-use crate::bootstrap::Bootstrap;
+use crate::backend::{Backend, BackendConfig, ServiceType};
+use crate::bootstrap::{Bootstrap, socket};
 use crate::envoy::EnvoyProcess;
 use crate::rig::Rig;
 use crate::wait::{self, MachineLock};
@@ -70,10 +71,36 @@ impl Lab {
     /// # Errors
     /// If a part doesn't start; with its last lines of output.
     pub fn start(protection: &Protection, backend: BackendConfig, workers: u32) -> Result<Self> {
+        Self::start_with(protection, backend, workers, None)
+    }
+
+    /// Starts `protection` in front of a backend that runs elsewhere.
+    ///
+    /// # Errors
+    /// If a part doesn't start; with its last lines of output.
+    pub fn start_before(
+        protection: &Protection,
+        upstream: SocketAddr,
+        workers: u32,
+    ) -> Result<Self> {
+        // A backend of the lab's own, which then gets no requests.
+        let unused = BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]);
+        Self::start_with(protection, unused, workers, Some(upstream))
+    }
+
+    fn start_with(
+        protection: &Protection,
+        backend: BackendConfig,
+        workers: u32,
+        upstream: Option<SocketAddr>,
+    ) -> Result<Self> {
         match protection {
-            Protection::Native(filter) => native(filter, &backend, workers),
+            Protection::Native(filter) => native(filter, &backend, workers, upstream),
             Protection::Headgate { policy, .. } => {
-                Ok(Self::Headgate(Rig::builder(backend, policy.clone()).concurrency(workers).start()?))
+                let rig = Rig::builder(backend, policy.clone()).concurrency(workers);
+                rig.change(move |bootstrap| redirect(bootstrap, upstream))
+                    .start()
+                    .map(Self::Headgate)
             }
         }
         .with_context(|| format!("starting {}", protection.title()))
@@ -104,10 +131,26 @@ impl Lab {
     }
 }
 
-fn native(filter: &NativeFilter, backend: &BackendConfig, workers: u32) -> Result<Lab> {
+/// Sends the bootstrap's upstream cluster elsewhere.
+fn redirect(bootstrap: &mut Bootstrap, upstream: Option<SocketAddr>) -> Result<()> {
+    if let Some(upstream) = upstream {
+        let endpoint = &mut bootstrap.cluster("upstream")?["load_assignment"]["endpoints"][0]["lb_endpoints"]
+            [0];
+        endpoint["endpoint"]["address"] = socket(&upstream.ip().to_string(), upstream.port());
+    }
+    Ok(())
+}
+
+fn native(
+    filter: &NativeFilter,
+    backend: &BackendConfig,
+    workers: u32,
+    upstream: Option<SocketAddr>,
+) -> Result<Lab> {
     let lock = wait::lock_machine()?;
     let backend = Backend::start(backend)?;
     let mut bootstrap = Bootstrap::plain(backend.addr());
+    redirect(&mut bootstrap, upstream)?;
     // Prepended one by one, so the last comes first.
     for http_filter in filter.http_filters.iter().rev() {
         bootstrap.prepend_filter(http_filter.clone())?;
@@ -116,10 +159,18 @@ fn native(filter: &NativeFilter, backend: &BackendConfig, workers: u32) -> Resul
         bootstrap.cluster("upstream")?["circuit_breakers"] = circuit_breakers.clone();
     }
     if let Some(timeout) = filter.route_timeout {
-        let route = bootstrap.routes()?.first_mut().context("the plain bootstrap has a route")?;
+        let route = bootstrap
+            .routes()?
+            .first_mut()
+            .context("the plain bootstrap has a route")?;
         route["route"]["timeout"] = json!(format!("{}s", timeout.as_secs_f64()));
     }
     let envoy = EnvoyProcess::start(&bootstrap, workers)?;
     let addr = envoy.listener(&bootstrap.listener_name()?)?;
-    Ok(Lab::Native { envoy, addr, backend, _lock: lock })
+    Ok(Lab::Native {
+        envoy,
+        addr,
+        backend,
+        _lock: lock,
+    })
 }

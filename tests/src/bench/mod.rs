@@ -1,6 +1,11 @@
 //! The benchmarks behind `scripts/bench`: what Headgate costs, and what it is worth in overload.
 
+pub mod closed_loop;
+pub mod cpu;
+pub mod decision;
 pub mod lab;
+pub mod memory;
 pub mod native_filters;
 pub mod overload;
 pub mod table;
+pub mod throughput;

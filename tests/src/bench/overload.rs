@@ -92,11 +92,27 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
     let bouncer = policy::for_mix(backend.parallelism, mix);
     let headgate = [
         ("headgate", "Headgate, Bouncer", bouncer.clone()),
-        ("headgate_allowance", "Headgate + acceptance allowance 0.1", policy::with_allowance(bouncer.clone(), 0.1)),
-        ("headgate_helping", "Headgate + helping the underserved", policy::with_helping(bouncer, 1.0)),
+        (
+            "headgate_allowance",
+            "Headgate + acceptance allowance 0.1",
+            policy::with_allowance(bouncer.clone(), 0.1),
+        ),
+        (
+            "headgate_helping",
+            "Headgate + helping the underserved",
+            policy::with_helping(bouncer, 1.0),
+        ),
     ];
-    let native = native_filters::all(backend).into_iter().map(Protection::Native);
-    native.chain(headgate.map(|(name, title, policy)| Protection::Headgate { name, title, policy })).collect()
+    let native = native_filters::all(backend)
+        .into_iter()
+        .map(Protection::Native);
+    native
+        .chain(headgate.map(|(name, title, policy)| Protection::Headgate {
+            name,
+            title,
+            policy,
+        }))
+        .collect()
 }
 
 /// Runs all of it; `progress` hears of each run as it starts.
@@ -114,7 +130,8 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     let mut rows = Vec::new();
     for &load in &options.loads {
         for protection in protections(backend, &mix) {
-            if options.only.is_empty() || options.only.iter().any(|name| name == protection.name()) {
+            if options.only.is_empty() || options.only.iter().any(|name| name == protection.name())
+            {
                 progress(&format!("{load}× load: {}", protection.title()));
                 rows.push(measure(&protection, options, &mix, capacity_rps, load)?);
             }
@@ -150,18 +167,30 @@ fn measure(
     let (report, samples) = running.wait_with_samples()?;
 
     let good = |sample: &&load::Sample| {
-        sample.at >= options.warmup && sample.ended == Ended::Ok && sample.latency <= mix[sample.kind].p90
+        sample.at >= options.warmup
+            && sample.ended == Ended::Ok
+            && sample.latency <= mix[sample.kind].p90
     };
-    let good_work: Duration = samples.iter().filter(good).map(|sample| sample.service).sum();
+    let good_work: Duration = samples
+        .iter()
+        .filter(good)
+        .map(|sample| sample.service)
+        .sum();
     let types: Vec<TypeRow> = mix
         .iter()
         .enumerate()
         .map(|(kind, query)| {
             let totals = totals(&samples, kind, query, options.warmup, end);
-            TypeRow { name: query.name, acceptance: totals.acceptance(), in_slo: in_slo(&totals, query), totals }
+            TypeRow {
+                name: query.name,
+                acceptance: totals.acceptance(),
+                in_slo: in_slo(&totals, query),
+                totals,
+            }
         })
         .collect();
-    let goodput_rps = types.iter().map(|row| row.totals.good as f64).sum::<f64>() / options.measured.as_secs_f64();
+    let goodput_rps = types.iter().map(|row| row.totals.good as f64).sum::<f64>()
+        / options.measured.as_secs_f64();
     Ok(Row {
         protection: protection.name(),
         load,
@@ -194,7 +223,15 @@ pub fn tables(rows: &[Row], mix: &[QueryType], titles: impl Fn(&str) -> String) 
     let mut loads: Vec<f64> = rows.iter().map(|row| row.load).collect();
     loads.dedup();
     for load in loads {
-        let mut headings = vec!["", "goodput/s", "÷ capacity", "÷ ideal", "work for it", "slots busy", "max in flight"];
+        let mut headings = vec![
+            "",
+            "goodput/s",
+            "÷ capacity",
+            "÷ ideal",
+            "work for it",
+            "slots busy",
+            "max in flight",
+        ];
         headings.extend(mix.iter().map(|query| query.name));
         let mut table = Table::new(&headings);
         for row in rows.iter().filter(|row| row.load == load) {
@@ -207,7 +244,11 @@ pub fn tables(rows: &[Row], mix: &[QueryType], titles: impl Fn(&str) -> String) 
                 percent(row.utilization),
                 row.max_in_flight.to_string(),
             ];
-            cells.extend(row.types.iter().map(|kind| format!("{} {}", percent(kind.acceptance), mark(kind.in_slo))));
+            cells.extend(
+                row.types
+                    .iter()
+                    .map(|kind| format!("{} {}", percent(kind.acceptance), mark(kind.in_slo))),
+            );
             table.row(cells);
         }
         let ideal = ideal_rps(mix, 1.0, load);

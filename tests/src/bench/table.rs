@@ -11,7 +11,9 @@ pub struct Table {
 impl Table {
     /// A table with these headings.
     pub fn new(headings: &[&str]) -> Self {
-        Self { rows: vec![headings.iter().map(|&h| h.to_owned()).collect()] }
+        Self {
+            rows: vec![headings.iter().map(|&h| h.to_owned()).collect()],
+        }
     }
 
     /// Adds a row.
@@ -21,8 +23,16 @@ impl Table {
 
     fn widths(&self) -> Vec<usize> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        (0..columns).map(|column| width(column).unwrap_or(0)).collect()
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+        };
+        (0..columns)
+            .map(|column| width(column).unwrap_or(0))
+            .collect()
     }
 }
 
@@ -32,7 +42,11 @@ impl fmt::Display for Table {
         for (i, row) in self.rows.iter().enumerate() {
             for (column, cell) in row.iter().enumerate() {
                 let width = widths[column];
-                if column == 0 { write!(f, "  {cell:<width$}")? } else { write!(f, "  {cell:>width$}")? }
+                if column == 0 {
+                    write!(f, "  {cell:<width$}")?
+                } else {
+                    write!(f, "  {cell:>width$}")?
+                }
             }
             writeln!(f)?;
             if i == 0 {

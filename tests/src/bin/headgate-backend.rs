@@ -42,15 +42,27 @@ fn parse_type(text: &str) -> Result<ServiceType, String> {
     let (prefix, times) = text.rsplit_once('=').ok_or_else(wrong)?;
     let (mean, median) = times.split_once('/').unwrap_or((times, times));
     let time = |ms: &str| {
-        let ms = ms.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms >= 0.0).ok_or_else(wrong)?;
+        let ms = ms
+            .parse::<f64>()
+            .ok()
+            .filter(|ms| ms.is_finite() && *ms >= 0.0)
+            .ok_or_else(wrong)?;
         Ok::<_, String>(Duration::from_secs_f64(ms / 1_000.0))
     };
-    Ok(ServiceType { prefix: prefix.to_owned(), mean: time(mean)?, median: time(median)? })
+    Ok(ServiceType {
+        prefix: prefix.to_owned(),
+        mean: time(mean)?,
+        median: time(median)?,
+    })
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let types = if args.types.is_empty() { mix::bouncer(1.0).iter().map(Into::into).collect() } else { args.types };
+    let types = if args.types.is_empty() {
+        mix::bouncer(1.0).iter().map(Into::into).collect()
+    } else {
+        args.types
+    };
     let mut config = BackendConfig::new(args.workers, types);
     config.scale = args.scale;
     config.seed = args.seed;
@@ -61,9 +73,18 @@ fn main() -> Result<()> {
         config.on_disconnect = OnDisconnect::Finish;
     }
     let backend = Backend::start(&config)?;
-    println!("listening={} control={} workers={}", backend.addr(), backend.control_addr(), args.workers);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(tokio::signal::ctrl_c()).context("cannot wait for Ctrl-C")?;
+    println!(
+        "listening={} control={} workers={}",
+        backend.addr(),
+        backend.control_addr(),
+        args.workers
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime
+        .block_on(tokio::signal::ctrl_c())
+        .context("cannot wait for Ctrl-C")?;
     backend.stop();
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use headgate_tests::bench::overload;
+use headgate_tests::bench::{cpu, decision, memory, overload, throughput};
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
 
@@ -27,6 +27,12 @@ struct Args {
     /// Worker threads of Envoy in `overload`.
     #[arg(long, default_value_t = 2)]
     workers: u32,
+    /// Rounds over all variants in `cpu` and `throughput`.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Where criterion leaves the figures of `cargo bench -p headgate-core`.
+    #[arg(long, default_value = "target/criterion")]
+    criterion: PathBuf,
     /// Writes all numbers to this file as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -34,16 +40,35 @@ struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Bench {
+    /// What a decision costs, in Envoy and natively.
+    Decision,
+    /// Envoy's CPU time per request, filter by filter.
+    Cpu,
+    /// Most requests per second of one Envoy worker.
+    Throughput,
+    /// Memory of Envoy, and what each worker adds.
+    Memory,
+    /// Size of the filter's module.
+    Size,
     /// Goodput under overload, beside Envoy's own protections.
     Overload,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let benches = if args.benches.is_empty() { Bench::value_variants().to_vec() } else { args.benches.clone() };
+    let benches = if args.benches.is_empty() {
+        Bench::value_variants().to_vec()
+    } else {
+        args.benches.clone()
+    };
     let mut results = Map::new();
     for bench in benches {
         let (name, value) = match bench {
+            Bench::Decision => ("decision", decision(&args)?),
+            Bench::Cpu => ("cpu", cpu(&args)?),
+            Bench::Throughput => ("throughput", throughput(&args)?),
+            Bench::Memory => ("memory", memory()?),
+            Bench::Size => ("size", size()?),
             Bench::Overload => ("overload", overload(&args)?),
         };
         results.insert(name.to_owned(), value);
@@ -55,17 +80,81 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+fn seconds(args: &Args, default: f64) -> Duration {
+    Duration::from_secs_f64(args.seconds.unwrap_or(default))
+}
+
+fn say(what: &str) {
+    eprintln!("==> {what}");
+}
+
+fn decision(args: &Args) -> Result<Value> {
+    say("decision: in the guest");
+    let guest = decision::in_guest(&[0.5, 1.5], seconds(args, 12.0), args.workers)?;
+    println!("\n{}", decision::guest_table(&guest));
+    let native = decision::native(&args.criterion)?;
+    if native.is_empty() {
+        println!(
+            "  No native figures in {}; run cargo bench -p headgate-core.",
+            args.criterion.display()
+        );
+    } else {
+        println!("{}", decision::native_table(&native));
+    }
+    Ok(json!({"guest": guest, "native": native}))
+}
+
+fn cpu(args: &Args) -> Result<Value> {
+    let options = cpu::Options {
+        rate: 4_000.0,
+        measured: seconds(args, 4.0),
+        rounds: args.rounds,
+        only: args.only.clone(),
+    };
+    let rows = cpu::run(&options, |what| say(&format!("cpu: {what}")))?;
+    println!(
+        "\nOne worker, {} requests/s; medians over {} rounds.\n{}",
+        options.rate,
+        options.rounds,
+        cpu::table(&rows)
+    );
+    Ok(json!(rows))
+}
+
+fn throughput(args: &Args) -> Result<Value> {
+    let rows = throughput::run(seconds(args, 4.0), args.rounds, |what| {
+        say(&format!("throughput: {what}"))
+    })?;
+    println!("\n{}", throughput::table(&rows));
+    Ok(json!(rows))
+}
+
+fn memory() -> Result<Value> {
+    let rows = memory::run(|what| say(&format!("memory: {what}")))?;
+    println!("\n{}", memory::table(&rows));
+    Ok(json!(rows))
+}
+
+fn size() -> Result<Value> {
+    let (headgate, empty) = memory::module_sizes()?;
+    println!(
+        "\n  module: {headgate} bytes, {:.1}× an empty Wasm filter ({empty} bytes)",
+        headgate as f64 / empty as f64
+    );
+    Ok(json!({"headgate_bytes": headgate, "empty_bytes": empty}))
+}
+
 fn overload(args: &Args) -> Result<Value> {
     let options = overload::Options {
         loads: args.loads.clone(),
-        measured: Duration::from_secs_f64(args.seconds.unwrap_or(15.0)),
+        measured: seconds(args, 15.0),
         warmup: Duration::from_secs(6),
         only: args.only.clone(),
         workers: args.workers,
         parallelism: 20,
         scale: 4.0,
     };
-    let rows = overload::run(&options, |what| eprintln!("==> {what}"))?;
+    let rows = overload::run(&options, |what| say(&format!("overload: {what}")))?;
     let mix = mix::bouncer(options.scale);
     println!("{}", overload::tables(&rows, &mix, str::to_owned));
     Ok(json!(rows))

@@ -55,7 +55,11 @@ fn main() -> Result<ExitCode> {
         write(file, &picture::svg(&result))?;
     }
     println!("Report: {}", args.report.display());
-    Ok(if result.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if result.holds() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {

@@ -47,12 +47,16 @@ fn main() -> Result<()> {
 
 fn spec(args: &Args) -> Result<LoadSpec> {
     if let Some(path) = &args.spec {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         return serde_json::from_str(&text).with_context(|| path.display().to_string());
     }
-    let target = args.target.context("--target: give an address such as 127.0.0.1:10000")?;
+    let target = args
+        .target
+        .context("--target: give an address such as 127.0.0.1:10000")?;
     let seconds = |value: f64, name: &str| {
-        Duration::try_from_secs_f64(value).with_context(|| format!("--{name}: {value}; give seconds"))
+        Duration::try_from_secs_f64(value)
+            .with_context(|| format!("--{name}: {value}; give seconds"))
     };
     let duration = seconds(args.seconds, "seconds")?;
     let mut spec = LoadSpec::for_mix(target, &mix::bouncer(args.scale), args.rate, duration);

@@ -84,7 +84,12 @@ impl Panel {
     }
 
     /// A line through `points` (s, value), broken where a value is missing.
-    pub fn line(&self, out: &mut String, class: &str, points: impl IntoIterator<Item = (f64, Option<f64>)>) {
+    pub fn line(
+        &self,
+        out: &mut String,
+        class: &str,
+        points: impl IntoIterator<Item = (f64, Option<f64>)>,
+    ) {
         let mut path = String::new();
         let mut pen_down = false;
         for (t, value) in points {
@@ -107,7 +112,9 @@ impl Panel {
 
     /// The area between the base and `points` (s, value).
     pub fn area(&self, out: &mut String, class: &str, points: &[(f64, f64)]) {
-        let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+        let (Some(first), Some(last)) = (points.first(), points.last()) else {
+            return;
+        };
         let base = self.y + self.height;
         let mut path = format!("M{:.1} {base:.1}", self.at(first.0));
         for &(t, value) in points {
@@ -139,8 +146,11 @@ impl Panel {
         );
         if !label.is_empty() {
             let y = self.y - 5.0;
-            let _ =
-                write!(out, r#"<text class="tick" x="{x:.1}" y="{y:.1}" text-anchor="middle">{}</text>"#, escape(label));
+            let _ = write!(
+                out,
+                r#"<text class="tick" x="{x:.1}" y="{y:.1}" text-anchor="middle">{}</text>"#,
+                escape(label)
+            );
         }
     }
 
@@ -148,7 +158,10 @@ impl Panel {
         match self.vertical {
             Vertical::Linear(max) => {
                 let step = nice_step(max / 4.0);
-                (0..).map(|i| f64::from(i) * step).take_while(|&v| v <= max * 1.001).collect()
+                (0..)
+                    .map(|i| f64::from(i) * step)
+                    .take_while(|&v| v <= max * 1.001)
+                    .collect()
             }
             Vertical::Log(min, max) => {
                 let decades = min.log10().ceil() as i32..=max.log10().floor() as i32;
@@ -161,13 +174,18 @@ impl Panel {
 /// The round number (1, 2 or 5 times a power of ten) at or above `step`.
 pub fn nice_step(step: f64) -> f64 {
     let power = 10f64.powf(step.max(f64::MIN_POSITIVE).log10().floor());
-    let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= step * 0.999);
+    let factor = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .find(|factor| factor * power >= step * 0.999);
     factor.unwrap_or(10.0) * power
 }
 
 /// Text for HTML and SVG.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// A duration in ms as people say it.
@@ -185,13 +203,23 @@ mod tests {
     use super::*;
 
     fn panel(vertical: Vertical) -> Panel {
-        Panel { x: 10.0, y: 20.0, width: 100.0, height: 50.0, seconds: 10.0, vertical }
+        Panel {
+            x: 10.0,
+            y: 20.0,
+            width: 100.0,
+            height: 50.0,
+            seconds: 10.0,
+            vertical,
+        }
     }
 
     #[test]
     fn scales_map_the_ends_of_the_axes_to_the_edges() {
         let linear = panel(Vertical::Linear(200.0));
-        assert_eq!((linear.level(0.0), linear.level(200.0), linear.level(900.0)), (70.0, 20.0, 20.0));
+        assert_eq!(
+            (linear.level(0.0), linear.level(200.0), linear.level(900.0)),
+            (70.0, 20.0, 20.0)
+        );
         let log = panel(Vertical::Log(1.0, 100.0));
         assert!((log.level(10.0) - 45.0).abs() < 1e-9);
         assert_eq!(log.level(0.0), 70.0);
@@ -201,21 +229,33 @@ mod tests {
     #[test]
     fn a_missing_value_breaks_the_line() {
         let mut out = String::new();
-        panel(Vertical::Linear(1.0)).line(&mut out, "c", [(0.0, Some(0.0)), (1.0, None), (2.0, Some(1.0))]);
+        panel(Vertical::Linear(1.0)).line(
+            &mut out,
+            "c",
+            [(0.0, Some(0.0)), (1.0, None), (2.0, Some(1.0))],
+        );
         assert_eq!(out.matches('M').count(), 2);
         assert_eq!(out.matches('L').count(), 0);
     }
 
     #[test]
     fn steps_are_round() {
-        for (step, nice) in [(0.9, 1.0), (1.0, 1.0), (1.1, 2.0), (34.0, 50.0), (70.0, 100.0)] {
+        for (step, nice) in [
+            (0.9, 1.0),
+            (1.0, 1.0),
+            (1.1, 2.0),
+            (34.0, 50.0),
+            (70.0, 100.0),
+        ] {
             assert!((nice_step(step) - nice).abs() < 1e-9, "{step}");
         }
     }
 
     #[test]
     fn durations_read_naturally() {
-        let said: Vec<_> = [0.4, 7.0, 72.0, 1_000.0, 2_710.0, 12_400.0].map(say_ms).to_vec();
+        let said: Vec<_> = [0.4, 7.0, 72.0, 1_000.0, 2_710.0, 12_400.0]
+            .map(say_ms)
+            .to_vec();
         assert_eq!(said, ["0.4 ms", "7 ms", "72 ms", "1 s", "2.7 s", "12 s"]);
     }
 }

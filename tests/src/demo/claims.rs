@@ -37,7 +37,13 @@ pub(super) struct Seen<'a> {
 
 /// All claims, in the order in which the demo shows things.
 pub(super) fn claims(seen: &Seen<'_>) -> Vec<Claim> {
-    let mut claims = vec![overload_hurts(seen), objectives_kept(seen), slots_bounded(seen), slots_busy(seen), goodput(seen)];
+    let mut claims = vec![
+        overload_hurts(seen),
+        objectives_kept(seen),
+        slots_bounded(seen),
+        slots_busy(seen),
+        goodput(seen),
+    ];
     if let [tightened, allowance] = seen.edits {
         claims.extend([
             acknowledged(seen.edits),
@@ -50,7 +56,9 @@ pub(super) fn claims(seen: &Seen<'_>) -> Vec<Claim> {
 }
 
 fn overload_hurts(seen: &Seen<'_>) -> Claim {
-    let missed = judged(seen.without, seen.mix).filter(|(_, _, inside)| !inside).count();
+    let missed = judged(seen.without, seen.mix)
+        .filter(|(_, _, inside)| !inside)
+        .count();
     Claim {
         text: "Without Headgate the overload puts every type outside its objectives".into(),
         seen: missed == seen.mix.len(),
@@ -59,7 +67,9 @@ fn overload_hurts(seen: &Seen<'_>) -> Claim {
 }
 
 fn objectives_kept(seen: &Seen<'_>) -> Claim {
-    let served: Vec<_> = judged(seen.with, seen.mix).filter(|(_, totals, _)| totals.acceptance() >= STARVED).collect();
+    let served: Vec<_> = judged(seen.with, seen.mix)
+        .filter(|(_, totals, _)| totals.acceptance() >= STARVED)
+        .collect();
     let starved: Vec<&str> = judged(seen.with, seen.mix)
         .filter(|(_, totals, _)| totals.acceptance() < STARVED)
         .map(|(query, ..)| query.name)
@@ -67,13 +77,27 @@ fn objectives_kept(seen: &Seen<'_>) -> Claim {
     let evidence: Vec<String> = served
         .iter()
         .map(|(query, totals, _)| {
-            format!("{} {:.0}/{:.0} ms", query.name, totals.p50_ms.unwrap_or(0.0), totals.p90_ms.unwrap_or(0.0))
+            format!(
+                "{} {:.0}/{:.0} ms",
+                query.name,
+                totals.p50_ms.unwrap_or(0.0),
+                totals.p90_ms.unwrap_or(0.0)
+            )
         })
         .collect();
-    let starved = if starved.is_empty() { String::new() } else { format!("; starved: {}", starved.join(", ")) };
-    let (p50, p90) = (seen.setup.types[0].slo_p50_ms, seen.setup.types[0].slo_p90_ms);
+    let starved = if starved.is_empty() {
+        String::new()
+    } else {
+        format!("; starved: {}", starved.join(", "))
+    };
+    let (p50, p90) = (
+        seen.setup.types[0].slo_p50_ms,
+        seen.setup.types[0].slo_p90_ms,
+    );
     Claim {
-        text: format!("With Headgate every type that is served keeps p50 ≤ {p50:.0} ms and p90 ≤ {p90:.0} ms"),
+        text: format!(
+            "With Headgate every type that is served keeps p50 ≤ {p50:.0} ms and p90 ≤ {p90:.0} ms"
+        ),
         seen: served.len() >= 2 && served.iter().all(|(_, _, inside)| *inside),
         evidence: format!("p50/p90: {}{starved}", evidence.join(", ")),
     }
@@ -81,9 +105,15 @@ fn objectives_kept(seen: &Seen<'_>) -> Claim {
 
 fn slots_bounded(seen: &Seen<'_>) -> Claim {
     Claim {
-        text: format!("Never more than P = {} requests in the backend", seen.setup.parallelism),
+        text: format!(
+            "Never more than P = {} requests in the backend",
+            seen.setup.parallelism
+        ),
         seen: seen.with.max_in_flight <= seen.setup.parallelism,
-        evidence: format!("at most {}; without Headgate {}", seen.with.max_in_flight, seen.without.max_in_flight),
+        evidence: format!(
+            "at most {}; without Headgate {}",
+            seen.with.max_in_flight, seen.without.max_in_flight
+        ),
     }
 }
 
@@ -98,7 +128,8 @@ fn slots_busy(seen: &Seen<'_>) -> Claim {
 fn goodput(seen: &Seen<'_>) -> Claim {
     let (before, after) = (seen.without.goodput_rps, seen.with.goodput_rps);
     Claim {
-        text: "More requests than the backend's capacity are answered inside their p90 objective".into(),
+        text: "More requests than the backend's capacity are answered inside their p90 objective"
+            .into(),
         seen: after > seen.setup.capacity_rps && after > before,
         evidence: format!(
             "{after:.0}/s = {:.2}× of capacity, {:.0}% of the ideal; without Headgate {before:.0}/s",
@@ -109,17 +140,28 @@ fn goodput(seen: &Seen<'_>) -> Claim {
 }
 
 fn acknowledged(edits: &[Edit]) -> Claim {
-    let slowest = edits.iter().map(|edit| edit.acknowledged_ms).fold(0.0, f64::max);
+    let slowest = edits
+        .iter()
+        .map(|edit| edit.acknowledged_ms)
+        .fold(0.0, f64::max);
     let in_force: Option<Vec<f64>> = edits.iter().map(|edit| edit.in_force_ms).collect();
     let limit_ms = IN_FORCE.as_secs_f64() * 1e3;
     Claim {
-        text: "Each live edit is acknowledged by Envoy, and shows in the answers, within a second".into(),
-        seen: slowest <= limit_ms && in_force.as_ref().is_some_and(|all| all.iter().all(|&ms| ms <= limit_ms)),
+        text: "Each live edit is acknowledged by Envoy, and shows in the answers, within a second"
+            .into(),
+        seen: slowest <= limit_ms
+            && in_force
+                .as_ref()
+                .is_some_and(|all| all.iter().all(|&ms| ms <= limit_ms)),
         evidence: format!(
             "acknowledged after at most {slowest:.0} ms; showing after {}",
             in_force.map_or_else(
                 || "more than a second".to_owned(),
-                |all| all.iter().map(|ms| format!("{ms:.0} ms")).collect::<Vec<_>>().join(" and ")
+                |all| all
+                    .iter()
+                    .map(|ms| format!("{ms:.0} ms"))
+                    .collect::<Vec<_>>()
+                    .join(" and ")
             )
         ),
     }
@@ -132,19 +174,30 @@ fn tighter_objective_kept(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
     let mut evidence = Vec::new();
     let (mut inside, mut was_outside) = (true, false);
     for (kind, query) in seen.tightened.iter().enumerate() {
-        let before = totals(seen.samples, kind, query, after(edit).saturating_sub(span), after(edit));
+        let before = totals(
+            seen.samples,
+            kind,
+            query,
+            after(edit).saturating_sub(span),
+            after(edit),
+        );
         let now = totals(seen.samples, kind, query, from, to);
         if now.answered < ENOUGH {
             continue;
         }
-        let (Some(before), Some(now)) = (before.p50_ms, now.p50_ms) else { continue };
+        let (Some(before), Some(now)) = (before.p50_ms, now.p50_ms) else {
+            continue;
+        };
         let objective = query.p50.as_secs_f64() * 1e3;
         inside &= now <= objective;
         was_outside |= before > objective;
         evidence.push(format!("{} {before:.0} → {now:.0} ms", query.name));
     }
     Claim {
-        text: format!("The tightened objective is kept: p50 ≤ {:?}", seen.tightened[0].p50),
+        text: format!(
+            "The tightened objective is kept: p50 ≤ {:?}",
+            seen.tightened[0].p50
+        ),
         seen: inside && was_outside && !evidence.is_empty(),
         evidence: format!("p50: {}", evidence.join(", ")),
     }
@@ -152,12 +205,25 @@ fn tighter_objective_kept(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
 
 /// A filter that had forgotten its histograms would admit everything until it had learned again, the costliest type too.
 fn learned_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
-    let costliest = (0..seen.mix.len()).max_by_key(|&kind| seen.mix[kind].mean).unwrap_or_default();
+    let costliest = (0..seen.mix.len())
+        .max_by_key(|&kind| seen.mix[kind].mean)
+        .unwrap_or_default();
     let query = &seen.mix[costliest];
-    let second = totals(seen.samples, costliest, query, after(edit), after(edit) + IN_FORCE);
-    let before = seen.with.types.get(costliest).map_or(0.0, |kind| kind.totals.acceptance());
+    let second = totals(
+        seen.samples,
+        costliest,
+        query,
+        after(edit),
+        after(edit) + IN_FORCE,
+    );
+    let before = seen
+        .with
+        .types
+        .get(costliest)
+        .map_or(0.0, |kind| kind.totals.acceptance());
     Claim {
-        text: "What the filter had learned survives the edit: no second of blind admission".to_owned(),
+        text: "What the filter had learned survives the edit: no second of blind admission"
+            .to_owned(),
         seen: second.offered > 0 && before < BLIND && second.acceptance() < BLIND,
         evidence: format!(
             "{}: {} of {} answered in the second after the edit, {:.1}% before",
@@ -175,42 +241,72 @@ fn allowance_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
         .mix
         .iter()
         .enumerate()
-        .map(|(kind, query)| (query.name, totals(seen.samples, kind, query, from, Duration::MAX)))
+        .map(|(kind, query)| {
+            (
+                query.name,
+                totals(seen.samples, kind, query, from, Duration::MAX),
+            )
+        })
         .collect();
     // The share of a finite number of requests scatters around the allowance: two standard deviations are granted.
     let enough = |totals: &Totals| {
         let scatter = (ALLOWANCE * (1.0 - ALLOWANCE) / totals.offered.max(1) as f64).sqrt();
         totals.acceptance() >= ALLOWANCE - 2.0 * scatter
     };
-    let evidence: Vec<String> =
-        shares.iter().map(|(name, totals)| format!("{name} {:.1}%", totals.acceptance() * 100.0)).collect();
+    let evidence: Vec<String> = shares
+        .iter()
+        .map(|(name, totals)| format!("{name} {:.1}%", totals.acceptance() * 100.0))
+        .collect();
     Claim {
-        text: format!("With the acceptance allowance no type is answered below {:.0}%", ALLOWANCE * 100.0),
-        seen: shares.iter().all(|(_, totals)| totals.offered > 0 && enough(totals)),
+        text: format!(
+            "With the acceptance allowance no type is answered below {:.0}%",
+            ALLOWANCE * 100.0
+        ),
+        seen: shares
+            .iter()
+            .all(|(_, totals)| totals.offered > 0 && enough(totals)),
         evidence: evidence.join(", "),
     }
 }
 
 /// From the edit to the first window of requests in which the median of every type with enough answers is inside the new
 /// objective, ms.
-pub(super) fn median_inside_after(samples: &[Sample], edit: &Edit, tightened: &[QueryType]) -> Option<f64> {
+pub(super) fn median_inside_after(
+    samples: &[Sample],
+    edit: &Edit,
+    tightened: &[QueryType],
+) -> Option<f64> {
     let inside = |from: Duration| {
         tightened.iter().enumerate().all(|(kind, query)| {
             let mut latency = Durations::new();
-            let window = samples.iter().filter(|s| s.kind == kind && s.at >= from && s.at < from + WINDOW);
-            window.filter(|s| answered(s)).for_each(|s| latency.record(s.latency));
-            latency.count() < ENOUGH_IN_WINDOW || latency.quantile_ms(0.5) <= query.p50.as_secs_f64() * 1e3
+            let window = samples
+                .iter()
+                .filter(|s| s.kind == kind && s.at >= from && s.at < from + WINDOW);
+            window
+                .filter(|s| answered(s))
+                .for_each(|s| latency.record(s.latency));
+            latency.count() < ENOUGH_IN_WINDOW
+                || latency.quantile_ms(0.5) <= query.p50.as_secs_f64() * 1e3
         })
     };
     let step = Duration::from_millis(10);
     let starts = (0..500).map(|i| step * i);
-    starts.into_iter().find(|&start| inside(after(edit) + start)).map(|start| start.as_secs_f64() * 1e3)
+    starts
+        .into_iter()
+        .find(|&start| inside(after(edit) + start))
+        .map(|start| start.as_secs_f64() * 1e3)
 }
 
 /// From the edit to the first answer to a request of the costliest type, which was starved before, ms.
-pub(super) fn starved_answered_after(samples: &[Sample], edit: &Edit, mix: &[QueryType]) -> Option<f64> {
+pub(super) fn starved_answered_after(
+    samples: &[Sample],
+    edit: &Edit,
+    mix: &[QueryType],
+) -> Option<f64> {
     let costliest = (0..mix.len()).max_by_key(|&kind| mix[kind].mean)?;
-    let first = samples.iter().find(|s| s.kind == costliest && s.at >= after(edit) && answered(s))?;
+    let first = samples
+        .iter()
+        .find(|s| s.kind == costliest && s.at >= after(edit) && answered(s))?;
     Some((first.at - after(edit)).as_secs_f64() * 1e3)
 }
 

@@ -45,23 +45,47 @@ fn summary(result: &DemoResult) -> String {
 
 fn body(out: &mut String, result: &DemoResult) {
     let seconds = result.setup.counted_s.1;
-    let highest = most_good(&result.without).max(most_good(&result.with)).max(result.setup.capacity_rps);
-    for (column, (title, phase)) in
-        [("Envoy alone", &result.without), ("Envoy with Headgate", &result.with)].into_iter().enumerate()
+    let highest = most_good(&result.without)
+        .max(most_good(&result.with))
+        .max(result.setup.capacity_rps);
+    for (column, (title, phase)) in [
+        ("Envoy alone", &result.without),
+        ("Envoy with Headgate", &result.with),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let x = 62.0 + column as f64 * (COLUMN + 62.0);
         let _ = write!(out, r#"<text class="head" x="{x}" y="30">{title}</text>"#);
-        let latency = Panel { x, y: 72.0, width: COLUMN, height: 210.0, seconds, vertical: LATENCY };
+        let latency = Panel {
+            x,
+            y: 72.0,
+            width: COLUMN,
+            height: 210.0,
+            seconds,
+            vertical: LATENCY,
+        };
         draw_latency(out, result, phase, &latency, column == 0);
         let step = nice_step(highest / 4.0);
         let top = (highest * 1.1 / step).ceil() * step;
-        let goodput = Panel { y: 350.0, height: 92.0, vertical: Vertical::Linear(top), ..latency };
+        let goodput = Panel {
+            y: 350.0,
+            height: 92.0,
+            vertical: Vertical::Linear(top),
+            ..latency
+        };
         draw_goodput(out, result, phase, &goodput);
     }
     legend(out, result);
 }
 
-fn draw_latency(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Panel, name_overload: bool) {
+fn draw_latency(
+    out: &mut String,
+    result: &DemoResult,
+    phase: &Phase,
+    panel: &Panel,
+    name_overload: bool,
+) {
     let _ = write!(
         out,
         r#"<text class="sub" x="{}" y="48">p90 response time of answered requests, by type</text>"#,
@@ -70,10 +94,18 @@ fn draw_latency(out: &mut String, result: &DemoResult, phase: &Phase, panel: &Pa
     panel.value_axis(out, say_ms);
     panel.time_axis(out, 5.0);
     let overload = format!("{}× load from here", result.setup.overload);
-    panel.event(out, result.setup.overload_at_s, if name_overload { &overload } else { "" });
+    panel.event(
+        out,
+        result.setup.overload_at_s,
+        if name_overload { &overload } else { "" },
+    );
     for (i, kind) in phase.types.iter().enumerate() {
         let points = kind.curve.iter().map(|bin| (bin.at_s, bin.p90_ms));
-        panel.line(out, &format!("t{}", i % 4), points.take_while(|(t, _)| *t < panel.seconds));
+        panel.line(
+            out,
+            &format!("t{}", i % 4),
+            points.take_while(|(t, _)| *t < panel.seconds),
+        );
     }
     if let Some(kind) = result.setup.types.first() {
         panel.level_line(out, "limit", kind.slo_p90_ms, 0.0, panel.seconds);
@@ -129,16 +161,27 @@ fn legend(out: &mut String, result: &DemoResult) {
 
 /// Goodput over all types, as points up to `seconds`.
 fn good(phase: &Phase, seconds: f64) -> Vec<(f64, f64)> {
-    let bins = phase.types.iter().map(|kind| kind.curve.len()).min().unwrap_or(0);
+    let bins = phase
+        .types
+        .iter()
+        .map(|kind| kind.curve.len())
+        .min()
+        .unwrap_or(0);
     (0..bins)
         .map(|i| {
             let at_s = (i as f64 + 0.5) * BIN.as_secs_f64();
-            (at_s, phase.types.iter().map(|kind| kind.curve[i].good_rps).sum())
+            (
+                at_s,
+                phase.types.iter().map(|kind| kind.curve[i].good_rps).sum(),
+            )
         })
         .take_while(|(at_s, _)| *at_s < seconds)
         .collect()
 }
 
 fn most_good(phase: &Phase) -> f64 {
-    good(phase, f64::INFINITY).iter().map(|(_, rps)| *rps).fold(0.0, f64::max)
+    good(phase, f64::INFINITY)
+        .iter()
+        .map(|(_, rps)| *rps)
+        .fold(0.0, f64::max)
 }

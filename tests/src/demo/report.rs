@@ -111,8 +111,14 @@ Response times count from the intended moment of sending and cover answered requ
 <tr><th>type</th><th>offered/s</th><th>answered</th><th>refused</th><th>p50</th><th>objective</th><th>p90</th><th>objective</th>\
 <th>inside p90, /s</th></tr>"
     );
-    for (title, phase) in [("Envoy alone", &result.without), ("Envoy with Headgate", &result.with)] {
-        let _ = write!(out, r#"<tr class="group"><th colspan="9">{title}</th></tr>"#);
+    for (title, phase) in [
+        ("Envoy alone", &result.without),
+        ("Envoy with Headgate", &result.with),
+    ] {
+        let _ = write!(
+            out,
+            r#"<tr class="group"><th colspan="9">{title}</th></tr>"#
+        );
         for (kind, setup) in phase.types.iter().zip(&result.setup.types) {
             type_row(out, kind, setup, to - from);
         }
@@ -127,7 +133,11 @@ Response times count from the intended moment of sending and cover answered requ
 
 fn type_row(out: &mut String, kind: &TypeResult, setup: &TypeSetup, seconds: f64) {
     let totals = &kind.totals;
-    let refused = if totals.offered == 0 { 0.0 } else { 1.0 - totals.acceptance() };
+    let refused = if totals.offered == 0 {
+        0.0
+    } else {
+        1.0 - totals.acceptance()
+    };
     let _ = write!(
         out,
         "<tr><td>{}</td><td>{:.0}</td><td>{:.1}%</td><td>{:.1}%</td>{}{}<td>{:.0}</td></tr>",
@@ -142,8 +152,14 @@ fn type_row(out: &mut String, kind: &TypeResult, setup: &TypeSetup, seconds: f64
 }
 
 fn percentile_cells(measured: Option<f64>, objective: f64) -> String {
-    let shown = measured.map_or_else(|| "–".to_owned(), |ms| format!("{} {}", say_ms(ms), mark(ms <= objective)));
-    format!("<td>{shown}</td><td class=\"muted\">{}</td>", say_ms(objective))
+    let shown = measured.map_or_else(
+        || "–".to_owned(),
+        |ms| format!("{} {}", say_ms(ms), mark(ms <= objective)),
+    );
+    format!(
+        "<td>{shown}</td><td class=\"muted\">{}</td>",
+        say_ms(objective)
+    )
 }
 
 fn edits(out: &mut String, result: &DemoResult) {
@@ -161,7 +177,10 @@ fn edits(out: &mut String, result: &DemoResult) {
             escape(&edit.what),
             edit.at_s,
             say_ms(edit.acknowledged_ms),
-            edit.in_force_ms.map_or_else(|| "not seen".to_owned(), |ms| format!("after {}", say_ms(ms)))
+            edit.in_force_ms.map_or_else(
+                || "not seen".to_owned(),
+                |ms| format!("after {}", say_ms(ms))
+            )
         );
     }
     out.push_str("</table></div>");
@@ -182,9 +201,10 @@ fn curves(out: &mut String, result: &DemoResult) {
             setup.share * 100.0,
             say_ms(setup.mean_ms)
         );
-        for (title, phase, edited) in
-            [("Envoy alone", &result.without, false), ("Envoy with Headgate", &result.with, true)]
-        {
+        for (title, phase, edited) in [
+            ("Envoy alone", &result.without, false),
+            ("Envoy with Headgate", &result.with, true),
+        ] {
             if let Some(kind) = phase.types.get(i) {
                 let _ = write!(out, "<figure><figcaption>{title}</figcaption>");
                 type_chart(out, result, phase, kind, setup, edited);
@@ -203,7 +223,12 @@ fn type_chart(
     setup: &TypeSetup,
     edited: bool,
 ) {
-    let seconds = phase.types.iter().flat_map(|kind| kind.curve.last()).map(|bin| bin.at_s.ceil()).fold(1.0, f64::max);
+    let seconds = phase
+        .types
+        .iter()
+        .flat_map(|kind| kind.curve.last())
+        .map(|bin| bin.at_s.ceil())
+        .fold(1.0, f64::max);
     let height = LATENCY_HEIGHT + ADMISSION_HEIGHT + 70.0;
     let _ = write!(
         out,
@@ -221,11 +246,23 @@ fn type_chart(
     latency.value_axis(out, say_ms);
     latency.level_line(out, "objective p50", setup.slo_p50_ms, 0.0, seconds);
     latency.level_line(out, "objective p90", setup.slo_p90_ms, 0.0, seconds);
-    latency.line(out, "p50", kind.curve.iter().map(|bin| (bin.at_s, bin.p50_ms)));
-    latency.line(out, "p90", kind.curve.iter().map(|bin| (bin.at_s, bin.p90_ms)));
+    latency.line(
+        out,
+        "p50",
+        kind.curve.iter().map(|bin| (bin.at_s, bin.p50_ms)),
+    );
+    latency.line(
+        out,
+        "p90",
+        kind.curve.iter().map(|bin| (bin.at_s, bin.p90_ms)),
+    );
     latency.event(out, result.setup.overload_at_s, "overload");
 
-    let most = kind.curve.iter().map(|bin| bin.offered_rps).fold(1.0, f64::max);
+    let most = kind
+        .curve
+        .iter()
+        .map(|bin| bin.offered_rps)
+        .fold(1.0, f64::max);
     let step = nice_step(most / 3.0);
     let admission = Panel {
         y: latency.y + LATENCY_HEIGHT + 20.0,
@@ -233,11 +270,23 @@ fn type_chart(
         vertical: Vertical::Linear((most / step).ceil() * step),
         ..latency
     };
-    let offered: Vec<_> = kind.curve.iter().map(|bin| (bin.at_s, bin.offered_rps)).collect();
-    let answered: Vec<_> = kind.curve.iter().map(|bin| (bin.at_s, bin.answered_rps)).collect();
+    let offered: Vec<_> = kind
+        .curve
+        .iter()
+        .map(|bin| (bin.at_s, bin.offered_rps))
+        .collect();
+    let answered: Vec<_> = kind
+        .curve
+        .iter()
+        .map(|bin| (bin.at_s, bin.answered_rps))
+        .collect();
     admission.area(out, "refused", &offered);
     admission.area(out, "answered", &answered);
-    admission.line(out, "offered", offered.iter().map(|&(t, rps)| (t, Some(rps))));
+    admission.line(
+        out,
+        "offered",
+        offered.iter().map(|&(t, rps)| (t, Some(rps))),
+    );
     admission.value_axis(out, |rps| format!("{rps:.0}/s"));
     admission.time_axis(out, 5.0);
     admission.event(out, result.setup.overload_at_s, "");
@@ -280,7 +329,10 @@ and what the client saw.</p><div class=\"scroll\"><table><tr><th>type</th><th>pe
 }
 
 fn setup(out: &mut String, result: &DemoResult) {
-    let late = result.without.generator_late_p99_ms.max(result.with.generator_late_p99_ms);
+    let late = result
+        .without
+        .generator_late_p99_ms
+        .max(result.with.generator_late_p99_ms);
     let _ = write!(
         out,
         "<h2>How it was measured</h2><p>The mix is that of the Bouncer paper (§5.3) with its times and objectives multiplied, so that a small \
@@ -292,7 +344,11 @@ Run it again with <code>scripts/demo</code>.</p>",
 }
 
 fn mark(ok: bool) -> &'static str {
-    if ok { r#"<span class="ok">✓</span>"# } else { r#"<span class="no">✗</span>"# }
+    if ok {
+        r#"<span class="ok">✓</span>"#
+    } else {
+        r#"<span class="no">✗</span>"#
+    }
 }
 
 #[cfg(test)]
@@ -309,9 +365,23 @@ mod tests {
             types: types
                 .iter()
                 .map(|setup| TypeResult {
-                    totals: Totals { offered: 100, answered: 70, refused: 30, good: 60, p50_ms: Some(growth), ..Totals::default() },
+                    totals: Totals {
+                        offered: 100,
+                        answered: 70,
+                        refused: 30,
+                        good: 60,
+                        p50_ms: Some(growth),
+                        ..Totals::default()
+                    },
                     curve: (0..60).map(|i| bin(i, setup, growth)).collect(),
-                    filter: [("p50".to_owned(), crate::demo::result::FilterPercentile { estimated_ms: 70.0, measured_ms: 68.0 })].into(),
+                    filter: [(
+                        "p50".to_owned(),
+                        crate::demo::result::FilterPercentile {
+                            estimated_ms: 70.0,
+                            measured_ms: 68.0,
+                        },
+                    )]
+                    .into(),
                 })
                 .collect(),
             goodput_rps: 990.0,
@@ -334,15 +404,29 @@ mod tests {
             },
             without: phase(90.0),
             with: phase(2.0),
-            edits: vec![Edit { what: "a < b".into(), at_s: 25.0, acknowledged_ms: 31.0, in_force_ms: Some(220.0) }],
-            claims: vec![Claim { text: "Slots".into(), seen: true, evidence: "20 of 20".into() }],
+            edits: vec![Edit {
+                what: "a < b".into(),
+                at_s: 25.0,
+                acknowledged_ms: 31.0,
+                in_force_ms: Some(220.0),
+            }],
+            claims: vec![Claim {
+                text: "Slots".into(),
+                seen: true,
+                evidence: "20 of 20".into(),
+            }],
         }
     }
 
     fn bin(i: u32, setup: &TypeSetup, growth: f64) -> Bin {
         let at_s = f64::from(i) * 0.5 + 0.25;
         let rate = if at_s < 5.0 { 600.0 } else { 1134.0 } * setup.share;
-        let ms = setup.mean_ms + if at_s < 5.0 { 0.0 } else { growth * (at_s - 5.0) };
+        let ms = setup.mean_ms
+            + if at_s < 5.0 {
+                0.0
+            } else {
+                growth * (at_s - 5.0)
+            };
         Bin {
             at_s,
             offered_rps: rate,
@@ -362,6 +446,10 @@ mod tests {
         }
         assert!(page.contains("a &lt; b") && !page.contains("a < b"));
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
-        assert_eq!(page.matches("<svg").count(), 1 + 2 * 4, "the summary, and two charts for every type");
+        assert_eq!(
+            page.matches("<svg").count(),
+            1 + 2 * 4,
+            "the summary, and two charts for every type"
+        );
     }
 }

@@ -84,7 +84,12 @@ impl From<&QueryType> for TypeSetup {
 /// Requests per second that a work-conserving oracle answers at `load` times the capacity.
 pub fn ideal_rps(mix: &[QueryType], capacity_rps: f64, load: f64) -> f64 {
     let accepted = ideal_acceptance(mix, load);
-    mix.iter().zip(accepted).map(|(query, share)| query.share * share).sum::<f64>() * load * capacity_rps
+    mix.iter()
+        .zip(accepted)
+        .map(|(query, share)| query.share * share)
+        .sum::<f64>()
+        * load
+        * capacity_rps
 }
 
 /// One run of the load.

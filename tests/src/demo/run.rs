@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::claims;
-use super::result::{DemoResult, Edit, FilterPercentile, Phase, Setup, TypeResult, TypeSetup, ideal_rps};
+use super::result::{
+    DemoResult, Edit, FilterPercentile, Phase, Setup, TypeResult, TypeSetup, ideal_rps,
+};
 use super::timeline::{curve, totals};
 use crate::backend::{Backend, BackendConfig, BackendStats};
 use crate::bench::lab::{Lab, Protection};
@@ -67,10 +69,21 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult>
     let mix = mix::bouncer(options.scale);
     let capacity_rps = mix::capacity_rps(&mix, options.parallelism);
     let compared = CALM + options.overload;
-    let mut demo = Demo { options, mix: &mix, capacity_rps, envoy_version: String::new(), progress };
+    let mut demo = Demo {
+        options,
+        mix: &mix,
+        capacity_rps,
+        envoy_version: String::new(),
+        progress,
+    };
 
     let (without, _) = demo.without(compared)?;
-    let Watched { phase, edits, samples, tightened } = demo.with(compared)?;
+    let Watched {
+        phase,
+        edits,
+        samples,
+        tightened,
+    } = demo.with(compared)?;
     let setup = Setup {
         envoy: demo.envoy_version,
         envoy_workers: options.workers as usize,
@@ -92,7 +105,13 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult>
         tightened: &tightened,
         samples: &samples,
     });
-    Ok(DemoResult { setup, without, with: phase, edits, claims })
+    Ok(DemoResult {
+        setup,
+        without,
+        with: phase,
+        edits,
+        claims,
+    })
 }
 
 struct Demo<'a> {
@@ -115,8 +134,15 @@ struct Watched {
 impl Demo<'_> {
     /// Envoy as it comes, with its default circuit breakers.
     fn without(&mut self, compared: Duration) -> Result<(Phase, Vec<Sample>)> {
-        let filter = NativeFilter { circuit_breakers: Some(json!({})), ..native_filters::plain() };
-        let lab = Lab::start(&Protection::Native(filter), self.backend(), self.options.workers)?;
+        let filter = NativeFilter {
+            circuit_breakers: Some(json!({})),
+            ..native_filters::plain()
+        };
+        let lab = Lab::start(
+            &Protection::Native(filter),
+            self.backend(),
+            self.options.workers,
+        )?;
         self.envoy_version = envoy_version(lab.envoy())?;
         let spec = self.spec(lab.addr(), compared, Duration::ZERO);
         self.progress.begin("Envoy alone", compared);
@@ -124,26 +150,43 @@ impl Demo<'_> {
         watch.until(compared, self.progress)?;
         self.progress.end();
         let (report, samples, before, after) = watch.finish()?;
-        let phase = self.phase(&report, &samples, compared, compared, &before, &after, Vec::new());
+        let phase = self.phase(
+            &report,
+            &samples,
+            compared,
+            compared,
+            &before,
+            &after,
+            Vec::new(),
+        );
         Ok((phase, samples))
     }
 
     fn with(&mut self, compared: Duration) -> Result<Watched> {
         let policy = policy::for_mix(self.options.parallelism, self.mix);
-        let rig = Rig::builder(self.backend(), policy).concurrency(self.options.workers).start()?;
+        let rig = Rig::builder(self.backend(), policy)
+            .concurrency(self.options.workers)
+            .start()?;
         let end = compared + TIGHTENED + WITH_ALLOWANCE;
         let spec = self.spec(rig.addr(), compared, TIGHTENED + WITH_ALLOWANCE);
         self.progress.begin("Envoy with Headgate", compared);
         let mut watch = Watch::start(spec, &rig.backend)?;
         watch.until(compared, self.progress)?;
         self.progress.end();
-        let filter = self.mix.iter().map(|query| filter_percentiles(&rig.envoy, query.name)).collect::<Result<_>>()?;
+        let filter = self
+            .mix
+            .iter()
+            .map(|query| filter_percentiles(&rig.envoy, query.name))
+            .collect::<Result<_>>()?;
 
         let tightened = self.tightened();
         let mut edits = vec![self.edit(
             &rig,
             &mut watch,
-            &format!("p50 objective of all types from {:?} to {:?}", self.mix[0].p50, tightened[0].p50),
+            &format!(
+                "p50 objective of all types from {:?} to {:?}",
+                self.mix[0].p50, tightened[0].p50
+            ),
             &policy::for_mix(self.options.parallelism, &tightened),
             TIGHTENED,
         )?];
@@ -151,19 +194,28 @@ impl Demo<'_> {
         edits.push(self.edit(
             &rig,
             &mut watch,
-            &format!("p50 objective back, and an acceptance allowance of {:.0}% added", ALLOWANCE * 100.0),
+            &format!(
+                "p50 objective back, and an acceptance allowance of {:.0}% added",
+                ALLOWANCE * 100.0
+            ),
             &policy::with_allowance(relaxed, ALLOWANCE),
             WITH_ALLOWANCE,
         )?);
         let (report, samples, before, after) = watch.finish()?;
-        rig.wait_until_idle().context("after the load, everything must come back to zero")?;
+        rig.wait_until_idle()
+            .context("after the load, everything must come back to zero")?;
         let phase = self.phase(&report, &samples, compared, end, &before, &after, filter);
         let seen: [fn(&[Sample], &Edit, &[QueryType]) -> Option<f64>; 2] =
             [claims::median_inside_after, claims::starved_answered_after];
         for (edit, seen) in edits.iter_mut().zip(seen) {
             edit.in_force_ms = seen(&samples, edit, &tightened);
         }
-        Ok(Watched { phase, edits, samples, tightened })
+        Ok(Watched {
+            phase,
+            edits,
+            samples,
+            tightened,
+        })
     }
 
     /// Saves `policy` while the load goes on, and watches it for `span`.
@@ -182,7 +234,10 @@ impl Demo<'_> {
         let at_s = (written - watch.started).as_secs_f64();
         while !acknowledged(rig, &before)? {
             if written.elapsed() > Duration::from_secs(10) {
-                bail!("Envoy has not acknowledged the edit within 10 s: {}", rig.status()?);
+                bail!(
+                    "Envoy has not acknowledged the edit within 10 s: {}",
+                    rig.status()?
+                );
             }
             std::thread::sleep(POLL);
         }
@@ -190,7 +245,12 @@ impl Demo<'_> {
         let until = watch.now() + span.saturating_sub(written.elapsed());
         watch.until(until, self.progress)?;
         self.progress.end();
-        Ok(Edit { what: what.to_owned(), at_s, acknowledged_ms, in_force_ms: None })
+        Ok(Edit {
+            what: what.to_owned(),
+            at_s,
+            acknowledged_ms,
+            in_force_ms: None,
+        })
     }
 
     fn backend(&self) -> BackendConfig {
@@ -198,22 +258,39 @@ impl Demo<'_> {
     }
 
     fn tightened(&self) -> Vec<QueryType> {
-        let tighten = |p50: Duration| Duration::from_millis((p50.as_secs_f64() * TIGHTENED_TO * 1e3).round() as u64);
-        self.mix.iter().map(|query| QueryType { p50: tighten(query.p50), ..query.clone() }).collect()
+        let tighten = |p50: Duration| {
+            Duration::from_millis((p50.as_secs_f64() * TIGHTENED_TO * 1e3).round() as u64)
+        };
+        self.mix
+            .iter()
+            .map(|query| QueryType {
+                p50: tighten(query.p50),
+                ..query.clone()
+            })
+            .collect()
     }
 
     fn spec(&self, target: std::net::SocketAddr, compared: Duration, extra: Duration) -> LoadSpec {
         let overload = self.options.load * self.capacity_rps;
         let mut spec = LoadSpec::for_mix(target, self.mix, overload, Duration::ZERO);
         spec.phases = vec![
-            load::Phase { duration: CALM, rate: CALM_LOAD * self.capacity_rps },
-            load::Phase { duration: compared - CALM + extra, rate: overload },
+            load::Phase {
+                duration: CALM,
+                rate: CALM_LOAD * self.capacity_rps,
+            },
+            load::Phase {
+                duration: compared - CALM + extra,
+                rate: overload,
+            },
         ];
         spec.drain = Duration::from_secs(5);
         spec
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one caller for each of two runs; a struct would only rename them")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one caller for each of two runs; a struct would only rename them"
+    )]
     fn phase(
         &self,
         report: &load::LoadReport,
@@ -238,7 +315,11 @@ impl Demo<'_> {
             })
             .collect();
         Phase {
-            goodput_rps: types.iter().map(|kind| kind.totals.good as f64).sum::<f64>() / seconds,
+            goodput_rps: types
+                .iter()
+                .map(|kind| kind.totals.good as f64)
+                .sum::<f64>()
+                / seconds,
             types,
             max_in_flight: after.max_in_flight,
             utilization: after.utilization_since(before),
@@ -259,7 +340,13 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn start(spec: LoadSpec, backend: &'a Backend) -> Result<Self> {
         let running = load::start(spec)?;
-        Ok(Self { running, started: Instant::now(), backend, before: None, after: None })
+        Ok(Self {
+            running,
+            started: Instant::now(),
+            backend,
+            before: None,
+            after: None,
+        })
     }
 
     fn now(&self) -> Duration {
@@ -301,7 +388,9 @@ impl<'a> Watch<'a> {
 /// The last second and a half in a few words; the last bin isn't full yet.
 fn at_the_moment(report: &load::LoadReport) -> String {
     let full = report.total.series.len().saturating_sub(1);
-    let Some(bin) = report.total.series[..full].last() else { return String::new() };
+    let Some(bin) = report.total.series[..full].last() else {
+        return String::new();
+    };
     let per_second = |count: u64| count as f64 / report.bin_seconds;
     format!(
         "{:>5.0} offered/s  {:>5.0} answered/s  {:>5.0} refused/s  p90 {:>6.0} ms",
@@ -315,11 +404,18 @@ fn at_the_moment(report: &load::LoadReport) -> String {
 /// Whether every proxy has acknowledged a revision other than `before`.
 fn acknowledged(rig: &Rig, before: &str) -> Result<bool> {
     let status = rig.status()?;
-    let wanted = status["policies"][0]["revision"].as_str().unwrap_or_default();
-    let proxies = status["proxies"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let wanted = status["policies"][0]["revision"]
+        .as_str()
+        .unwrap_or_default();
+    let proxies = status["proxies"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     Ok(wanted != before
         && !proxies.is_empty()
-        && proxies.iter().all(|proxy| proxy["acked"]["revision"].as_str() == Some(wanted)))
+        && proxies
+            .iter()
+            .all(|proxy| proxy["acked"]["revision"].as_str() == Some(wanted)))
 }
 
 /// `1.40.0` of `e19b5c9…/1.40.0/Clean/RELEASE/BoringSSL`.
@@ -331,14 +427,25 @@ fn envoy_version(envoy: &EnvoyProcess) -> Result<String> {
 
 /// The filter's own view of one type over Envoy's last statistics interval (5 s): for each objective the median of its
 /// estimates, and the same percentile of what it measured.
-fn filter_percentiles(envoy: &EnvoyProcess, kind: &str) -> Result<BTreeMap<String, FilterPercentile>> {
+fn filter_percentiles(
+    envoy: &EnvoyProcess,
+    kind: &str,
+) -> Result<BTreeMap<String, FilterPercentile>> {
     let prefix = format!("wasmcustom.headgate.policy.{}.type.{kind}.", policy::NAME);
     let measured = histogram(envoy, &format!("{prefix}response_time_us"))?;
     let mut percentiles = BTreeMap::new();
     for (name, percentile) in [("p50", 50.0), ("p90", 90.0)] {
-        let estimated = histogram(envoy, &format!("{prefix}estimated_response_time_us.objective.{name}"))?;
-        if let (Some(estimated_us), Some(measured_us)) = (estimated.get(50.0), measured.get(percentile)) {
-            let percentile = FilterPercentile { estimated_ms: estimated_us / 1e3, measured_ms: measured_us / 1e3 };
+        let estimated = histogram(
+            envoy,
+            &format!("{prefix}estimated_response_time_us.objective.{name}"),
+        )?;
+        if let (Some(estimated_us), Some(measured_us)) =
+            (estimated.get(50.0), measured.get(percentile))
+        {
+            let percentile = FilterPercentile {
+                estimated_ms: estimated_us / 1e3,
+                measured_ms: measured_us / 1e3,
+            };
             percentiles.insert(name.to_owned(), percentile);
         }
     }
@@ -350,19 +457,38 @@ struct IntervalQuantiles(Vec<(f64, Option<f64>)>);
 
 impl IntervalQuantiles {
     fn get(&self, percentile: f64) -> Option<f64> {
-        self.0.iter().find(|(p, _)| *p == percentile).and_then(|(_, value)| *value)
+        self.0
+            .iter()
+            .find(|(p, _)| *p == percentile)
+            .and_then(|(_, value)| *value)
     }
 }
 
 fn histogram(envoy: &EnvoyProcess, name: &str) -> Result<IntervalQuantiles> {
     let filter = name.replace('.', "[.]");
-    let answer: Value = serde_json::from_str(&envoy.admin_get(&format!("/stats?format=json&filter=^{filter}$"))?)?;
-    let histograms = answer["stats"].as_array().into_iter().flatten().find_map(|entry| entry.get("histograms"));
-    let Some(histograms) = histograms else { return Ok(IntervalQuantiles(Vec::new())) };
-    let quantiles = histograms["supported_quantiles"].as_array().into_iter().flatten();
-    let values = histograms["computed_quantiles"][0]["values"].as_array().into_iter().flatten();
+    let answer: Value =
+        serde_json::from_str(&envoy.admin_get(&format!("/stats?format=json&filter=^{filter}$"))?)?;
+    let histograms = answer["stats"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find_map(|entry| entry.get("histograms"));
+    let Some(histograms) = histograms else {
+        return Ok(IntervalQuantiles(Vec::new()));
+    };
+    let quantiles = histograms["supported_quantiles"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let values = histograms["computed_quantiles"][0]["values"]
+        .as_array()
+        .into_iter()
+        .flatten();
     Ok(IntervalQuantiles(
-        quantiles.zip(values).filter_map(|(q, value)| Some((q.as_f64()?, value["interval"].as_f64()))).collect(),
+        quantiles
+            .zip(values)
+            .filter_map(|(q, value)| Some((q.as_f64()?, value["interval"].as_f64())))
+            .collect(),
     ))
 }
 

@@ -56,16 +56,24 @@ pub fn summary(result: &DemoResult) -> String {
         setup.envoy,
         setup.envoy_workers
     );
-    for (title, phase) in [("Envoy alone", &result.without), ("Envoy with Headgate", &result.with)] {
+    for (title, phase) in [
+        ("Envoy alone", &result.without),
+        ("Envoy with Headgate", &result.with),
+    ] {
         let _ = write!(text, "\n{title}\n{}", table(result, phase));
     }
     let estimates = estimates(result);
     if !estimates.is_empty() {
-        let _ = write!(text, "\nThe filter's own view, last 5 s before the edits: estimated → measured\n{estimates}");
+        let _ = write!(
+            text,
+            "\nThe filter's own view, last 5 s before the edits: estimated → measured\n{estimates}"
+        );
     }
     text.push_str("\nLive edits of the policy file, under load\n");
     for edit in &result.edits {
-        let in_force = edit.in_force_ms.map_or_else(|| "not seen".to_owned(), say_ms);
+        let in_force = edit
+            .in_force_ms
+            .map_or_else(|| "not seen".to_owned(), say_ms);
         let _ = writeln!(
             text,
             "  {}: acknowledged after {}, in force after {in_force}",
@@ -84,7 +92,17 @@ pub fn summary(result: &DemoResult) -> String {
 fn table(result: &DemoResult, phase: &Phase) -> String {
     let setup = &result.setup;
     let seconds = setup.counted_s.1 - setup.counted_s.0;
-    let mut table = Table::new(&["type", "offered/s", "accepted", "refused", "p50", "", "p90", "", "inside p90/s"]);
+    let mut table = Table::new(&[
+        "type",
+        "offered/s",
+        "accepted",
+        "refused",
+        "p50",
+        "",
+        "p90",
+        "",
+        "inside p90/s",
+    ]);
     for (kind, setup) in phase.types.iter().zip(&setup.types) {
         let totals = &kind.totals;
         table.row([
@@ -123,7 +141,13 @@ fn estimates(result: &DemoResult) -> String {
         let percentiles: Vec<String> = kind
             .filter
             .iter()
-            .map(|(name, p)| format!("{name} {} → {}", say_ms(p.estimated_ms), say_ms(p.measured_ms)))
+            .map(|(name, p)| {
+                format!(
+                    "{name} {} → {}",
+                    say_ms(p.estimated_ms),
+                    say_ms(p.measured_ms)
+                )
+            })
             .collect();
         if !percentiles.is_empty() {
             let _ = writeln!(lines, "  {:<12} {}", setup.name, percentiles.join("   "));

@@ -39,7 +39,11 @@ pub struct Totals {
 impl Totals {
     /// Answered share of the offered, ratio 0..=1.
     pub fn acceptance(&self) -> f64 {
-        if self.offered == 0 { 0.0 } else { self.answered as f64 / self.offered as f64 }
+        if self.offered == 0 {
+            0.0
+        } else {
+            self.answered as f64 / self.offered as f64
+        }
     }
 }
 
@@ -63,8 +67,20 @@ pub struct Bin {
 }
 
 /// Totals of type `kind` over the requests meant to be sent in `[from, to)`.
-pub fn totals(samples: &[Sample], kind: usize, query: &QueryType, from: Duration, to: Duration) -> Totals {
-    tally(samples.iter().filter(|s| s.kind == kind && s.at >= from && s.at < to), query.p90).totals(1)
+pub fn totals(
+    samples: &[Sample],
+    kind: usize,
+    query: &QueryType,
+    from: Duration,
+    to: Duration,
+) -> Totals {
+    tally(
+        samples
+            .iter()
+            .filter(|s| s.kind == kind && s.at >= from && s.at < to),
+        query.p90,
+    )
+    .totals(1)
 }
 
 /// The curve of type `kind` up to `end`, in bins of [`BIN`]. A last bin that isn't full is left out.
@@ -121,8 +137,14 @@ impl Tally {
     }
 
     fn totals(self, min_answers: u64) -> Totals {
-        let quantile = |q| (self.latency.count() >= min_answers).then(|| self.latency.quantile_ms(q));
-        Totals { p50_ms: quantile(0.5), p90_ms: quantile(0.9), p99_ms: quantile(0.99), ..self.counts }
+        let quantile =
+            |q| (self.latency.count() >= min_answers).then(|| self.latency.quantile_ms(q));
+        Totals {
+            p50_ms: quantile(0.5),
+            p90_ms: quantile(0.9),
+            p99_ms: quantile(0.99),
+            ..self.counts
+        }
     }
 }
 
@@ -131,7 +153,13 @@ mod tests {
     use super::*;
 
     fn sample(at_ms: u64, latency_ms: u64, ended: Ended) -> Sample {
-        Sample { kind: 0, at: Duration::from_millis(at_ms), latency: Duration::from_millis(latency_ms), ended, service: Duration::ZERO }
+        Sample {
+            kind: 0,
+            at: Duration::from_millis(at_ms),
+            latency: Duration::from_millis(latency_ms),
+            ended,
+            service: Duration::ZERO,
+        }
     }
 
     #[test]
@@ -142,10 +170,16 @@ mod tests {
         samples.push(sample(100, 9_000, Ended::Unanswered));
         samples.push(sample(5_000, 1, Ended::Ok));
         let totals = totals(&samples, 0, query, Duration::ZERO, Duration::from_secs(1));
-        assert_eq!((totals.offered, totals.answered, totals.refused, totals.lost), (102, 100, 1, 1));
+        assert_eq!(
+            (totals.offered, totals.answered, totals.refused, totals.lost),
+            (102, 100, 1, 1)
+        );
         assert_eq!(totals.good, 50, "the p90 objective is 50 ms");
         let (p50, p90) = (totals.p50_ms.unwrap(), totals.p90_ms.unwrap());
-        assert!((p50 - 50.0).abs() < 0.1 && (p90 - 90.0).abs() < 0.1, "{p50} {p90}");
+        assert!(
+            (p50 - 50.0).abs() < 0.1 && (p90 - 90.0).abs() < 0.1,
+            "{p50} {p90}"
+        );
     }
 
     #[test]

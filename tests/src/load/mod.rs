@@ -47,7 +47,11 @@ pub fn start(spec: LoadSpec) -> Result<Running> {
     let thread = std::thread::Builder::new()
         .name("load-net".into())
         .spawn(move || sender::send_all(&spec, plan, &shared, &stopper))?;
-    Ok(Running { recorder, stop, thread: Some(thread) })
+    Ok(Running {
+        recorder,
+        stop,
+        thread: Some(thread),
+    })
 }
 
 /// A load that is being sent. Dropping it stops it.
@@ -88,7 +92,9 @@ impl Running {
     /// As [`wait`](Self::wait).
     pub fn wait_with_samples(mut self) -> Result<(LoadReport, Vec<Sample>)> {
         if let Some(thread) = self.thread.take() {
-            thread.join().map_err(|_| anyhow!("the load generator's thread died"))??;
+            thread
+                .join()
+                .map_err(|_| anyhow!("the load generator's thread died"))??;
         }
         let mut recorder = lock(&self.recorder);
         let samples = std::mem::take(&mut recorder.samples);

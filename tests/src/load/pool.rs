@@ -44,7 +44,12 @@ enum Sender {
 
 impl Pool {
     pub(super) fn new(target: SocketAddr, protocol: Protocol) -> Self {
-        Self { target, protocol, idle: RefCell::default(), opened: Cell::new(0) }
+        Self {
+            target,
+            protocol,
+            idle: RefCell::default(),
+            opened: Cell::new(0),
+        }
     }
 
     /// Opens `count` connections in advance.
@@ -63,7 +68,10 @@ impl Pool {
 
     /// Sends on a free connection, or a new one. The connection must come back through [`give_back`](Self::give_back)
     /// once the answer's body has been read; dropping it instead hangs up.
-    pub(super) async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<(Response<Incoming>, Connection)> {
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, Connection)> {
         loop {
             let idle = self.take_idle();
             let reused = idle.is_some();
@@ -96,7 +104,10 @@ impl Pool {
                 continue;
             }
             if let Sender::Http2(sender) = &connection.sender {
-                let shared = Connection { sender: Sender::Http2(sender.clone()), task: None };
+                let shared = Connection {
+                    sender: Sender::Http2(sender.clone()),
+                    task: None,
+                };
                 idle.push_back(connection);
                 return Some(shared);
             }
@@ -105,7 +116,9 @@ impl Pool {
     }
 
     async fn open(&self) -> Result<Connection> {
-        let stream = TcpStream::connect(self.target).await.with_context(|| format!("cannot connect to {}", self.target))?;
+        let stream = TcpStream::connect(self.target)
+            .await
+            .with_context(|| format!("cannot connect to {}", self.target))?;
         stream.set_nodelay(true)?;
         self.opened.set(self.opened.get() + 1);
         let io = TokioIo::new(stream);
@@ -115,7 +128,10 @@ impl Pool {
                 let task = tokio::task::spawn_local(async move {
                     let _ = connection.await;
                 });
-                Ok(Connection { sender: Sender::Http1(sender), task: Some(task.abort_handle()) })
+                Ok(Connection {
+                    sender: Sender::Http1(sender),
+                    task: Some(task.abort_handle()),
+                })
             }
             Protocol::Http2 => {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
@@ -124,7 +140,10 @@ impl Pool {
                 tokio::task::spawn_local(async move {
                     let _ = connection.await;
                 });
-                Ok(Connection { sender: Sender::Http2(sender), task: None })
+                Ok(Connection {
+                    sender: Sender::Http2(sender),
+                    task: None,
+                })
             }
         }
     }
@@ -132,19 +151,28 @@ impl Pool {
 
 impl Connection {
     /// On failure: the request, if nothing of it was sent.
-    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Option<Request<Full<Bytes>>>> {
+    async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Option<Request<Full<Bytes>>>> {
         match &mut self.sender {
             Sender::Http1(sender) => {
                 if sender.ready().await.is_err() {
                     return Err(Some(request));
                 }
-                sender.try_send_request(request).await.map_err(|mut e| e.take_message())
+                sender
+                    .try_send_request(request)
+                    .await
+                    .map_err(|mut e| e.take_message())
             }
             Sender::Http2(sender) => {
                 if sender.ready().await.is_err() {
                     return Err(Some(request));
                 }
-                sender.try_send_request(request).await.map_err(|mut e| e.take_message())
+                sender
+                    .try_send_request(request)
+                    .await
+                    .map_err(|mut e| e.take_message())
             }
         }
     }

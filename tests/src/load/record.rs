@@ -12,7 +12,11 @@ use crate::quantiles::Durations;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// An answer; `refused` holds the reason if it refuses, `service` the time that the backend says it took.
-    Answered { status: u16, refused: Option<String>, service: Duration },
+    Answered {
+        status: u16,
+        refused: Option<String>,
+        service: Duration,
+    },
     /// No answer: connecting, sending or receiving failed.
     TransportError,
     /// The client left.
@@ -96,8 +100,17 @@ struct BinTally {
 
 impl Recorder {
     pub(super) fn new(spec: &LoadSpec) -> Self {
-        let tally = |name: &str, p50, p90| Tally { name: name.to_owned(), p50, p90, ..Tally::default() };
-        let mut tallies: Vec<Tally> = spec.types.iter().map(|t| tally(&t.name, t.p50, t.p90)).collect();
+        let tally = |name: &str, p50, p90| Tally {
+            name: name.to_owned(),
+            p50,
+            p90,
+            ..Tally::default()
+        };
+        let mut tallies: Vec<Tally> = spec
+            .types
+            .iter()
+            .map(|t| tally(&t.name, t.p50, t.p90))
+            .collect();
         tallies.push(tally("all", None, None));
         Self {
             bin: spec.bin,
@@ -113,7 +126,13 @@ impl Recorder {
 
     /// A request of `kind` falls due `at` after the start.
     pub(super) fn offer(&mut self, kind: usize, at: Duration) {
-        self.samples.push(Sample { kind, at, latency: Duration::ZERO, ended: Ended::Unanswered, service: Duration::ZERO });
+        self.samples.push(Sample {
+            kind,
+            at,
+            latency: Duration::ZERO,
+            ended: Ended::Unanswered,
+            service: Duration::ZERO,
+        });
         let (bin, measured) = (self.bin_of(at), at >= self.warmup);
         let total = self.tallies.len() - 1;
         for index in [kind, total] {
@@ -126,14 +145,19 @@ impl Recorder {
     /// The request `due` ended, `latency` after it fell due.
     pub(super) fn finish(&mut self, due: &Due, latency: Duration, outcome: &Outcome) {
         let Due { kind, at, seq } = *due;
-        if let Some(sample) = usize::try_from(seq).ok().and_then(|seq| self.samples.get_mut(seq)) {
+        if let Some(sample) = usize::try_from(seq)
+            .ok()
+            .and_then(|seq| self.samples.get_mut(seq))
+        {
             (sample.latency, sample.ended) = (latency, outcome.in_short());
             if let Outcome::Answered { service, .. } = outcome {
                 sample.service = *service;
             }
         }
         let (bin, measured) = (self.bin_of(at), at >= self.warmup);
-        let good = self.tallies[kind].p90.is_none_or(|objective| latency <= objective);
+        let good = self.tallies[kind]
+            .p90
+            .is_none_or(|objective| latency <= objective);
         let total = self.tallies.len() - 1;
         for index in [kind, total] {
             self.tallies[index].bin(bin).add(latency, outcome);
@@ -150,7 +174,11 @@ impl Recorder {
     pub(super) fn report(&self) -> LoadReport {
         let seconds = self.measured.as_secs_f64();
         let bin_seconds = self.bin.as_secs_f64();
-        let mut types: Vec<TypeReport> = self.tallies.iter().map(|t| t.report(seconds, bin_seconds)).collect();
+        let mut types: Vec<TypeReport> = self
+            .tallies
+            .iter()
+            .map(|t| t.report(seconds, bin_seconds))
+            .collect();
         let total = types.pop().unwrap_or_default();
         LoadReport {
             seconds,
@@ -175,7 +203,9 @@ impl Tally {
     fn add(&mut self, latency: Duration, outcome: &Outcome, good: bool) {
         self.finished += 1;
         match outcome {
-            Outcome::Answered { status, refused, .. } => {
+            Outcome::Answered {
+                status, refused, ..
+            } => {
                 *self.status.entry(*status).or_default() += 1;
                 if let Some(reason) = refused {
                     self.refused += 1;
@@ -210,8 +240,17 @@ impl Tally {
             refusal_latency_ms: self.refusal_latency.summary(),
             objective_p50_ms: self.p50.map(to_ms),
             objective_p90_ms: self.p90.map(to_ms),
-            goodput_rps: if seconds > 0.0 { self.good as f64 / seconds } else { 0.0 },
-            series: self.bins.iter().enumerate().map(|(i, b)| b.point(i as f64 * bin_seconds)).collect(),
+            goodput_rps: if seconds > 0.0 {
+                self.good as f64 / seconds
+            } else {
+                0.0
+            },
+            series: self
+                .bins
+                .iter()
+                .enumerate()
+                .map(|(i, b)| b.point(i as f64 * bin_seconds))
+                .collect(),
         }
     }
 }
@@ -219,9 +258,12 @@ impl Tally {
 impl BinTally {
     fn add(&mut self, latency: Duration, outcome: &Outcome) {
         match outcome {
-            Outcome::Answered { refused: Some(_), .. } => self.refused += 1,
+            Outcome::Answered {
+                refused: Some(_), ..
+            } => self.refused += 1,
             Outcome::Answered { status, .. } if is_ok(*status) => {
-                self.ok_us.push(u32::try_from(latency.as_micros()).unwrap_or(u32::MAX));
+                self.ok_us
+                    .push(u32::try_from(latency.as_micros()).unwrap_or(u32::MAX));
             }
             _ => self.failed += 1,
         }
@@ -233,7 +275,9 @@ impl BinTally {
         // Nearest rank: the smallest value that at least the share q does not exceed.
         let quantile = |q: f64| {
             let rank = (q * sorted.len() as f64).ceil() as usize;
-            sorted.get(rank.max(1) - 1).map_or(0.0, |&us| f64::from(us) / 1_000.0)
+            sorted
+                .get(rank.max(1) - 1)
+                .map_or(0.0, |&us| f64::from(us) / 1_000.0)
         };
         Bin {
             at_s,
@@ -250,7 +294,9 @@ impl BinTally {
 impl Outcome {
     fn in_short(&self) -> Ended {
         match self {
-            Self::Answered { refused: Some(_), .. } => Ended::Refused,
+            Self::Answered {
+                refused: Some(_), ..
+            } => Ended::Refused,
             Self::Answered { status, .. } if is_ok(*status) => Ended::Ok,
             _ => Ended::Failed,
         }

@@ -89,12 +89,17 @@ impl TypeReport {
     /// Whether measured p50 and p90 are within the objectives; those that don't exist are met.
     pub fn meets_objectives(&self) -> bool {
         let met = |objective: Option<f64>, measured: f64| objective.is_none_or(|o| measured <= o);
-        met(self.objective_p50_ms, self.latency_ms.p50) && met(self.objective_p90_ms, self.latency_ms.p90)
+        met(self.objective_p50_ms, self.latency_ms.p50)
+            && met(self.objective_p90_ms, self.latency_ms.p90)
     }
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 /// One point of a series.

@@ -28,7 +28,10 @@ pub(super) fn arrivals(spec: &LoadSpec) -> Vec<Due> {
     for phase in &spec.phases {
         // A rate of 0 has no interarrival distribution: nothing arrives. The process is memoryless, so each phase may
         // start afresh.
-        if let Some(gaps) = (phase.rate > 0.0).then(|| Exp::new(phase.rate).ok()).flatten() {
+        if let Some(gaps) = (phase.rate > 0.0)
+            .then(|| Exp::new(phase.rate).ok())
+            .flatten()
+        {
             let mut at = 0.0;
             loop {
                 at += gaps.sample(&mut rng);
@@ -37,7 +40,11 @@ pub(super) fn arrivals(spec: &LoadSpec) -> Vec<Due> {
                 }
                 let kind = draw_type(spec, rng.random_range(0.0..total));
                 let seq = arrivals.len() as u64;
-                arrivals.push(Due { at: phase_start + Duration::from_secs_f64(at), kind, seq });
+                arrivals.push(Due {
+                    at: phase_start + Duration::from_secs_f64(at),
+                    kind,
+                    seq,
+                });
             }
         }
         phase_start += phase.duration;
@@ -64,7 +71,8 @@ mod tests {
 
     fn spec(seed: u64) -> LoadSpec {
         let target = "127.0.0.1:1".parse().unwrap();
-        let mut spec = LoadSpec::for_mix(target, &mix::bouncer(1.0), 2_000.0, Duration::from_secs(20));
+        let mut spec =
+            LoadSpec::for_mix(target, &mix::bouncer(1.0), 2_000.0, Duration::from_secs(20));
         spec.seed = seed;
         spec
     }
@@ -79,13 +87,23 @@ mod tests {
     fn rate_and_mix_are_those_asked_for() {
         let due = arrivals(&spec(1));
         // 40,000 expected; the standard deviation of a Poisson count is its root, 200.
-        assert!((due.len() as f64 - 40_000.0).abs() < 1_000.0, "{}", due.len());
+        assert!(
+            (due.len() as f64 - 40_000.0).abs() < 1_000.0,
+            "{}",
+            due.len()
+        );
         for (kind, share) in [0.4, 0.2, 0.3, 0.1].into_iter().enumerate() {
             let count = due.iter().filter(|d| d.kind == kind).count() as f64;
-            assert!((count / due.len() as f64 - share).abs() < 0.01, "type {kind}: {count}");
+            assert!(
+                (count / due.len() as f64 - share).abs() < 0.01,
+                "type {kind}: {count}"
+            );
         }
         // Poisson gaps: their standard deviation equals their mean.
-        let gaps: Vec<f64> = due.windows(2).map(|w| (w[1].at - w[0].at).as_secs_f64()).collect();
+        let gaps: Vec<f64> = due
+            .windows(2)
+            .map(|w| (w[1].at - w[0].at).as_secs_f64())
+            .collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.03);
@@ -96,13 +114,24 @@ mod tests {
         let mut spec = spec(1);
         let second = Duration::from_secs(1);
         spec.phases = vec![
-            Phase { duration: second, rate: 1_000.0 },
-            Phase { duration: second, rate: 0.0 },
-            Phase { duration: second, rate: 3_000.0 },
+            Phase {
+                duration: second,
+                rate: 1_000.0,
+            },
+            Phase {
+                duration: second,
+                rate: 0.0,
+            },
+            Phase {
+                duration: second,
+                rate: 3_000.0,
+            },
         ];
         let due = arrivals(&spec);
         let during = |from: u64, to: u64| {
-            due.iter().filter(|d| d.at >= Duration::from_secs(from) && d.at < Duration::from_secs(to)).count()
+            due.iter()
+                .filter(|d| d.at >= Duration::from_secs(from) && d.at < Duration::from_secs(to))
+                .count()
         };
         assert!((850..1_150).contains(&during(0, 1)));
         assert_eq!(during(1, 2), 0);

@@ -38,8 +38,15 @@ struct Template {
 impl Plan {
     pub(super) fn new(spec: &LoadSpec) -> Result<Self> {
         spec.check()?;
-        let templates = spec.types.iter().map(|t| Template::new(spec, t)).collect::<Result<_>>()?;
-        Ok(Self { due: arrivals(spec), templates })
+        let templates = spec
+            .types
+            .iter()
+            .map(|t| Template::new(spec, t))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            due: arrivals(spec),
+            templates,
+        })
     }
 }
 
@@ -55,13 +62,20 @@ impl Template {
         *request.method_mut() = Method::from_bytes(kind.method.as_bytes()).with_context(wrong)?;
         *request.uri_mut() = uri.parse::<Uri>().with_context(wrong)?;
         if spec.protocol == Protocol::Http1 {
-            request.headers_mut().insert(http::header::HOST, HeaderValue::from_str(&spec.authority)?);
+            request
+                .headers_mut()
+                .insert(http::header::HOST, HeaderValue::from_str(&spec.authority)?);
         }
         for (name, value) in &kind.headers {
             let name = HeaderName::from_bytes(name.as_bytes()).with_context(wrong)?;
-            request.headers_mut().append(name, HeaderValue::from_str(value).with_context(wrong)?);
+            request
+                .headers_mut()
+                .append(name, HeaderValue::from_str(value).with_context(wrong)?);
         }
-        Ok(Self { request, abort_after: kind.abort_after })
+        Ok(Self {
+            request,
+            abort_after: kind.abort_after,
+        })
     }
 }
 
@@ -77,15 +91,24 @@ struct Shared {
 }
 
 /// Sends everything; returns when all is answered or given up.
-pub(super) fn send_all(spec: &LoadSpec, plan: Plan, recorder: &Arc<Mutex<Recorder>>, stop: &Arc<AtomicBool>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+pub(super) fn send_all(
+    spec: &LoadSpec,
+    plan: Plan,
+    recorder: &Arc<Mutex<Recorder>>,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let tasks = LocalSet::new();
     let pool = Pool::new(spec.target, spec.protocol);
     tasks.block_on(&runtime, pool.fill(spec.connections))?;
     let (sender, receiver) = mpsc::unbounded_channel();
     let start = Instant::now();
     let (due, stop) = (plan.due, Arc::clone(stop));
-    let pacer = std::thread::Builder::new().name("load-time".into()).spawn(move || pace(&due, start, &sender, &stop))?;
+    let pacer = std::thread::Builder::new()
+        .name("load-time".into())
+        .spawn(move || pace(&due, start, &sender, &stop))?;
     let shared = Rc::new(Shared {
         start,
         templates: plan.templates,
@@ -95,7 +118,15 @@ pub(super) fn send_all(spec: &LoadSpec, plan: Plan, recorder: &Arc<Mutex<Recorde
         outstanding: Cell::new(0),
         all_answered: Notify::new(),
     });
-    tasks.block_on(&runtime, dispatch(Rc::clone(&shared), receiver, spec.max_outstanding, spec.drain));
+    tasks.block_on(
+        &runtime,
+        dispatch(
+            Rc::clone(&shared),
+            receiver,
+            spec.max_outstanding,
+            spec.drain,
+        ),
+    );
     // Joined only now, when it has dropped its end of the channel.
     let _ = pacer.join();
     super::lock(recorder).connections = shared.pool.opened();
@@ -132,7 +163,9 @@ async fn dispatch(
         let mut recorder = super::lock(&shared.recorder);
         for due in batch.drain(..) {
             recorder.offer(due.kind, due.at);
-            recorder.lateness.record(now.saturating_duration_since(shared.start + due.at));
+            recorder
+                .lateness
+                .record(now.saturating_duration_since(shared.start + due.at));
             if shared.outstanding.get() >= max_outstanding {
                 recorder.finish(&due, Duration::ZERO, &Outcome::NotSent);
                 continue;
@@ -155,12 +188,16 @@ async fn one(shared: Rc<Shared>, due: Due) {
     let template = &shared.templates[due.kind];
     let mut request = template.request.clone();
     if shared.sequence {
-        request.headers_mut().insert(SEQ, HeaderValue::from(due.seq));
+        request
+            .headers_mut()
+            .insert(SEQ, HeaderValue::from(due.seq));
     }
     let exchange = exchange(&shared.pool, request);
     let outcome = match template.abort_after {
         // Dropping the exchange hangs up.
-        Some(limit) => tokio::time::timeout(limit, exchange).await.unwrap_or(Outcome::Aborted),
+        Some(limit) => tokio::time::timeout(limit, exchange)
+            .await
+            .unwrap_or(Outcome::Aborted),
         None => exchange.await,
     };
     let latency = (shared.start + due.at).elapsed();
@@ -172,10 +209,15 @@ async fn one(shared: Rc<Shared>, due: Due) {
 }
 
 async fn exchange(pool: &Pool, request: Request<Full<Bytes>>) -> Outcome {
-    let Ok((response, connection)) = pool.send(request).await else { return Outcome::TransportError };
+    let Ok((response, connection)) = pool.send(request).await else {
+        return Outcome::TransportError;
+    };
     let status = response.status().as_u16();
     let refused = refusal(status, response.headers());
-    let service = response.headers().get("x-backend-service-us").and_then(|v| v.to_str().ok()?.parse().ok());
+    let service = response
+        .headers()
+        .get("x-backend-service-us")
+        .and_then(|v| v.to_str().ok()?.parse().ok());
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {
         if frame.is_err() {
@@ -183,14 +225,20 @@ async fn exchange(pool: &Pool, request: Request<Full<Bytes>>) -> Outcome {
         }
     }
     pool.give_back(connection);
-    Outcome::Answered { status, refused, service: Duration::from_micros(service.unwrap_or(0)) }
+    Outcome::Answered {
+        status,
+        refused,
+        service: Duration::from_micros(service.unwrap_or(0)),
+    }
 }
 
 /// The reason, if an answer refuses. What Headgate's header says, or else what Envoy's own overload filters leave.
 fn refusal(status: u16, headers: &HeaderMap) -> Option<String> {
     if let Some(value) = headers.get("x-headgate-refused") {
         let text = value.to_str().unwrap_or_default();
-        let reason = text.split(';').find_map(|field| field.trim().strip_prefix("reason="));
+        let reason = text
+            .split(';')
+            .find_map(|field| field.trim().strip_prefix("reason="));
         return Some(reason.unwrap_or("unknown").to_owned());
     }
     match status {

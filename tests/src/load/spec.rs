@@ -120,7 +120,12 @@ impl LoadSpec {
 
     /// A mix of query types at one `rate` (req/s) for `duration`.
     pub fn for_mix(target: SocketAddr, mix: &[QueryType], rate: f64, duration: Duration) -> Self {
-        Self::new(target, mix.iter().map(RequestType::from).collect(), rate, duration)
+        Self::new(
+            target,
+            mix.iter().map(RequestType::from).collect(),
+            rate,
+            duration,
+        )
     }
 
     /// Time from the first to the last possible arrival.
@@ -134,13 +139,25 @@ impl LoadSpec {
         if self.types.is_empty() || self.phases.is_empty() {
             bail!("types and phases: give at least one of each");
         }
-        if let Some(t) = self.types.iter().find(|t| !(t.share.is_finite() && t.share >= 0.0)) {
-            bail!("types[{}].share: {}; give a number of at least 0", t.name, t.share);
+        if let Some(t) = self
+            .types
+            .iter()
+            .find(|t| !(t.share.is_finite() && t.share >= 0.0))
+        {
+            bail!(
+                "types[{}].share: {}; give a number of at least 0",
+                t.name,
+                t.share
+            );
         }
         if self.types.iter().map(|t| t.share).sum::<f64>() <= 0.0 {
             bail!("types: all shares are 0; give at least one above 0");
         }
-        if let Some(p) = self.phases.iter().find(|p| !(p.rate.is_finite() && p.rate >= 0.0)) {
+        if let Some(p) = self
+            .phases
+            .iter()
+            .find(|p| !(p.rate.is_finite() && p.rate >= 0.0))
+        {
             bail!("phases.rate: {}; give a number of at least 0", p.rate);
         }
         if self.bin.is_zero() || self.connections == 0 || self.max_outstanding == 0 {
@@ -220,13 +237,19 @@ mod millis {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-    pub(super) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        value: &Duration,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(value.as_secs_f64() * 1_000.0)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Duration, D::Error> {
         let ms = f64::deserialize(deserializer)?;
-        Duration::try_from_secs_f64(ms / 1_000.0).map_err(|e| D::Error::custom(format!("{ms} ms: {e}")))
+        Duration::try_from_secs_f64(ms / 1_000.0)
+            .map_err(|e| D::Error::custom(format!("{ms} ms: {e}")))
     }
 }
 
@@ -236,14 +259,24 @@ mod optional_millis {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-        value.map(|d| d.as_secs_f64() * 1_000.0).serialize(serializer)
+    pub(super) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value
+            .map(|d| d.as_secs_f64() * 1_000.0)
+            .serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
         let to_duration = |ms: f64| {
-            Duration::try_from_secs_f64(ms / 1_000.0).map_err(|e| D::Error::custom(format!("{ms} ms: {e}")))
+            Duration::try_from_secs_f64(ms / 1_000.0)
+                .map_err(|e| D::Error::custom(format!("{ms} ms: {e}")))
         };
-        Option::<f64>::deserialize(deserializer)?.map(to_duration).transpose()
+        Option::<f64>::deserialize(deserializer)?
+            .map(to_duration)
+            .transpose()
     }
 }

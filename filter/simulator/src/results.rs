@@ -1,0 +1,126 @@
+//! What a run found, and what several runs of one experiment found on average.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// The row over all types.
+pub const ALL: &str = "ALL";
+
+/// Longest response time that is told apart, µs: an hour. Longer ones count as this.
+const MAX_RESPONSE_US: u64 = 3_600_000_000;
+
+/// One type in one run.
+#[derive(Debug, Clone)]
+pub struct TypeOutcome {
+    /// Requests that arrived after the warm-up.
+    pub offered: u64,
+    /// Of those, turned away: at arrival, or because they waited too long.
+    pub rejected: u64,
+    /// Response times of the others, µs.
+    response_times: Histogram<u32>,
+}
+
+impl TypeOutcome {
+    pub(crate) fn new() -> Result<Self, hdrhistogram::CreationError> {
+        Ok(Self {
+            offered: 0,
+            rejected: 0,
+            response_times: Histogram::new_with_bounds(1, MAX_RESPONSE_US, 3)?,
+        })
+    }
+
+    pub(crate) fn served(&mut self, response_ns: u64) {
+        self.response_times.saturating_record(response_ns / 1_000);
+    }
+
+    /// Response time at quantile `q`, ms; `None` when nothing was served.
+    #[must_use]
+    pub fn response_time_ms(&self, q: f64) -> Option<f64> {
+        let served = !self.response_times.is_empty();
+        served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
+    }
+
+    /// Percent of the offered.
+    #[must_use]
+    pub fn rejected_pct(&self) -> f64 {
+        match self.offered {
+            0 => 0.0,
+            offered => 100.0 * self.rejected as f64 / offered as f64,
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// By the workload's types.
+    pub types: Vec<TypeOutcome>,
+    /// Busy part of the backend's slots after the warm-up, ratio.
+    pub utilization: f64,
+    /// Requests simulated, warm-up included.
+    pub simulated: u64,
+}
+
+impl Outcome {
+    /// All types together; `None` without types.
+    fn all(&self) -> Option<TypeOutcome> {
+        let mut types = self.types.iter();
+        let mut all = types.next()?.clone();
+        for kind in types {
+            all.offered += kind.offered;
+            all.rejected += kind.rejected;
+            // Same bounds, so there is nothing that could not be added.
+            let _ = all.response_times.add(&kind.response_times);
+        }
+        Some(all)
+    }
+}
+
+/// One type in one experiment: averages over its runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Name of the type, or [`ALL`].
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Requests of one run that arrived after the warm-up.
+    #[serde(skip)]
+    pub offered: f64,
+    /// Percent of the offered that was turned away.
+    pub rejected_pct: f64,
+    /// Median response time of the served, ms.
+    pub rt_p50_ms: Option<f64>,
+    /// 90th percentile, ms.
+    pub rt_p90_ms: Option<f64>,
+    /// Busy part of the backend's slots, ratio; the same in all rows of an experiment.
+    pub utilization: f64,
+}
+
+/// Averages over `runs`, by type, then [`ALL`].
+#[must_use]
+pub fn summarize<'a>(names: impl IntoIterator<Item = &'a str>, runs: &[Outcome]) -> Vec<Row> {
+    let utilization = mean(runs.iter().map(|run| Some(run.utilization))).unwrap_or(0.0);
+    let row = |name: &str, types: &[TypeOutcome]| Row {
+        kind: name.to_owned(),
+        offered: mean(types.iter().map(|t| Some(t.offered as f64))).unwrap_or(0.0),
+        rejected_pct: mean(types.iter().map(|t| Some(t.rejected_pct()))).unwrap_or(0.0),
+        rt_p50_ms: mean(types.iter().map(|t| t.response_time_ms(0.5))),
+        rt_p90_ms: mean(types.iter().map(|t| t.response_time_ms(0.9))),
+        utilization,
+    };
+    let types = names.into_iter().enumerate().map(|(at, name)| {
+        let of_type: Vec<TypeOutcome> = runs.iter().map(|run| run.types[at].clone()).collect();
+        row(name, &of_type)
+    });
+    let mut rows: Vec<Row> = types.collect();
+    let all: Vec<TypeOutcome> = runs.iter().filter_map(Outcome::all).collect();
+    rows.push(row(ALL, &all));
+    rows
+}
+
+/// Mean of those that are there; `None` without any.
+fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let (sum, count) = values
+        .flatten()
+        .fold((0.0, 0_u32), |(sum, count), v| (sum + v, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}

@@ -1,0 +1,216 @@
+//! What one decision costs: inside the guest in a real Envoy, and natively.
+//!
+//! In Envoy it is the filter itself that measures, built with `decision-timing`: from the clock reading that starts a
+//! decision to a second one at its end, so one clock reading (0.1 µs) is in the figure. Native figures are those of
+//! `cargo bench -p headgate-core`, read from where criterion leaves them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::cpu::variant_module;
+use super::table::Table;
+use crate::backend::BackendConfig;
+use crate::load::{self, LoadSpec};
+use crate::rig::Rig;
+use crate::{mix, policy};
+
+/// Name of the filter's histogram, ns.
+const HISTOGRAM: &str = "wasmcustom.headgate.decision_ns";
+
+/// Decisions in the guest.
+#[derive(Debug, Clone, Serialize)]
+pub struct InGuest {
+    /// Offered load as a multiple of capacity.
+    pub load: f64,
+    /// How many decisions.
+    pub count: u64,
+    /// Mean, µs.
+    pub mean_us: f64,
+    /// Median, µs.
+    pub p50_us: f64,
+    /// 99th percentile, µs.
+    pub p99_us: f64,
+}
+
+/// Measures the paper's mix at `loads`, in an Envoy with `workers` worker threads.
+///
+/// # Errors
+/// If the system doesn't start or the filter reports nothing.
+pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<InGuest>> {
+    const P: usize = 20;
+    const SCALE: f64 = 4.0;
+    let mix = mix::bouncer(SCALE);
+    let module = variant_module("headgate-decision-timing.wasm")?;
+    loads
+        .iter()
+        .map(|&load| {
+            let rig = Rig::builder(BackendConfig::for_mix(P, &mix), policy::for_mix(P, &mix))
+                .module(module.clone())
+                .concurrency(workers)
+                .start()?;
+            load::run(LoadSpec::for_mix(
+                rig.addr(),
+                &mix,
+                load * mix::capacity_rps(&mix, P),
+                measured,
+            ))?;
+            // Envoy merges the workers' histograms every 5 s.
+            let quantile = |p: f64| {
+                crate::wait::until("the filter's decision times", || {
+                    let found = cumulative_quantile(&rig, p).map_err(|e| e.to_string())?;
+                    found.ok_or_else(|| format!("no {HISTOGRAM}"))
+                })
+            };
+            let (p50_us, p99_us) = (quantile(50.0)? / 1e3, quantile(99.0)? / 1e3);
+            let (sum, count) = sum_and_count(
+                &rig.envoy
+                    .admin_get("/stats/prometheus?filter=decision_ns")?,
+            );
+            Ok(InGuest {
+                load,
+                count: count as u64,
+                mean_us: sum / count / 1e3,
+                p50_us,
+                p99_us,
+            })
+        })
+        .collect()
+}
+
+fn cumulative_quantile(rig: &Rig, percentile: f64) -> Result<Option<f64>> {
+    let filter = HISTOGRAM.replace('.', "[.]");
+    let answer: Value = serde_json::from_str(
+        &rig.envoy
+            .admin_get(&format!("/stats?format=json&filter=^{filter}$"))?,
+    )?;
+    let histograms = answer["stats"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find_map(|entry| entry.get("histograms"));
+    Ok(histograms.and_then(|histograms| {
+        let at = histograms["supported_quantiles"]
+            .as_array()?
+            .iter()
+            .position(|q| q.as_f64() == Some(percentile))?;
+        histograms["computed_quantiles"][0]["values"][at]["cumulative"].as_f64()
+    }))
+}
+
+/// `_sum` and `_count` of the one histogram in Prometheus text.
+fn sum_and_count(text: &str) -> (f64, f64) {
+    let value = |suffix: &str| {
+        let line = text
+            .lines()
+            .find(|line| !line.starts_with('#') && line.contains(suffix));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or(f64::NAN)
+    };
+    (value("decision_ns_sum"), value("decision_ns_count"))
+}
+
+/// One native figure.
+#[derive(Debug, Clone, Serialize)]
+pub struct Native {
+    /// Benchmark, such as `decide/bouncer`.
+    pub name: String,
+    /// Number of types.
+    pub types: u64,
+    /// Mean, ns.
+    pub mean_ns: f64,
+}
+
+/// What the last `cargo bench -p headgate-core` left in criterion's folder; empty if it never ran.
+///
+/// # Errors
+/// If the folder can't be read.
+pub fn native(criterion: &Path) -> Result<Vec<Native>> {
+    let mut figures = Vec::new();
+    if !criterion.is_dir() {
+        return Ok(figures);
+    }
+    for group in std::fs::read_dir(criterion)? {
+        let group = group?.path();
+        let Ok(entries) = std::fs::read_dir(&group) else {
+            continue;
+        };
+        for entry in entries {
+            let folder = entry?.path();
+            let Ok(text) = std::fs::read_to_string(folder.join("new/estimates.json")) else {
+                continue;
+            };
+            let estimates: Value =
+                serde_json::from_str(&text).with_context(|| folder.display().to_string())?;
+            let benchmark = std::fs::read_to_string(folder.join("new/benchmark.json"))?;
+            let benchmark: Value = serde_json::from_str(&benchmark)?;
+            let types = benchmark["value_str"]
+                .as_str()
+                .and_then(|text| text.parse().ok());
+            if let (Some(types), Some(mean_ns)) =
+                (types, estimates["mean"]["point_estimate"].as_f64())
+            {
+                let name = benchmark["group_id"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
+                figures.push(Native {
+                    name,
+                    types,
+                    mean_ns,
+                });
+            }
+        }
+    }
+    figures.sort_by(|a, b| (&a.name, a.types).cmp(&(&b.name, b.types)));
+    Ok(figures)
+}
+
+/// The guest's figures as a table.
+pub fn guest_table(rows: &[InGuest]) -> Table {
+    let mut table = Table::new(&[
+        "decision in Envoy",
+        "mean µs",
+        "p50 µs",
+        "p99 µs",
+        "decisions",
+    ]);
+    for row in rows {
+        table.row([
+            format!("{}× load", row.load),
+            format!("{:.2}", row.mean_us),
+            format!("{:.2}", row.p50_us),
+            format!("{:.2}", row.p99_us),
+            row.count.to_string(),
+        ]);
+    }
+    table
+}
+
+/// The native figures as a table: one line for each benchmark, one column for each number of types.
+pub fn native_table(figures: &[Native]) -> Table {
+    let mut sizes: Vec<u64> = figures.iter().map(|figure| figure.types).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let headings: Vec<String> = std::iter::once("native, ns".to_owned())
+        .chain(sizes.iter().map(|n| format!("{n} types")))
+        .collect();
+    let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
+    names.dedup();
+    for name in names {
+        let of = |size: &u64| {
+            figures
+                .iter()
+                .find(|figure| figure.name == name && figure.types == *size)
+        };
+        let cells = sizes
+            .iter()
+            .map(|size| of(size).map_or_else(|| "–".to_owned(), |f| format!("{:.0}", f.mean_ns)));
+        table.row(std::iter::once(name.to_owned()).chain(cells));
+    }
+    table
+}

@@ -1,0 +1,88 @@
+//! The most requests per second that one Envoy worker passes, with and without Headgate.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::closed_loop;
+use super::cpu::{cpu_time, empty_wasm, median};
+use super::lab::{Lab, Protection};
+use super::native_filters::{self, NativeFilter};
+use super::table::{Table, percent, times};
+use crate::{mix, policy};
+
+/// Connections that send as fast as they are answered.
+const CLIENTS: usize = 16;
+const WARMUP: Duration = Duration::from_secs(1);
+
+/// One variant.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Short name.
+    pub variant: &'static str,
+    /// Requests per second: the median over rounds.
+    pub rps: f64,
+    /// CPU that Envoy used, in cores: below 1, something else was the bottleneck.
+    pub envoy_cores: f64,
+}
+
+/// Alternates the variants over `rounds` rounds.
+///
+/// # Errors
+/// If a system doesn't start, or an answer isn't 200.
+pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
+    let empty = NativeFilter {
+        name: "empty_wasm",
+        title: "empty Wasm filter",
+        http_filters: vec![empty_wasm()?],
+        ..native_filters::plain()
+    };
+    let variants = [
+        Protection::Native(native_filters::plain()),
+        Protection::Native(empty),
+        Protection::Headgate {
+            name: "headgate",
+            title: "Headgate",
+            policy: policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
+        },
+    ];
+    let mut samples = vec![Vec::new(); variants.len()];
+    for round in 1..=rounds {
+        progress(&format!("round {round} of {rounds}"));
+        for (variant, samples) in variants.iter().zip(&mut samples) {
+            let lab = Lab::start_before(variant, closed_loop::start_responder()?, 1)?;
+            let before = cpu_time(lab.envoy().pid())?;
+            let rps = closed_loop::requests_per_second(lab.addr(), CLIENTS, WARMUP, measured)?;
+            let cores = (cpu_time(lab.envoy().pid())? - before).as_secs_f64()
+                / (WARMUP + measured).as_secs_f64();
+            samples.push((rps, cores));
+        }
+    }
+    let row = |(variant, samples): (&Protection, Vec<(f64, f64)>)| Row {
+        variant: variant.name(),
+        rps: median(&samples.iter().map(|(rps, _)| *rps).collect::<Vec<_>>()),
+        envoy_cores: median(&samples.iter().map(|(_, cores)| *cores).collect::<Vec<_>>()),
+    };
+    Ok(variants.iter().zip(samples).map(row).collect())
+}
+
+/// The rows as a table, each beside the Envoy without a filter.
+pub fn table(rows: &[Row]) -> Table {
+    let baseline = rows.first().map_or(f64::NAN, |row| row.rps);
+    let mut table = Table::new(&[
+        "throughput, one worker",
+        "requests/s",
+        "÷ no filter",
+        "Envoy's core busy",
+    ]);
+    for row in rows {
+        table.row([
+            row.variant.to_owned(),
+            format!("{:.0}", row.rps),
+            times(row.rps / baseline),
+            percent(row.envoy_cores),
+        ]);
+    }
+    table
+}
