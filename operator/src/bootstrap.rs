@@ -96,6 +96,9 @@ admin:
           \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: ingress
           codec_type: AUTO
+          # Ends streams on which nothing moves, among them what a dead Wasm VM left paused: nobody else
+          # could (Envoy's default is 5 minutes).
+          stream_idle_timeout: 60s
           upgrade_configs:
           - upgrade_type: websocket{access_log}
           route_config:

@@ -252,12 +252,7 @@ impl Engine {
         if self.is_idle() {
             return Ok(Admission::PassBy);
         }
-        match &self.membership {
-            None => self.join(host, now, actions)?,
-            // Our lease may have run out while the thread stood still: what we booked may be gone.
-            Some(membership) if membership.is_doubtful(now) => self.tick(host, now, actions)?,
-            Some(_) => {}
-        }
+        self.be_member(host, now, actions)?;
         let Some(at) = self
             .running
             .iter()
@@ -295,15 +290,37 @@ impl Engine {
         }
     }
 
-    /// Counts an upgrade: the stage it belongs to neither holds nor measures it.
-    pub fn pass_by(&mut self, request: &impl RequestView) {
-        if let Some(r) = self
-            .running
-            .iter_mut()
-            .find(|r| serves(&r.compiled.config, request))
-        {
+    /// Joins the process with the first request; afterwards notices when the lease may have run out
+    /// while the thread stood still, so that what was booked may be gone.
+    fn be_member(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        match &self.membership {
+            None => self.join(host, now, actions),
+            Some(membership) if membership.is_doubtful(now) => self.tick(host, now, actions),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// An upgrade arrives: the stage it belongs to counts it, and neither holds nor measures it.
+    ///
+    /// # Errors
+    /// [`HostError`]; it is not counted.
+    pub fn pass_by(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &impl RequestView,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        self.be_member(host, now, actions)?;
+        if let Some(r) = self.running.iter_mut().find(|r| serves(&r.compiled.config, request)) {
             r.stage.pass_by(StageCount::Excluded);
         }
+        Ok(())
     }
 
     /// A request ended. Safe to call twice.
@@ -440,6 +457,8 @@ impl Engine {
                 .and_then(|reasons| reasons.get(objective as usize))
                 .map_or("slo", String::as_str),
             Cause::QueueFull => "queue_full",
+            Cause::QueueWait => "queue_wait",
+            Cause::Utilization => "utilization",
             Cause::QueueTimeout => "queue_timeout",
             Cause::Deadline => "deadline",
         };

@@ -11,6 +11,7 @@
 pub mod classify;
 pub mod config;
 pub mod deadline;
+pub mod demand;
 pub mod engine;
 pub mod histogram;
 pub mod host;

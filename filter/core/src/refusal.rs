@@ -15,6 +15,10 @@ pub enum Cause {
     Objective(u8),
     /// The queue holds as many requests as it may.
     QueueFull,
+    /// The estimated queue wait exceeds the strategy's limit.
+    QueueWait,
+    /// More is asked of the backend than the strategy's utilization allows.
+    Utilization,
     /// It waited, or would wait, longer than `queue.timeout`.
     QueueTimeout,
     /// The request's own deadline passes before it could be served.
@@ -27,7 +31,11 @@ impl Cause {
     pub fn http_status(self) -> u32 {
         match self {
             Self::Deadline => 504,
-            Self::Objective(_) | Self::QueueFull | Self::QueueTimeout => 503,
+            Self::Objective(_)
+            | Self::QueueFull
+            | Self::QueueWait
+            | Self::Utilization
+            | Self::QueueTimeout => 503,
         }
     }
 
@@ -36,7 +44,11 @@ impl Cause {
     pub fn grpc_status(self) -> i32 {
         match self {
             Self::Deadline => 4,
-            Self::Objective(_) | Self::QueueFull | Self::QueueTimeout => 14,
+            Self::Objective(_)
+            | Self::QueueFull
+            | Self::QueueWait
+            | Self::Utilization
+            | Self::QueueTimeout => 14,
         }
     }
 }

@@ -202,6 +202,8 @@ impl StageStats {
             Cause::QueueFull => fixed,
             Cause::QueueTimeout => fixed + 1,
             Cause::Deadline => fixed + 2,
+            Cause::QueueWait => fixed + 3,
+            Cause::Utilization => fixed + 4,
         };
         bump(stats.rejected.get_mut(at));
     }

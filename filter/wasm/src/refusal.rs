@@ -31,6 +31,8 @@ pub(crate) fn send(words: Words<'_>, refusal: &Refusal, rng: &mut Rng) -> Result
     let why = match refusal.cause {
         Cause::Objective(_) => "its response time objective would be missed",
         Cause::QueueFull => "the queue is full",
+        Cause::QueueWait => "it would wait too long in the queue",
+        Cause::Utilization => "the backend has more to do than it should have",
         Cause::QueueTimeout => "it would wait, or waited, longer than the queue's timeout",
         Cause::Deadline => "its own deadline would pass, or passed, in the queue",
     };

@@ -186,17 +186,20 @@ impl Vm {
                 panic!("trapped on request");
             }
         }
-        if headers.is_upgrade() {
-            self.engine.pass_by(&headers);
-            return Ok(Verdict::Continue(None));
-        }
         let now = now()?;
+        let mut actions = std::mem::take(&mut self.actions);
+        if headers.is_upgrade() {
+            let counted = self.engine.pass_by(&self.host, now, &headers, &mut actions);
+            self.act(&mut actions, Some(stream));
+            self.actions = actions;
+            self.listen();
+            return counted.map(|()| Verdict::Continue(None));
+        }
         let own_deadline = if headers.has_timeout() {
             deadline::own_deadline(&headers)
         } else {
             None
         };
-        let mut actions = std::mem::take(&mut self.actions);
         let admission = self.engine.arrive(
             &self.host,
             now,

@@ -1,5 +1,7 @@
 //! Shapes of the filter's configuration and the checks that [`FilterConfig::from_json`] makes.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, DEFAULT_TYPE, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_STAGES, MAX_TYPES};
@@ -124,6 +126,59 @@ pub enum StrategyConfig {
         /// Samples a histogram needs before it is used in place of the general one.
         min_samples: u32,
     },
+    /// Refuses what would wait too long (Bouncer §5.2.2, Eq. 5; per type §5.5).
+    MaxQueueWait {
+        /// Length of a dual-buffer interval, µs (processing times still feed stats and Retry-After).
+        interval_us: u64,
+        /// Samples a histogram needs before it is used in place of the general one.
+        min_samples: u32,
+        /// T, µs.
+        limit_us: u64,
+        /// T of types that have one of their own, µs.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        type_limits_us: BTreeMap<String, u64>,
+        /// D, µs.
+        window_us: u64,
+        /// Δ, µs.
+        step_us: u64,
+    },
+    /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
+    AcceptFraction {
+        /// Length of a dual-buffer interval, µs (processing times still feed stats and Retry-After).
+        interval_us: u64,
+        /// Samples a histogram needs before it is used in place of the general one.
+        min_samples: u32,
+        /// MaxUtil, ratio 0 < u <= 1.
+        max_utilization: f64,
+        /// D, µs.
+        window_us: u64,
+        /// Δ, µs.
+        step_us: u64,
+    },
+}
+
+impl StrategyConfig {
+    /// Length of a dual-buffer interval, µs.
+    #[must_use]
+    pub const fn interval_us(&self) -> u64 {
+        match self {
+            Self::Bouncer { interval_us, .. }
+            | Self::MaxQueueLength { interval_us, .. }
+            | Self::MaxQueueWait { interval_us, .. }
+            | Self::AcceptFraction { interval_us, .. } => *interval_us,
+        }
+    }
+
+    /// Samples a histogram needs before it is used in place of the general one.
+    #[must_use]
+    pub const fn min_samples(&self) -> u32 {
+        match self {
+            Self::Bouncer { min_samples, .. }
+            | Self::MaxQueueLength { min_samples, .. }
+            | Self::MaxQueueWait { min_samples, .. }
+            | Self::AcceptFraction { min_samples, .. } => *min_samples,
+        }
+    }
 }
 
 /// Wraps the strategy so that no type starves.
@@ -302,24 +357,24 @@ impl StageConfig {
         if self.queue.timeout_us == 0 {
             return err("queue.timeout_us", "0; at least 1".into());
         }
-        let (StrategyConfig::Bouncer { interval_us, .. }
-        | StrategyConfig::MaxQueueLength { interval_us, .. }) = self.strategy;
+        let interval_us = self.strategy.interval_us();
         if !(10_000..=3_600_000_000).contains(&interval_us) {
             return err("strategy.interval_us", format!("{interval_us}; 10000 to 3600000000"));
         }
+        self.check_strategy(at)?;
         match self.starvation_avoidance {
             None => {}
             Some(StarvationAvoidance::AcceptanceAllowance { allowance, window_us, step_us }) => {
                 if !(0.0..=1.0).contains(&allowance) {
                     return err("starvation_avoidance.allowance", format!("{allowance}; 0 to 1"));
                 }
-                check_window(at, window_us, step_us)?;
+                check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
             }
             Some(StarvationAvoidance::HelpingTheUnderserved { alpha, window_us, step_us }) => {
                 if !(alpha > 0.0 && alpha <= 1.0) {
                     return err("starvation_avoidance.alpha", format!("{alpha}; above 0, at most 1"));
                 }
-                check_window(at, window_us, step_us)?;
+                check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
             }
         }
         if self.types.is_empty() || self.types.len() > MAX_TYPES {
@@ -339,13 +394,38 @@ impl StageConfig {
     }
 }
 
+impl StageConfig {
+    fn check_strategy(&self, at: &str) -> Result<(), ConfigError> {
+        let err = |field: &str, problem: String| {
+            Err(ConfigError::new(format!("{at}.strategy.{field}"), problem))
+        };
+        let (window_us, step_us) = match &self.strategy {
+            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength { .. } => return Ok(()),
+            StrategyConfig::MaxQueueWait { type_limits_us, window_us, step_us, .. } => {
+                let unknown = |name: &&String| self.types.iter().all(|t| t.name != **name);
+                if let Some(name) = type_limits_us.keys().find(unknown) {
+                    return err("type_limits_us", format!("{name:?}; no type has that name"));
+                }
+                (*window_us, *step_us)
+            }
+            StrategyConfig::AcceptFraction { max_utilization, window_us, step_us, .. } => {
+                if !(*max_utilization > 0.0 && *max_utilization <= 1.0) {
+                    return err("max_utilization", format!("{max_utilization}; above 0, at most 1"));
+                }
+                (*window_us, *step_us)
+            }
+        };
+        check_window(&format!("{at}.strategy"), window_us, step_us)
+    }
+}
+
 fn check_window(at: &str, window_us: u64, step_us: u64) -> Result<(), ConfigError> {
     let steps = window_us.checked_div(step_us).unwrap_or(0);
     if (2..=10_000).contains(&steps) {
         return Ok(());
     }
     Err(ConfigError::new(
-        format!("{at}.starvation_avoidance.window_us"),
+        format!("{at}.window_us"),
         format!("{window_us} in steps of {step_us}; 2 to 10000 steps"),
     ))
 }

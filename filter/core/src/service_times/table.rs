@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::shared::Record;
-use crate::config::{self, StageConfig, StrategyConfig};
+use crate::config::{self, StageConfig};
 
 /// A response time objective, as decisions use it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,21 +47,13 @@ impl Settings {
     /// The settings of a stage.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
-        let (StrategyConfig::Bouncer {
-            interval_us,
-            min_samples,
-        }
-        | StrategyConfig::MaxQueueLength {
-            interval_us,
-            min_samples,
-        }) = config.strategy;
         let types = config.types.iter().map(|kind| TypeSettings {
             name: kind.name.clone(),
             objectives: kind.slo.iter().map(Objective::from).collect(),
         });
         Self {
-            interval: Duration::from_micros(interval_us),
-            min_samples,
+            interval: Duration::from_micros(config.strategy.interval_us()),
+            min_samples: config.strategy.min_samples(),
             types: types.collect(),
         }
     }

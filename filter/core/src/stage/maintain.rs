@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::acceptance::Exchange;
+use super::demand::DemandExchange;
 use super::{Event, Phase, Stage};
 use crate::config::{DEFAULT_TYPE, StageConfig};
 use crate::host::{Host, HostError};
@@ -70,6 +71,9 @@ impl Stage {
         self.expire_late(host, now, events)?;
         self.woken(host, now, events)?;
         self.service_times.sync(now, host, &self.times_key)?;
+        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.demand_mut()) {
+            exchange.run(host, now, demand)?;
+        }
         self.strategy.tick(now);
         if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut())
         {
@@ -127,11 +131,14 @@ impl Stage {
         self.service_times = ServiceTimes::new(Settings::from_config(&config));
         self.service_times.sync(now, host, &self.times_key)?;
         let same_strategy = config.strategy == self.config.strategy
+            && config.parallelism == self.config.parallelism
             && config.starvation_avoidance == self.config.starvation_avoidance
             && config.types == self.config.types;
         if !same_strategy {
             self.strategy = Strategy::from_config(&config);
-            self.acceptance = Exchange::new(host, &stats::prefix(&config.policy), &config)?;
+            let prefix = stats::prefix(&config.policy);
+            self.acceptance = Exchange::new(host, &prefix, &config)?;
+            self.demand = DemandExchange::new(host, &prefix, &config)?;
         }
         self.rename_types(&config);
         self.config = config;

@@ -8,6 +8,7 @@
 
 mod acceptance;
 mod backlog;
+mod demand;
 mod dispatch;
 mod maintain;
 mod requests;
@@ -30,6 +31,7 @@ use crate::workers::{Membership, WorkerId};
 
 use acceptance::Exchange;
 use backlog::Backlog;
+use demand::DemandExchange;
 use requests::{Phase, Request, Requests};
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
@@ -86,6 +88,7 @@ pub struct Stage {
     times_key: String,
     strategy: Strategy,
     acceptance: Option<Exchange>,
+    demand: Option<DemandExchange>,
     backlog: Backlog,
     stats: StageStats,
     /// While this worker reacts to a wake-up: when the slot was left to it.
@@ -119,6 +122,7 @@ impl Stage {
             times_key: format!("headgate/times/{}", config.policy),
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
+            demand: DemandExchange::new(host, &prefix, &config)?,
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
             handed_over: None,
@@ -184,6 +188,9 @@ impl Stage {
         events: &mut Vec<Event>,
     ) -> Result<Arrival, HostError> {
         self.stats.count(kind, Count::Total);
+        if let Some(demand) = &mut self.demand {
+            demand.received();
+        }
         let queue = self.ledger.queue(host)?;
         let queue_wait = self.queue_wait(host, now, queue)?;
         let decision = self.decide(host, now, kind, queue, queue_wait)?;
@@ -271,6 +278,8 @@ impl Stage {
             Verdict::Admit => Ok(()),
             Verdict::Refuse(Reason::Objective { objective }) => Err(Cause::Objective(objective)),
             Verdict::Refuse(Reason::QueueFull) => Err(Cause::QueueFull),
+            Verdict::Refuse(Reason::QueueWait) => Err(Cause::QueueWait),
+            Verdict::Refuse(Reason::Utilization) => Err(Cause::Utilization),
         })
     }
 
@@ -290,7 +299,11 @@ impl Stage {
                     _ => queue_wait,
                 }
             }
-            Cause::QueueFull | Cause::QueueTimeout | Cause::Deadline => queue_wait,
+            Cause::QueueFull
+            | Cause::QueueWait
+            | Cause::Utilization
+            | Cause::QueueTimeout
+            | Cause::Deadline => queue_wait,
         };
         Refusal::new(kind, cause, drain, &mut self.rng)
     }
@@ -427,6 +440,9 @@ impl Stage {
         self.service_times.record(request.kind, processing);
         self.strategy
             .completed(request.kind, queue_wait, processing, now);
+        if let Some(demand) = &mut self.demand {
+            demand.completed(processing);
+        }
         self.stats.count(request.kind, Count::Completed);
         let objectives = &self.config.types[request.kind.0 as usize].slo;
         for (at, objective) in objectives.iter().enumerate() {

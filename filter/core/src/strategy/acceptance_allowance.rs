@@ -51,6 +51,11 @@ impl<S> AcceptanceAllowance<S> {
         &self.inner
     }
 
+    /// The strategy that is wrapped, for what other workers measured.
+    pub fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
     /// The window, for what other workers decided.
     pub fn window_mut(&mut self) -> &mut Window {
         &mut self.window

@@ -9,23 +9,28 @@
 //! decorator), a case in [`Strategy::from_config`], and a row in the conformance suite
 //! (`tests/strategy_conformance.rs`).
 
+mod accept_fraction;
 mod acceptance_allowance;
 mod bouncer;
 mod helping_the_underserved;
 mod max_queue_length;
+mod max_queue_wait;
 
 use std::time::Duration;
 
-use crate::config::{StageConfig, StarvationAvoidance, StrategyConfig};
+use crate::config::{StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig};
+use crate::demand::Demand;
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::time::Instant;
 use crate::window::Window;
 
+pub use accept_fraction::AcceptFraction;
 pub use acceptance_allowance::AcceptanceAllowance;
 pub use bouncer::Bouncer;
 pub use helping_the_underserved::HelpingTheUnderserved;
 pub use max_queue_length::MaxQueueLength;
+pub use max_queue_wait::MaxQueueWait;
 
 /// A query type of a stage, as index into its configured types. Index 0..n; the last is `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +75,10 @@ pub enum Reason {
     },
     /// The queue holds as many requests as it may.
     QueueFull,
+    /// The estimated queue wait exceeds its limit (Bouncer §5.2.2).
+    QueueWait,
+    /// More is asked of the backend than the utilization it may have (Bouncer §5.2.3).
+    Utilization,
 }
 
 impl Reason {
@@ -78,8 +87,8 @@ impl Reason {
     #[must_use]
     pub const fn is_about_objectives(self) -> bool {
         match self {
-            Self::Objective { .. } => true,
-            Self::QueueFull => false,
+            Self::Objective { .. } | Self::QueueWait => true,
+            Self::QueueFull | Self::Utilization => false,
         }
     }
 }
@@ -115,6 +124,10 @@ pub enum Base {
     Bouncer(Bouncer),
     /// Bouncer §5.2.1.
     MaxQueueLength(MaxQueueLength),
+    /// Bouncer §5.2.2, §5.5.
+    MaxQueueWait(MaxQueueWait),
+    /// Bouncer §5.2.3.
+    AcceptFraction(AcceptFraction),
 }
 
 /// A strategy, perhaps wrapped in a decorator.
@@ -132,12 +145,7 @@ impl Strategy {
     /// The strategy that a checked configuration asks for.
     #[must_use]
     pub fn from_config(config: &StageConfig) -> Self {
-        let base = match config.strategy {
-            StrategyConfig::Bouncer { .. } => Base::Bouncer(Bouncer),
-            StrategyConfig::MaxQueueLength { .. } => {
-                Base::MaxQueueLength(MaxQueueLength::new(config.queue.max_length))
-            }
-        };
+        let base = Base::from_config(config);
         let window = |window_us, step_us| {
             let (duration, step) = (
                 Duration::from_micros(window_us),
@@ -177,12 +185,68 @@ impl Strategy {
         matches!(base, Base::MaxQueueLength(_))
     }
 
+    /// The demand that the strategy measures, for what other workers measured.
+    pub fn demand_mut(&mut self) -> Option<&mut Demand> {
+        let base = match self {
+            Self::Plain(base) => base,
+            Self::AcceptanceAllowance(s) => s.inner_mut(),
+            Self::HelpingTheUnderserved(s) => s.inner_mut(),
+        };
+        match base {
+            Base::Bouncer(_) | Base::MaxQueueLength(_) => None,
+            Base::MaxQueueWait(s) => Some(s.demand_mut()),
+            Base::AcceptFraction(s) => Some(s.demand_mut()),
+        }
+    }
+
     /// The window of starvation avoidance, for what other workers decided.
     pub fn window_mut(&mut self) -> Option<&mut Window> {
         match self {
             Self::Plain(_) => None,
             Self::AcceptanceAllowance(s) => Some(s.window_mut()),
             Self::HelpingTheUnderserved(s) => Some(s.window_mut()),
+        }
+    }
+}
+
+impl Base {
+    fn from_config(config: &StageConfig) -> Self {
+        let demand = |window_us: &u64, step_us: &u64| {
+            Demand::new(
+                Duration::from_micros(*window_us),
+                Duration::from_micros(*step_us),
+            )
+        };
+        match &config.strategy {
+            StrategyConfig::Bouncer { .. } => Self::Bouncer(Bouncer),
+            StrategyConfig::MaxQueueLength { .. } => {
+                Self::MaxQueueLength(MaxQueueLength::new(config.queue.max_length))
+            }
+            StrategyConfig::MaxQueueWait {
+                limit_us,
+                type_limits_us,
+                window_us,
+                step_us,
+                ..
+            } => {
+                let limit = |kind: &TypeConfig| {
+                    let micros = type_limits_us.get(&kind.name).unwrap_or(limit_us);
+                    Duration::from_micros(*micros)
+                };
+                let limits = config.types.iter().map(limit).collect();
+                Self::MaxQueueWait(MaxQueueWait::new(limits, demand(window_us, step_us)))
+            }
+            StrategyConfig::AcceptFraction {
+                max_utilization,
+                window_us,
+                step_us,
+                ..
+            } => Self::AcceptFraction(AcceptFraction::new(
+                *max_utilization,
+                config.parallelism,
+                demand(window_us, step_us),
+                Duration::from_micros(*step_us),
+            )),
         }
     }
 }
@@ -196,7 +260,7 @@ macro_rules! delegate {
 
 impl Admission for Base {
     fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength, s => s.decide(kind, view, rng))
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction, s => s.decide(kind, view, rng))
     }
 
     fn completed(
@@ -206,12 +270,12 @@ impl Admission for Base {
         processing: Duration,
         now: Instant,
     ) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength,
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction,
             s => s.completed(kind, queue_wait, processing, now));
     }
 
     fn tick(&mut self, now: Instant) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength, s => s.tick(now));
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction, s => s.tick(now));
     }
 }
 

@@ -1,0 +1,167 @@
+//! What is asked of the backend: arrival rate and mean processing time in a sliding window.
+//!
+//! The "moving averages" of Bouncer §5.2.2 and §5.2.3, over a window of duration D that slides by Δ
+//! (60 s and 1 s there). Sums in D/Δ buckets: counting and reading cost the same however much the
+//! window holds, 24 bytes a bucket.
+//!
+//! Averages are over the part of the window that has passed since the first request. Dividing by all of
+//! D from the start would see a sixtieth of the demand in the first second, and let a queue build up
+//! that takes minutes to drain.
+
+use std::time::Duration;
+
+use crate::time::{Instant, nanos};
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    received: u64,
+    completed: u64,
+    processing_us: u64,
+}
+
+impl Bucket {
+    fn add(&mut self, other: Self) {
+        self.received += other.received;
+        self.completed += other.completed;
+        self.processing_us += other.processing_us;
+    }
+
+    fn remove(&mut self, other: Self) {
+        self.received -= other.received;
+        self.completed -= other.completed;
+        self.processing_us -= other.processing_us;
+    }
+}
+
+/// The window.
+#[derive(Debug)]
+pub struct Demand {
+    step_nanos: u64,
+    buckets: Box<[Bucket]>,
+    sum: Bucket,
+    /// The first request; steps are counted from here.
+    origin: Option<Instant>,
+    /// Number of the current step.
+    step: u64,
+}
+
+impl Demand {
+    /// A window of `duration` in steps of `step`. Zero arguments count as the least that makes sense.
+    #[must_use]
+    pub fn new(duration: Duration, step: Duration) -> Self {
+        let step_nanos = nanos(step).max(1);
+        // The configuration allows 10,000.
+        let steps = (nanos(duration) / step_nanos).clamp(1, 1 << 16);
+        Self {
+            step_nanos,
+            buckets: vec![Bucket::default(); steps as usize].into(),
+            sum: Bucket::default(),
+            origin: None,
+            step: 0,
+        }
+    }
+
+    /// Counts `received` arrivals, and `completed` ends of service that took `processing_us` together.
+    pub fn add(&mut self, now: Instant, received: u64, completed: u64, processing_us: u64) {
+        self.advance(now);
+        let more = Bucket {
+            received,
+            completed,
+            processing_us,
+        };
+        let at = self.step as usize % self.buckets.len();
+        self.buckets[at].add(more);
+        self.sum.add(more);
+    }
+
+    /// `pt_mavg`: mean processing time in the window; `None` when nothing was completed.
+    #[must_use]
+    pub fn mean_processing(&self) -> Option<Duration> {
+        let micros = self.sum.processing_us.checked_div(self.sum.completed)?;
+        Some(Duration::from_micros(micros))
+    }
+
+    /// `qps_mavg × pt_mavg`: slots that the arrivals of the window keep busy (dpc of §5.2.3); 0 when
+    /// nothing arrived or nothing was completed.
+    pub fn slots(&mut self, now: Instant) -> f64 {
+        self.advance(now);
+        let Some(origin) = self.origin else {
+            return 0.0;
+        };
+        let oldest = (self.step + 1).saturating_sub(self.buckets.len() as u64) * self.step_nanos;
+        let covered = nanos(now.since(origin)).saturating_sub(oldest);
+        if covered == 0 || self.sum.completed == 0 {
+            return 0.0;
+        }
+        let per_second = self.sum.received as f64 * 1e9 / covered as f64;
+        let seconds = self.sum.processing_us as f64 / self.sum.completed as f64 / 1e6;
+        per_second * seconds
+    }
+
+    /// Moves on to `now`: forgets what is older than D. A clock that stepped back changes nothing.
+    fn advance(&mut self, now: Instant) {
+        let origin = *self.origin.get_or_insert(now);
+        let step = nanos(now.since(origin)) / self.step_nanos;
+        let gone = step.saturating_sub(self.step).min(self.buckets.len() as u64);
+        for passed in 1..=gone {
+            let at = (self.step + passed) as usize % self.buckets.len();
+            self.sum.remove(std::mem::take(&mut self.buckets[at]));
+        }
+        self.step = self.step.max(step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(3_000_000 + ms * 1_000_000)
+    }
+
+    fn window() -> Demand {
+        Demand::new(Duration::from_secs(10), Duration::from_secs(1))
+    }
+
+    #[test]
+    fn averages_are_over_the_time_that_has_passed() {
+        let mut demand = window();
+        assert_eq!(demand.slots(at(0)), 0.0);
+        assert_eq!(demand.mean_processing(), None);
+        // 100/s of 20 ms each: two slots.
+        for i in 0..1_000 {
+            demand.add(at(i * 10), 1, 1, 20_000);
+        }
+        assert_eq!(demand.mean_processing(), Some(Duration::from_millis(20)));
+        assert!((demand.slots(at(9_999)) - 2.0).abs() < 0.01);
+        let mut young = window();
+        for i in 0..50 {
+            young.add(at(i * 10), 1, 1, 20_000);
+        }
+        assert!((young.slots(at(500)) - 2.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn forgets_after_its_duration() {
+        let mut demand = window();
+        demand.add(at(0), 1_000, 10, 10_000_000);
+        demand.add(at(5_500), 10, 10, 10_000);
+        demand.add(at(9_999), 0, 0, 0);
+        assert!(demand.mean_processing() > Some(Duration::from_millis(100)));
+        demand.add(at(10_000), 0, 0, 0);
+        assert_eq!(demand.mean_processing(), Some(Duration::from_millis(1)));
+        // Ten requests in the nine seconds that the window holds, of 1 ms each.
+        assert!((demand.slots(at(10_000)) - 0.01 / 9.0).abs() < 1e-9);
+        assert_eq!(demand.slots(at(15_000)), 0.0);
+        assert_eq!(demand.slots(at(1_000_000_000)), 0.0);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_neither_panics_nor_forgets() {
+        let mut demand = window();
+        demand.add(at(5_000), 1, 1, 1_000);
+        demand.add(at(0), 1, 1, 3_000);
+        demand.add(Instant::default(), 0, 0, 0);
+        assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
+    }
+}

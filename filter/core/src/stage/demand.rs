@@ -1,0 +1,148 @@
+//! The other workers' part of the demand that MaxQueueWait and AcceptFraction measure.
+//!
+//! P is the whole process's, so the arrivals that it is held against must be, too. Each worker adds what
+//! it counted to process-wide counters at every tick, and takes what the others added into its own
+//! window: as in [`super::acceptance`], own requests count at once, theirs a tick later.
+
+use std::time::Duration;
+
+use crate::config::{StageConfig, StrategyConfig};
+use crate::demand::Demand;
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::time::Instant;
+
+#[derive(Debug)]
+struct Number {
+    counter: MetricId,
+    /// Counted here and not yet added.
+    fresh: u64,
+    /// The counter as last read.
+    seen: u64,
+}
+
+impl Number {
+    fn new(host: &impl Host, name: &str) -> Result<Self, HostError> {
+        let counter = host.define(MetricKind::Counter, name)?;
+        Ok(Self {
+            counter,
+            fresh: 0,
+            // What was counted before this worker came is no news.
+            seen: host.read(counter)?,
+        })
+    }
+
+    /// Adds this worker's part; returns the others'.
+    fn exchange(&mut self, host: &impl Host) -> Result<u64, HostError> {
+        // A counter refuses to be increased by zero.
+        if self.fresh > 0 {
+            host.add(self.counter, self.fresh.cast_signed())?;
+            self.seen += self.fresh;
+            self.fresh = 0;
+        }
+        let total = host.read(self.counter)?;
+        let others = total.saturating_sub(self.seen);
+        self.seen = total;
+        Ok(others)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct DemandExchange {
+    received: Number,
+    completed: Number,
+    processing_us: Number,
+}
+
+impl DemandExchange {
+    /// Nothing to exchange for strategies that measure no demand.
+    pub(super) fn new(
+        host: &impl Host,
+        prefix: &str,
+        config: &StageConfig,
+    ) -> Result<Option<Self>, HostError> {
+        match config.strategy {
+            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength { .. } => {
+                return Ok(None);
+            }
+            StrategyConfig::MaxQueueWait { .. } | StrategyConfig::AcceptFraction { .. } => {}
+        }
+        let number = |what| Number::new(host, &format!("{prefix}.demand_{what}"));
+        Ok(Some(Self {
+            received: number("received")?,
+            completed: number("completed")?,
+            processing_us: number("processing_us")?,
+        }))
+    }
+
+    /// A request arrived at this worker.
+    pub(super) fn received(&mut self) {
+        self.received.fresh += 1;
+    }
+
+    /// One was served.
+    pub(super) fn completed(&mut self, processing: Duration) {
+        self.completed.fresh += 1;
+        self.processing_us.fresh += u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 20);
+    }
+
+    /// Adds this worker's counts to the counters, and the others' to `demand`.
+    pub(super) fn run(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        demand: &mut Demand,
+    ) -> Result<(), HostError> {
+        let received = self.received.exchange(host)?;
+        let completed = self.completed.exchange(host)?;
+        let processing_us = self.processing_us.exchange(host)?;
+        demand.add(now, received, completed, processing_us);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::memory::MemoryHost;
+
+    fn exchange(host: &MemoryHost) -> DemandExchange {
+        let number = |name| Number::new(host, name).unwrap();
+        DemandExchange {
+            received: number("received"),
+            completed: number("completed"),
+            processing_us: number("processing"),
+        }
+    }
+
+    #[test]
+    fn every_worker_sees_the_demand_of_all_once() {
+        let host = MemoryHost::new();
+        let window = || Demand::new(Duration::from_secs(10), Duration::from_secs(1));
+        let mut workers = [(exchange(&host), window()), (exchange(&host), window())];
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        for ms in 0..2_000 {
+            for (i, (exchange, demand)) in workers.iter_mut().enumerate() {
+                // The first worker has all requests of 1 ms, the second all of 3 ms.
+                let processing = Duration::from_millis(if i == 0 { 1 } else { 3 });
+                exchange.received();
+                exchange.completed(processing);
+                demand.add(at(ms), 1, 1, processing.as_micros() as u64);
+                if ms % 10 == 9 {
+                    exchange.run(&host, at(ms), demand).unwrap();
+                }
+            }
+        }
+        for (exchange, demand) in &mut workers {
+            exchange.run(&host, at(2_000), demand).unwrap();
+            assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
+            // Two requests a millisecond, two milliseconds each.
+            assert!((demand.slots(at(2_000)) - 4.0).abs() < 0.05);
+        }
+        // A worker that comes later starts with an empty window.
+        let mut late = exchange(&host);
+        let mut demand = window();
+        late.run(&host, at(2_000), &mut demand).unwrap();
+        assert_eq!(demand.mean_processing(), None);
+    }
+}

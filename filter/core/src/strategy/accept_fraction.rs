@@ -1,0 +1,83 @@
+//! AcceptFraction: accept as large a part of the requests as there is capacity for (Bouncer §5.2.3).
+//!
+//! ```text
+//! f = min(1, MaxUtil · P / (qps_mavg · pt_mavg))        accept with probability f
+//! ```
+//!
+//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and f is
+//! computed anew every Δ. It knows neither types nor the queue: it keeps the backend below a
+//! utilization, and response times follow only where arrivals are steady. It refuses at random even
+//! while slots are free, because leaving slots free is its purpose.
+//!
+//! The paper's second rule, to refuse what would time out in the queue, is the stage's: whatever the
+//! strategy, a request whose estimated wait exceeds its time in the queue is refused. Without
+//! completions in the window the demand is 0 and f = 1 (footnote 6).
+
+use std::time::Duration;
+
+use super::{Admission, Reason, TypeId, Verdict, View};
+use crate::demand::Demand;
+use crate::rng::Rng;
+use crate::time::Instant;
+
+/// Accept with probability f.
+#[derive(Debug)]
+pub struct AcceptFraction {
+    /// APC = MaxUtil · P, slots.
+    available: f64,
+    demand: Demand,
+    step: Duration,
+    computed: Option<Instant>,
+    fraction: f64,
+}
+
+impl AcceptFraction {
+    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `step` is Δ, after which f is computed
+    /// anew.
+    #[must_use]
+    pub fn new(max_utilization: f64, parallelism: u32, demand: Demand, step: Duration) -> Self {
+        Self {
+            available: max_utilization * f64::from(parallelism),
+            demand,
+            step,
+            computed: None,
+            fraction: 1.0,
+        }
+    }
+
+    /// For what other workers measured.
+    pub fn demand_mut(&mut self) -> &mut Demand {
+        &mut self.demand
+    }
+}
+
+impl Admission for AcceptFraction {
+    fn decide(&mut self, _kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
+        self.demand.add(view.now, 1, 0, 0);
+        if self.fraction >= 1.0 || rng.chance(self.fraction) {
+            Verdict::Admit
+        } else {
+            Verdict::Refuse(Reason::Utilization)
+        }
+    }
+
+    fn completed(&mut self, _kind: TypeId, _wait: Duration, processing: Duration, now: Instant) {
+        let micros = u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 20);
+        self.demand.add(now, 0, 1, micros);
+    }
+
+    fn tick(&mut self, now: Instant) {
+        let computed = *self.computed.get_or_insert(now);
+        // A clock that stepped back makes it due, too.
+        if now >= computed && now.since(computed) < self.step {
+            return;
+        }
+        self.computed = Some(now);
+        let demanded = self.demand.slots(now);
+        self.fraction = if demanded > self.available {
+            self.available / demanded
+        } else {
+            1.0
+        };
+    }
+}

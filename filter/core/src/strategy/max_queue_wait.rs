@@ -1,0 +1,62 @@
+//! MaxQWT: accept only while the estimated queue wait is within a limit (Bouncer §5.2.2).
+//!
+//! ```text
+//! ewt_mean = l · pt_mavg / P        accept if ewt_mean ≤ T        (Eq. 5)
+//! ```
+//!
+//! l is the queue's length and `pt_mavg` the mean processing time over all types in a sliding window.
+//! With one T it knows no types; with a limit per type (§5.5), a type that is slow itself can be given
+//! less time to wait, which comes close to Bouncer where somebody tunes it.
+//!
+//! The estimate is Eq. 5 on purpose, not the stage's own (Eq. 2, which knows what waits): it is what the
+//! paper compares Bouncer with. Before anything was measured everything is admitted.
+
+use std::time::Duration;
+
+use super::{Admission, Reason, TypeId, Verdict, View};
+use crate::demand::Demand;
+use crate::rng::Rng;
+use crate::time::Instant;
+
+/// Accept if `l · pt_mavg / P ≤ T`.
+#[derive(Debug)]
+pub struct MaxQueueWait {
+    /// T by type.
+    limits: Vec<Duration>,
+    demand: Demand,
+}
+
+impl MaxQueueWait {
+    /// `limits` holds T for each type; `demand` measures `pt_mavg`.
+    #[must_use]
+    pub fn new(limits: Vec<Duration>, demand: Demand) -> Self {
+        Self { limits, demand }
+    }
+
+    /// For what other workers measured.
+    pub fn demand_mut(&mut self) -> &mut Demand {
+        &mut self.demand
+    }
+}
+
+impl Admission for MaxQueueWait {
+    fn decide(&mut self, kind: TypeId, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+        let mean = self.demand.mean_processing().unwrap_or_default();
+        let wait = mean.saturating_mul(view.queue_length) / view.parallelism.max(1);
+        let limit = self.limits.get(kind.0 as usize).or(self.limits.last());
+        if limit.is_some_and(|limit| wait > *limit) {
+            Verdict::Refuse(Reason::QueueWait)
+        } else {
+            Verdict::Admit
+        }
+    }
+
+    fn completed(&mut self, _kind: TypeId, _wait: Duration, processing: Duration, now: Instant) {
+        let micros = u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 20);
+        self.demand.add(now, 0, 1, micros);
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.demand.add(now, 0, 0, 0);
+    }
+}
