@@ -1,135 +1,23 @@
 //! A whole running system: backend, operator and Envoy, from one policy.
 
+mod builder;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::backend::{Backend, BackendConfig, Fault, FaultKind};
-use crate::bootstrap::Bootstrap;
 use crate::envoy::EnvoyProcess;
-use crate::headgate::{self, Headgate, RunOptions};
+use crate::headgate::{Headgate, RunOptions};
 use crate::http::{self, Answer, Pending};
 use crate::policy;
 use crate::wait::{self, MachineLock};
 
-/// Name of the target that the policies of [`crate::policy`] are for.
-const TARGET: &str = "Service/default/search";
-
-/// A change to the bootstrap before Envoy starts.
-type Change = Box<dyn FnOnce(&mut Bootstrap) -> Result<()>>;
-
-/// How to build a [`Rig`].
-pub struct RigBuilder {
-    backend: BackendConfig,
-    policy: Option<Value>,
-    concurrency: u32,
-    module: PathBuf,
-    operator_late: bool,
-    bootstrap_arguments: Vec<String>,
-    changes: Vec<Change>,
-}
-
-impl RigBuilder {
-    /// Worker threads of Envoy; 2 by default.
-    #[must_use]
-    pub fn concurrency(mut self, threads: u32) -> Self {
-        self.concurrency = threads;
-        self
-    }
-
-    /// Another module than the built one.
-    #[must_use]
-    pub fn module(mut self, path: PathBuf) -> Self {
-        self.module = path;
-        self
-    }
-
-    /// No policy at first.
-    #[must_use]
-    pub fn without_policy(mut self) -> Self {
-        self.policy = None;
-        self
-    }
-
-    /// Starts Envoy while the operator is down; [`Rig::restart_headgate`] starts that.
-    #[must_use]
-    pub fn operator_late(mut self) -> Self {
-        self.operator_late = true;
-        self
-    }
-
-    /// Another argument for `headgate bootstrap`.
-    #[must_use]
-    pub fn bootstrap_argument(mut self, argument: &str) -> Self {
-        self.bootstrap_arguments.push(argument.to_owned());
-        self
-    }
-
-    /// Changes the bootstrap before Envoy starts.
-    #[must_use]
-    pub fn change(mut self, change: impl FnOnce(&mut Bootstrap) -> Result<()> + 'static) -> Self {
-        self.changes.push(Box::new(change));
-        self
-    }
-
-    /// Starts everything; returns once Envoy runs the policy.
-    ///
-    /// # Errors
-    /// If a part doesn't start; with its last lines of output.
-    pub fn start(self) -> Result<Rig> {
-        let lock = wait::lock_machine()?;
-        let dir = tempfile::Builder::new().prefix("headgate-rig-").tempdir()?;
-        let policies = dir.path().join("policies");
-        std::fs::create_dir(&policies)?;
-        if let Some(policy) = &self.policy {
-            write_policy(&policies, policy)?;
-        }
-        let backend = Backend::start(&self.backend)?;
-        let mut options = RunOptions::new(&policies);
-        options.module_dir = Some(dir.path().join("modules"));
-        options.module = self.module;
-        let headgate = Headgate::start(&options)?;
-        let xds = headgate.xds();
-        // From now on the operator keeps this port when it restarts: proxies know no other.
-        options.xds = xds;
-        let headgate = if self.operator_late {
-            headgate.stop()?;
-            None
-        } else {
-            Some(headgate)
-        };
-        let arguments: Vec<&str> = self
-            .bootstrap_arguments
-            .iter()
-            .map(String::as_str)
-            .collect();
-        let mut bootstrap = headgate::bootstrap(backend.addr(), xds, &arguments)?;
-        for change in self.changes {
-            change(&mut bootstrap)?;
-        }
-        let listener = bootstrap.listener_name()?;
-        let envoy = EnvoyProcess::start(&bootstrap, self.concurrency)?;
-        let addr = envoy.listener(&listener)?;
-        let rig = Rig {
-            envoy,
-            headgate,
-            backend,
-            backend_config: self.backend,
-            addr,
-            options,
-            _dir: dir,
-            _lock: lock,
-        };
-        if self.policy.is_some() && !self.operator_late {
-            rig.wait_for_policy()?;
-        }
-        Ok(rig)
-    }
-}
+pub use builder::RigBuilder;
 
 /// A running system. Dropping it ends all of it, Envoy first.
 #[derive(Debug)]
@@ -150,15 +38,7 @@ pub struct Rig {
 impl Rig {
     /// A system with `policy` (see [`crate::policy`]) in front of `backend`.
     pub fn builder(backend: BackendConfig, policy: Value) -> RigBuilder {
-        RigBuilder {
-            backend,
-            policy: Some(policy),
-            concurrency: 2,
-            module: headgate::module_path(),
-            operator_late: false,
-            bootstrap_arguments: vec![format!("--target={TARGET}")],
-            changes: Vec::new(),
-        }
+        RigBuilder::new(backend, policy)
     }
 
     /// Address of Envoy's listener.

@@ -102,7 +102,9 @@ impl Demand {
     fn advance(&mut self, now: Instant) {
         let origin = *self.origin.get_or_insert(now);
         let step = nanos(now.since(origin)) / self.step_nanos;
-        let gone = step.saturating_sub(self.step).min(self.buckets.len() as u64);
+        let gone = step
+            .saturating_sub(self.step)
+            .min(self.buckets.len() as u64);
         for passed in 1..=gone {
             let at = (self.step + passed) as usize % self.buckets.len();
             self.sum.remove(std::mem::take(&mut self.buckets[at]));

@@ -15,6 +15,12 @@ use crate::stats::{StageCount, StageStats, percentile_name};
 use crate::time::Instant;
 use crate::workers::{Changes, Membership, WorkerId};
 
+/// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in the
+/// normal course of a request waits for a tick.
+pub const FAST_TICK: Duration = Duration::from_millis(10);
+/// Between ticks otherwise; well below a lease.
+pub const SLOW_TICK: Duration = Duration::from_millis(100);
+
 /// A stage's number within its engine; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StageId(u32);
@@ -317,7 +323,11 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.be_member(host, now, actions)?;
-        if let Some(r) = self.running.iter_mut().find(|r| serves(&r.compiled.config, request)) {
+        if let Some(r) = self
+            .running
+            .iter_mut()
+            .find(|r| serves(&r.compiled.config, request))
+        {
             r.stage.pass_by(StageCount::Excluded);
         }
         Ok(())
@@ -349,6 +359,19 @@ impl Engine {
         done
     }
 
+    /// Whether the answer to this request is worth measuring; see [`Stage::wants_sample`].
+    pub fn wants_sample(&mut self, pass: Pass) -> bool {
+        let mut stages = self.running.iter_mut().chain(&mut self.retired);
+        let running = stages.find(|r| r.id == pass.stage);
+        running.is_none_or(|r| r.stage.wants_sample(pass.ticket))
+    }
+
+    /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.running.iter().any(|r| r.stage.is_busy())
+    }
+
     /// Another worker freed a slot for a request that waits here.
     ///
     /// # Errors
@@ -367,7 +390,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Housekeeping, some hundred times a second; does nothing before the first request.
+    /// Housekeeping, every [`FAST_TICK`] or [`SLOW_TICK`]; does nothing before the first request.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.

@@ -46,9 +46,11 @@ pub enum Count {
     Unmeasured,
     /// Of those, left while queued.
     Abandoned,
+    /// Answered while the type was answered faster than [`crate::stage::SAMPLES_PER_SECOND`]; not measured.
+    Unsampled,
 }
 
-const COUNTERS: [&str; 7] = [
+const COUNTERS: [&str; 8] = [
     "rq_total",
     "rq_accepted",
     "rq_rejected",
@@ -56,6 +58,7 @@ const COUNTERS: [&str; 7] = [
     "rq_completed",
     "rq_unmeasured",
     "rq_abandoned",
+    "rq_unsampled",
 ];
 
 /// Counters of the stage itself.
@@ -78,7 +81,13 @@ const STAGE_COUNTERS: [&str; 4] = [
     "workers_lost",
 ];
 
-const REASONS: [&str; 3] = ["queue_full", "queue_timeout", "deadline"];
+const REASONS: [&str; 5] = [
+    "queue_full",
+    "queue_timeout",
+    "deadline",
+    "queue_wait",
+    "utilization",
+];
 
 /// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
 #[must_use]

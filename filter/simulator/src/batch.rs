@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headgate_core::config::StageConfig;
 
-use crate::results::{Outcome, Row, summarize};
+use crate::results::{Row, average, rows};
 use crate::simulation::{Simulation, SimulationError};
 use crate::workload::{Rate, Workload};
 
@@ -57,7 +57,7 @@ impl Batch<'_> {
     ) -> Result<Vec<Vec<Row>>, SimulationError> {
         let runs = self.runs(experiments.len());
         let next = AtomicUsize::new(0);
-        let outcomes: Mutex<Vec<Option<Result<Outcome, SimulationError>>>> =
+        let outcomes: Mutex<Vec<Option<Result<Vec<Row>, SimulationError>>>> =
             Mutex::new((0..runs).map(|_| None).collect());
         let work = || {
             loop {
@@ -67,6 +67,7 @@ impl Batch<'_> {
                 }
                 let outcome = self.run_one(experiments, at);
                 done(outcome.as_ref().map_or(0, |o| o.simulated));
+                let outcome = outcome.map(|o| rows(self.names(), &o));
                 if outcome.is_err() {
                     // The others needn't begin.
                     next.store(runs, Ordering::Relaxed);
@@ -98,14 +99,21 @@ impl Batch<'_> {
         if missing {
             return Err(SimulationError::Lost);
         }
-        let names = || self.workload.types().iter().map(|kind| kind.name.as_str());
         Ok(all
             .chunks(self.seeds.max(1) as usize)
-            .map(|runs| summarize(names(), runs))
+            .map(average)
             .collect())
     }
 
-    fn run_one(&self, experiments: &[Experiment], at: usize) -> Result<Outcome, SimulationError> {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.workload.types().iter().map(|kind| kind.name.as_str())
+    }
+
+    fn run_one(
+        &self,
+        experiments: &[Experiment],
+        at: usize,
+    ) -> Result<crate::results::Outcome, SimulationError> {
         let seeds = self.seeds as usize;
         let Experiment { stage, rate } = &experiments[at / seeds];
         Simulation {

@@ -95,32 +95,48 @@ pub struct Row {
     pub utilization: f64,
 }
 
-/// Averages over `runs`, by type, then [`ALL`].
+/// One row for each type, then [`ALL`].
 #[must_use]
-pub fn summarize<'a>(names: impl IntoIterator<Item = &'a str>, runs: &[Outcome]) -> Vec<Row> {
-    let utilization = mean(runs.iter().map(|run| Some(run.utilization))).unwrap_or(0.0);
-    let row = |name: &str, types: &[TypeOutcome]| Row {
+pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<Row> {
+    let row = |name: &str, outcome: &TypeOutcome| Row {
         kind: name.to_owned(),
-        offered: mean(types.iter().map(|t| Some(t.offered as f64))).unwrap_or(0.0),
-        rejected_pct: mean(types.iter().map(|t| Some(t.rejected_pct()))).unwrap_or(0.0),
-        rt_p50_ms: mean(types.iter().map(|t| t.response_time_ms(0.5))),
-        rt_p90_ms: mean(types.iter().map(|t| t.response_time_ms(0.9))),
-        utilization,
+        offered: outcome.offered as f64,
+        rejected_pct: outcome.rejected_pct(),
+        rt_p50_ms: outcome.response_time_ms(0.5),
+        rt_p90_ms: outcome.response_time_ms(0.9),
+        utilization: run.utilization,
     };
-    let types = names.into_iter().enumerate().map(|(at, name)| {
-        let of_type: Vec<TypeOutcome> = runs.iter().map(|run| run.types[at].clone()).collect();
-        row(name, &of_type)
-    });
-    let mut rows: Vec<Row> = types.collect();
-    let all: Vec<TypeOutcome> = runs.iter().filter_map(Outcome::all).collect();
-    rows.push(row(ALL, &all));
+    let types = names.into_iter().zip(&run.types);
+    let mut rows: Vec<Row> = types.map(|(name, outcome)| row(name, outcome)).collect();
+    rows.extend(run.all().map(|all| row(ALL, &all)));
     rows
 }
 
-/// Mean of those that are there; `None` without any.
-fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    let (sum, count) = values
-        .flatten()
-        .fold((0.0, 0_u32), |(sum, count), v| (sum + v, count + 1));
+/// Averages over runs of one experiment, whose rows are alike.
+#[must_use]
+pub fn average(runs: &[Vec<Row>]) -> Vec<Row> {
+    let Some(first) = runs.first() else {
+        return Vec::new();
+    };
+    let row = |(at, row): (usize, &Row)| {
+        let over = |value: &dyn Fn(&Row) -> Option<f64>| {
+            mean(runs.iter().filter_map(|rows| rows.get(at)).filter_map(value))
+        };
+        let plain = |value: &dyn Fn(&Row) -> f64| over(&|row| Some(value(row))).unwrap_or(0.0);
+        Row {
+            kind: row.kind.clone(),
+            offered: plain(&|row| row.offered),
+            rejected_pct: plain(&|row| row.rejected_pct),
+            rt_p50_ms: over(&|row| row.rt_p50_ms),
+            rt_p90_ms: over(&|row| row.rt_p90_ms),
+            utilization: plain(&|row| row.utilization),
+        }
+    };
+    first.iter().enumerate().map(row).collect()
+}
+
+/// `None` of nothing.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), v| (sum + v, count + 1));
     (count > 0).then(|| sum / f64::from(count))
 }

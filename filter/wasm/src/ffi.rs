@@ -177,8 +177,9 @@ pub(crate) fn log(level: Level, message: &str) {
     let _ = unsafe { proxy_log(level as u32, message.as_ptr(), message.len()) };
 }
 
-/// Asks for a tick of the current root context every `millis`.
-pub(crate) fn set_tick_period(millis: u32) -> Result<(), HostError> {
+/// Asks for ticks of the current root context, or of the current stream's.
+pub(crate) fn set_tick_period(period: Duration) -> Result<(), HostError> {
+    let millis = u32::try_from(period.as_millis()).unwrap_or(u32::MAX);
     // SAFETY: plain values.
     check("proxy_set_tick_period_milliseconds", unsafe {
         proxy_set_tick_period_milliseconds(millis)

@@ -7,10 +7,6 @@ use crate::ffi::{self, Level};
 use crate::stream::Stream;
 use crate::vm;
 
-/// Ticks come this often, ms. They expire deadlines and repair lost wake-ups; nothing in the normal
-/// course of a request waits for one.
-const TICK_MS: u32 = 10;
-
 /// One per configuration and VM; the state is the VM's.
 pub(crate) struct Root;
 
@@ -31,10 +27,7 @@ impl Context for Root {}
 
 impl RootContext for Root {
     fn on_configure(&mut self, size: usize) -> bool {
-        let read = ffi::plugin_configuration(size).and_then(|json| {
-            ffi::set_tick_period(TICK_MS)?;
-            Ok(json)
-        });
+        let read = ffi::plugin_configuration(size);
         match read {
             Ok(json) => vm::with(|vm| vm.configure(&json)).unwrap_or(false),
             Err(error) => {

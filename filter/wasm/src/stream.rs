@@ -16,11 +16,17 @@ pub(crate) struct Stream {
     id: u32,
     /// Its place in a stage, until it ends.
     pass: Option<Pass>,
+    /// What the end of its response will mean.
+    outcome: Outcome,
 }
 
 impl Stream {
     pub(crate) fn new(id: u32) -> Self {
-        Self { id, pass: None }
+        Self {
+            id,
+            pass: None,
+            outcome: Outcome::Completed,
+        }
     }
 
     fn finish(&mut self, outcome: Outcome) {
@@ -64,25 +70,29 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
-        if let Some(pass) = &self.pass {
-            if !from_backend() {
-                self.finish(Outcome::Unmeasured);
-            } else if end_of_stream || pass.first_byte {
-                self.finish(Outcome::Completed);
-            }
+        let Some(pass) = self.pass else {
+            return Action::Continue;
+        };
+        if !vm::with(|vm| vm.wants_sample(pass)).unwrap_or(true) {
+            self.outcome = Outcome::Unsampled;
+        } else if !from_backend() {
+            self.outcome = Outcome::Unmeasured;
+        }
+        if end_of_stream || pass.first_byte || self.outcome == Outcome::Unmeasured {
+            self.finish(self.outcome);
         }
         Action::Continue
     }
 
     fn on_http_response_body(&mut self, _size: usize, end_of_stream: bool) -> Action {
         if end_of_stream {
-            self.finish(Outcome::Completed);
+            self.finish(self.outcome);
         }
         Action::Continue
     }
 
     fn on_http_response_trailers(&mut self, _count: usize) -> Action {
-        self.finish(Outcome::Completed);
+        self.finish(self.outcome);
         Action::Continue
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use headgate_core::config::FilterConfig;
 use headgate_core::deadline;
-use headgate_core::engine::{Action, Admission, Engine, Pass, StageId};
+use headgate_core::engine::{Action, Admission, Engine, FAST_TICK, Pass, SLOW_TICK, StageId};
 use headgate_core::host::HostError;
 use headgate_core::refusal::Refusal;
 use headgate_core::rng::Rng;
@@ -38,6 +38,8 @@ pub(crate) struct Vm {
     actions: Vec<Action>,
     /// The number under which this worker can be woken, and its queue.
     listening: Option<(WorkerId, u32)>,
+    /// Time between ticks; `None` before the first request, when nothing needs one.
+    tick: Option<Duration>,
     configured: bool,
     roots: u32,
     complained: Option<Instant>,
@@ -83,6 +85,7 @@ impl Vm {
             rng: Rng::new(seed.rotate_left(32)),
             actions: Vec::new(),
             listening: None,
+            tick: None,
             configured: false,
             roots: 0,
             complained: None,
@@ -122,7 +125,8 @@ impl Vm {
         self.actions = actions;
         // The new root context is the one that outlives the old one's streams.
         self.listening = None;
-        self.listen();
+        self.tick = None;
+        self.attend();
         match applied {
             Ok(config) => {
                 self.configured = true;
@@ -150,10 +154,22 @@ impl Vm {
         }
     }
 
-    fn listen(&mut self) {
+    /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them: a
+    /// hundred a second would cost an idle worker more than its requests.
+    fn attend(&mut self) {
         let Some(worker) = self.engine.worker() else {
             return;
         };
+        let tick = if self.engine.is_busy() {
+            FAST_TICK
+        } else {
+            SLOW_TICK
+        };
+        if self.tick != Some(tick) {
+            self.tick = Some(tick);
+            let set = ffi::set_tick_period(tick);
+            self.check(set);
+        }
         if self.listening.is_none_or(|(id, _)| id != worker) {
             match self.host.listen(worker) {
                 Ok(queue) => self.listening = Some((worker, queue)),
@@ -192,7 +208,7 @@ impl Vm {
             let counted = self.engine.pass_by(&self.host, now, &headers, &mut actions);
             self.act(&mut actions, Some(stream));
             self.actions = actions;
-            self.listen();
+            self.attend();
             return counted.map(|()| Verdict::Continue(None));
         }
         let own_deadline = if headers.has_timeout() {
@@ -212,7 +228,7 @@ impl Vm {
         self.timing.record(&self.host, now);
         self.act(&mut actions, Some(stream));
         self.actions = actions;
-        self.listen();
+        self.attend();
         Ok(match admission? {
             Admission::PassBy => Verdict::Continue(None),
             Admission::Forward(pass) => Verdict::Continue(Some(pass)),
@@ -238,6 +254,11 @@ impl Vm {
         self.check(done);
     }
 
+    /// Whether the answer to the request of `pass` is worth measuring.
+    pub(crate) fn wants_sample(&mut self, pass: Pass) -> bool {
+        self.engine.wants_sample(pass)
+    }
+
     /// Another worker left a slot to us.
     pub(crate) fn woken(&mut self, queue: u32) {
         let drained = self.host.drain(queue);
@@ -248,7 +269,7 @@ impl Vm {
     /// Housekeeping.
     pub(crate) fn tick(&mut self) {
         self.run(|engine, host, now, actions| engine.tick(host, now, actions));
-        self.listen();
+        self.attend();
     }
 
     fn run(

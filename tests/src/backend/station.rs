@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::service::Service;
 use super::stats::Counts;
-use super::{Arrival, BackendConfig, BackendStats, Fault, FaultKind, OnDisconnect, TypeStats};
+use super::{Arrival, BackendConfig, BackendStats, Fault, FaultKind, OnDisconnect};
 use crate::clock;
 
 /// Most `x-seq` arrivals kept.
@@ -360,49 +360,9 @@ impl Station {
     pub(super) fn stats(&self) -> BackendStats {
         let mut state = self.lock();
         let (queued, busy) = (state.queue.len(), state.running.len());
-        let now = Instant::now();
-        state.counts.integrate(now, busy);
-        let counts = &state.counts;
-        let elapsed_ms = now.saturating_duration_since(counts.since).as_secs_f64() * 1_000.0;
-        let busy_ms = counts.busy_time.as_secs_f64() * 1_000.0;
-        let capacity_ms = elapsed_ms * self.workers as f64;
-        BackendStats {
-            workers: self.workers,
-            in_flight: queued + busy,
-            queued,
-            busy,
-            max_in_flight: counts.max_in_flight,
-            max_queued: counts.max_queued,
-            max_busy: counts.max_busy,
-            received: counts.received,
-            completed: counts.completed,
-            cancelled_queued: counts.cancelled_queued,
-            cancelled_in_service: counts.cancelled_in_service,
-            faults: counts.faults,
-            upgrades: counts.upgrades,
-            connections: counts.connections,
-            elapsed_ms,
-            busy_ms,
-            utilization: if capacity_ms > 0.0 {
-                busy_ms / capacity_ms
-            } else {
-                0.0
-            },
-            late_ms: counts.late.summary(),
-            types: self
-                .types
-                .iter()
-                .zip(&counts.types)
-                .map(|(service, counts)| {
-                    let stats = TypeStats {
-                        received: counts.received,
-                        service_ms: counts.service.summary(),
-                        wait_ms: counts.wait.summary(),
-                    };
-                    (service.prefix.clone(), stats)
-                })
-                .collect(),
-        }
+        state.counts.integrate(Instant::now(), busy);
+        let prefixes = self.types.iter().map(|t| t.prefix.as_str());
+        state.counts.report(self.workers, queued, busy, prefixes)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -141,6 +141,52 @@ impl Counts {
         self.integrated = now;
     }
 
+    /// The numbers as they are shown; [`integrate`](Self::integrate) first.
+    pub(super) fn report<'a>(
+        &self,
+        workers: usize,
+        queued: usize,
+        busy: usize,
+        prefixes: impl Iterator<Item = &'a str>,
+    ) -> BackendStats {
+        let to_ms = |time: Duration| time.as_secs_f64() * 1_000.0;
+        let elapsed_ms = to_ms(self.integrated.saturating_duration_since(self.since));
+        let (busy_ms, capacity_ms) = (to_ms(self.busy_time), elapsed_ms * workers as f64);
+        let type_stats = |counts: &TypeCounts| TypeStats {
+            received: counts.received,
+            service_ms: counts.service.summary(),
+            wait_ms: counts.wait.summary(),
+        };
+        BackendStats {
+            workers,
+            in_flight: queued + busy,
+            queued,
+            busy,
+            max_in_flight: self.max_in_flight,
+            max_queued: self.max_queued,
+            max_busy: self.max_busy,
+            received: self.received,
+            completed: self.completed,
+            cancelled_queued: self.cancelled_queued,
+            cancelled_in_service: self.cancelled_in_service,
+            faults: self.faults,
+            upgrades: self.upgrades,
+            connections: self.connections,
+            elapsed_ms,
+            busy_ms,
+            utilization: if capacity_ms > 0.0 {
+                busy_ms / capacity_ms
+            } else {
+                0.0
+            },
+            late_ms: self.late.summary(),
+            types: prefixes
+                .zip(&self.types)
+                .map(|(p, c)| (p.to_owned(), type_stats(c)))
+                .collect(),
+        }
+    }
+
     /// Must run after `queued` or `busy` changed.
     pub(super) fn observe(&mut self, queued: usize, busy: usize) {
         self.max_in_flight = self.max_in_flight.max(queued + busy);

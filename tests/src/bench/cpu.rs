@@ -17,7 +17,7 @@ use super::native_filters::{self, NativeFilter};
 use super::table::{Table, times};
 use crate::backend::{BackendConfig, ServiceType};
 use crate::load::{self, LoadSpec};
-use crate::{mix, policy};
+use crate::{headgate, mix, policy};
 
 /// Service time of the backend: short, so that connections are few.
 const SERVICE: Duration = Duration::from_micros(200);
@@ -167,7 +167,7 @@ fn variants() -> Result<Vec<Variant>> {
     Ok(vec![
         accepts(Protection::Native(native_filters::plain())),
         accepts(native("empty_wasm", "empty Wasm filter", empty_wasm()?)),
-        accepts(headgate(
+        accepts(with_headgate(
             "headgate_accepting",
             "Headgate, accepting",
             policy::for_mix(ROOMY, &mix::bouncer(1.0)),
@@ -182,7 +182,7 @@ fn variants() -> Result<Vec<Variant>> {
             "adaptive_concurrency",
             calm(adaptive),
         )),
-        refuses(headgate(
+        refuses(with_headgate(
             "headgate_refusing",
             "Headgate, refusing",
             refuse_most(),
@@ -195,7 +195,7 @@ fn variants() -> Result<Vec<Variant>> {
     ])
 }
 
-fn headgate(name: &'static str, title: &'static str, policy: Value) -> Protection {
+fn with_headgate(name: &'static str, title: &'static str, policy: Value) -> Protection {
     Protection::Headgate {
         name,
         title,
@@ -221,11 +221,12 @@ fn calm(mut filter: Value) -> Value {
     filter
 }
 
-/// Folder of the modules that only tests and benchmarks load; see `scripts/build variants`.
+/// A module that only tests and benchmarks load.
+///
+/// # Errors
+/// If it isn't built.
 pub fn variant_module(name: &str) -> Result<PathBuf> {
-    let folder = std::env::var_os("HEADGATE_VARIANTS")
-        .map_or_else(|| PathBuf::from("target/variants"), PathBuf::from);
-    let module = folder.join(name);
+    let module = headgate::variant_path(name);
     if !module.exists() {
         bail!(
             "no {}; build it with scripts/build variants",

@@ -67,21 +67,34 @@ pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) ->
     Ok(variants.iter().zip(samples).map(row).collect())
 }
 
+impl Row {
+    /// Envoy's CPU time per request, µs.
+    fn us_per_request(&self) -> f64 {
+        self.envoy_cores * 1e6 / self.rps
+    }
+}
+
 /// The rows as a table, each beside the Envoy without a filter.
 pub fn table(rows: &[Row]) -> Table {
-    let baseline = rows.first().map_or(f64::NAN, |row| row.rps);
+    let (rps, us) = rows
+        .first()
+        .map_or((f64::NAN, f64::NAN), |row| (row.rps, row.us_per_request()));
     let mut table = Table::new(&[
         "throughput, one worker",
         "requests/s",
         "÷ no filter",
-        "Envoy's core busy",
+        "its core busy",
+        "CPU µs/request",
+        "added µs",
     ]);
     for row in rows {
         table.row([
             row.variant.to_owned(),
             format!("{:.0}", row.rps),
-            times(row.rps / baseline),
+            times(row.rps / rps),
             percent(row.envoy_cores),
+            format!("{:.1}", row.us_per_request()),
+            format!("{:+.1}", row.us_per_request() - us),
         ]);
     }
     table

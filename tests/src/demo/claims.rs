@@ -9,9 +9,9 @@ use crate::load::Sample;
 use crate::mix::QueryType;
 use crate::quantiles::Durations;
 
-/// Share of answers below which a type counts as starved, as basic Bouncer does to the costliest types in overload. Its
-/// percentiles come from too few answers to be judged.
-const STARVED: f64 = 0.1;
+/// Share of answers below which a type counts as starved, as basic Bouncer does to the costliest in overload. The few
+/// that pass find a short queue by chance, and their percentiles say little.
+const STARVED: f64 = 0.2;
 /// Answers from which a median is judged in the seconds around an edit.
 const ENOUGH: u64 = 200;
 /// Share of the costliest type that may pass in the second after an edit. A filter that has to learn anew admits all.
@@ -56,8 +56,8 @@ pub(super) fn claims(seen: &Seen<'_>) -> Vec<Claim> {
 }
 
 fn overload_hurts(seen: &Seen<'_>) -> Claim {
-    let missed = judged(seen.without, seen.mix)
-        .filter(|(_, _, inside)| !inside)
+    let missed = by_type(seen.without, seen.mix)
+        .filter(|(_, totals)| !totals.inside())
         .count();
     Claim {
         text: "Without Headgate the overload puts every type outside its objectives".into(),
@@ -67,39 +67,32 @@ fn overload_hurts(seen: &Seen<'_>) -> Claim {
 }
 
 fn objectives_kept(seen: &Seen<'_>) -> Claim {
-    let served: Vec<_> = judged(seen.with, seen.mix)
-        .filter(|(_, totals, _)| totals.acceptance() >= STARVED)
-        .collect();
-    let starved: Vec<&str> = judged(seen.with, seen.mix)
-        .filter(|(_, totals, _)| totals.acceptance() < STARVED)
-        .map(|(query, ..)| query.name)
-        .collect();
-    let evidence: Vec<String> = served
-        .iter()
-        .map(|(query, totals, _)| {
-            format!(
-                "{} {:.0}/{:.0} ms",
-                query.name,
-                totals.p50_ms.unwrap_or(0.0),
-                totals.p90_ms.unwrap_or(0.0)
-            )
-        })
-        .collect();
-    let starved = if starved.is_empty() {
-        String::new()
-    } else {
-        format!("; starved: {}", starved.join(", "))
+    let told = |(query, totals): (&QueryType, &Totals)| {
+        let starved = if totals.acceptance() < STARVED {
+            ", starved"
+        } else {
+            ""
+        };
+        let (p50, p90) = (totals.p50_ms.unwrap_or(0.0), totals.p90_ms.unwrap_or(0.0));
+        format!(
+            "{} {p50:.0}/{p90:.0} ms ({:.0}% answered{starved})",
+            query.name,
+            totals.acceptance() * 100.0
+        )
     };
+    let evidence: Vec<String> = by_type(seen.with, seen.mix).map(told).collect();
+    let served =
+        || by_type(seen.with, seen.mix).filter(|(_, totals)| totals.acceptance() >= STARVED);
     let (p50, p90) = (
         seen.setup.types[0].slo_p50_ms,
         seen.setup.types[0].slo_p90_ms,
     );
     Claim {
         text: format!(
-            "With Headgate every type that is served keeps p50 ≤ {p50:.0} ms and p90 ≤ {p90:.0} ms"
+            "With Headgate every type that isn't starved keeps p50 ≤ {p50:.0} ms and p90 ≤ {p90:.0} ms"
         ),
-        seen: served.len() >= 2 && served.iter().all(|(_, _, inside)| *inside),
-        evidence: format!("p50/p90: {}{starved}", evidence.join(", ")),
+        seen: served().count() >= 2 && served().all(|(_, totals)| totals.inside()),
+        evidence: format!("p50/p90: {}", evidence.join(", ")),
     }
 }
 
@@ -269,32 +262,36 @@ fn allowance_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
     }
 }
 
-/// From the edit to the first window of requests in which the median of every type with enough answers is inside the new
-/// objective, ms.
+/// From the edit to the end of the first window in which the median of the type that fills the queue, the one with the
+/// most work that isn't starved, is inside the new objective, ms.
 pub(super) fn median_inside_after(
     samples: &[Sample],
     edit: &Edit,
     tightened: &[QueryType],
 ) -> Option<f64> {
+    let costliest = costliest(tightened);
+    let work = |kind: usize| tightened[kind].share * tightened[kind].mean.as_secs_f64();
+    let kind = (0..tightened.len())
+        .filter(|&kind| kind != costliest)
+        .max_by(|&a, &b| work(a).total_cmp(&work(b)))?;
     let inside = |from: Duration| {
-        tightened.iter().enumerate().all(|(kind, query)| {
-            let mut latency = Durations::new();
-            let window = samples
-                .iter()
-                .filter(|s| s.kind == kind && s.at >= from && s.at < from + WINDOW);
-            window
-                .filter(|s| answered(s))
-                .for_each(|s| latency.record(s.latency));
-            latency.count() < ENOUGH_IN_WINDOW
-                || latency.quantile_ms(0.5) <= query.p50.as_secs_f64() * 1e3
-        })
+        let now = totals(samples, kind, &tightened[kind], from, from + WINDOW);
+        now.answered >= ENOUGH_IN_WINDOW
+            && now
+                .p50_ms
+                .is_some_and(|ms| ms <= tightened[kind].p50.as_secs_f64() * 1e3)
     };
     let step = Duration::from_millis(10);
-    let starts = (0..500).map(|i| step * i);
-    starts
-        .into_iter()
-        .find(|&start| inside(after(edit) + start))
-        .map(|start| start.as_secs_f64() * 1e3)
+    let ends = (0..500)
+        .map(|i| step * i)
+        .find(|&start| inside(after(edit) + start));
+    ends.map(|start| (start + WINDOW).as_secs_f64() * 1e3)
+}
+
+fn costliest(mix: &[QueryType]) -> usize {
+    (0..mix.len())
+        .max_by_key(|&kind| mix[kind].mean)
+        .unwrap_or_default()
 }
 
 /// From the edit to the first answer to a request of the costliest type, which was starved before, ms.
@@ -303,27 +300,20 @@ pub(super) fn starved_answered_after(
     edit: &Edit,
     mix: &[QueryType],
 ) -> Option<f64> {
-    let costliest = (0..mix.len()).max_by_key(|&kind| mix[kind].mean)?;
+    let costliest = costliest(mix);
     let first = samples
         .iter()
         .find(|s| s.kind == costliest && s.at >= after(edit) && answered(s))?;
-    Some((first.at - after(edit)).as_secs_f64() * 1e3)
+    Some((first.at + first.latency - after(edit)).as_secs_f64() * 1e3)
 }
 
 fn after(edit: &Edit) -> Duration {
     Duration::from_secs_f64(edit.at_s)
 }
 
-/// Every type with its totals and whether both percentiles are inside their objectives.
-fn judged<'a>(
+fn by_type<'a>(
     phase: &'a Phase,
     mix: &'a [QueryType],
-) -> impl Iterator<Item = (&'a QueryType, &'a Totals, bool)> + 'a {
-    mix.iter().zip(&phase.types).map(|(query, kind)| {
-        let within = |measured: Option<f64>, objective: Duration| {
-            measured.is_some_and(|ms| ms <= objective.as_secs_f64() * 1e3)
-        };
-        let inside = within(kind.totals.p50_ms, query.p50) && within(kind.totals.p90_ms, query.p90);
-        (query, &kind.totals, inside)
-    })
+) -> impl Iterator<Item = (&'a QueryType, &'a Totals)> {
+    mix.iter().zip(phase.types.iter().map(|kind| &kind.totals))
 }

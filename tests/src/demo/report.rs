@@ -62,7 +62,7 @@ fn intro(out: &mut String, result: &DemoResult) {
         out,
         r#"<h1>Headgate at {overload}× load</h1>
 <p class="muted">The same load twice through Envoy {envoy} with {workers} worker threads to a backend that serves {p} requests at
-once ({capacity:.0} requests/s of this mix): first Envoy alone, then with Headgate's filter programmed by <code>headgate run</code> from one
+once ({capacity:.0} requests/s of this mix): first Envoy alone (with its default circuit breakers), then with Headgate's filter programmed by <code>headgate run</code> from one
 policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capacity. All numbers on this page were measured in this run.</p>
 <div class="cards">
 <div class="card"><b>{before:.0} → {after:.0}</b><span>requests/s answered inside their p90 objective, without and with Headgate</span></div>

@@ -28,6 +28,8 @@ pub struct Totals {
     pub lost: u64,
     /// Answered within the p90 objective.
     pub good: u64,
+    /// Answered within the p50 objective.
+    pub within_p50: u64,
     /// Median response time of the answered, ms; `None` if there are none.
     pub p50_ms: Option<f64>,
     /// 90th percentile, ms.
@@ -37,6 +39,16 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Whether p50 and p90 are inside their objectives. A percentile of a sample scatters, so a type is outside only when
+    /// more of its answers are late than chance explains: by two standard deviations of the binomial distribution.
+    pub fn inside(&self) -> bool {
+        let n = self.answered as f64;
+        let enough = |within: u64, share: f64| {
+            within as f64 >= n * share - 2.0 * (n * share * (1.0 - share)).sqrt()
+        };
+        self.answered > 0 && enough(self.within_p50, 0.5) && enough(self.good, 0.9)
+    }
+
     /// Answered share of the offered, ratio 0..=1.
     pub fn acceptance(&self) -> f64 {
         if self.offered == 0 {
@@ -78,7 +90,7 @@ pub fn totals(
         samples
             .iter()
             .filter(|s| s.kind == kind && s.at >= from && s.at < to),
-        query.p90,
+        query,
     )
     .totals(1)
 }
@@ -89,7 +101,7 @@ pub fn curve(samples: &[Sample], kind: usize, query: &QueryType, end: Duration) 
     let mut tallies = vec![Tally::default(); bins];
     for sample in samples.iter().filter(|s| s.kind == kind) {
         if let Some(tally) = tallies.get_mut((sample.at.as_nanos() / BIN.as_nanos()) as usize) {
-            tally.add(sample, query.p90);
+            tally.add(sample, query);
         }
     }
     let width = BIN.as_secs_f64();
@@ -114,21 +126,22 @@ struct Tally {
     latency: Durations,
 }
 
-fn tally<'a>(samples: impl Iterator<Item = &'a Sample>, good_within: Duration) -> Tally {
+fn tally<'a>(samples: impl Iterator<Item = &'a Sample>, query: &QueryType) -> Tally {
     let mut tally = Tally::default();
     for sample in samples {
-        tally.add(sample, good_within);
+        tally.add(sample, query);
     }
     tally
 }
 
 impl Tally {
-    fn add(&mut self, sample: &Sample, good_within: Duration) {
+    fn add(&mut self, sample: &Sample, query: &QueryType) {
         self.counts.offered += 1;
         match sample.ended {
             Ended::Ok => {
                 self.counts.answered += 1;
-                self.counts.good += u64::from(sample.latency <= good_within);
+                self.counts.good += u64::from(sample.latency <= query.p90);
+                self.counts.within_p50 += u64::from(sample.latency <= query.p50);
                 self.latency.record(sample.latency);
             }
             Ended::Refused => self.counts.refused += 1,
@@ -175,11 +188,30 @@ mod tests {
             (102, 100, 1, 1)
         );
         assert_eq!(totals.good, 50, "the p90 objective is 50 ms");
+        assert_eq!(totals.within_p50, 18, "the p50 objective is 18 ms");
+        assert!(!totals.inside());
         let (p50, p90) = (totals.p50_ms.unwrap(), totals.p90_ms.unwrap());
         assert!(
             (p50 - 50.0).abs() < 0.1 && (p90 - 90.0).abs() < 0.1,
             "{p50} {p90}"
         );
+    }
+
+    #[test]
+    fn a_type_is_inside_unless_chance_cannot_explain_its_late_answers() {
+        let of = |answered, within_p50, good| Totals {
+            answered,
+            within_p50,
+            good,
+            ..Totals::default()
+        };
+        assert!(of(100, 50, 90).inside());
+        // One standard deviation of 100 answers is 5 at p50 and 3 at p90.
+        assert!(of(100, 40, 84).inside());
+        assert!(!of(100, 39, 90).inside() && !of(100, 50, 83).inside());
+        // More answers scatter less.
+        assert!(!of(10_000, 4_000, 8_400).inside());
+        assert!(!of(0, 0, 0).inside());
     }
 
     #[test]

@@ -9,8 +9,9 @@
 mod types;
 
 pub use types::{
-    Discipline, FilterConfig, HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig,
-    QueueMode, GrpcMatch, StageConfig, StarvationAvoidance, StrategyConfig, StringMatchKind, TypeConfig,
+    Discipline, FilterConfig, GrpcMatch, HeaderMatch, Match, Measure, Mode, Objective, PathMatch,
+    QueueConfig, QueueMode, StageConfig, StarvationAvoidance, StrategyConfig, StringMatchKind,
+    TypeConfig,
 };
 
 /// Why a configuration was refused. One line: the field, the value, what would be right.
@@ -27,7 +28,10 @@ impl ConfigError {
     /// A problem at `field`.
     #[must_use]
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { field: field.into(), problem: problem.into() }
+        Self {
+            field: field.into(),
+            problem: problem.into(),
+        }
     }
 }
 

@@ -341,17 +341,24 @@ impl FilterConfig {
 
 impl StageConfig {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
-        let err = |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
+        let err =
+            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
         if self.policy.is_empty() {
             return err("policy", "empty; namespace/name of the policy".into());
         }
         if !(1..=MAX_PARALLELISM).contains(&self.parallelism) {
-            return err("parallelism", format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism));
+            return err(
+                "parallelism",
+                format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism),
+            );
         }
         if self.queue.max_length > MAX_QUEUE_LENGTH {
             return err(
                 "queue.max_length",
-                format!("{}; at most {MAX_QUEUE_LENGTH} requests", self.queue.max_length),
+                format!(
+                    "{}; at most {MAX_QUEUE_LENGTH} requests",
+                    self.queue.max_length
+                ),
             );
         }
         if self.queue.timeout_us == 0 {
@@ -359,26 +366,46 @@ impl StageConfig {
         }
         let interval_us = self.strategy.interval_us();
         if !(10_000..=3_600_000_000).contains(&interval_us) {
-            return err("strategy.interval_us", format!("{interval_us}; 10000 to 3600000000"));
+            return err(
+                "strategy.interval_us",
+                format!("{interval_us}; 10000 to 3600000000"),
+            );
         }
         self.check_strategy(at)?;
         match self.starvation_avoidance {
             None => {}
-            Some(StarvationAvoidance::AcceptanceAllowance { allowance, window_us, step_us }) => {
+            Some(StarvationAvoidance::AcceptanceAllowance {
+                allowance,
+                window_us,
+                step_us,
+            }) => {
                 if !(0.0..=1.0).contains(&allowance) {
-                    return err("starvation_avoidance.allowance", format!("{allowance}; 0 to 1"));
+                    return err(
+                        "starvation_avoidance.allowance",
+                        format!("{allowance}; 0 to 1"),
+                    );
                 }
                 check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
             }
-            Some(StarvationAvoidance::HelpingTheUnderserved { alpha, window_us, step_us }) => {
+            Some(StarvationAvoidance::HelpingTheUnderserved {
+                alpha,
+                window_us,
+                step_us,
+            }) => {
                 if !(alpha > 0.0 && alpha <= 1.0) {
-                    return err("starvation_avoidance.alpha", format!("{alpha}; above 0, at most 1"));
+                    return err(
+                        "starvation_avoidance.alpha",
+                        format!("{alpha}; above 0, at most 1"),
+                    );
                 }
                 check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
             }
         }
         if self.types.is_empty() || self.types.len() > MAX_TYPES {
-            return err("types", format!("{} types; 1 to {MAX_TYPES}", self.types.len()));
+            return err(
+                "types",
+                format!("{} types; 1 to {MAX_TYPES}", self.types.len()),
+            );
         }
         for (i, kind) in self.types.iter().enumerate() {
             let last = i + 1 == self.types.len();
@@ -401,16 +428,29 @@ impl StageConfig {
         };
         let (window_us, step_us) = match &self.strategy {
             StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength { .. } => return Ok(()),
-            StrategyConfig::MaxQueueWait { type_limits_us, window_us, step_us, .. } => {
+            StrategyConfig::MaxQueueWait {
+                type_limits_us,
+                window_us,
+                step_us,
+                ..
+            } => {
                 let unknown = |name: &&String| self.types.iter().all(|t| t.name != **name);
                 if let Some(name) = type_limits_us.keys().find(unknown) {
                     return err("type_limits_us", format!("{name:?}; no type has that name"));
                 }
                 (*window_us, *step_us)
             }
-            StrategyConfig::AcceptFraction { max_utilization, window_us, step_us, .. } => {
+            StrategyConfig::AcceptFraction {
+                max_utilization,
+                window_us,
+                step_us,
+                ..
+            } => {
                 if !(*max_utilization > 0.0 && *max_utilization <= 1.0) {
-                    return err("max_utilization", format!("{max_utilization}; above 0, at most 1"));
+                    return err(
+                        "max_utilization",
+                        format!("{max_utilization}; above 0, at most 1"),
+                    );
                 }
                 (*window_us, *step_us)
             }
@@ -442,13 +482,19 @@ impl TypeConfig {
         if (self.name == DEFAULT_TYPE) != last {
             return Err(ConfigError::new(
                 format!("{at}.name"),
-                format!("{:?}; the last type, and only it, is {DEFAULT_TYPE:?}", self.name),
+                format!(
+                    "{:?}; the last type, and only it, is {DEFAULT_TYPE:?}",
+                    self.name
+                ),
             ));
         }
         if self.matches.is_empty() != last {
             return Err(ConfigError::new(
                 format!("{at}.matches"),
-                format!("{} matches; {DEFAULT_TYPE:?} has none, every other type one or more", self.matches.len()),
+                format!(
+                    "{} matches; {DEFAULT_TYPE:?} has none, every other type one or more",
+                    self.matches.len()
+                ),
             ));
         }
         let mut previous = 0.0;
@@ -456,12 +502,18 @@ impl TypeConfig {
             if !(o.percentile > previous && o.percentile < 100.0) {
                 return Err(ConfigError::new(
                     format!("{at}.slo[{i}].percentile"),
-                    format!("{}; above {previous} and below 100, ascending", o.percentile),
+                    format!(
+                        "{}; above {previous} and below 100, ascending",
+                        o.percentile
+                    ),
                 ));
             }
             previous = o.percentile;
             if o.objective_us == 0 {
-                return Err(ConfigError::new(format!("{at}.slo[{i}].objective_us"), "0; at least 1"));
+                return Err(ConfigError::new(
+                    format!("{at}.slo[{i}].objective_us"),
+                    "0; at least 1",
+                ));
             }
         }
         if self.slo.len() > 16 {

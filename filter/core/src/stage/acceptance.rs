@@ -87,6 +87,11 @@ impl Exchange {
         fresh.accepted += u64::from(accepted);
     }
 
+    /// Whether other workers don't know all of this worker's decisions yet.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// Adds this worker's decisions to the counters, and the others' to `window`.
     pub(super) fn run(
         &mut self,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::acceptance::Exchange;
 use super::demand::DemandExchange;
+use super::sampling::Sampling;
 use super::{Event, Phase, Stage};
 use crate::config::{DEFAULT_TYPE, StageConfig};
 use crate::host::{Host, HostError};
@@ -74,6 +75,7 @@ impl Stage {
         if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.demand_mut()) {
             exchange.run(host, now, demand)?;
         }
+        self.sampling.refill(now);
         self.strategy.tick(now);
         if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut())
         {
@@ -131,7 +133,7 @@ impl Stage {
         self.service_times = ServiceTimes::new(Settings::from_config(&config));
         self.service_times.sync(now, host, &self.times_key)?;
         let same_strategy = config.strategy == self.config.strategy
-            && config.parallelism == self.config.parallelism
+            && config.queue.max_length == self.config.queue.max_length
             && config.starvation_avoidance == self.config.starvation_avoidance
             && config.types == self.config.types;
         if !same_strategy {
@@ -139,6 +141,9 @@ impl Stage {
             let prefix = stats::prefix(&config.policy);
             self.acceptance = Exchange::new(host, &prefix, &config)?;
             self.demand = DemandExchange::new(host, &prefix, &config)?;
+        }
+        if config.types.len() != self.config.types.len() {
+            self.sampling = Sampling::new(config.types.len());
         }
         self.rename_types(&config);
         self.config = config;

@@ -12,8 +12,7 @@ mod demand;
 mod dispatch;
 mod maintain;
 mod requests;
-#[cfg(test)]
-mod tests;
+mod sampling;
 
 use std::time::Duration;
 
@@ -33,9 +32,11 @@ use acceptance::Exchange;
 use backlog::Backlog;
 use demand::DemandExchange;
 use requests::{Phase, Request, Requests};
+use sampling::Sampling;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use requests::Ticket;
+pub use sampling::SAMPLES_PER_SECOND;
 
 /// Of so many admissions, one's estimates are recorded.
 const ESTIMATES: u32 = 8;
@@ -75,6 +76,8 @@ pub enum Outcome {
     Completed,
     /// Anything else: the client left, a local reply, a reset. Its times say nothing about the backend.
     Unmeasured,
+    /// An answer that [`Stage::wants_sample`] didn't ask to look at.
+    Unsampled,
 }
 
 /// A stage, seen from one worker.
@@ -88,6 +91,7 @@ pub struct Stage {
     times_key: String,
     strategy: Strategy,
     acceptance: Option<Exchange>,
+    sampling: Sampling,
     demand: Option<DemandExchange>,
     backlog: Backlog,
     stats: StageStats,
@@ -122,6 +126,7 @@ impl Stage {
             times_key: format!("headgate/times/{}", config.policy),
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
+            sampling: Sampling::new(config.types.len()),
             demand: DemandExchange::new(host, &prefix, &config)?,
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
@@ -167,6 +172,20 @@ impl Stage {
     #[must_use]
     pub fn ends_at_first_byte(&self) -> bool {
         self.config.measure == Measure::FirstByte
+    }
+
+    /// Whether the answer to this request is worth looking at. The caller asks once, when the answer
+    /// comes; on false it may end the request as [`Outcome::Unsampled`].
+    pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
+        let request = self.requests.get(ticket.slot);
+        request.is_none_or(|request| self.sampling.take(request.kind))
+    }
+
+    /// Whether something here can't wait for a slow tick: somebody waits for a slot, or other workers
+    /// for our decisions.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.queue.is_empty() || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
     }
 
     /// Counts a request that passes the stage by.
@@ -417,10 +436,10 @@ impl Stage {
                 self.leave_queue(host, ticket.slot, request.work_us)?;
             }
             Phase::Running { dequeued } => {
-                if outcome == Outcome::Completed {
-                    self.measure(host, now, &request, dequeued)?;
-                } else {
-                    self.stats.count(request.kind, Count::Unmeasured);
+                match outcome {
+                    Outcome::Completed => self.measure(host, now, &request, dequeued)?,
+                    Outcome::Unmeasured => self.stats.count(request.kind, Count::Unmeasured),
+                    Outcome::Unsampled => self.stats.count(request.kind, Count::Unsampled),
                 }
                 self.ledger.release(host)?;
             }

@@ -4,8 +4,8 @@
 //! f = min(1, MaxUtil · P / (qps_mavg · pt_mavg))        accept with probability f
 //! ```
 //!
-//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and f is
-//! computed anew every Δ. It knows neither types nor the queue: it keeps the backend below a
+//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the
+//! demand is computed anew every Δ. It knows neither types nor the queue: it keeps the backend below a
 //! utilization, and response times follow only where arrivals are steady. It refuses at random even
 //! while slots are free, because leaving slots free is its purpose.
 //!
@@ -23,25 +23,25 @@ use crate::time::Instant;
 /// Accept with probability f.
 #[derive(Debug)]
 pub struct AcceptFraction {
-    /// APC = MaxUtil · P, slots.
-    available: f64,
+    max_utilization: f64,
     demand: Demand,
     step: Duration,
     computed: Option<Instant>,
-    fraction: f64,
+    /// dpc, slots.
+    demanded: f64,
 }
 
 impl AcceptFraction {
-    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `step` is Δ, after which f is computed
-    /// anew.
+    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `step` is Δ, after which the
+    /// demand is computed anew.
     #[must_use]
-    pub fn new(max_utilization: f64, parallelism: u32, demand: Demand, step: Duration) -> Self {
+    pub fn new(max_utilization: f64, demand: Demand, step: Duration) -> Self {
         Self {
-            available: max_utilization * f64::from(parallelism),
+            max_utilization,
             demand,
             step,
             computed: None,
-            fraction: 1.0,
+            demanded: 0.0,
         }
     }
 
@@ -54,7 +54,9 @@ impl AcceptFraction {
 impl Admission for AcceptFraction {
     fn decide(&mut self, _kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
         self.demand.add(view.now, 1, 0, 0);
-        if self.fraction >= 1.0 || rng.chance(self.fraction) {
+        let available = self.max_utilization * f64::from(view.parallelism);
+        // Above 1 always; 0 / 0 can't be, as there is at least one slot.
+        if rng.chance(available / self.demanded) {
             Verdict::Admit
         } else {
             Verdict::Refuse(Reason::Utilization)
@@ -73,11 +75,6 @@ impl Admission for AcceptFraction {
             return;
         }
         self.computed = Some(now);
-        let demanded = self.demand.slots(now);
-        self.fraction = if demanded > self.available {
-            self.available / demanded
-        } else {
-            1.0
-        };
+        self.demanded = self.demand.slots(now);
     }
 }

@@ -243,7 +243,6 @@ impl Base {
                 ..
             } => Self::AcceptFraction(AcceptFraction::new(
                 *max_utilization,
-                config.parallelism,
                 demand(window_us, step_us),
                 Duration::from_micros(*step_us),
             )),
