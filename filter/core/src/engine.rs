@@ -174,7 +174,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the running stages those of the configuration, keeping the ones that stay.
+    /// Makes the running stages those of the configuration, keeping the ones that stay. A stage that
+    /// can't be changed stays as it was.
     fn build(
         &mut self,
         host: &impl Host,
@@ -184,43 +185,45 @@ impl Engine {
         let Some(membership) = &self.membership else {
             return Ok(());
         };
+        let mut done = Ok(());
         let mut old = std::mem::take(&mut self.running);
         old.append(&mut self.retired);
         for compiled in std::mem::take(&mut self.compiled) {
             let same = |r: &Running| r.compiled.config.policy == compiled.config.policy;
-            let mut events = std::mem::take(&mut self.events);
-            let running = if let Some(at) = old.iter().position(same) {
+            if let Some(at) = old.iter().position(same) {
                 let mut running = old.remove(at);
-                running
+                let config = compiled.config.clone();
+                let changed = running
                     .stage
-                    .reconfigure(host, now, compiled.config.clone(), &mut events)?;
-                running.compiled = compiled;
-                running
-            } else {
-                let id = StageId(self.next_stage);
-                self.next_stage += 1;
-                let seed = self.seed.wrapping_add(u64::from(id.0));
-                let stage = Stage::new(compiled.config.clone(), membership, seed, host)?;
-                Running {
+                    .reconfigure(host, now, config, &mut self.events);
+                if changed.is_ok() {
+                    running.compiled = compiled;
+                }
+                deliver(running.id, &mut self.events, actions);
+                done = done.and(changed);
+                self.running.push(running);
+                continue;
+            }
+            let id = StageId(self.next_stage);
+            self.next_stage += 1;
+            let seed = self.seed.wrapping_add(u64::from(id.0));
+            match Stage::new(compiled.config.clone(), membership, seed, host) {
+                Ok(stage) => self.running.push(Running {
                     id,
                     compiled,
                     stage,
-                }
-            };
-            deliver(running.id, &mut events, actions);
-            self.events = events;
-            self.running.push(running);
+                }),
+                Err(error) => done = done.and(Err(error)),
+            }
         }
         for mut gone in old {
-            let mut events = std::mem::take(&mut self.events);
             if !gone.stage.is_retired() {
-                gone.stage.retire(host, now, &mut events)?;
+                done = done.and(gone.stage.retire(host, now, &mut self.events));
             }
-            deliver(gone.id, &mut events, actions);
-            self.events = events;
+            deliver(gone.id, &mut self.events, actions);
             self.retired.push(gone);
         }
-        Ok(())
+        done
     }
 
     fn join(
@@ -296,8 +299,7 @@ impl Engine {
         }
     }
 
-    /// Joins the process with the first request; afterwards notices when the lease may have run out
-    /// while the thread stood still, so that what was booked may be gone.
+    /// Joins the process with the first request.
     fn be_member(
         &mut self,
         host: &impl Host,
@@ -306,8 +308,7 @@ impl Engine {
     ) -> Result<(), HostError> {
         match &self.membership {
             None => self.join(host, now, actions),
-            Some(membership) if membership.is_doubtful(now) => self.tick(host, now, actions),
-            Some(_) => Ok(()),
+            Some(_) => self.resume_lease(host, now, actions),
         }
     }
 
@@ -345,24 +346,49 @@ impl Engine {
         outcome: Outcome,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        if self.membership.as_ref().is_some_and(|m| m.is_doubtful(now)) {
-            self.tick(host, now, actions)?;
+        let own = self
+            .stage_mut(pass.stage)
+            .and_then(|r| r.stage.stream(pass.ticket));
+        let ticked = self.resume_lease(host, now, actions);
+        // The request is over: whatever the tick decided about it comes too late.
+        actions.retain(|action| {
+            let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
+            Some(*stream) != own
+        });
+        let mut events = std::mem::take(&mut self.events);
+        let done = self.stage_mut(pass.stage).map_or(Ok(()), |running| {
+            running
+                .stage
+                .finish(host, now, pass.ticket, outcome, &mut events)
+        });
+        deliver(pass.stage, &mut events, actions);
+        self.events = events;
+        done.and(ticked)
+    }
+
+    fn stage_mut(&mut self, id: StageId) -> Option<&mut Running> {
+        self.running
+            .iter_mut()
+            .chain(&mut self.retired)
+            .find(|r| r.id == id)
+    }
+
+    /// Before anything is booked: notices when our lease ran out while the thread stood still.
+    fn resume_lease(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        match &self.membership {
+            Some(membership) if membership.is_doubtful(now) => self.tick(host, now, actions),
+            _ => Ok(()),
         }
-        let stages = self.running.iter_mut().chain(&mut self.retired);
-        let Some(running) = stages.into_iter().find(|r| r.id == pass.stage) else {
-            return Ok(());
-        };
-        let done = running
-            .stage
-            .finish(host, now, pass.ticket, outcome, &mut self.events);
-        deliver(pass.stage, &mut self.events, actions);
-        done
     }
 
     /// Whether the answer to this request is worth measuring; see [`Stage::wants_sample`].
     pub fn wants_sample(&mut self, pass: Pass) -> bool {
-        let mut stages = self.running.iter_mut().chain(&mut self.retired);
-        let running = stages.find(|r| r.id == pass.stage);
+        let running = self.stage_mut(pass.stage);
         running.is_none_or(|r| r.stage.wants_sample(pass.ticket))
     }
 
@@ -382,6 +408,7 @@ impl Engine {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
+        self.resume_lease(host, now, actions)?;
         for running in self.running.iter_mut().chain(&mut self.retired) {
             let done = running.stage.woken(host, now, &mut self.events);
             deliver(running.id, &mut self.events, actions);
@@ -509,5 +536,7 @@ fn deliver(stage: StageId, events: &mut Vec<Event>, actions: &mut Vec<Action>) {
     }));
 }
 
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod tests;

@@ -93,6 +93,18 @@ impl Gauges {
         }
     }
 
+    /// Writes what `changed` touched of `booked`. For gauges with one writer: a write that failed is
+    /// repaired by the next.
+    fn set(&self, host: &impl Host, booked: Share, changed: Share) -> Result<(), HostError> {
+        if changed.slots != 0 {
+            host.record(self.slots, booked.slots.cast_unsigned())?;
+        }
+        match changed.queue() {
+            0 => Ok(()),
+            _ => host.record(self.queue, booked.queue().cast_unsigned()),
+        }
+    }
+
     fn read(&self, host: &impl Host) -> Result<Share, HostError> {
         Ok(Share::unpack(
             host.read(self.slots)?,
@@ -137,6 +149,9 @@ impl Ledger {
         };
         this.workers.resize(own_id as usize + 1, None);
         this.workers[own_id as usize] = Some(this.own);
+        // The number may be that of a dead worker whose share nobody gave back: whoever buried it may
+        // not have had this stage.
+        this.give_back(host, own_id)?;
         Ok(this)
     }
 
@@ -159,12 +174,19 @@ impl Ledger {
         self.booked.work_us += share.work_us;
         // Should the VM die between the two, the total is too high (a slot idles until the drift is
         // corrected), never too low (more than P in the backend).
+        // A share that could not be written is right again after the next booking, a total that could
+        // not be lowered after the next audit.
         if share.slots + share.queued > 0 {
-            self.total.book(host, share)?;
-            self.own.share.book(host, share)
+            if let Err(error) = self.total.book(host, share) {
+                self.booked.slots -= share.slots;
+                self.booked.queued -= share.queued;
+                self.booked.work_us -= share.work_us;
+                return Err(error);
+            }
+            self.own.share.set(host, self.booked, share).or(Ok(()))
         } else {
-            self.own.share.book(host, share)?;
-            self.total.book(host, share)
+            let written = self.own.share.set(host, self.booked, share);
+            self.total.book(host, share).and(written)
         }
     }
 
@@ -350,6 +372,8 @@ impl Ledger {
     pub fn rejoin(&mut self, host: &impl Host, own_id: WorkerId) -> Result<(), HostError> {
         self.own = self.worker(host, own_id)?;
         self.own_id = own_id;
+        // What we booked under this number after it was taken from us, or its last owner left behind.
+        self.give_back(host, own_id)?;
         let share = std::mem::take(&mut self.booked);
         self.book(host, share)
     }

@@ -72,7 +72,7 @@ impl Membership {
     /// [`HostError`] when shared data is out of reach, or all numbers are taken.
     pub fn join(now: Instant, nonce: u64, host: &impl Host) -> Result<Self, HostError> {
         let nonce = (nonce & !BURIAL).max(1);
-        let id = claim(nonce, host)?;
+        let id = claim(now, nonce, host)?;
         let heartbeat = heartbeat_metric(host, id)?;
         host.record(heartbeat, millis(now))?;
         let mut this = Self {
@@ -123,7 +123,7 @@ impl Membership {
         }
         let (list, _) = entries(host)?;
         if list.get(self.id as usize) != Some(&self.nonce) {
-            self.id = claim(self.nonce, host)?;
+            self.id = claim(now, self.nonce, host)?;
             self.heartbeat = heartbeat_metric(host, self.id)?;
             changes.rejoined = true;
         }
@@ -132,12 +132,17 @@ impl Membership {
         self.others = others(&list, self.id);
         if now >= self.judge_after {
             for &other in &self.others {
-                let last = host.read(heartbeat_metric(host, other)?)?;
+                let heartbeat = heartbeat_metric(host, other)?;
+                let last = host.read(heartbeat)?;
                 let stale = millis(now).saturating_sub(last) > LEASE.as_millis() as u64;
                 // Marked as ours before it is freed: nobody can claim the number while its share is
                 // still booked, and should we die over it, our mark gets stale in turn.
-                if stale && replace(other, list[other as usize], self.nonce | BURIAL, host)? {
-                    host.record(heartbeat_metric(host, other)?, millis(now))?;
+                if !stale {
+                    continue;
+                }
+                // Before the mark: who sees the mark must not judge it by the dead's own heartbeat.
+                host.record(heartbeat, millis(now))?;
+                if replace(other, list[other as usize], self.nonce | BURIAL, host)? {
                     changes.dead.push(other);
                 }
             }
@@ -206,20 +211,29 @@ fn update<T>(
     Err(HostError::Conflict)
 }
 
-fn claim(nonce: u64, host: &impl Host) -> Result<WorkerId, HostError> {
-    let claimed = update(host, |list| {
+fn claim(now: Instant, nonce: u64, host: &impl Host) -> Result<WorkerId, HostError> {
+    for _ in 0..ATTEMPTS {
+        let (mut list, version) = entries(host)?;
         let id = list.iter().position(|&n| n == 0).unwrap_or(list.len());
-        if id >= MAX_WORKERS as usize {
-            return None;
-        }
+        let Some(number) = u32::try_from(id).ok().filter(|&id| id < MAX_WORKERS) else {
+            return Err(HostError::Call {
+                call: "join: all worker numbers are taken",
+                status: 0,
+            });
+        };
+        // Before the number shows: its gauge still has the heartbeat of whoever had it last, by which
+        // the others would bury us at once.
+        host.record(heartbeat_metric(host, number)?, millis(now))?;
         list.resize(list.len().max(id + 1), 0);
         list[id] = nonce;
-        u32::try_from(id).ok()
-    })?;
-    claimed.ok_or(HostError::Call {
-        call: "join: all worker numbers are taken",
-        status: 0,
-    })
+        let bytes: Vec<u8> = list.iter().flat_map(|nonce| nonce.to_le_bytes()).collect();
+        match host.store(KEY, &bytes, version.into()) {
+            Ok(()) => return Ok(number),
+            Err(HostError::Conflict) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Err(HostError::Conflict)
 }
 
 /// Replaces the entry of `id` if it is still `from`; true for the one caller that did.

@@ -61,8 +61,12 @@ pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<I
             // Envoy merges the workers' histograms every 5 s.
             let quantile = |p: f64| {
                 crate::wait::until("the filter's decision times", || {
-                    let found = cumulative_quantile(&rig, p).map_err(|e| e.to_string())?;
-                    found.ok_or_else(|| format!("no {HISTOGRAM}"))
+                    let found = rig.envoy.histogram(HISTOGRAM).map_err(|e| e.to_string())?;
+                    found
+                        .iter()
+                        .find(|(percent, _)| *percent == p)
+                        .map(|(_, ns)| *ns)
+                        .ok_or_else(|| format!("no {HISTOGRAM}"))
                 })
             };
             let (p50_us, p99_us) = (quantile(50.0)? / 1e3, quantile(99.0)? / 1e3);
@@ -79,26 +83,6 @@ pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<I
             })
         })
         .collect()
-}
-
-fn cumulative_quantile(rig: &Rig, percentile: f64) -> Result<Option<f64>> {
-    let filter = HISTOGRAM.replace('.', "[.]");
-    let answer: Value = serde_json::from_str(
-        &rig.envoy
-            .admin_get(&format!("/stats?format=json&filter=^{filter}$"))?,
-    )?;
-    let histograms = answer["stats"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find_map(|entry| entry.get("histograms"));
-    Ok(histograms.and_then(|histograms| {
-        let at = histograms["supported_quantiles"]
-            .as_array()?
-            .iter()
-            .position(|q| q.as_f64() == Some(percentile))?;
-        histograms["computed_quantiles"][0]["values"][at]["cumulative"].as_f64()
-    }))
 }
 
 /// `_sum` and `_count` of the one histogram in Prometheus text.

@@ -49,6 +49,10 @@ impl Protection {
 
 /// A running system.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time, never moved about"
+)]
 pub enum Lab {
     /// Backend and Envoy.
     Native {

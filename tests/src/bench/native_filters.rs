@@ -34,6 +34,10 @@ pub struct NativeFilter {
 }
 
 /// A filter with its configuration, as an HTTP connection manager lists it.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers build the value in the argument"
+)]
 pub fn http_filter(name: &str, config: Value) -> Value {
     json!({"name": name, "typed_config": config})
 }
@@ -91,6 +95,10 @@ pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
     }
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers build the value in the argument"
+)]
 fn adaptive(gradient: Value) -> Value {
     http_filter(
         "envoy.filters.http.adaptive_concurrency",

@@ -23,9 +23,9 @@ use crate::policy;
 /// How to run it.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Offered loads as multiples of capacity.
-    pub loads: Vec<f64>,
-    /// Measured time per protection and load.
+    /// Offered load as a multiple of capacity.
+    pub load: f64,
+    /// Measured time per protection.
     pub measured: Duration,
     /// Load before that, in which a protection adapts.
     pub warmup: Duration,
@@ -44,6 +44,8 @@ pub struct Options {
 pub struct Row {
     /// Short name of the protection.
     pub protection: &'static str,
+    /// What it is, in a few words.
+    pub title: &'static str,
     /// Offered load as a multiple of capacity.
     pub load: f64,
     /// 2xx within the p90 objective per second.
@@ -128,13 +130,10 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
         p90: mix.iter().map(|query| query.p90).max().unwrap_or_default(),
     };
     let mut rows = Vec::new();
-    for &load in &options.loads {
-        for protection in protections(backend, &mix) {
-            if options.only.is_empty() || options.only.iter().any(|name| name == protection.name())
-            {
-                progress(&format!("{load}× load: {}", protection.title()));
-                rows.push(measure(&protection, options, &mix, capacity_rps, load)?);
-            }
+    for protection in protections(backend, &mix) {
+        if options.only.is_empty() || options.only.iter().any(|name| name == protection.name()) {
+            progress(&format!("{}× load: {}", options.load, protection.title()));
+            rows.push(measure(&protection, options, &mix, capacity_rps)?);
         }
     }
     Ok(rows)
@@ -145,8 +144,8 @@ fn measure(
     options: &Options,
     mix: &[QueryType],
     capacity_rps: f64,
-    load: f64,
 ) -> Result<Row> {
+    let load = options.load;
     let mut backend = BackendConfig::for_mix(options.parallelism, mix);
     backend.report_service = true;
     // Most services finish what they have begun, whether or not anybody still waits for it.
@@ -193,6 +192,7 @@ fn measure(
         / options.measured.as_secs_f64();
     Ok(Row {
         protection: protection.name(),
+        title: protection.title(),
         load,
         goodput_rps,
         goodput_per_capacity: goodput_rps / capacity_rps,
@@ -217,45 +217,38 @@ fn mark(in_slo: Option<bool>) -> char {
     }
 }
 
-/// The rows as one table for each load.
-pub fn tables(rows: &[Row], mix: &[QueryType], titles: impl Fn(&str) -> String) -> String {
-    let mut text = String::new();
-    let mut loads: Vec<f64> = rows.iter().map(|row| row.load).collect();
-    loads.dedup();
-    for load in loads {
-        let mut headings = vec![
-            "",
-            "goodput/s",
-            "÷ capacity",
-            "÷ ideal",
-            "work for it",
-            "slots busy",
-            "max in flight",
+/// The rows of one load as a table.
+pub fn table(rows: &[Row], mix: &[QueryType], load: f64) -> String {
+    let mut headings = vec![
+        "",
+        "goodput/s",
+        "÷ capacity",
+        "÷ ideal",
+        "work for it",
+        "slots busy",
+        "max in flight",
+    ];
+    headings.extend(mix.iter().map(|query| query.name));
+    let mut table = Table::new(&headings);
+    for row in rows {
+        let mut cells = vec![
+            row.title.to_owned(),
+            format!("{:.0}", row.goodput_rps),
+            times(row.goodput_per_capacity),
+            times(row.goodput_per_ideal),
+            percent(row.work_for_goodput),
+            percent(row.utilization),
+            row.max_in_flight.to_string(),
         ];
-        headings.extend(mix.iter().map(|query| query.name));
-        let mut table = Table::new(&headings);
-        for row in rows.iter().filter(|row| row.load == load) {
-            let mut cells = vec![
-                titles(row.protection),
-                format!("{:.0}", row.goodput_rps),
-                times(row.goodput_per_capacity),
-                times(row.goodput_per_ideal),
-                percent(row.work_for_goodput),
-                percent(row.utilization),
-                row.max_in_flight.to_string(),
-            ];
-            cells.extend(
-                row.types
-                    .iter()
-                    .map(|kind| format!("{} {}", percent(kind.acceptance), mark(kind.in_slo))),
-            );
-            table.row(cells);
-        }
-        let ideal = ideal_rps(mix, 1.0, load);
-        text.push_str(&format!(
-            "\nLoad {load}× of capacity; the ideal answers {ideal:.2}× of capacity. By type: share answered, and whether p50 and p90 of \
-             the answers are inside their objectives (✓ ✗, – starved).\n{table}"
-        ));
+        let kinds = row.types.iter();
+        cells.extend(
+            kinds.map(|kind| format!("{} {}", percent(kind.acceptance), mark(kind.in_slo))),
+        );
+        table.row(cells);
     }
-    text
+    let ideal = ideal_rps(mix, 1.0, load);
+    format!(
+        "\nLoad {load}× of capacity; the ideal answers {ideal:.2}× of capacity. By type: share answered, and whether p50 and \
+         p90 of the answers are inside their objectives (✓ ✗, – starved).\n{table}"
+    )
 }

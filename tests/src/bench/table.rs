@@ -43,9 +43,9 @@ impl fmt::Display for Table {
             for (column, cell) in row.iter().enumerate() {
                 let width = widths[column];
                 if column == 0 {
-                    write!(f, "  {cell:<width$}")?
+                    write!(f, "  {cell:<width$}")?;
                 } else {
-                    write!(f, "  {cell:>width$}")?
+                    write!(f, "  {cell:>width$}")?;
                 }
             }
             writeln!(f)?;

@@ -123,7 +123,7 @@ fn cpu(args: &Args) -> Result<Value> {
 
 fn throughput(args: &Args) -> Result<Value> {
     let rows = throughput::run(seconds(args, 4.0), args.rounds, |what| {
-        say(&format!("throughput: {what}"))
+        say(&format!("throughput: {what}"));
     })?;
     println!("\n{}", throughput::table(&rows));
     Ok(json!(rows))
@@ -145,17 +145,23 @@ fn size() -> Result<Value> {
 }
 
 fn overload(args: &Args) -> Result<Value> {
-    let options = overload::Options {
-        loads: args.loads.clone(),
-        measured: seconds(args, 15.0),
-        warmup: Duration::from_secs(6),
-        only: args.only.clone(),
-        workers: args.workers,
-        parallelism: 20,
-        scale: 4.0,
-    };
-    let rows = overload::run(&options, |what| say(&format!("overload: {what}")))?;
-    let mix = mix::bouncer(options.scale);
-    println!("{}", overload::tables(&rows, &mix, str::to_owned));
+    let mut rows = Vec::new();
+    for &load in &args.loads {
+        let options = overload::Options {
+            load,
+            measured: seconds(args, 15.0),
+            warmup: Duration::from_secs(6),
+            only: args.only.clone(),
+            workers: args.workers,
+            parallelism: 20,
+            scale: 4.0,
+        };
+        let of_load = overload::run(&options, |what| say(&format!("overload: {what}")))?;
+        println!(
+            "{}",
+            overload::table(&of_load, &mix::bouncer(options.scale), load)
+        );
+        rows.extend(of_load);
+    }
     Ok(json!(rows))
 }

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::result::{Claim, Edit, Phase, Setup};
-use super::run::{ALLOWANCE, answered};
+use super::run::ALLOWANCE;
 use super::timeline::{Totals, totals};
-use crate::load::Sample;
+use crate::load::{Ended, Sample};
 use crate::mix::QueryType;
-use crate::quantiles::Durations;
 
 /// Share of answers below which a type counts as starved, as basic Bouncer does to the costliest in overload. The few
 /// that pass find a short queue by chance, and their percentiles say little.
@@ -198,9 +197,7 @@ fn tighter_objective_kept(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
 
 /// A filter that had forgotten its histograms would admit everything until it had learned again, the costliest type too.
 fn learned_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
-    let costliest = (0..seen.mix.len())
-        .max_by_key(|&kind| seen.mix[kind].mean)
-        .unwrap_or_default();
+    let costliest = costliest(seen.mix);
     let query = &seen.mix[costliest];
     let second = totals(
         seen.samples,
@@ -303,7 +300,7 @@ pub(super) fn starved_answered_after(
     let costliest = costliest(mix);
     let first = samples
         .iter()
-        .find(|s| s.kind == costliest && s.at >= after(edit) && answered(s))?;
+        .find(|s| s.kind == costliest && s.at >= after(edit) && s.ended == Ended::Ok)?;
     Some((first.at + first.latency - after(edit)).as_secs_f64() * 1e3)
 }
 

@@ -5,6 +5,7 @@
 
 pub mod chart;
 mod claims;
+mod filter_view;
 pub mod palette;
 pub mod picture;
 pub mod report;
@@ -12,3 +13,4 @@ pub mod result;
 pub mod run;
 pub mod terminal;
 pub mod timeline;
+mod watch;

@@ -168,7 +168,7 @@ fn edits(out: &mut String, result: &DemoResult) {
     }
     out.push_str(
         "<h2>Live edits</h2><p class=\"muted\">The policy file was saved while the overload went on. Nothing was restarted.</p>\
-<div class=\"scroll\"><table><tr><th>edit</th><th>at</th><th>acknowledged by Envoy</th><th>in force</th></tr>",
+<div class=\"scroll\"><table><tr><th>edit</th><th>at</th><th>acknowledged by Envoy</th><th>shows in answers</th></tr>",
     );
     for edit in &result.edits {
         let _ = write!(
@@ -238,13 +238,15 @@ fn type_chart(
     let latency = Panel {
         x: 56.0,
         y: 20.0,
-        width: WIDTH - 66.0,
+        width: WIDTH - 76.0,
         height: LATENCY_HEIGHT,
         seconds,
         vertical: Vertical::Log(1.0, 10_000.0),
     };
     latency.value_axis(out, say_ms);
-    latency.level_line(out, "objective p50", setup.slo_p50_ms, 0.0, seconds);
+    for (objective, from, to) in p50_objectives(result, setup, edited, seconds) {
+        latency.level_line(out, "objective p50", objective, from, to);
+    }
     latency.level_line(out, "objective p90", setup.slo_p90_ms, 0.0, seconds);
     latency.line(
         out,
@@ -297,6 +299,23 @@ fn type_chart(
         }
     }
     out.push_str("</svg>");
+}
+
+/// The p50 objective over time, as the edits set it: (ms, from s, to s).
+fn p50_objectives(
+    result: &DemoResult,
+    setup: &TypeSetup,
+    edited: bool,
+    seconds: f64,
+) -> Vec<(f64, f64, f64)> {
+    let mut spans = vec![(setup.slo_p50_ms, 0.0, seconds)];
+    for edit in result.edits.iter().filter(|_| edited) {
+        if let Some(last) = spans.last_mut() {
+            last.2 = edit.at_s;
+        }
+        spans.push((edit.slo_p50_ms, edit.at_s, seconds));
+    }
+    spans
 }
 
 fn estimates(out: &mut String, result: &DemoResult) {
@@ -409,6 +428,7 @@ mod tests {
                 at_s: 25.0,
                 acknowledged_ms: 31.0,
                 in_force_ms: Some(220.0),
+                slo_p50_ms: 54.0,
             }],
             claims: vec![Claim {
                 text: "Slots".into(),
@@ -433,7 +453,7 @@ mod tests {
             answered_rps: rate * 0.8,
             refused_rps: rate * 0.2,
             good_rps: rate * 0.7,
-            p50_ms: (i % 17 != 0).then_some(ms),
+            p50_ms: (!i.is_multiple_of(17)).then_some(ms),
             p90_ms: Some(ms * 2.5),
         }
     }

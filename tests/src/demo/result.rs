@@ -136,8 +136,10 @@ pub struct Edit {
     pub at_s: f64,
     /// From the write to Envoy's acknowledgement as `headgate` reports it, ms.
     pub acknowledged_ms: f64,
-    /// From the write to the first refusal that only the new policy explains, ms.
+    /// From the write to the first answers that show the new policy, ms.
     pub in_force_ms: Option<f64>,
+    /// Objective for the median response time from then on, ms.
+    pub slo_p50_ms: f64,
 }
 
 /// Something the demo claims.

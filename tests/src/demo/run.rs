@@ -1,21 +1,24 @@
 //! Runs the demo: the same load twice, the second time with Headgate and with edits of its policy on the way.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::claims;
+use super::filter_view::filter_view;
 use super::result::{
     DemoResult, Edit, FilterPercentile, Phase, Setup, TypeResult, TypeSetup, ideal_rps,
 };
 use super::timeline::{curve, totals};
-use crate::backend::{Backend, BackendConfig, BackendStats};
+use super::watch::{Watch, Watched};
+use crate::backend::BackendConfig;
 use crate::bench::lab::{Lab, Protection};
 use crate::bench::native_filters::{self, NativeFilter};
 use crate::envoy::EnvoyProcess;
-use crate::load::{self, Ended, LoadSpec, Sample};
+use crate::load::{self, LoadSpec, Sample};
 use crate::mix::{self, QueryType};
 use crate::policy;
 use crate::rig::Rig;
@@ -23,8 +26,8 @@ use crate::rig::Rig;
 /// Load before the overload. Low enough that a queue is rare, so that the overload is what changes.
 const CALM_LOAD: f64 = 0.6;
 const CALM: Duration = Duration::from_secs(5);
-/// From the begin of the overload to the begin of counting: what a queue that starts empty needs to fill.
-const SETTLING: Duration = Duration::from_secs(2);
+/// When counting begins: two seconds into the overload, which a queue that starts empty needs to fill.
+const COUNTED_FROM: Duration = Duration::from_secs(7);
 /// How long each edit is watched.
 const TIGHTENED: Duration = Duration::from_secs(6);
 const WITH_ALLOWANCE: Duration = Duration::from_secs(10);
@@ -33,6 +36,8 @@ const WITH_ALLOWANCE: Duration = Duration::from_secs(10);
 const TIGHTENED_TO: f64 = 0.75;
 /// Share of every type that the second edit admits at least.
 pub(super) const ALLOWANCE: f64 = 0.1;
+/// How long an edit may take before the demo gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the operator is asked whether Envoy has acknowledged an edit: the error of that time.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -77,13 +82,8 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult>
         progress,
     };
 
-    let (without, _) = demo.without(compared)?;
-    let Watched {
-        phase,
-        edits,
-        samples,
-        tightened,
-    } = demo.with(compared)?;
+    let without = demo.without(compared)?;
+    let (with, edits, samples) = demo.with(compared)?;
     let setup = Setup {
         envoy: demo.envoy_version,
         envoy_workers: options.workers as usize,
@@ -93,25 +93,38 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult>
         calm_load: CALM_LOAD,
         overload: options.load,
         overload_at_s: CALM.as_secs_f64(),
-        counted_s: ((CALM + SETTLING).as_secs_f64(), compared.as_secs_f64()),
+        counted_s: (COUNTED_FROM.as_secs_f64(), compared.as_secs_f64()),
         types: mix.iter().map(TypeSetup::from).collect(),
     };
     let claims = claims::claims(&claims::Seen {
         setup: &setup,
         without: &without,
-        with: &phase,
+        with: &with,
         edits: &edits,
         mix: &mix,
-        tightened: &tightened,
+        tightened: &tightened(&mix),
         samples: &samples,
     });
     Ok(DemoResult {
         setup,
         without,
-        with: phase,
+        with,
         edits,
         claims,
     })
+}
+
+/// The mix with the objectives of the first edit.
+fn tightened(mix: &[QueryType]) -> Vec<QueryType> {
+    let tighten = |p50: Duration| {
+        Duration::from_millis((p50.as_secs_f64() * TIGHTENED_TO * 1e3).round() as u64)
+    };
+    mix.iter()
+        .map(|query| QueryType {
+            p50: tighten(query.p50),
+            ..query.clone()
+        })
+        .collect()
 }
 
 struct Demo<'a> {
@@ -122,18 +135,9 @@ struct Demo<'a> {
     progress: &'a mut dyn Progress,
 }
 
-/// The run with Headgate.
-struct Watched {
-    phase: Phase,
-    edits: Vec<Edit>,
-    samples: Vec<Sample>,
-    /// The mix with the objectives of the first edit.
-    tightened: Vec<QueryType>,
-}
-
 impl Demo<'_> {
     /// Envoy as it comes, with its default circuit breakers.
-    fn without(&mut self, compared: Duration) -> Result<(Phase, Vec<Sample>)> {
+    fn without(&mut self, compared: Duration) -> Result<Phase> {
         let filter = NativeFilter {
             circuit_breakers: Some(json!({})),
             ..native_filters::plain()
@@ -144,112 +148,85 @@ impl Demo<'_> {
             self.options.workers,
         )?;
         self.envoy_version = envoy_version(lab.envoy())?;
-        let spec = self.spec(lab.addr(), compared, Duration::ZERO);
         self.progress.begin("Envoy alone", compared);
-        let mut watch = Watch::start(spec, lab.backend())?;
+        let spec = self.spec(lab.addr(), compared);
+        let mut watch = Watch::start(spec, lab.backend(), COUNTED_FROM)?;
         watch.until(compared, self.progress)?;
         self.progress.end();
-        let (report, samples, before, after) = watch.finish()?;
-        let phase = self.phase(
-            &report,
-            &samples,
-            compared,
-            compared,
-            &before,
-            &after,
-            Vec::new(),
-        );
-        Ok((phase, samples))
+        Ok(self.phase(&watch.finish()?, compared, compared, Vec::new()))
     }
 
-    fn with(&mut self, compared: Duration) -> Result<Watched> {
+    fn with(&mut self, compared: Duration) -> Result<(Phase, Vec<Edit>, Vec<Sample>)> {
         let policy = policy::for_mix(self.options.parallelism, self.mix);
-        let rig = Rig::builder(self.backend(), policy)
+        let rig = Rig::builder(self.backend(), policy.clone())
             .concurrency(self.options.workers)
             .start()?;
         let end = compared + TIGHTENED + WITH_ALLOWANCE;
-        let spec = self.spec(rig.addr(), compared, TIGHTENED + WITH_ALLOWANCE);
         self.progress.begin("Envoy with Headgate", compared);
-        let mut watch = Watch::start(spec, &rig.backend)?;
+        let mut watch = Watch::start(self.spec(rig.addr(), end), &rig.backend, COUNTED_FROM)?;
         watch.until(compared, self.progress)?;
         self.progress.end();
         let filter = self
             .mix
             .iter()
-            .map(|query| filter_percentiles(&rig.envoy, query.name))
+            .map(|query| filter_view(&rig.envoy, query.name))
             .collect::<Result<_>>()?;
 
-        let tightened = self.tightened();
-        let mut edits = vec![self.edit(
-            &rig,
-            &mut watch,
-            &format!(
-                "p50 objective of all types from {:?} to {:?}",
-                self.mix[0].p50, tightened[0].p50
+        let (p50, tightened) = (self.mix[0].p50, tightened(self.mix));
+        let tight = Change {
+            what: format!(
+                "p50 objective of all types from {p50:?} to {:?}",
+                tightened[0].p50
             ),
-            &policy::for_mix(self.options.parallelism, &tightened),
-            TIGHTENED,
-        )?];
-        let relaxed = policy::for_mix(self.options.parallelism, self.mix);
-        edits.push(self.edit(
-            &rig,
-            &mut watch,
-            &format!(
+            policy: policy::for_mix(self.options.parallelism, &tightened),
+            p50: tightened[0].p50,
+            span: TIGHTENED,
+        };
+        let allowing = Change {
+            what: format!(
                 "p50 objective back, and an acceptance allowance of {:.0}% added",
                 ALLOWANCE * 100.0
             ),
-            &policy::with_allowance(relaxed, ALLOWANCE),
-            WITH_ALLOWANCE,
-        )?);
-        let (report, samples, before, after) = watch.finish()?;
+            policy: policy::with_allowance(policy, ALLOWANCE),
+            p50,
+            span: WITH_ALLOWANCE,
+        };
+        let mut first = self.edit(&rig, &mut watch, &tight)?;
+        let mut second = self.edit(&rig, &mut watch, &allowing)?;
+        let watched = watch.finish()?;
         rig.wait_until_idle()
             .context("after the load, everything must come back to zero")?;
-        let phase = self.phase(&report, &samples, compared, end, &before, &after, filter);
-        let seen: [fn(&[Sample], &Edit, &[QueryType]) -> Option<f64>; 2] =
-            [claims::median_inside_after, claims::starved_answered_after];
-        for (edit, seen) in edits.iter_mut().zip(seen) {
-            edit.in_force_ms = seen(&samples, edit, &tightened);
-        }
-        Ok(Watched {
-            phase,
-            edits,
-            samples,
-            tightened,
-        })
+        first.in_force_ms = claims::median_inside_after(&watched.samples, &first, &tightened);
+        second.in_force_ms = claims::starved_answered_after(&watched.samples, &second, self.mix);
+        let phase = self.phase(&watched, compared, end, filter);
+        Ok((phase, vec![first, second], watched.samples))
     }
 
-    /// Saves `policy` while the load goes on, and watches it for `span`.
-    fn edit(
-        &mut self,
-        rig: &Rig,
-        watch: &mut Watch<'_>,
-        what: &str,
-        policy: &Value,
-        span: Duration,
-    ) -> Result<Edit> {
-        self.progress.begin(&format!("Live edit: {what}"), span);
+    /// Saves another policy while the load goes on, and watches what comes.
+    fn edit(&mut self, rig: &Rig, watch: &mut Watch<'_>, change: &Change) -> Result<Edit> {
+        self.progress
+            .begin(&format!("Live edit: {}", change.what), change.span);
         let before = rig.revision()?;
-        let written = Instant::now();
-        rig.write_policy(policy)?;
-        let at_s = (written - watch.started).as_secs_f64();
+        let (at, written) = (watch.now(), Instant::now());
+        rig.write_policy(&change.policy)?;
         while !acknowledged(rig, &before)? {
-            if written.elapsed() > Duration::from_secs(10) {
+            if written.elapsed() > PATIENCE {
                 bail!(
-                    "Envoy has not acknowledged the edit within 10 s: {}",
+                    "Envoy has not acknowledged the edit within {PATIENCE:?}: {}",
                     rig.status()?
                 );
             }
             std::thread::sleep(POLL);
         }
         let acknowledged_ms = written.elapsed().as_secs_f64() * 1e3;
-        let until = watch.now() + span.saturating_sub(written.elapsed());
-        watch.until(until, self.progress)?;
+        watch.until(at + change.span, self.progress)?;
         self.progress.end();
         Ok(Edit {
-            what: what.to_owned(),
-            at_s,
+            what: change.what.clone(),
+            at_s: at.as_secs_f64(),
             acknowledged_ms,
             in_force_ms: None,
+            slo_p50_ms: change.p50.as_secs_f64() * 1e3,
         })
     }
 
@@ -257,148 +234,64 @@ impl Demo<'_> {
         BackendConfig::for_mix(self.options.parallelism, self.mix)
     }
 
-    fn tightened(&self) -> Vec<QueryType> {
-        let tighten = |p50: Duration| {
-            Duration::from_millis((p50.as_secs_f64() * TIGHTENED_TO * 1e3).round() as u64)
-        };
-        self.mix
-            .iter()
-            .map(|query| QueryType {
-                p50: tighten(query.p50),
-                ..query.clone()
-            })
-            .collect()
-    }
-
-    fn spec(&self, target: std::net::SocketAddr, compared: Duration, extra: Duration) -> LoadSpec {
-        let overload = self.options.load * self.capacity_rps;
-        let mut spec = LoadSpec::for_mix(target, self.mix, overload, Duration::ZERO);
+    /// Calm, then overload until `end`.
+    fn spec(&self, target: SocketAddr, end: Duration) -> LoadSpec {
+        let rate = |load: f64| load * self.capacity_rps;
+        let mut spec = LoadSpec::for_mix(target, self.mix, 0.0, Duration::ZERO);
         spec.phases = vec![
             load::Phase {
                 duration: CALM,
-                rate: CALM_LOAD * self.capacity_rps,
+                rate: rate(CALM_LOAD),
             },
             load::Phase {
-                duration: compared - CALM + extra,
-                rate: overload,
+                duration: end - CALM,
+                rate: rate(self.options.load),
             },
         ];
         spec.drain = Duration::from_secs(5);
         spec
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one caller for each of two runs; a struct would only rename them"
-    )]
+    /// Totals up to `compared`, curves up to `end`.
     fn phase(
         &self,
-        report: &load::LoadReport,
-        samples: &[Sample],
+        watched: &Watched,
         compared: Duration,
         end: Duration,
-        before: &BackendStats,
-        after: &BackendStats,
         mut filter: Vec<BTreeMap<String, FilterPercentile>>,
     ) -> Phase {
         filter.resize(self.mix.len(), BTreeMap::new());
-        let (from, seconds) = (CALM + SETTLING, (compared - CALM - SETTLING).as_secs_f64());
+        let of_type = |(kind, (query, filter)): (usize, (&QueryType, _))| TypeResult {
+            totals: totals(&watched.samples, kind, query, COUNTED_FROM, compared),
+            curve: curve(&watched.samples, kind, query, end),
+            filter,
+        };
         let types: Vec<TypeResult> = self
             .mix
             .iter()
             .zip(filter)
             .enumerate()
-            .map(|(kind, (query, filter))| TypeResult {
-                totals: totals(samples, kind, query, from, compared),
-                curve: curve(samples, kind, query, end),
-                filter,
-            })
+            .map(of_type)
             .collect();
+        let good: u64 = types.iter().map(|kind| kind.totals.good).sum();
         Phase {
-            goodput_rps: types
-                .iter()
-                .map(|kind| kind.totals.good as f64)
-                .sum::<f64>()
-                / seconds,
+            goodput_rps: good as f64 / (compared - COUNTED_FROM).as_secs_f64(),
             types,
-            max_in_flight: after.max_in_flight,
-            utilization: after.utilization_since(before),
-            generator_late_p99_ms: report.lateness_ms.p99,
+            max_in_flight: watched.max_in_flight,
+            utilization: watched.utilization,
+            generator_late_p99_ms: watched.report.lateness_ms.p99,
         }
     }
 }
 
-/// A load that is watched, with the backend's numbers at the begin and the end of counting.
-struct Watch<'a> {
-    running: load::Running,
-    started: Instant,
-    backend: &'a Backend,
-    before: Option<BackendStats>,
-    after: Option<BackendStats>,
-}
-
-impl<'a> Watch<'a> {
-    fn start(spec: LoadSpec, backend: &'a Backend) -> Result<Self> {
-        let running = load::start(spec)?;
-        Ok(Self {
-            running,
-            started: Instant::now(),
-            backend,
-            before: None,
-            after: None,
-        })
-    }
-
-    fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// Lets the load go on until `end` after its start. The first end closes the span that is counted.
-    fn until(&mut self, end: Duration, progress: &mut dyn Progress) -> Result<()> {
-        let begun = self.now();
-        while self.now() < end {
-            if self.before.is_none() && self.now() >= CALM + SETTLING {
-                self.before = Some(self.backend.stats());
-            }
-            if self.running.is_finished() && self.now() + Duration::from_secs(1) < end {
-                bail!("the load ended early");
-            }
-            let left = end.saturating_sub(self.now());
-            std::thread::sleep(left.min(Duration::from_millis(200)));
-            let report = self.running.snapshot();
-            progress.tick(self.now() - begun, &at_the_moment(&report));
-        }
-        if self.after.is_none() {
-            self.after = Some(self.backend.stats());
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<(load::LoadReport, Vec<Sample>, BackendStats, BackendStats)> {
-        let (report, samples) = self.running.wait_with_samples()?;
-        let (Some(before), Some(mut after)) = (self.before, self.after) else {
-            bail!("the load was too short to count anything");
-        };
-        // The bound on the backend's in-flight requests holds to the very end, not only in the counted span.
-        after.max_in_flight = self.backend.stats().max_in_flight;
-        Ok((report, samples, before, after))
-    }
-}
-
-/// The last second and a half in a few words; the last bin isn't full yet.
-fn at_the_moment(report: &load::LoadReport) -> String {
-    let full = report.total.series.len().saturating_sub(1);
-    let Some(bin) = report.total.series[..full].last() else {
-        return String::new();
-    };
-    let per_second = |count: u64| count as f64 / report.bin_seconds;
-    format!(
-        "{:>5.0} offered/s  {:>5.0} answered/s  {:>5.0} refused/s  p90 {:>6.0} ms",
-        per_second(bin.offered),
-        per_second(bin.ok),
-        per_second(bin.refused),
-        bin.p90_ms
-    )
+/// A live edit to make.
+struct Change {
+    what: String,
+    policy: Value,
+    /// The p50 objective that it leaves.
+    p50: Duration,
+    /// How long it is watched.
+    span: Duration,
 }
 
 /// Whether every proxy has acknowledged a revision other than `before`.
@@ -423,76 +316,4 @@ fn envoy_version(envoy: &EnvoyProcess) -> Result<String> {
     let info: Value = serde_json::from_str(&envoy.admin_get("/server_info")?)?;
     let version = info["version"].as_str().unwrap_or_default();
     Ok(version.split('/').nth(1).unwrap_or(version).to_owned())
-}
-
-/// The filter's own view of one type over Envoy's last statistics interval (5 s): for each objective the median of its
-/// estimates, and the same percentile of what it measured.
-fn filter_percentiles(
-    envoy: &EnvoyProcess,
-    kind: &str,
-) -> Result<BTreeMap<String, FilterPercentile>> {
-    let prefix = format!("wasmcustom.headgate.policy.{}.type.{kind}.", policy::NAME);
-    let measured = histogram(envoy, &format!("{prefix}response_time_us"))?;
-    let mut percentiles = BTreeMap::new();
-    for (name, percentile) in [("p50", 50.0), ("p90", 90.0)] {
-        let estimated = histogram(
-            envoy,
-            &format!("{prefix}estimated_response_time_us.objective.{name}"),
-        )?;
-        if let (Some(estimated_us), Some(measured_us)) =
-            (estimated.get(50.0), measured.get(percentile))
-        {
-            let percentile = FilterPercentile {
-                estimated_ms: estimated_us / 1e3,
-                measured_ms: measured_us / 1e3,
-            };
-            percentiles.insert(name.to_owned(), percentile);
-        }
-    }
-    Ok(percentiles)
-}
-
-/// An Envoy histogram's computed quantiles: (percentile, value of the last interval).
-struct IntervalQuantiles(Vec<(f64, Option<f64>)>);
-
-impl IntervalQuantiles {
-    fn get(&self, percentile: f64) -> Option<f64> {
-        self.0
-            .iter()
-            .find(|(p, _)| *p == percentile)
-            .and_then(|(_, value)| *value)
-    }
-}
-
-fn histogram(envoy: &EnvoyProcess, name: &str) -> Result<IntervalQuantiles> {
-    let filter = name.replace('.', "[.]");
-    let answer: Value =
-        serde_json::from_str(&envoy.admin_get(&format!("/stats?format=json&filter=^{filter}$"))?)?;
-    let histograms = answer["stats"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find_map(|entry| entry.get("histograms"));
-    let Some(histograms) = histograms else {
-        return Ok(IntervalQuantiles(Vec::new()));
-    };
-    let quantiles = histograms["supported_quantiles"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    let values = histograms["computed_quantiles"][0]["values"]
-        .as_array()
-        .into_iter()
-        .flatten();
-    Ok(IntervalQuantiles(
-        quantiles
-            .zip(values)
-            .filter_map(|(q, value)| Some((q.as_f64()?, value["interval"].as_f64())))
-            .collect(),
-    ))
-}
-
-/// Whether a request was answered; shared with the claims.
-pub(super) fn answered(sample: &Sample) -> bool {
-    sample.ended == Ended::Ok
 }

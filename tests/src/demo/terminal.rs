@@ -76,7 +76,7 @@ pub fn summary(result: &DemoResult) -> String {
             .map_or_else(|| "not seen".to_owned(), say_ms);
         let _ = writeln!(
             text,
-            "  {}: acknowledged after {}, in force after {in_force}",
+            "  {}: acknowledged after {}, shows in answers after {in_force}",
             edit.what,
             say_ms(edit.acknowledged_ms)
         );

@@ -410,6 +410,12 @@ impl StageConfig {
         for (i, kind) in self.types.iter().enumerate() {
             let last = i + 1 == self.types.len();
             kind.check(&format!("{at}.types[{i}]"), last)?;
+            if kind.slo.is_empty() && matches!(self.strategy, StrategyConfig::Bouncer { .. }) {
+                return err(
+                    &format!("types[{i}].slo"),
+                    "empty; Bouncer decides by objectives, so every type needs one or more".into(),
+                );
+            }
             if self.types[..i].iter().any(|t| t.name == kind.name) {
                 return err(
                     &format!("types[{i}].name"),

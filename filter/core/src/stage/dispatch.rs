@@ -132,7 +132,6 @@ impl Stage {
         let Some(slot) = self.queue.pop() else {
             return self.ledger.release(host);
         };
-        self.publish_head(host)?;
         let Some(request) = self.requests.get_mut(slot) else {
             return self.ledger.release(host);
         };
@@ -142,31 +141,44 @@ impl Stage {
             .filter(|_| !holds)
             .unwrap_or(now)
             .max(request.arrived);
-        request.phase = Phase::Running { dequeued };
+        request.phase = Phase::Running {
+            dequeued: Some(dequeued),
+        };
         let (stream, work_us) = (request.stream, request.work_us);
-        self.ledger.dequeue(host, work_us)?;
+        // It has left, whatever the host says to the rest.
         if holds {
             events.push(Event::Resume { stream });
         }
-        match handed_over {
+        let published = self.publish_head(host);
+        let booked = self.ledger.dequeue(host, work_us);
+        let recorded = match handed_over {
             Some(since) => self.stats.handover(host, now.since(since)),
             None => Ok(()),
-        }
+        };
+        published.and(booked).and(recorded)
     }
 
+    /// Puts a request into the queue and announces it; on error it is in neither.
     pub(super) fn enqueue(&mut self, host: &impl Host, slot: u32) -> Result<(), HostError> {
         let Some(request) = self.requests.get(slot).copied() else {
             return Ok(());
         };
         self.queue.push(slot, request.arrived.as_nanos());
-        self.publish_head(host)?;
+        let announced = self
+            .publish_head(host)
+            .and_then(|()| self.ledger.enqueue(host, request.work_us));
+        if announced.is_err() {
+            self.queue.remove(slot);
+            // The next change of the head publishes it if this doesn't.
+            return announced.and(self.publish_head(host));
+        }
         if self.holds() {
             let next = self
                 .next_deadline
                 .map_or(request.deadline, |d| d.min(request.deadline));
             self.next_deadline = Some(next);
         }
-        self.ledger.enqueue(host, request.work_us)
+        Ok(())
     }
 
     /// Takes a request out of the queue that won't get a slot.
@@ -180,10 +192,12 @@ impl Stage {
         if !self.queue.remove(slot) {
             return Ok(());
         }
-        if was_first {
-            self.publish_head(host)?;
-        }
-        self.ledger.dequeue(host, work_us)
+        let published = if was_first {
+            self.publish_head(host)
+        } else {
+            Ok(())
+        };
+        self.ledger.dequeue(host, work_us).and(published)
     }
 
     fn publish_head(&self, host: &impl Host) -> Result<(), HostError> {
@@ -237,10 +251,12 @@ impl Stage {
             }
         }
         self.next_deadline = next;
+        // All of them, since `next_deadline` no longer counts them.
+        let mut done = Ok(());
         for slot in late {
-            self.expire(host, slot, events)?;
+            done = done.and(self.expire(host, slot, events));
         }
-        Ok(())
+        done
     }
 
     fn expire(
@@ -252,19 +268,20 @@ impl Stage {
         let Some(request) = self.requests.take_slot(slot) else {
             return Ok(());
         };
-        self.leave_queue(host, slot, request.work_us)?;
+        let left = self.leave_queue(host, slot, request.work_us);
         self.stats.count(request.kind, Count::Unmeasured);
         let cause = if request.own_deadline {
             Cause::Deadline
         } else {
             Cause::QueueTimeout
         };
-        let queue_wait = self.drain_time(self.ledger.queue(host)?);
+        let queue = self.ledger.queue(host);
+        let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
         let refusal = self.refuse(request.kind, cause, queue_wait);
         events.push(Event::Expire {
             stream: request.stream,
             refusal,
         });
-        Ok(())
+        left.and(queue.map(drop))
     }
 }

@@ -121,6 +121,7 @@ impl Stage {
         config: StageConfig,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
+        let held = self.holds();
         let revived = std::mem::take(&mut self.retired);
         if config == self.config && !revived {
             return Ok(());
@@ -147,7 +148,11 @@ impl Stage {
         }
         self.rename_types(&config);
         self.config = config;
-        self.release_if_not_holding(host, now, events)?;
+        match (held, self.holds()) {
+            (true, false) => self.release_all(host, now, events)?,
+            (false, true) => self.adopt_watched(host)?,
+            _ => {}
+        }
         self.dispatch(host, now, events)
     }
 
@@ -177,9 +182,12 @@ impl Stage {
         now: Instant,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
+        let held = self.holds();
         self.retired = true;
-        self.stats.slots(host, 0)?;
-        self.release_if_not_holding(host, now, events)
+        if held {
+            self.release_all(host, now, events)?;
+        }
+        self.stats.slots(host, 0)
     }
 
     /// Whether the policy is gone.
@@ -188,28 +196,47 @@ impl Stage {
         self.retired
     }
 
-    fn release_if_not_holding(
+    /// Nobody is held any more: all who wait go to the backend.
+    fn release_all(
         &mut self,
         host: &impl Host,
         now: Instant,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
-        if self.holds() {
-            return Ok(());
-        }
         self.next_deadline = None;
+        let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
             let Some(request) = self.requests.get_mut(slot) else {
                 break;
             };
             let (stream, work_us) = (request.stream, request.work_us);
             // From the stage's view it runs, and above P if need be: its client has waited enough.
-            request.phase = Phase::Running { dequeued: now };
-            self.ledger.acquire_over_limit(host)?;
-            self.leave_queue(host, slot, work_us)?;
+            request.phase = Phase::Running {
+                dequeued: Some(now),
+            };
             events.push(Event::Resume { stream });
+            done = done
+                .and(self.ledger.acquire_over_limit(host))
+                .and(self.leave_queue(host, slot, work_us));
         }
-        Ok(())
+        done
+    }
+
+    /// Requests that were only watched are in the backend, whatever place they have in the queue: from
+    /// now on, when that place would hold them back or refuse them, they count as running.
+    fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
+        let mut done = Ok(());
+        while let Some((slot, _)) = self.queue.head() {
+            let Some(request) = self.requests.get_mut(slot) else {
+                break;
+            };
+            request.phase = Phase::Running { dequeued: None };
+            let work_us = request.work_us;
+            done = done
+                .and(self.ledger.acquire_over_limit(host))
+                .and(self.leave_queue(host, slot, work_us));
+        }
+        done
     }
 
     /// Shares what is pending with the host now: the worker is about to end.

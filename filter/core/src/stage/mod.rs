@@ -174,6 +174,12 @@ impl Stage {
         self.config.measure == Measure::FirstByte
     }
 
+    /// The caller's name for a request; `None` once it has ended.
+    #[must_use]
+    pub fn stream(&self, ticket: Ticket) -> Option<u32> {
+        self.requests.get(ticket.slot).map(|request| request.stream)
+    }
+
     /// Whether the answer to this request is worth looking at. The caller asks once, when the answer
     /// comes; on false it may end the request as [`Outcome::Unsampled`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
@@ -238,6 +244,9 @@ impl Stage {
             queue_wait,
             events,
         )?;
+        if !rejected && !matches!(arrival, Arrival::Refuse(_)) {
+            self.stats.count(kind, Count::Accepted);
+        }
         if !rejected {
             self.decided(kind, !matches!(arrival, Arrival::Refuse(_)));
         }
@@ -367,7 +376,9 @@ impl Stage {
             deadline: now + own.unwrap_or(timeout),
             own_deadline: own.is_some(),
             work_us: 0,
-            phase: Phase::Running { dequeued: now },
+            phase: Phase::Running {
+                dequeued: Some(now),
+            },
         };
         if queued == 0 && self.ledger.try_acquire(host, self.config.parallelism)? {
             return Ok(Arrival::Forward(self.accept(request)));
@@ -391,9 +402,17 @@ impl Stage {
             .min(MAX_WORK_US);
         request.phase = Phase::Queued;
         let ticket = self.accept(request);
-        self.enqueue(host, ticket.slot)?;
         let before = events.len();
-        self.dispatch(host, now, events)?;
+        let placed = self
+            .enqueue(host, ticket.slot)
+            .and_then(|()| self.dispatch(host, now, events));
+        if let Err(error) = placed {
+            // The caller lets it through unmanaged: nothing of it may stay behind.
+            let own = |event: &Event| matches!(event, Event::Resume { stream: s } if *s == stream);
+            events.retain(|event| !own(event));
+            self.forget(host, ticket).or(Ok(()))?;
+            return Err(error);
+        }
         if !self.holds() {
             return Ok(Arrival::Forward(ticket));
         }
@@ -407,7 +426,6 @@ impl Stage {
     }
 
     fn accept(&mut self, request: Request) -> Ticket {
-        self.stats.count(request.kind, Count::Accepted);
         self.requests.insert(request)
     }
 
@@ -436,15 +454,29 @@ impl Stage {
                 self.leave_queue(host, ticket.slot, request.work_us)?;
             }
             Phase::Running { dequeued } => {
-                match outcome {
-                    Outcome::Completed => self.measure(host, now, &request, dequeued)?,
-                    Outcome::Unmeasured => self.stats.count(request.kind, Count::Unmeasured),
-                    Outcome::Unsampled => self.stats.count(request.kind, Count::Unsampled),
+                let released = self.ledger.release(host);
+                match (outcome, dequeued) {
+                    (Outcome::Completed, Some(dequeued)) => {
+                        self.measure(host, now, &request, dequeued)?;
+                    }
+                    (Outcome::Unsampled, _) => self.stats.count(request.kind, Count::Unsampled),
+                    _ => self.stats.count(request.kind, Count::Unmeasured),
                 }
-                self.ledger.release(host)?;
+                released?;
             }
         }
         self.dispatch(host, now, events)
+    }
+
+    /// Takes a request out that the caller won't tell the end of.
+    fn forget(&mut self, host: &impl Host, ticket: Ticket) -> Result<(), HostError> {
+        match self.requests.take(ticket) {
+            None => Ok(()),
+            Some(request) => match request.phase {
+                Phase::Queued => self.leave_queue(host, ticket.slot, request.work_us),
+                Phase::Running { .. } => self.ledger.release(host),
+            },
+        }
     }
 
     fn measure(

@@ -18,8 +18,8 @@ pub(super) enum Phase {
     Queued,
     /// Holds a slot.
     Running {
-        /// When it got the slot.
-        dequeued: Instant,
+        /// When it got the slot; `None` when nobody can tell, so that it can't be measured.
+        dequeued: Option<Instant>,
     },
 }
 
