@@ -19,7 +19,7 @@ use crate::workers::{Changes, Membership, WorkerId};
 /// normal course of a request waits for a tick.
 pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// Between ticks otherwise; well below a lease.
-pub const SLOW_TICK: Duration = Duration::from_millis(100);
+pub const SLOW_TICK: Duration = Duration::from_millis(50);
 
 /// A stage's number within its engine; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -451,14 +451,16 @@ impl Engine {
         let Some(membership) = &self.membership else {
             return Ok(());
         };
+        let mut done = Ok(());
         for running in self.running.iter_mut().chain(&mut self.retired) {
-            let done = running
+            let ticked = running
                 .stage
                 .tick(host, now, membership, changes, &mut self.events);
             deliver(running.id, &mut self.events, actions);
-            done?;
+            // One stage's trouble is not the others'.
+            done = done.and(ticked);
         }
-        Ok(())
+        done
     }
 
     /// The VM ends: publishes what is pending and leaves, if no request is under way.

@@ -374,8 +374,8 @@ impl Ledger {
         self.own_id = own_id;
         // What we booked under this number after it was taken from us, or its last owner left behind.
         self.give_back(host, own_id)?;
-        let share = std::mem::take(&mut self.booked);
-        self.book(host, share)
+        self.own.share.set(host, self.booked, self.booked)?;
+        self.total.book(host, self.booked)
     }
 
     /// The difference between the total and the sum of all shares; zero but for moments in which

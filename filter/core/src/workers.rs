@@ -35,6 +35,7 @@ pub type WorkerId = u32;
 pub struct Membership {
     id: WorkerId,
     nonce: u64,
+    joins: u32,
     heartbeat: MetricId,
     renewed: Instant,
     ticked: Instant,
@@ -78,6 +79,7 @@ impl Membership {
         let mut this = Self {
             id,
             nonce,
+            joins: 1,
             heartbeat,
             renewed: now,
             ticked: now,
@@ -92,6 +94,13 @@ impl Membership {
     #[must_use]
     pub fn id(&self) -> WorkerId {
         self.id
+    }
+
+    /// How often we joined. A ledger that was opened at another count has its bookings under a number
+    /// that was taken from us.
+    #[must_use]
+    pub fn joins(&self) -> u32 {
+        self.joins
     }
 
     /// The other VMs, as of the last tick.
@@ -124,6 +133,7 @@ impl Membership {
         let (list, _) = entries(host)?;
         if list.get(self.id as usize) != Some(&self.nonce) {
             self.id = claim(now, self.nonce, host)?;
+            self.joins += 1;
             self.heartbeat = heartbeat_metric(host, self.id)?;
             changes.rejoined = true;
         }

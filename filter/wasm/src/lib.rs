@@ -22,6 +22,6 @@ mod entry {
     proxy_wasm::main! {{
         // Also makes a panic leave its message in the log.
         proxy_wasm::set_log_level(LogLevel::Info);
-        proxy_wasm::set_root_context(|_| Box::new(crate::root::Root::new()));
+        proxy_wasm::set_root_context(|id| Box::new(crate::root::Root::new(id)));
     }}
 }

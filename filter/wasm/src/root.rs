@@ -8,12 +8,14 @@ use crate::stream::Stream;
 use crate::vm;
 
 /// One per configuration and VM; the state is the VM's.
-pub(crate) struct Root;
+pub(crate) struct Root {
+    id: u32,
+}
 
 impl Root {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(id: u32) -> Self {
         vm::with(vm::Vm::root_created);
-        Self
+        Self { id }
     }
 }
 
@@ -29,7 +31,7 @@ impl RootContext for Root {
     fn on_configure(&mut self, size: usize) -> bool {
         let read = ffi::plugin_configuration(size);
         match read {
-            Ok(json) => vm::with(|vm| vm.configure(&json)).unwrap_or(false),
+            Ok(json) => vm::with(|vm| vm.configure(self.id, &json)).unwrap_or(false),
             Err(error) => {
                 ffi::log(
                     Level::Error,
@@ -41,11 +43,11 @@ impl RootContext for Root {
     }
 
     fn on_tick(&mut self) {
-        vm::with(vm::Vm::tick);
+        vm::with(|vm| vm.tick(self.id));
     }
 
     fn on_queue_ready(&mut self, queue: u32) {
-        vm::with(|vm| vm.woken(queue));
+        vm::with(|vm| vm.woken(self.id, queue));
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {

@@ -38,6 +38,8 @@ pub(crate) struct Vm {
     actions: Vec<Action>,
     /// The number under which this worker can be woken, and its queue.
     listening: Option<(WorkerId, u32)>,
+    /// The newest root context: it outlives the streams of the older ones, so ticks and wake-ups are its.
+    root: u32,
     /// Time between ticks; `None` before the first request, when nothing needs one.
     tick: Option<Duration>,
     configured: bool,
@@ -85,6 +87,7 @@ impl Vm {
             rng: Rng::new(seed.rotate_left(32)),
             actions: Vec::new(),
             listening: None,
+            root: 0,
             tick: None,
             configured: false,
             roots: 0,
@@ -110,7 +113,7 @@ impl Vm {
     }
 
     /// Takes a configuration over; false, with the reason in the log, keeps the last good one.
-    pub(crate) fn configure(&mut self, json: &[u8]) -> bool {
+    pub(crate) fn configure(&mut self, root: u32, json: &[u8]) -> bool {
         let config = FilterConfig::from_json(json);
         let Ok(now) = now() else {
             return self.configured;
@@ -121,12 +124,12 @@ impl Vm {
             Ok(config)
         });
         let mut actions = std::mem::take(&mut self.actions);
-        self.act(&mut actions, None);
+        self.act(&mut actions, root);
         self.actions = actions;
-        // The new root context is the one that outlives the old one's streams.
+        self.root = root;
         self.listening = None;
         self.tick = None;
-        self.attend();
+        self.attend(root);
         match applied {
             Ok(config) => {
                 self.configured = true;
@@ -156,7 +159,9 @@ impl Vm {
 
     /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them: a
     /// hundred a second would cost an idle worker more than its requests.
-    fn attend(&mut self) {
+    ///
+    /// `current` is the context of the callback that we are in.
+    fn attend(&mut self, current: u32) {
         let Some(worker) = self.engine.worker() else {
             return;
         };
@@ -165,17 +170,25 @@ impl Vm {
         } else {
             SLOW_TICK
         };
-        if self.tick != Some(tick) {
-            self.tick = Some(tick);
-            let set = ffi::set_tick_period(tick);
-            self.check(set);
+        let listens = self.listening.is_some_and(|(id, _)| id == worker);
+        if self.tick == Some(tick) && listens {
+            return;
         }
-        if self.listening.is_none_or(|(id, _)| id != worker) {
+        // Envoy registers both for the root of the effective context.
+        let entered = ffi::set_effective_context(self.root);
+        self.check(entered);
+        match ffi::set_tick_period(tick) {
+            Ok(()) => self.tick = Some(tick),
+            Err(error) => self.complain(&error),
+        }
+        if !listens {
             match self.host.listen(worker) {
                 Ok(queue) => self.listening = Some((worker, queue)),
                 Err(error) => self.complain(&error),
             }
         }
+        let back = ffi::set_effective_context(current);
+        self.check(back);
     }
 
     /// Point 1: request headers.
@@ -206,9 +219,9 @@ impl Vm {
         let mut actions = std::mem::take(&mut self.actions);
         if headers.is_upgrade() {
             let counted = self.engine.pass_by(&self.host, now, &headers, &mut actions);
-            self.act(&mut actions, Some(stream));
+            self.act(&mut actions, stream);
             self.actions = actions;
-            self.attend();
+            self.attend(stream);
             return counted.map(|()| Verdict::Continue(None));
         }
         let own_deadline = if headers.has_timeout() {
@@ -226,9 +239,9 @@ impl Vm {
         );
         #[cfg(feature = "decision-timing")]
         self.timing.record(&self.host, now);
-        self.act(&mut actions, Some(stream));
+        self.act(&mut actions, stream);
         self.actions = actions;
-        self.attend();
+        self.attend(stream);
         Ok(match admission? {
             Admission::PassBy => Verdict::Continue(None),
             Admission::Forward(pass) => Verdict::Continue(Some(pass)),
@@ -247,7 +260,7 @@ impl Vm {
             let done = self
                 .engine
                 .finish(&self.host, now, pass, outcome, &mut actions);
-            self.act(&mut actions, Some(stream));
+            self.act(&mut actions, stream);
             self.actions = actions;
             done
         });
@@ -260,34 +273,40 @@ impl Vm {
     }
 
     /// Another worker left a slot to us.
-    pub(crate) fn woken(&mut self, queue: u32) {
+    pub(crate) fn woken(&mut self, root: u32, queue: u32) {
         let drained = self.host.drain(queue);
         self.check(drained);
-        self.run(|engine, host, now, actions| engine.woken(host, now, actions));
+        self.run(root, |engine, host, now, actions| {
+            engine.woken(host, now, actions)
+        });
     }
 
     /// Housekeeping.
-    pub(crate) fn tick(&mut self) {
-        self.run(|engine, host, now, actions| engine.tick(host, now, actions));
-        self.attend();
+    pub(crate) fn tick(&mut self, root: u32) {
+        self.run(root, |engine, host, now, actions| {
+            engine.tick(host, now, actions)
+        });
+        self.attend(root);
     }
 
     fn run(
         &mut self,
+        root: u32,
         f: impl FnOnce(&mut Engine, &EnvoyHost, Instant, &mut Vec<Action>) -> Result<(), HostError>,
     ) {
         let done = now().and_then(|now| {
             let mut actions = std::mem::take(&mut self.actions);
             let done = f(&mut self.engine, &self.host, now, &mut actions);
-            self.act(&mut actions, None);
+            self.act(&mut actions, root);
             self.actions = actions;
             done
         });
         self.check(done);
     }
 
-    /// Resumes and refuses held requests. Envoy carries it out when the callback returns.
-    fn act(&mut self, actions: &mut Vec<Action>, own: Option<u32>) {
+    /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
+    /// effective context is again `own`, that of the callback.
+    fn act(&mut self, actions: &mut Vec<Action>, own: u32) {
         let any = !actions.is_empty();
         for action in actions.drain(..) {
             let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
@@ -303,7 +322,7 @@ impl Vm {
                 Action::Refuse(_, stage, refusal) => self.refuse(stage, &refusal),
             }
         }
-        if let Some(own) = own.filter(|_| any) {
+        if any {
             let back = ffi::set_effective_context(own);
             self.check(back);
         }

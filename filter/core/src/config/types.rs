@@ -346,6 +346,14 @@ impl StageConfig {
         if self.policy.is_empty() {
             return err("policy", "empty; namespace/name of the policy".into());
         }
+        // The name is part of the names of stats, where a dot becomes `_`, and of a response header.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '/');
+        if let Some(odd) = self.policy.chars().find(|&c| !plain(c)) {
+            return err(
+                "policy",
+                format!("{:?} has {odd:?}; a-z A-Z 0-9 - . and / only", self.policy),
+            );
+        }
         if !(1..=MAX_PARALLELISM).contains(&self.parallelism) {
             return err(
                 "parallelism",

@@ -7,7 +7,6 @@ use crate::host::memory::MemoryHost;
 use crate::host::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 struct Req(&'static str);
 impl RequestView for Req {
@@ -114,9 +113,6 @@ fn config(p: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
 }
 fn t(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)
-}
-fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
 }
 fn gauge(m: &MemoryHost, n: &str) -> u64 {
     m.value(&format!("headgate.policy.ns/p.{n}")).unwrap()
@@ -613,4 +609,82 @@ fn a_failed_rebuild_keeps_the_last_good_one() {
     let configured = e.configure(&h, t(2), &config(2, |_| {}), &mut a);
     assert!(configured.is_err());
     assert_eq!(e.pending(), 2);
+}
+
+fn rejoin_with_failure(fail_at: u64) -> (u64, i64, u64) {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let two = {
+        let mut c = config(5, |s| s.queue.timeout_us = 60_000_000);
+        let mut q = c.stages[0].clone();
+        q.policy = "ns/q".into();
+        c.stages.push(q);
+        c
+    };
+    let (mut x, mut y) = (Engine::new(1), Engine::new(2));
+    let mut a = Vec::new();
+    for (e, s) in [(&mut x, 1), (&mut y, 2)] {
+        e.configure(&h, t(0), &two, &mut a).unwrap();
+        let p = pass(&e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap());
+        e.finish(&h, t(0), p, Outcome::Unmeasured, &mut a).unwrap();
+    }
+    for n in 1..30 {
+        x.tick(&h, t(n * 10), &mut a).unwrap();
+        y.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    let ps: Vec<Pass> = (10..13)
+        .map(|s| pass(&y.arrive(&h, t(300), s, &Req("/"), None, &mut a).unwrap()))
+        .collect();
+    for n in 31..450 {
+        x.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    assert_eq!(slots(&m), 0);
+    let hy = H::new(&m);
+    hy.fail_at.set(fail_at);
+    let _ = y.tick(&hy, t(4_500), &mut a);
+    let calls = hy.calls.get();
+    for n in 451..1000 {
+        for e in [&mut x, &mut y] {
+            let _ = e.tick(&h, t(n * 10), &mut a);
+        }
+    }
+    let during = slots(&m);
+    for p in ps {
+        y.finish(&h, t(10_000), p, Outcome::Completed, &mut a)
+            .unwrap();
+    }
+    for n in 1001..1500 {
+        for e in [&mut x, &mut y] {
+            let _ = e.tick(&h, t(n * 10), &mut a);
+        }
+    }
+    (calls, during, slots(&m).unsigned_abs())
+}
+#[test]
+fn a_call_that_fails_while_rejoining() {
+    let (calls, during, end) = rejoin_with_failure(0);
+    assert_eq!((during, end), (3, 0));
+    let bad: Vec<_> = (1..=calls)
+        .map(|n| (n, rejoin_with_failure(n)))
+        .filter(|(_, r)| r.1 != 3 || r.2 != 0)
+        .collect();
+    assert!(bad.is_empty(), "by number of the failing call: {bad:?}");
+}
+
+#[test]
+fn policies_whose_names_differ_in_a_dot() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let mut c = config(1, |s| {
+        s.policy = "ns/a.b".into();
+        s.routes = vec!["never".into()];
+    });
+    let mut q = c.stages[0].clone();
+    q.policy = "ns/a_b".into();
+    q.routes.clear();
+    c.stages.push(q);
+    let mut e = Engine::new(1);
+    let mut a = Vec::new();
+    let r = e.configure(&h, t(0), &c, &mut a);
+    assert_eq!(r.unwrap_err().field, "stages[1].policy");
 }

@@ -293,7 +293,7 @@ fn a_worker_that_does_not_react_is_passed_over() {
     // Worker 1 doesn't run. Worker 0's next look finds it unresponsive.
     process.pass_time(UNRESPONSIVE_AFTER);
     process.with(0, |engine, host, now, actions| {
-        engine.woken(host, now, actions).unwrap()
+        engine.woken(host, now, actions).unwrap();
     });
     assert_eq!(process.started.last(), Some(&own));
     assert_eq!(process.queued(), [stuck]);
@@ -507,7 +507,7 @@ fn observing_holds_nothing_and_measures_the_backends_own_queue() {
     let mut process = Process::new(
         2,
         &config(1, |stage| {
-            stage.queue.mode = crate::config::QueueMode::Observe
+            stage.queue.mode = crate::config::QueueMode::Observe;
         }),
     );
     let all: Vec<u32> = (0..4)

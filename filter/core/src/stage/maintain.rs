@@ -58,8 +58,9 @@ impl Stage {
         changes: &Changes,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
-        if changes.rejoined {
+        if self.joins != membership.joins() {
             self.ledger.rejoin(host, membership.id())?;
+            self.joins = membership.joins();
             let head = self.queue.head().map(|(_, rank)| rank);
             self.ledger.publish_head(host, head)?;
         }

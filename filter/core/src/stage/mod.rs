@@ -99,6 +99,8 @@ pub struct Stage {
     handed_over: Option<Instant>,
     rng: Rng,
     others: Vec<WorkerId>,
+    /// [`Membership::joins`] when the ledger was opened.
+    joins: u32,
     next_deadline: Option<Instant>,
     estimates: u32,
     drift: maintain::DriftWatch,
@@ -133,6 +135,7 @@ impl Stage {
             handed_over: None,
             rng: Rng::new(seed),
             others: membership.others().to_vec(),
+            joins: membership.joins(),
             next_deadline: None,
             estimates: 0,
             drift: maintain::DriftWatch::default(),
@@ -177,13 +180,13 @@ impl Stage {
     /// The caller's name for a request; `None` once it has ended.
     #[must_use]
     pub fn stream(&self, ticket: Ticket) -> Option<u32> {
-        self.requests.get(ticket.slot).map(|request| request.stream)
+        self.requests.of(ticket).map(|request| request.stream)
     }
 
     /// Whether the answer to this request is worth looking at. The caller asks once, when the answer
     /// comes; on false it may end the request as [`Outcome::Unsampled`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
-        let request = self.requests.get(ticket.slot);
+        let request = self.requests.of(ticket);
         request.is_none_or(|request| self.sampling.take(request.kind))
     }
 

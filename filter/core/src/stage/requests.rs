@@ -78,6 +78,15 @@ impl Requests {
         self.entries.get(slot as usize)?.request.as_ref()
     }
 
+    /// The request that `ticket` was given for; `None` once it was taken.
+    pub(super) fn of(&self, ticket: Ticket) -> Option<&Request> {
+        let entry = self.entries.get(ticket.slot as usize)?;
+        entry
+            .request
+            .as_ref()
+            .filter(|_| entry.generation == ticket.generation)
+    }
+
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Request> {
         self.entries.get_mut(slot as usize)?.request.as_mut()
     }
