@@ -38,6 +38,9 @@ pub struct Batch<'a> {
     pub threads: Option<NonZeroUsize>,
 }
 
+/// What a run gave.
+type Outcome = Result<Vec<Row>, SimulationError>;
+
 impl Batch<'_> {
     /// Runs of `experiments` experiments.
     #[must_use]
@@ -57,8 +60,7 @@ impl Batch<'_> {
     ) -> Result<Vec<Vec<Row>>, SimulationError> {
         let runs = self.runs(experiments.len());
         let next = AtomicUsize::new(0);
-        let outcomes: Mutex<Vec<Option<Result<Vec<Row>, SimulationError>>>> =
-            Mutex::new((0..runs).map(|_| None).collect());
+        let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new((0..runs).map(|_| None).collect());
         let work = || {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);

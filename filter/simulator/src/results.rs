@@ -120,7 +120,11 @@ pub fn average(runs: &[Vec<Row>]) -> Vec<Row> {
     };
     let row = |(at, row): (usize, &Row)| {
         let over = |value: &dyn Fn(&Row) -> Option<f64>| {
-            mean(runs.iter().filter_map(|rows| rows.get(at)).filter_map(value))
+            mean(
+                runs.iter()
+                    .filter_map(|rows| rows.get(at))
+                    .filter_map(value),
+            )
         };
         let plain = |value: &dyn Fn(&Row) -> f64| over(&|row| Some(value(row))).unwrap_or(0.0);
         Row {

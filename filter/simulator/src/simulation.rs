@@ -189,7 +189,10 @@ impl<'a> World<'a> {
     /// Serves those that are still there.
     fn drain(&mut self) -> Result<(), SimulationError> {
         while self.stage.pending() > 0 || !self.ends.is_empty() {
-            let next = self.ends.peek().map_or(self.next_tick, |Reverse((at, _))| *at);
+            let next = self
+                .ends
+                .peek()
+                .map_or(self.next_tick, |Reverse((at, _))| *at);
             self.run_until(next)?;
         }
         Ok(())
@@ -199,8 +202,13 @@ impl<'a> World<'a> {
         self.next_tick += TICK_NS;
         let now = Instant::from_nanos(self.now);
         let changes: Changes = self.membership.tick(now, &self.host)?;
-        self.stage
-            .tick(&self.host, now, &self.membership, &changes, &mut self.events)?;
+        self.stage.tick(
+            &self.host,
+            now,
+            &self.membership,
+            &changes,
+            &mut self.events,
+        )?;
         self.carry_out();
         Ok(())
     }

@@ -54,7 +54,11 @@ fn plateaus_order_and_utilization_are_those_of_figures_6_to_8() {
     for rows in [&bouncer, &length, &wait] {
         assert!(busy(rows) > 0.98, "{}", busy(rows));
     }
-    assert!((busy(&fraction) - 0.95).abs() < 0.015, "{}", busy(&fraction));
+    assert!(
+        (busy(&fraction) - 0.95).abs() < 0.015,
+        "{}",
+        busy(&fraction)
+    );
 
     let rejected = |rows: &[Row]| value(rows, Metric::Rejected, ALL);
     assert!(rejected(&bouncer) + 5.0 < rejected(&wait));
@@ -132,5 +136,8 @@ fn results_are_held_against_the_paper() {
     assert_eq!((compare(good).cells, compare(bad.clone()).cells), (3, 3));
     let outside = compare(bad).outside;
     assert_eq!(outside.len(), 3);
-    assert_eq!(outside[1], "Bouncer, slow, at 0.9: 3.10, the paper has 0.01");
+    assert_eq!(
+        outside[1],
+        "Bouncer, slow, at 0.9: 3.10, the paper has 0.01"
+    );
 }
