@@ -11,21 +11,29 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::closed_loop;
 use super::cpu::variant_module;
+use super::lab::redirect;
 use super::table::Table;
-use crate::backend::BackendConfig;
+use crate::backend::{BackendConfig, ServiceType};
 use crate::load::{self, LoadSpec};
 use crate::rig::Rig;
-use crate::{mix, policy};
+use crate::{mix, policy, wait};
+
+/// The filter that measures its own decisions.
+const MODULE: &str = "headgate-decision-timing.wasm";
 
 /// Name of the filter's histogram, ns.
 const HISTOGRAM: &str = "wasmcustom.headgate.decision_ns";
 
+/// Connections that saturate a worker.
+const CLIENTS: usize = 16;
+
 /// Decisions in the guest.
 #[derive(Debug, Clone, Serialize)]
 pub struct InGuest {
-    /// Offered load as a multiple of capacity.
-    pub load: f64,
+    /// Under which load.
+    pub load: String,
     /// How many decisions.
     pub count: u64,
     /// Mean, µs.
@@ -36,7 +44,8 @@ pub struct InGuest {
     pub p99_us: f64,
 }
 
-/// Measures the paper's mix at `loads`, in an Envoy with `workers` worker threads.
+/// Measures the paper's mix at `loads` times the backend's capacity, in an Envoy with `workers` worker threads. Some
+/// hundred requests per second leave the caches cold between two decisions.
 ///
 /// # Errors
 /// If the system doesn't start or the filter reports nothing.
@@ -44,45 +53,57 @@ pub fn in_guest(loads: &[f64], measured: Duration, workers: u32) -> Result<Vec<I
     const P: usize = 20;
     const SCALE: f64 = 4.0;
     let mix = mix::bouncer(SCALE);
-    let module = variant_module("headgate-decision-timing.wasm")?;
-    loads
-        .iter()
-        .map(|&load| {
-            let rig = Rig::builder(BackendConfig::for_mix(P, &mix), policy::for_mix(P, &mix))
-                .module(module.clone())
-                .concurrency(workers)
-                .start()?;
-            load::run(LoadSpec::for_mix(
-                rig.addr(),
-                &mix,
-                load * mix::capacity_rps(&mix, P),
-                measured,
-            ))?;
-            // Envoy merges the workers' histograms every 5 s.
-            let quantile = |p: f64| {
-                crate::wait::until("the filter's decision times", || {
-                    let found = rig.envoy.histogram(HISTOGRAM).map_err(|e| e.to_string())?;
-                    found
-                        .iter()
-                        .find(|(percent, _)| *percent == p)
-                        .map(|(_, ns)| *ns)
-                        .ok_or_else(|| format!("no {HISTOGRAM}"))
-                })
-            };
-            let (p50_us, p99_us) = (quantile(50.0)? / 1e3, quantile(99.0)? / 1e3);
-            let (sum, count) = sum_and_count(
-                &rig.envoy
-                    .admin_get("/stats/prometheus?filter=decision_ns")?,
-            );
-            Ok(InGuest {
-                load,
-                count: count as u64,
-                mean_us: sum / count / 1e3,
-                p50_us,
-                p99_us,
-            })
+    let measure = |&load: &f64| {
+        let rig = Rig::builder(BackendConfig::for_mix(P, &mix), policy::for_mix(P, &mix))
+            .module(variant_module(MODULE)?)
+            .concurrency(workers)
+            .start()?;
+        let rate = load * mix::capacity_rps(&mix, P);
+        load::run(LoadSpec::for_mix(rig.addr(), &mix, rate, measured))?;
+        read(&rig, format!("{load}× load, {rate:.0} requests/s"))
+    };
+    loads.iter().map(measure).collect()
+}
+
+/// Measures one worker that has as many requests as it can take, all of them admitted: the caches are warm.
+///
+/// # Errors
+/// If the system doesn't start or the filter reports nothing.
+pub fn in_saturated_guest(measured: Duration) -> Result<InGuest> {
+    let upstream = closed_loop::start_responder()?;
+    let unused = BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]);
+    let rig = Rig::builder(unused, policy::for_mix(4 * CLIENTS, &mix::bouncer(1.0)))
+        .module(variant_module(MODULE)?)
+        .concurrency(1)
+        .change(move |bootstrap| redirect(bootstrap, Some(upstream)))
+        .start()?;
+    let rps = closed_loop::requests_per_second(rig.addr(), CLIENTS, Duration::ZERO, measured)?;
+    read(&rig, format!("saturated, {rps:.0} requests/s"))
+}
+
+fn read(rig: &Rig, load: String) -> Result<InGuest> {
+    // Envoy merges the workers' histograms every 5 s.
+    let quantile = |p: f64| {
+        wait::until("the filter's decision times", || {
+            let found = rig.envoy.histogram(HISTOGRAM).map_err(|e| e.to_string())?;
+            let quantile = found.iter().find(|(percent, _)| *percent == p);
+            quantile
+                .map(|(_, ns)| *ns)
+                .ok_or_else(|| format!("no {HISTOGRAM}"))
         })
-        .collect()
+    };
+    let (p50_us, p99_us) = (quantile(50.0)? / 1e3, quantile(99.0)? / 1e3);
+    let stats = rig
+        .envoy
+        .admin_get("/stats/prometheus?filter=decision_ns")?;
+    let (sum, count) = sum_and_count(&stats);
+    Ok(InGuest {
+        load,
+        count: count as u64,
+        mean_us: sum / count / 1e3,
+        p50_us,
+        p99_us,
+    })
 }
 
 /// `_sum` and `_count` of the one histogram in Prometheus text.
@@ -164,7 +185,7 @@ pub fn guest_table(rows: &[InGuest]) -> Table {
     ]);
     for row in rows {
         table.row([
-            format!("{}× load", row.load),
+            row.load.clone(),
             format!("{:.2}", row.mean_us),
             format!("{:.2}", row.p50_us),
             format!("{:.2}", row.p99_us),

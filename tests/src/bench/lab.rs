@@ -136,7 +136,7 @@ impl Lab {
 }
 
 /// Sends the bootstrap's upstream cluster elsewhere.
-fn redirect(bootstrap: &mut Bootstrap, upstream: Option<SocketAddr>) -> Result<()> {
+pub(super) fn redirect(bootstrap: &mut Bootstrap, upstream: Option<SocketAddr>) -> Result<()> {
     if let Some(upstream) = upstream {
         let endpoint = &mut bootstrap.cluster("upstream")?["load_assignment"]["endpoints"][0]["lb_endpoints"]
             [0];

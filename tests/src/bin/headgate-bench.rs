@@ -90,7 +90,8 @@ fn say(what: &str) {
 
 fn decision(args: &Args) -> Result<Value> {
     say("decision: in the guest");
-    let guest = decision::in_guest(&[0.5, 1.5], seconds(args, 12.0), args.workers)?;
+    let mut guest = decision::in_guest(&[0.5, 1.5], seconds(args, 12.0), args.workers)?;
+    guest.push(decision::in_saturated_guest(seconds(args, 12.0))?);
     println!("\n{}", decision::guest_table(&guest));
     let native = decision::native(&args.criterion)?;
     if native.is_empty() {
