@@ -108,7 +108,7 @@ mod tests {
         for magnitude in [0.01, 1.0, 100.0, 1_000.0] {
             durations.clear();
             (1..=1_000).for_each(|i| {
-                durations.record(Duration::from_secs_f64(f64::from(i) * magnitude / 1e3))
+                durations.record(Duration::from_secs_f64(f64::from(i) * magnitude / 1e3));
             });
             let summary = durations.summary();
             for (measured, expected) in [
