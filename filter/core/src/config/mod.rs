@@ -6,6 +6,7 @@
 //! `AdmissionPolicy`, whose mistakes the operator explains in YAML's words. What is checked here is what
 //! keeps the data path safe whatever arrives.
 
+mod check;
 mod types;
 
 pub use types::{

@@ -1,0 +1,248 @@
+//! What keeps the data path safe whatever configuration arrives: the checks behind
+//! [`FilterConfig::from_json`]. People's mistakes are explained earlier, in YAML's words; a configuration
+//! that fails here was not compiled by the operator.
+
+use super::{
+    ConfigError, DEFAULT_TYPE, FilterConfig, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_STAGES,
+    MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+};
+
+impl FilterConfig {
+    /// Reads a configuration; an empty input is the empty configuration.
+    ///
+    /// # Errors
+    /// The first problem found, with the path of its field. Nothing is applied partially.
+    pub fn from_json(json: &[u8]) -> Result<Self, ConfigError> {
+        if json.iter().all(u8::is_ascii_whitespace) {
+            return Ok(Self::default());
+        }
+        let config: Self = serde_json::from_slice(json)
+            .map_err(|e| ConfigError::new("configuration", e.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks what [`FilterConfig::from_json`] guarantees of a configuration built in code.
+    ///
+    /// # Errors
+    /// The first problem found, with the path of its field.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.stages.len() > MAX_STAGES {
+            return Err(ConfigError::new(
+                "stages",
+                format!("{} stages; at most {MAX_STAGES}", self.stages.len()),
+            ));
+        }
+        for (i, stage) in self.stages.iter().enumerate() {
+            stage.check(&format!("stages[{i}]"))?;
+            if self.stages[..i].iter().any(|s| s.policy == stage.policy) {
+                return Err(ConfigError::new(
+                    format!("stages[{i}].policy"),
+                    format!("{:?} appears twice; policy names are unique", stage.policy),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StageConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        let err =
+            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
+        if self.policy.is_empty() {
+            return err("policy", "empty; namespace/name of the policy".into());
+        }
+        // The name is part of the names of stats, where a dot becomes `_`, and of a response header.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '/');
+        if let Some(odd) = self.policy.chars().find(|&c| !plain(c)) {
+            return err(
+                "policy",
+                format!("{:?} has {odd:?}; a-z A-Z 0-9 - . and / only", self.policy),
+            );
+        }
+        if !(1..=MAX_PARALLELISM).contains(&self.parallelism) {
+            return err(
+                "parallelism",
+                format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism),
+            );
+        }
+        if self.queue.max_length > MAX_QUEUE_LENGTH {
+            return err(
+                "queue.max_length",
+                format!(
+                    "{}; at most {MAX_QUEUE_LENGTH} requests",
+                    self.queue.max_length
+                ),
+            );
+        }
+        if self.queue.timeout_us == 0 {
+            return err("queue.timeout_us", "0; at least 1".into());
+        }
+        let interval_us = self.strategy.interval_us();
+        if !(10_000..=3_600_000_000).contains(&interval_us) {
+            return err(
+                "strategy.interval_us",
+                format!("{interval_us}; 10000 to 3600000000"),
+            );
+        }
+        self.check_strategy(at)?;
+        match self.starvation_avoidance {
+            None => {}
+            Some(StarvationAvoidance::AcceptanceAllowance {
+                allowance,
+                window_us,
+                step_us,
+            }) => {
+                if !(0.0..=1.0).contains(&allowance) {
+                    return err(
+                        "starvation_avoidance.allowance",
+                        format!("{allowance}; 0 to 1"),
+                    );
+                }
+                check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
+            }
+            Some(StarvationAvoidance::HelpingTheUnderserved {
+                alpha,
+                window_us,
+                step_us,
+            }) => {
+                if !(alpha > 0.0 && alpha <= 1.0) {
+                    return err(
+                        "starvation_avoidance.alpha",
+                        format!("{alpha}; above 0, at most 1"),
+                    );
+                }
+                check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
+            }
+        }
+        if self.types.is_empty() || self.types.len() > MAX_TYPES {
+            return err(
+                "types",
+                format!("{} types; 1 to {MAX_TYPES}", self.types.len()),
+            );
+        }
+        for (i, kind) in self.types.iter().enumerate() {
+            let last = i + 1 == self.types.len();
+            kind.check(&format!("{at}.types[{i}]"), last)?;
+            if kind.slo.is_empty() && matches!(self.strategy, StrategyConfig::Bouncer { .. }) {
+                return err(
+                    &format!("types[{i}].slo"),
+                    "empty; Bouncer decides by objectives, so every type needs one or more".into(),
+                );
+            }
+            if self.types[..i].iter().any(|t| t.name == kind.name) {
+                return err(
+                    &format!("types[{i}].name"),
+                    format!("{:?} appears twice; names of types are unique", kind.name),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StageConfig {
+    fn check_strategy(&self, at: &str) -> Result<(), ConfigError> {
+        let err = |field: &str, problem: String| {
+            Err(ConfigError::new(format!("{at}.strategy.{field}"), problem))
+        };
+        let (window_us, step_us) = match &self.strategy {
+            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength { .. } => return Ok(()),
+            StrategyConfig::MaxQueueWait {
+                type_limits_us,
+                window_us,
+                step_us,
+                ..
+            } => {
+                let unknown = |name: &&String| self.types.iter().all(|t| t.name != **name);
+                if let Some(name) = type_limits_us.keys().find(unknown) {
+                    return err("type_limits_us", format!("{name:?}; no type has that name"));
+                }
+                (*window_us, *step_us)
+            }
+            StrategyConfig::AcceptFraction {
+                max_utilization,
+                window_us,
+                step_us,
+                ..
+            } => {
+                if !(*max_utilization > 0.0 && *max_utilization <= 1.0) {
+                    return err(
+                        "max_utilization",
+                        format!("{max_utilization}; above 0, at most 1"),
+                    );
+                }
+                (*window_us, *step_us)
+            }
+        };
+        check_window(&format!("{at}.strategy"), window_us, step_us)
+    }
+}
+
+fn check_window(at: &str, window_us: u64, step_us: u64) -> Result<(), ConfigError> {
+    let steps = window_us.checked_div(step_us).unwrap_or(0);
+    if (2..=10_000).contains(&steps) {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        format!("{at}.window_us"),
+        format!("{window_us} in steps of {step_us}; 2 to 10000 steps"),
+    ))
+}
+
+impl TypeConfig {
+    fn check(&self, at: &str, last: bool) -> Result<(), ConfigError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(plain) {
+            return Err(ConfigError::new(
+                format!("{at}.name"),
+                format!("{:?}; 1 to 63 of a-z A-Z 0-9 - _", self.name),
+            ));
+        }
+        if (self.name == DEFAULT_TYPE) != last {
+            return Err(ConfigError::new(
+                format!("{at}.name"),
+                format!(
+                    "{:?}; the last type, and only it, is {DEFAULT_TYPE:?}",
+                    self.name
+                ),
+            ));
+        }
+        if self.matches.is_empty() != last {
+            return Err(ConfigError::new(
+                format!("{at}.matches"),
+                format!(
+                    "{} matches; {DEFAULT_TYPE:?} has none, every other type one or more",
+                    self.matches.len()
+                ),
+            ));
+        }
+        let mut previous = 0.0;
+        for (i, o) in self.slo.iter().enumerate() {
+            if !(o.percentile > previous && o.percentile < 100.0) {
+                return Err(ConfigError::new(
+                    format!("{at}.slo[{i}].percentile"),
+                    format!(
+                        "{}; above {previous} and below 100, ascending",
+                        o.percentile
+                    ),
+                ));
+            }
+            previous = o.percentile;
+            if o.objective_us == 0 {
+                return Err(ConfigError::new(
+                    format!("{at}.slo[{i}].objective_us"),
+                    "0; at least 1",
+                ));
+            }
+        }
+        if self.slo.len() > 16 {
+            return Err(ConfigError::new(
+                format!("{at}.slo"),
+                format!("{} objectives; at most 16", self.slo.len()),
+            ));
+        }
+        Ok(())
+    }
+}
