@@ -1,0 +1,146 @@
+//! What a run found, and what several runs of one experiment found on average.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// The row over all types.
+pub const ALL: &str = "ALL";
+
+/// Longest response time that is told apart, µs: an hour. Longer ones count as this.
+const MAX_RESPONSE_US: u64 = 3_600_000_000;
+
+/// One type in one run.
+#[derive(Debug, Clone)]
+pub struct TypeOutcome {
+    /// Requests that arrived after the warm-up.
+    pub offered: u64,
+    /// Of those, turned away: at arrival, or because they waited too long.
+    pub rejected: u64,
+    /// Response times of the others, µs.
+    response_times: Histogram<u32>,
+}
+
+impl TypeOutcome {
+    pub(crate) fn new() -> Result<Self, hdrhistogram::CreationError> {
+        Ok(Self {
+            offered: 0,
+            rejected: 0,
+            response_times: Histogram::new_with_bounds(1, MAX_RESPONSE_US, 3)?,
+        })
+    }
+
+    pub(crate) fn served(&mut self, response_ns: u64) {
+        self.response_times.saturating_record(response_ns / 1_000);
+    }
+
+    /// Response time at quantile `q`, ms; `None` when nothing was served.
+    #[must_use]
+    pub fn response_time_ms(&self, q: f64) -> Option<f64> {
+        let served = !self.response_times.is_empty();
+        served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
+    }
+
+    /// Percent of the offered.
+    #[must_use]
+    pub fn rejected_pct(&self) -> f64 {
+        match self.offered {
+            0 => 0.0,
+            offered => 100.0 * self.rejected as f64 / offered as f64,
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// By the workload's types.
+    pub types: Vec<TypeOutcome>,
+    /// Busy part of the backend's slots after the warm-up, ratio.
+    pub utilization: f64,
+    /// Requests simulated, warm-up included.
+    pub simulated: u64,
+}
+
+impl Outcome {
+    /// All types together; `None` without types.
+    fn all(&self) -> Option<TypeOutcome> {
+        let mut types = self.types.iter();
+        let mut all = types.next()?.clone();
+        for kind in types {
+            all.offered += kind.offered;
+            all.rejected += kind.rejected;
+            // Same bounds, so there is nothing that could not be added.
+            let _ = all.response_times.add(&kind.response_times);
+        }
+        Some(all)
+    }
+}
+
+/// One type in one experiment: averages over its runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Name of the type, or [`ALL`].
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Requests of one run that arrived after the warm-up.
+    #[serde(skip)]
+    pub offered: f64,
+    /// Percent of the offered that was turned away.
+    pub rejected_pct: f64,
+    /// Median response time of the served, ms.
+    pub rt_p50_ms: Option<f64>,
+    /// 90th percentile, ms.
+    pub rt_p90_ms: Option<f64>,
+    /// Busy part of the backend's slots, ratio; the same in all rows of an experiment.
+    pub utilization: f64,
+}
+
+/// One row for each type, then [`ALL`].
+#[must_use]
+pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<Row> {
+    let row = |name: &str, outcome: &TypeOutcome| Row {
+        kind: name.to_owned(),
+        offered: outcome.offered as f64,
+        rejected_pct: outcome.rejected_pct(),
+        rt_p50_ms: outcome.response_time_ms(0.5),
+        rt_p90_ms: outcome.response_time_ms(0.9),
+        utilization: run.utilization,
+    };
+    let types = names.into_iter().zip(&run.types);
+    let mut rows: Vec<Row> = types.map(|(name, outcome)| row(name, outcome)).collect();
+    rows.extend(run.all().map(|all| row(ALL, &all)));
+    rows
+}
+
+/// Averages over runs of one experiment, whose rows are alike.
+#[must_use]
+pub fn average(runs: &[Vec<Row>]) -> Vec<Row> {
+    let Some(first) = runs.first() else {
+        return Vec::new();
+    };
+    let row = |(at, row): (usize, &Row)| {
+        let over = |value: &dyn Fn(&Row) -> Option<f64>| {
+            mean(
+                runs.iter()
+                    .filter_map(|rows| rows.get(at))
+                    .filter_map(value),
+            )
+        };
+        let plain = |value: &dyn Fn(&Row) -> f64| over(&|row| Some(value(row))).unwrap_or(0.0);
+        Row {
+            kind: row.kind.clone(),
+            offered: plain(&|row| row.offered),
+            rejected_pct: plain(&|row| row.rejected_pct),
+            rt_p50_ms: over(&|row| row.rt_p50_ms),
+            rt_p90_ms: over(&|row| row.rt_p90_ms),
+            utilization: plain(&|row| row.utilization),
+        }
+    };
+    first.iter().enumerate().map(row).collect()
+}
+
+/// `None` of nothing.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), v| (sum + v, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
