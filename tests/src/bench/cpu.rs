@@ -153,20 +153,12 @@ fn variants() -> Result<Vec<Variant>> {
         protection,
         refuses: true,
     };
-    let native = |name, title, filter| {
-        Protection::Native(NativeFilter {
-            name,
-            title,
-            http_filters: vec![filter],
-            ..native_filters::plain()
-        })
-    };
     let adaptive = native_filters::adaptive_concurrency()
         .http_filters
         .remove(0);
     Ok(vec![
         accepts(Protection::Native(native_filters::plain())),
-        accepts(native("empty_wasm", "empty Wasm filter", empty_wasm()?)),
+        accepts(empty_wasm()?),
         accepts(with_headgate(
             "headgate_accepting",
             "Headgate, accepting",
@@ -236,10 +228,22 @@ pub fn variant_module(name: &str) -> Result<PathBuf> {
     Ok(module.canonicalize()?)
 }
 
-/// The module that does nothing, as a filter.
-pub fn empty_wasm() -> Result<Value> {
+fn native(name: &'static str, title: &'static str, filter: Value) -> Protection {
+    Protection::Native(NativeFilter {
+        name,
+        title,
+        http_filters: vec![filter],
+        ..native_filters::plain()
+    })
+}
+
+/// A Wasm filter that does nothing: what any Wasm filter costs.
+///
+/// # Errors
+/// If its module wasn't built.
+pub fn empty_wasm() -> Result<Protection> {
     let module = variant_module("empty.wasm")?;
-    Ok(native_filters::http_filter(
+    let filter = native_filters::http_filter(
         "envoy.filters.http.wasm",
         json!({
             "@type": "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm",
@@ -248,7 +252,8 @@ pub fn empty_wasm() -> Result<Value> {
                 "vm_config": {"runtime": "envoy.wasm.runtime.v8", "code": {"local": {"filename": module}}},
             },
         }),
-    ))
+    );
+    Ok(native("empty_wasm", "empty Wasm filter", filter))
 }
 
 /// CPU time of a process since its start, to the nanosecond where the scheduler keeps it.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::cpu::empty_wasm;
 use super::lab::{Lab, Protection};
-use super::native_filters::{self, NativeFilter};
+use super::native_filters;
 use super::table::Table;
 use crate::backend::{BackendConfig, ServiceType};
 use crate::load::{self, LoadSpec};
@@ -34,15 +34,9 @@ pub struct Row {
 /// # Errors
 /// If a system doesn't start.
 pub fn run(mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
-    let empty = NativeFilter {
-        name: "empty_wasm",
-        title: "empty Wasm filter",
-        http_filters: vec![empty_wasm()?],
-        ..native_filters::plain()
-    };
     let variants = [
         Protection::Native(native_filters::plain()),
-        Protection::Native(empty),
+        empty_wasm()?,
         Protection::Headgate {
             name: "headgate",
             title: "Headgate",

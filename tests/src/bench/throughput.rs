@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::closed_loop;
 use super::cpu::{cpu_time, empty_wasm, median};
 use super::lab::{Lab, Protection};
-use super::native_filters::{self, NativeFilter};
+use super::native_filters;
 use super::table::{Table, percent, times};
 use crate::{mix, policy};
 
@@ -32,15 +32,9 @@ pub struct Row {
 /// # Errors
 /// If a system doesn't start, or an answer isn't 200.
 pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
-    let empty = NativeFilter {
-        name: "empty_wasm",
-        title: "empty Wasm filter",
-        http_filters: vec![empty_wasm()?],
-        ..native_filters::plain()
-    };
     let variants = [
         Protection::Native(native_filters::plain()),
-        Protection::Native(empty),
+        empty_wasm()?,
         Protection::Headgate {
             name: "headgate",
             title: "Headgate",
