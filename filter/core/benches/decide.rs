@@ -11,6 +11,7 @@ use common::{BOUNCER, PARALLELISM, stage, starvation_avoidances};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use headgate_core::config::{StageConfig, StarvationAvoidance};
 use headgate_core::host::memory::MemoryHost;
+use headgate_core::request::Attributes;
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
 use headgate_core::strategy::{Admission, Strategy, TypeId, View};
@@ -71,7 +72,7 @@ fn decide(c: &mut Criterion) {
                         service_times: &times,
                     };
                     let kind = TypeId((rng.next_u64() % u64::from(types)) as u16);
-                    black_box(strategy.decide(kind, black_box(&view), &mut rng))
+                    black_box(strategy.decide(&Attributes::of(kind), black_box(&view), &mut rng))
                 });
             });
         }

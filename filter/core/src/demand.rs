@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use crate::request::Served;
 use crate::time::{Instant, nanos};
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,6 +73,13 @@ impl Demand {
         let at = self.step as usize % self.buckets.len();
         self.buckets[at].add(more);
         self.sum.add(more);
+    }
+
+    /// Counts a request that was served, and those it stands for.
+    pub fn completed(&mut self, now: Instant, served: &Served) {
+        let micros = u64::try_from(served.processing.as_micros()).unwrap_or(u64::MAX >> 40);
+        let weight = u64::from(served.weight);
+        self.add(now, 0, weight, micros.saturating_mul(weight));
     }
 
     /// `pt_mavg`: mean processing time in the window; `None` when nothing was completed.

@@ -6,10 +6,13 @@
 
 use std::time::Duration;
 
-use crate::classify::{Class, Classifier, RequestView};
+use crate::classify::{Classified, Classifier, RequestView};
 use crate::config::{ConfigError, FilterConfig, StageConfig};
+use crate::discipline::Order;
 use crate::host::{Host, HostError};
+use crate::progress::progress;
 use crate::refusal::{Cause, Refusal};
+use crate::request::{Attributes, Progress};
 use crate::stage::{Arrival, Event, Outcome, Stage, Ticket};
 use crate::stats::{StageCount, StageStats, percentile_name};
 use crate::time::Instant;
@@ -271,16 +274,26 @@ impl Engine {
         };
         let running = &mut self.running[at];
         let kind = match running.compiled.classifier.classify(request) {
-            Class::Excluded => {
+            Classified::Excluded => {
                 running.stage.pass_by(StageCount::Excluded);
                 return Ok(Admission::PassBy);
             }
-            Class::Type(kind) => kind,
+            Classified::Type(kind) => kind,
+        };
+        let compiled = &running.compiled;
+        let attributes = Attributes {
+            kind,
+            class: compiled.classifier.class(request),
+            own_deadline,
+            cost: None,
+            progress: if Order::needs_progress(&compiled.config.queue.discipline) {
+                progress(request)
+            } else {
+                Progress::UNKNOWN
+            },
         };
         let events = &mut self.events;
-        let arrival = running
-            .stage
-            .arrive(host, now, stream, kind, own_deadline, events);
+        let arrival = running.stage.arrive(host, now, stream, &attributes, events);
         deliver(running.id, events, actions);
         let (stage, first_byte) = (running.id, running.stage.ends_at_first_byte());
         let pass = |ticket| Pass {

@@ -158,6 +158,12 @@ impl ServiceTimes {
         }
     }
 
+    /// The objectives of `kind` itself, ascending by percentile.
+    #[must_use]
+    pub fn objectives(&self, kind: TypeId) -> &[Objective] {
+        &self.rows[self.index(kind)].objectives
+    }
+
     /// Mean processing time of `kind`, by its own histogram or the general one; `pt_mean` of Eq. 2.
     /// `None` when neither has enough samples yet.
     #[must_use]

@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use common::{BOUNCER, stage, starvation_avoidances};
 use headgate_core::host::memory::MemoryHost;
+use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Strategy, TypeId, View};
+use headgate_core::strategy::{Admission, Strategy, View};
 use headgate_core::time::Instant;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -71,10 +72,17 @@ fn run(
                 queue_wait: Duration::from_millis(ms % 40),
                 service_times: times,
             };
-            std::hint::black_box(strategy.decide(kind, &view, rng));
+            std::hint::black_box(strategy.decide(&Attributes::of(kind), &view, rng));
             let processing = Duration::from_micros(500 + 700 * u64::from(kind.0) + ms);
             times.record(kind, processing);
-            strategy.completed(kind, Duration::from_millis(1), processing, now);
+            let served = Served {
+                kind,
+                class: ClassId(0),
+                queue_wait: Duration::from_millis(1),
+                processing,
+                weight: 1,
+            };
+            strategy.completed(&served, now);
         }
         strategy.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;

@@ -15,6 +15,7 @@ use std::f64::consts::TAU;
 use std::time::Duration;
 
 use headgate_core::host::memory::MemoryHost;
+use headgate_core::request::Attributes;
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{Objective, ServiceTimes, Settings, TypeSettings};
 use headgate_core::strategy::{
@@ -179,7 +180,7 @@ impl Stage<'_> {
         };
         if self
             .strategy
-            .decide(TypeId(kind as u16), &view, &mut self.rng)
+            .decide(&Attributes::of(TypeId(kind as u16)), &view, &mut self.rng)
             != Verdict::Admit
         {
             return false;
@@ -240,16 +241,20 @@ fn window() -> Window {
 }
 
 fn basic(load: f64) -> Outcome {
-    simulate(&mut Bouncer, load, 1)
+    simulate(&mut Bouncer::default(), load, 1)
 }
 
 fn allowance(a: f64, load: f64) -> Outcome {
-    simulate(&mut AcceptanceAllowance::new(Bouncer, a, window()), load, 2)
+    simulate(
+        &mut AcceptanceAllowance::new(Bouncer::default(), a, window()),
+        load,
+        2,
+    )
 }
 
 fn helping(alpha: f64, load: f64) -> Outcome {
     simulate(
-        &mut HelpingTheUnderserved::new(Bouncer, alpha, window()),
+        &mut HelpingTheUnderserved::new(Bouncer::default(), alpha, window()),
         load,
         3,
     )

@@ -10,9 +10,10 @@ use std::time::Duration;
 use common::{BOUNCER, MAX_QUEUE, PARALLELISM, stage, starvation_avoidances};
 use headgate_core::config::{StageConfig, StarvationAvoidance, StrategyConfig};
 use headgate_core::host::memory::MemoryHost;
+use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Reason, Strategy, TypeId, Verdict, View};
+use headgate_core::strategy::{Admission, Reason, Strategy, Verdict, View};
 use headgate_core::time::Instant;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -21,6 +22,20 @@ const FAST: TypeId = TypeId(0);
 const SLOW: TypeId = TypeId(1);
 const DEFAULT: TypeId = TypeId(2);
 const KINDS: [TypeId; 3] = [FAST, SLOW, DEFAULT];
+
+fn of(kind: TypeId) -> Attributes {
+    Attributes::of(kind)
+}
+
+fn served(kind: TypeId, queue_wait: Duration, processing: Duration) -> Served {
+    Served {
+        kind,
+        class: ClassId(0),
+        queue_wait,
+        processing,
+        weight: 1,
+    }
+}
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -33,8 +48,6 @@ fn at(n: u64) -> Instant {
 /// T = 10 ms, for slow 4 ms.
 fn max_queue_wait() -> StrategyConfig {
     StrategyConfig::MaxQueueWait {
-        interval_us: 1_000_000,
-        min_samples: 50,
         limit_us: 10_000,
         type_limits_us: [("slow".to_owned(), 4_000)].into(),
         window_us: 60_000_000,
@@ -45,8 +58,6 @@ fn max_queue_wait() -> StrategyConfig {
 /// MaxUtil = 0.5.
 fn accept_fraction() -> StrategyConfig {
     StrategyConfig::AcceptFraction {
-        interval_us: 1_000_000,
-        min_samples: 50,
         max_utilization: 0.5,
         window_us: 60_000_000,
         step_us: 1_000_000,
@@ -56,10 +67,7 @@ fn accept_fraction() -> StrategyConfig {
 /// Every strategy, bare and decorated.
 fn all() -> Vec<(String, StageConfig)> {
     let mut all = Vec::new();
-    let max_queue_length = StrategyConfig::MaxQueueLength {
-        interval_us: 1_000_000,
-        min_samples: 50,
-    };
+    let max_queue_length = StrategyConfig::MaxQueueLength;
     for strategy in [
         BOUNCER,
         max_queue_length,
@@ -110,7 +118,7 @@ fn admits_everything_when_idle_cold_or_warm() {
             let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
             for i in 0..3_000 {
                 let view = view(&times, at(i), 0, 0, Duration::ZERO);
-                let verdict = strategy.decide(KINDS[i as usize % 3], &view, &mut rng);
+                let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng);
                 assert_eq!(verdict, Verdict::Admit, "{name}");
             }
         }
@@ -125,7 +133,7 @@ fn refuses_nothing_as_long_as_estimates_meet_the_objectives() {
         for i in 0..3_000 {
             // slow at p50: 10 ms and the wait, within 18 ms.
             let view = view(&times, at(i), PARALLELISM, MAX_QUEUE - 1, ms(i % 8));
-            let verdict = strategy.decide(KINDS[i as usize % 3], &view, &mut rng);
+            let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng);
             assert_eq!(verdict, Verdict::Admit, "{name}");
         }
     }
@@ -138,7 +146,7 @@ fn cold_types_are_not_refused_before_anything_was_measured() {
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(3));
         let view = view(&times, at(0), PARALLELISM, 50, ms(5_000));
         assert_eq!(
-            strategy.decide(SLOW, &view, &mut rng),
+            strategy.decide(&of(SLOW), &view, &mut rng),
             Verdict::Admit,
             "{name}"
         );
@@ -155,7 +163,7 @@ fn the_same_seed_makes_the_same_decisions() {
                 .map(|i| {
                     let wait = ms(i * 7 % 60);
                     let view = view(&times, at(i), PARALLELISM, i as u32 % 120, wait);
-                    strategy.decide(KINDS[i as usize % 3], &view, &mut rng)
+                    strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng)
                 })
                 .collect::<Vec<_>>()
         };
@@ -175,7 +183,7 @@ fn bouncer_names_the_first_objective_that_is_missed() {
     let (mut strategy, mut rng) = (Strategy::from_config(config), Rng::new(4));
     let mut decide = |kind, wait| {
         strategy.decide(
-            kind,
+            &of(kind),
             &view(&times, at(0), PARALLELISM, 1, Duration::from_micros(wait)),
             &mut rng,
         )
@@ -196,7 +204,7 @@ fn bouncer_names_the_first_objective_that_is_missed() {
     config.types[1].slo[0].objective_us = 1_000_000;
     let times = warm(&config);
     let view = view(&times, at(0), PARALLELISM, 1, ms(45));
-    let verdict = Strategy::from_config(&config).decide(SLOW, &view, &mut rng);
+    let verdict = Strategy::from_config(&config).decide(&of(SLOW), &view, &mut rng);
     assert_eq!(verdict, missed(1));
 }
 
@@ -210,7 +218,7 @@ fn a_type_condemned_by_its_own_histogram_gets_in_when_nobody_waits() {
         for i in 0..100 {
             let idle = view(&times, at(i), PARALLELISM - 1, 0, Duration::ZERO);
             assert_eq!(
-                strategy.decide(SLOW, &idle, &mut rng),
+                strategy.decide(&of(SLOW), &idle, &mut rng),
                 Verdict::Admit,
                 "{name}"
             );
@@ -228,12 +236,12 @@ fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(6));
         for i in 0..2_000 {
             let full = view(&times, at(i), PARALLELISM, MAX_QUEUE, ms(1));
-            let verdict = strategy.decide(SLOW, &full, &mut rng);
+            let verdict = strategy.decide(&of(SLOW), &full, &mut rng);
             assert_eq!(verdict, Verdict::Refuse(Reason::QueueFull), "{name}");
         }
         let room = view(&times, at(2_000), PARALLELISM, MAX_QUEUE - 1, ms(10_000));
         assert_eq!(
-            strategy.decide(SLOW, &room, &mut rng),
+            strategy.decide(&of(SLOW), &room, &mut rng),
             Verdict::Admit,
             "{name}"
         );
@@ -244,7 +252,7 @@ fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
     let mut strategy = Strategy::from_config(&config);
     let mut decide = |slots| {
         strategy.decide(
-            FAST,
+            &of(FAST),
             &view(&times, at(0), slots, 0, Duration::ZERO),
             &mut Rng::new(0),
         )
@@ -264,14 +272,14 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(10));
     // Two thirds of 1 ms, one of 10 ms: 4 ms on average, so eight in the queue of P = 8 wait 4 ms.
     for _ in 0..100 {
-        strategy.completed(FAST, ms(0), ms(1), at(0));
-        strategy.completed(FAST, ms(0), ms(1), at(0));
-        strategy.completed(SLOW, ms(0), ms(10), at(0));
+        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.completed(&served(SLOW, ms(0), ms(10)), at(0));
     }
     let mut decide = |kind, queue| {
         // The stage's own estimate doesn't count.
         let view = view(&times, at(1), PARALLELISM, queue, ms(500));
-        strategy.decide(kind, &view, &mut rng)
+        strategy.decide(&of(kind), &view, &mut rng)
     };
     let refused = Verdict::Refuse(Reason::QueueWait);
     assert_eq!(decide(SLOW, 8), Verdict::Admit, "a wait equal to the limit");
@@ -293,9 +301,9 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
         for i in 0..22_000 {
             strategy.tick(at(i));
             let idle = view(&times, at(i), 0, 0, Duration::ZERO);
-            let verdict = strategy.decide(KINDS[i as usize % 3], &idle, &mut rng);
+            let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &idle, &mut rng);
             if verdict == Verdict::Admit {
-                strategy.completed(FAST, ms(0), ms(processing), at(i));
+                strategy.completed(&served(FAST, ms(0), ms(processing)), at(i));
                 accepted += u32::from(i >= 2_000);
             } else {
                 assert_eq!(verdict, Verdict::Refuse(Reason::Utilization));
@@ -313,8 +321,8 @@ fn share_of_slow(config: &StageConfig, every: u64, requests: u64) -> f64 {
     let mut admitted = 0;
     for i in 0..requests {
         let view = view(&times, at(i * every), PARALLELISM, 50, ms(12));
-        assert_eq!(strategy.decide(FAST, &view, &mut rng), Verdict::Admit);
-        admitted += u32::from(strategy.decide(SLOW, &view, &mut rng) == Verdict::Admit);
+        assert_eq!(strategy.decide(&of(FAST), &view, &mut rng), Verdict::Admit);
+        admitted += u32::from(strategy.decide(&of(SLOW), &view, &mut rng) == Verdict::Admit);
     }
     f64::from(admitted) / requests as f64
 }
@@ -362,8 +370,8 @@ fn what_was_withdrawn_counts_as_rejected() {
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(9));
     let view = view(&times, at(0), PARALLELISM, 50, Duration::ZERO);
     for _ in 0..100 {
-        assert_eq!(strategy.decide(SLOW, &view, &mut rng), Verdict::Admit);
-        strategy.withdrawn(SLOW);
+        assert_eq!(strategy.decide(&of(SLOW), &view, &mut rng), Verdict::Admit);
+        strategy.withdrawn(&of(SLOW));
     }
     // All hundred were taken back, so the type is below its allowance and gets the first eleven.
     let late = View {
@@ -371,7 +379,7 @@ fn what_was_withdrawn_counts_as_rejected() {
         ..view
     };
     for _ in 0..11 {
-        assert_eq!(strategy.decide(SLOW, &late, &mut rng), Verdict::Admit);
+        assert_eq!(strategy.decide(&of(SLOW), &late, &mut rng), Verdict::Admit);
     }
 }
 
@@ -401,10 +409,10 @@ proptest! {
                 now += gap;
                 let wait = if queue == 0 { 0 } else { wait };
                 let view = view(&times, at(now), slots, queue, ms(wait));
-                let verdict = strategy.decide(TypeId(kind.min(2)), &view, &mut rng);
+                let verdict = strategy.decide(&of(TypeId(kind.min(2))), &view, &mut rng);
                 let idle = slots < PARALLELISM && queue == 0;
                 prop_assert!(!idle || verdict == Verdict::Admit, "{name}: {view:?}");
-                strategy.completed(TypeId(kind.min(2)), ms(wait), ms(1), at(now));
+                strategy.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
                 strategy.tick(at(now));
             }
         }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
 use headgate_core::host::HostError;
+use headgate_core::request::Attributes;
 use headgate_core::stage::{Arrival, Event, Outcome as Ending, Stage, Ticket};
 use headgate_core::time::{Instant, nanos};
 use headgate_core::workers::{Changes, Membership};
@@ -224,9 +225,13 @@ impl<'a> World<'a> {
         self.types[request.kind].offered += u64::from(counts);
         let kind = self.workload.types()[request.kind].kind;
         let now = Instant::from_nanos(self.now);
-        let arrival = self
-            .stage
-            .arrive(&self.host, now, stream, kind, None, &mut self.events)?;
+        let arrival = self.stage.arrive(
+            &self.host,
+            now,
+            stream,
+            &Attributes::of(kind),
+            &mut self.events,
+        )?;
         match arrival {
             Arrival::Forward(ticket) => {
                 self.jobs[stream as usize].ticket = Some(ticket);

@@ -7,7 +7,7 @@ use std::time::Duration as Span;
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
-use headgate_core::classify::{Class, RequestView};
+use headgate_core::classify::{Classified, RequestView};
 use headgate_core::config::{Match, Objective, StageConfig, StarvationAvoidance, StrategyConfig};
 use serde::Serialize;
 
@@ -161,8 +161,8 @@ fn explain(
         tried.extend(rules(&kind.name, &kind.matches, outcomes, request));
     }
     let kind = match trace.class {
-        Class::Type(id) => stage.types.get(usize::from(id.0)),
-        Class::Excluded => None,
+        Classified::Type(id) => stage.types.get(usize::from(id.0)),
+        Classified::Excluded => None,
     };
     let matched = tried.iter().find(|r| r.matches);
     Explanation {
@@ -213,16 +213,15 @@ fn objective(objective: &Objective) -> String {
 
 fn strategy(stage: &StageConfig) -> String {
     let strategy = match stage.strategy {
-        StrategyConfig::Bouncer {
-            interval_us,
-            min_samples,
-        } => {
+        StrategyConfig::Bouncer { .. } => {
+            let times = &stage.service_times;
             format!(
-                "Bouncer (interval {}, at least {min_samples} samples)",
-                duration(interval_us)
+                "Bouncer (interval {}, at least {} samples)",
+                duration(times.interval_us),
+                times.min_samples
             )
         }
-        StrategyConfig::MaxQueueLength { .. } => "MaxQueueLength".to_owned(),
+        StrategyConfig::MaxQueueLength => "MaxQueueLength".to_owned(),
         StrategyConfig::MaxQueueWait { .. } => "MaxQueueWait".to_owned(),
         StrategyConfig::AcceptFraction { .. } => "AcceptFraction".to_owned(),
     };

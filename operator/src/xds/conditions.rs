@@ -82,7 +82,7 @@ mod tests {
     fn proxy(acked: Option<&str>, refused: Option<&str>) -> Proxy {
         let json = r#"{"stages": [{"policy": "default/search", "parallelism": 1,
             "queue": {"max_length": 1, "timeout_us": 1}, "types": [{"name": "default"}],
-            "strategy": {"type": "MaxQueueLength", "interval_us": 1000000, "min_samples": 1}}]}"#;
+            "strategy": {"type": "MaxQueueLength"}}]}"#;
         let config = Arc::new(FilterConfig::from_json(json.as_bytes()).unwrap());
         let now = SystemTime::UNIX_EPOCH;
         let push = |v: &str| Push {

@@ -154,7 +154,7 @@ pub fn config(policy: &str, revision: &str) -> FilterConfig {
             "policy": policy,
             "parallelism": 4,
             "queue": {"max_length": 10, "timeout_us": 1_000_000},
-            "strategy": {"type": "Bouncer", "interval_us": 1_000_000, "min_samples": 50},
+            "strategy": {"type": "Bouncer"},
             "types": [{"name": "default", "slo": [{"percentile": 50.0, "objective_us": 18_000}]}],
         }],
     });

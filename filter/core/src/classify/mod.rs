@@ -21,7 +21,7 @@ mod order_tests;
 mod tests;
 
 use crate::config::{ConfigError, MAX_TYPES, Match, StageConfig};
-use crate::strategy::TypeId;
+use crate::request::{ClassId, TypeId};
 use condition::Conditions;
 use index::Index;
 
@@ -45,7 +45,7 @@ pub trait RequestView {
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum Classified {
     /// It bypasses the stage.
     Excluded,
     /// It is a request of this type.
@@ -98,6 +98,8 @@ pub struct Classifier {
     excluded: Index,
     types: Index,
     default: TypeId,
+    classes: Index,
+    lowest: ClassId,
     needs: Needs,
     routes: Vec<Box<[u8]>>,
 }
@@ -139,6 +141,16 @@ impl Classifier {
                 types.insert(id, Conditions::new(rule, &at)?);
             }
         }
+        let mut classes = Index::default();
+        for (c, class) in stage.classes.iter().enumerate() {
+            let id = TypeId(u16::try_from(c).unwrap_or(u16::MAX));
+            for (i, rule) in class.matches.iter().enumerate() {
+                needs.add(rule);
+                let at = format!("classes[{c}].matches[{i}]");
+                classes.insert(id, Conditions::new(rule, &at)?);
+            }
+        }
+        let lowest = stage.classes.len().saturating_sub(1);
         needs.headers.sort_unstable();
         needs.headers.dedup();
         let routes = stage.routes.iter().map(|r| r.as_bytes().into()).collect();
@@ -146,6 +158,8 @@ impl Classifier {
             excluded,
             types,
             default,
+            classes,
+            lowest: class_id(lowest),
             needs,
             routes,
         })
@@ -160,16 +174,30 @@ impl Classifier {
     }
 
     /// The type of a request, or that it bypasses the stage.
-    pub fn classify(&self, request: &impl RequestView) -> Class {
+    pub fn classify(&self, request: &impl RequestView) -> Classified {
         let path = if self.needs.path {
             request.path().map(without_query)
         } else {
             None
         };
         if self.excluded.first(path, request).is_some() {
-            return Class::Excluded;
+            return Classified::Excluded;
         }
-        Class::Type(self.types.first(path, request).unwrap_or(self.default))
+        Classified::Type(self.types.first(path, request).unwrap_or(self.default))
+    }
+
+    /// The class of a request: the first that matches, or the last.
+    pub fn class(&self, request: &impl RequestView) -> ClassId {
+        if self.lowest == ClassId(0) {
+            return self.lowest;
+        }
+        let path = if self.needs.path {
+            request.path().map(without_query)
+        } else {
+            None
+        };
+        let first = self.classes.first(path, request);
+        first.map_or(self.lowest, |class| class_id(class.0.into()))
     }
 
     /// What the rules look at.
@@ -177,6 +205,11 @@ impl Classifier {
     pub fn needs(&self) -> &Needs {
         &self.needs
     }
+}
+
+/// At most [`MAX_CLASSES`](crate::config::MAX_CLASSES).
+fn class_id(at: usize) -> ClassId {
+    ClassId(u8::try_from(at).unwrap_or(u8::MAX))
 }
 
 /// `path` up to its query string or fragment.

@@ -77,12 +77,11 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             timeout_us: 1,
         },
         measure: Measure::LastByte,
-        strategy: StrategyConfig::MaxQueueLength {
-            interval_us: 1_000_000,
-            min_samples: 1,
-        },
+        strategy: StrategyConfig::MaxQueueLength,
+        service_times: Default::default(),
         starvation_avoidance: None,
         types,
+        classes: Vec::new(),
         excluded,
     }
 }
@@ -92,7 +91,7 @@ fn holds(rule: Match, request: &Request) -> bool {
     let stage = stage(vec![vec![rule]], Vec::new());
     let class = Classifier::new(&stage).unwrap().classify(request);
     assert_eq!(class, trace::trace(&stage, request).unwrap().class);
-    class == Class::Type(TypeId(0))
+    class == Classified::Type(TypeId(0))
 }
 
 fn path(path: PathMatch) -> Match {
@@ -342,14 +341,14 @@ fn the_first_type_that_matches_wins() {
     ];
     let classifier = Classifier::new(&stage(types, vec![exact("/healthz")])).unwrap();
     let class = |path: &str| classifier.classify(&Request::get(path));
-    assert_eq!(class("/a"), Class::Type(TypeId(1)));
-    assert_eq!(class("/b"), Class::Type(TypeId(2)));
-    assert_eq!(class("/c"), Class::Type(TypeId(3)));
-    assert_eq!(class("*"), Class::Type(TypeId(4)));
-    assert_eq!(class("/healthz?x"), Class::Excluded);
+    assert_eq!(class("/a"), Classified::Type(TypeId(1)));
+    assert_eq!(class("/b"), Classified::Type(TypeId(2)));
+    assert_eq!(class("/c"), Classified::Type(TypeId(3)));
+    assert_eq!(class("*"), Classified::Type(TypeId(4)));
+    assert_eq!(class("/healthz?x"), Classified::Excluded);
     assert_eq!(
         classifier.classify(&Request::default()),
-        Class::Type(TypeId(4))
+        Classified::Type(TypeId(4))
     );
 }
 

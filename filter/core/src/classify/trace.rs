@@ -4,7 +4,7 @@
 //! data path; [`super::Classifier`] gives the same answer.
 
 use super::condition::Conditions;
-use super::{Class, Condition, RequestView, without_query};
+use super::{Classified, Condition, RequestView, without_query};
 use crate::config::{ConfigError, Match, StageConfig};
 use crate::strategy::TypeId;
 
@@ -20,7 +20,7 @@ pub struct Trace {
     /// matched are left out.
     pub types: Vec<Vec<Outcome>>,
     /// The answer.
-    pub class: Class,
+    pub class: Classified,
 }
 
 /// Tries all rules of `stage` in order.
@@ -33,7 +33,7 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
         return Ok(Trace {
             excluded,
             types: Vec::new(),
-            class: Class::Excluded,
+            class: Classified::Excluded,
         });
     }
     let mut types = Vec::new();
@@ -48,7 +48,7 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
             return Ok(Trace {
                 excluded,
                 types,
-                class: Class::Type(id),
+                class: Classified::Type(id),
             });
         }
     }

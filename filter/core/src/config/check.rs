@@ -3,8 +3,8 @@
 //! that fails here was not compiled by the operator.
 
 use super::{
-    ConfigError, DEFAULT_TYPE, FilterConfig, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_STAGES,
-    MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    ConfigError, DEFAULT_TYPE, FilterConfig, MAX_CLASSES, MAX_PARALLELISM, MAX_QUEUE_LENGTH,
+    MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 impl FilterConfig {
@@ -79,10 +79,10 @@ impl StageConfig {
         if self.queue.timeout_us == 0 {
             return err("queue.timeout_us", "0; at least 1".into());
         }
-        let interval_us = self.strategy.interval_us();
+        let interval_us = self.service_times.interval_us;
         if !(10_000..=3_600_000_000).contains(&interval_us) {
             return err(
-                "strategy.interval_us",
+                "service_times.interval_us",
                 format!("{interval_us}; 10000 to 3600000000"),
             );
         }
@@ -138,8 +138,54 @@ impl StageConfig {
                 );
             }
         }
+        self.check_classes(at)
+    }
+
+    fn check_classes(&self, at: &str) -> Result<(), ConfigError> {
+        let err = |field: String, problem: String| {
+            Err(ConfigError::new(format!("{at}.{field}"), problem))
+        };
+        if self.classes.len() > MAX_CLASSES {
+            return err(
+                "classes".into(),
+                format!("{} classes; at most {MAX_CLASSES}", self.classes.len()),
+            );
+        }
+        for (i, class) in self.classes.iter().enumerate() {
+            let last = i + 1 == self.classes.len();
+            check_name(&format!("{at}.classes[{i}].name"), &class.name)?;
+            if self.classes[..i].iter().any(|c| c.name == class.name) {
+                return err(
+                    format!("classes[{i}].name"),
+                    format!(
+                        "{:?} appears twice; names of classes are unique",
+                        class.name
+                    ),
+                );
+            }
+            if class.matches.is_empty() != last {
+                return err(
+                    format!("classes[{i}].matches"),
+                    format!(
+                        "{} matches; the last class has none, every other class one or more",
+                        class.matches.len()
+                    ),
+                );
+            }
+        }
         Ok(())
     }
+}
+
+fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.len() > 63 || !name.chars().all(plain) {
+        return Err(ConfigError::new(
+            at,
+            format!("{name:?}; 1 to 63 of a-z A-Z 0-9 - _"),
+        ));
+    }
+    Ok(())
 }
 
 impl StageConfig {
@@ -148,7 +194,7 @@ impl StageConfig {
             Err(ConfigError::new(format!("{at}.strategy.{field}"), problem))
         };
         let (window_us, step_us) = match &self.strategy {
-            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength { .. } => return Ok(()),
+            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength => return Ok(()),
             StrategyConfig::MaxQueueWait {
                 type_limits_us,
                 window_us,
@@ -193,13 +239,7 @@ fn check_window(at: &str, window_us: u64, step_us: u64) -> Result<(), ConfigErro
 
 impl TypeConfig {
     fn check(&self, at: &str, last: bool) -> Result<(), ConfigError> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(plain) {
-            return Err(ConfigError::new(
-                format!("{at}.name"),
-                format!("{:?}; 1 to 63 of a-z A-Z 0-9 - _", self.name),
-            ));
-        }
+        check_name(&format!("{at}.name"), &self.name)?;
         if (self.name == DEFAULT_TYPE) != last {
             return Err(ConfigError::new(
                 format!("{at}.name"),

@@ -7,11 +7,16 @@
 //! keeps the data path safe whatever arrives.
 
 mod check;
+mod strategy;
 mod types;
 
+pub use strategy::{
+    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DegradationConfig, Logic,
+    ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
+};
 pub use types::{
-    Discipline, FilterConfig, GrpcMatch, HeaderMatch, Match, Measure, Mode, Objective, PathMatch,
-    QueueConfig, QueueMode, StageConfig, StarvationAvoidance, StrategyConfig, StringMatchKind,
+    ClassConfig, Discipline, FilterConfig, GrpcMatch, HeaderMatch, Match, Measure, Mode, Objective,
+    PathMatch, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StringMatchKind,
     TypeConfig,
 };
 
@@ -40,6 +45,8 @@ impl ConfigError {
 pub const MAX_STAGES: usize = 64;
 /// Most query types one stage may have, `default` included.
 pub const MAX_TYPES: usize = 1024;
+/// Most classes one stage may have.
+pub const MAX_CLASSES: usize = 16;
 /// Most slots one stage may have.
 pub const MAX_PARALLELISM: u32 = 1_000_000;
 /// Longest queue.

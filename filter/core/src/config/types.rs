@@ -1,8 +1,9 @@
-//! Shapes of the filter's configuration. What values they may take is checked in `check.rs`.
-
-use std::collections::BTreeMap;
+//! Shapes of the filter's configuration: stages, queues, types. What values they may take is checked in
+//! `check.rs`.
 
 use serde::{Deserialize, Serialize};
+
+use super::{StarvationAvoidance, StrategyConfig};
 
 /// Everything one proxy workload enforces.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -38,6 +39,9 @@ pub struct StageConfig {
     /// When a request's processing time ends.
     #[serde(default)]
     pub measure: Measure,
+    /// How processing times are learned.
+    #[serde(default)]
+    pub service_times: ServiceTimesConfig,
     /// Decides which requests may enter the queue.
     pub strategy: StrategyConfig,
     /// Wraps the strategy so that no type starves.
@@ -45,6 +49,10 @@ pub struct StageConfig {
     pub starvation_avoidance: Option<StarvationAvoidance>,
     /// Query types in matching order; the last is `default` and matches everything.
     pub types: Vec<TypeConfig>,
+    /// Classes of requests, the highest priority first; the last takes what no other matches. Empty: all
+    /// requests are of one class.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassConfig>,
     /// Requests that bypass the stage altogether (health checks).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Match>,
@@ -71,7 +79,7 @@ pub enum Measure {
 }
 
 /// The queue in front of the slots.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueConfig {
     /// Who holds the queue.
@@ -97,110 +105,51 @@ pub enum QueueMode {
     Observe,
 }
 
-/// Order in which queued requests get slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Order in which queued requests get slots. Whatever it is, the smallest rank goes first, over all
+/// workers (see `discipline`).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
 pub enum Discipline {
     /// First in, first out.
     #[default]
     #[serde(rename = "FIFO")]
     Fifo,
+    /// Earliest deadline first.
+    #[serde(rename = "EDF")]
+    Edf,
+    /// Least slack time first: deadline less the processing time that is still ahead (Wisp §4.2).
+    #[serde(rename = "LSTF")]
+    Lstf,
+    /// Shortest job first, by total work.
+    #[serde(rename = "SJF")]
+    Sjf,
+    /// Shortest remaining processing time first.
+    #[serde(rename = "SRTF")]
+    Srtf,
+    /// Least attained service first, by work so far.
+    #[serde(rename = "LASF")]
+    Lasf,
+    /// By latest start time: the arrival plus the least that any objective of the type leaves for waiting.
+    Slack,
 }
 
-/// Decides which requests may enter the queue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", deny_unknown_fields)]
-pub enum StrategyConfig {
-    /// Bouncer Alg. 1.
-    Bouncer {
-        /// Length of a dual-buffer interval, µs.
-        interval_us: u64,
-        /// Samples a histogram needs before it is used in place of the general one.
-        min_samples: u32,
-    },
-    /// Refuses only when the queue is full (`queue.max_length`).
-    MaxQueueLength {
-        /// Length of a dual-buffer interval, µs (processing times still feed stats and Retry-After).
-        interval_us: u64,
-        /// Samples a histogram needs before it is used in place of the general one.
-        min_samples: u32,
-    },
-    /// Refuses what would wait too long (Bouncer §5.2.2, Eq. 5; per type §5.5).
-    MaxQueueWait {
-        /// Length of a dual-buffer interval, µs (processing times still feed stats and Retry-After).
-        interval_us: u64,
-        /// Samples a histogram needs before it is used in place of the general one.
-        min_samples: u32,
-        /// T, µs.
-        limit_us: u64,
-        /// T of types that have one of their own, µs.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        type_limits_us: BTreeMap<String, u64>,
-        /// D, µs.
-        window_us: u64,
-        /// Δ, µs.
-        step_us: u64,
-    },
-    /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
-    AcceptFraction {
-        /// Length of a dual-buffer interval, µs (processing times still feed stats and Retry-After).
-        interval_us: u64,
-        /// Samples a histogram needs before it is used in place of the general one.
-        min_samples: u32,
-        /// MaxUtil, ratio 0 < u <= 1.
-        max_utilization: f64,
-        /// D, µs.
-        window_us: u64,
-        /// Δ, µs.
-        step_us: u64,
-    },
-}
-
-impl StrategyConfig {
+/// How processing times are learned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceTimesConfig {
     /// Length of a dual-buffer interval, µs.
-    #[must_use]
-    pub const fn interval_us(&self) -> u64 {
-        match self {
-            Self::Bouncer { interval_us, .. }
-            | Self::MaxQueueLength { interval_us, .. }
-            | Self::MaxQueueWait { interval_us, .. }
-            | Self::AcceptFraction { interval_us, .. } => *interval_us,
-        }
-    }
-
-    /// Samples a histogram needs before it is used in place of the general one.
-    #[must_use]
-    pub const fn min_samples(&self) -> u32 {
-        match self {
-            Self::Bouncer { min_samples, .. }
-            | Self::MaxQueueLength { min_samples, .. }
-            | Self::MaxQueueWait { min_samples, .. }
-            | Self::AcceptFraction { min_samples, .. } => *min_samples,
-        }
-    }
+    pub interval_us: u64,
+    /// Samples that a histogram needs before it is used in place of the general one.
+    pub min_samples: u32,
 }
 
-/// Wraps the strategy so that no type starves.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", deny_unknown_fields)]
-pub enum StarvationAvoidance {
-    /// Bouncer Alg. 2.
-    AcceptanceAllowance {
-        /// A, ratio 0..=1.
-        allowance: f64,
-        /// D, µs.
-        window_us: u64,
-        /// Δ, µs.
-        step_us: u64,
-    },
-    /// Bouncer Alg. 3.
-    HelpingTheUnderserved {
-        /// α, ratio 0 < α <= 1.
-        alpha: f64,
-        /// D, µs.
-        window_us: u64,
-        /// Δ, µs.
-        step_us: u64,
-    },
+impl Default for ServiceTimesConfig {
+    fn default() -> Self {
+        Self {
+            interval_us: 1_000_000,
+            min_samples: 50,
+        }
+    }
 }
 
 /// A query type.
@@ -215,6 +164,17 @@ pub struct TypeConfig {
     /// Response time objectives, ascending by percentile; may be empty for strategies without any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slo: Vec<Objective>,
+}
+
+/// A class of requests, by what they are worth.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassConfig {
+    /// Its name in stats: `[A-Za-z0-9_-]{1,63}`.
+    pub name: String,
+    /// Any of these; empty only for the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<Match>,
 }
 
 /// One response time objective.

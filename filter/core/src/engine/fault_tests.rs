@@ -104,7 +104,7 @@ fn config(p: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{p},
         "queue":{{"max_length":100,"timeout_us":1000000}},
-        "strategy":{{"type":"MaxQueueLength","interval_us":1000000,"min_samples":10}},
+        "strategy":{{"type":"MaxQueueLength"}},"service_times":{{"interval_us":1000000,"min_samples":10}},
         "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},{{"name":"default"}}]}}]}}"#
     );
     let mut c = FilterConfig::from_json(json.as_bytes()).unwrap();
@@ -137,10 +137,7 @@ fn avoidance_with_envoys_counters() {
     h.strict = true;
     let c = config(1, |s| {
         s.queue.max_length = 0;
-        s.strategy = StrategyConfig::MaxQueueLength {
-            interval_us: 1_000_000,
-            min_samples: 10,
-        };
+        s.strategy = StrategyConfig::MaxQueueLength;
         s.starvation_avoidance = Some(StarvationAvoidance::AcceptanceAllowance {
             allowance: 0.1,
             window_us: 1_000_000,
@@ -585,8 +582,7 @@ fn bouncer_without_objectives_is_refused() {
     let h = H::new(&m);
     let c = config(1, |s| {
         s.strategy = StrategyConfig::Bouncer {
-            interval_us: 1_000_000,
-            min_samples: 10,
+            logic: Default::default(),
         }
     });
     let error = Engine::new(1)

@@ -31,7 +31,7 @@ fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConf
     let json = format!(
         r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":{parallelism},
         "queue":{{"max_length":100,"timeout_us":1000000}},
-        "strategy":{{"type":"MaxQueueLength","interval_us":1000000,"min_samples":10}},
+        "strategy":{{"type":"MaxQueueLength"}},"service_times":{{"interval_us":1000000,"min_samples":10}},
         "types":[{{"name":"slow","matches":[{{"path":{{"type":"Exact","value":"/slow"}}}}]}},
                  {{"name":"default"}}]}}]}}"#
     );
@@ -471,8 +471,7 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
         &config(1, |stage| {
             stage.mode = crate::config::Mode::DryRun;
             stage.strategy = crate::config::StrategyConfig::Bouncer {
-                interval_us: 1_000_000,
-                min_samples: 10,
+                logic: Default::default(),
             };
             for kind in &mut stage.types {
                 kind.slo.push(crate::config::Objective {

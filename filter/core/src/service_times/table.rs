@@ -52,8 +52,8 @@ impl Settings {
             objectives: kind.slo.iter().map(Objective::from).collect(),
         });
         Self {
-            interval: Duration::from_micros(config.strategy.interval_us()),
-            min_samples: config.strategy.min_samples(),
+            interval: Duration::from_micros(config.service_times.interval_us),
+            min_samples: config.service_times.min_samples,
             types: types.collect(),
         }
     }

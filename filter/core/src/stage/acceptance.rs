@@ -144,7 +144,7 @@ mod tests {
     fn config() -> StageConfig {
         let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
             "queue":{"max_length":1,"timeout_us":1},
-            "strategy":{"type":"MaxQueueLength","interval_us":1000000,"min_samples":1},
+            "strategy":{"type":"MaxQueueLength"},
             "starvation_avoidance":{"type":"AcceptanceAllowance","allowance":0.1,"window_us":1000000,"step_us":10000},
             "types":[{"name":"a","matches":[{"method":"GET"}]},{"name":"default"}]}]}"#;
         FilterConfig::from_json(json).unwrap().stages.remove(0)

@@ -62,7 +62,7 @@ impl DemandExchange {
         config: &StageConfig,
     ) -> Result<Option<Self>, HostError> {
         match config.strategy {
-            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength { .. } => {
+            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength => {
                 return Ok(None);
             }
             StrategyConfig::MaxQueueWait { .. } | StrategyConfig::AcceptFraction { .. } => {}
@@ -81,9 +81,10 @@ impl DemandExchange {
     }
 
     /// One was served.
-    pub(super) fn completed(&mut self, processing: Duration) {
-        self.completed.fresh += 1;
-        self.processing_us.fresh += u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 20);
+    pub(super) fn completed(&mut self, processing: Duration, weight: u32) {
+        let micros = u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 40);
+        self.completed.fresh += u64::from(weight);
+        self.processing_us.fresh += micros.saturating_mul(u64::from(weight));
     }
 
     /// Adds this worker's counts to the counters, and the others' to `demand`.
@@ -126,7 +127,7 @@ mod tests {
                 // The first worker has all requests of 1 ms, the second all of 3 ms.
                 let processing = Duration::from_millis(if i == 0 { 1 } else { 3 });
                 exchange.received();
-                exchange.completed(processing);
+                exchange.completed(processing, 1);
                 demand.add(at(ms), 1, 1, processing.as_micros() as u64);
                 if ms % 10 == 9 {
                     exchange.run(&host, at(ms), demand).unwrap();

@@ -16,7 +16,7 @@ use super::{Event, Phase, Stage};
 use crate::host::{Host, HostError};
 use crate::refusal::Cause;
 use crate::stats::Count;
-use crate::time::{Instant, nanos};
+use crate::time::Instant;
 use crate::workers::WorkerId;
 
 /// A waiter may overtake one of another worker that arrived this much earlier: less than a wake-up
@@ -61,7 +61,7 @@ impl Stage {
             if let Some((other, rank)) = self.first_elsewhere(host, now)? {
                 // Watching costs nobody an idle slot, so there the order is exact.
                 let tolerance = if self.holds() {
-                    nanos(ORDER_TOLERANCE)
+                    self.order.tolerance(ORDER_TOLERANCE)
                 } else {
                     0
                 };
@@ -145,6 +145,9 @@ impl Stage {
             dequeued: Some(dequeued),
         };
         let (stream, work_us) = (request.stream, request.work_us);
+        let waited = dequeued.since(request.arrived);
+        self.places
+            .dequeued(request.kind, waited, request.fifo_wait);
         // It has left, whatever the host says to the rest.
         if holds {
             events.push(Event::Resume { stream });
@@ -163,7 +166,7 @@ impl Stage {
         let Some(request) = self.requests.get(slot).copied() else {
             return Ok(());
         };
-        self.queue.push(slot, request.arrived.as_nanos());
+        self.queue.push(slot, request.rank);
         let announced = self
             .publish_head(host)
             .and_then(|()| self.ledger.enqueue(host, request.work_us));

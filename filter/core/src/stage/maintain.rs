@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use super::acceptance::Exchange;
 use super::demand::DemandExchange;
+use super::places::Places;
 use super::sampling::Sampling;
 use super::{Event, Phase, Stage};
 use crate::config::{DEFAULT_TYPE, StageConfig};
+use crate::discipline::Order;
 use crate::host::{Host, HostError};
 use crate::ledger::Share;
+use crate::request::TypeId;
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
-use crate::strategy::{Admission, Strategy, TypeId};
+use crate::strategy::{Admission, Strategy};
 use crate::time::Instant;
 use crate::workers::{Changes, Membership};
 
@@ -76,7 +79,9 @@ impl Stage {
         if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.demand_mut()) {
             exchange.run(host, now, demand)?;
         }
+        self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
+        self.places.tick(now);
         self.strategy.tick(now);
         if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut())
         {
@@ -144,9 +149,13 @@ impl Stage {
             self.acceptance = Exchange::new(host, &prefix, &config)?;
             self.demand = DemandExchange::new(host, &prefix, &config)?;
         }
+        if config.types != self.config.types || config.queue != self.config.queue {
+            self.places = Places::new(config.types.len());
+        }
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
         }
+        self.order = Order::from_config(&config.queue);
         self.rename_types(&config);
         self.config = config;
         match (held, self.holds()) {

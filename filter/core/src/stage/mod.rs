@@ -8,29 +8,35 @@
 
 mod acceptance;
 mod backlog;
+mod control;
 mod demand;
 mod dispatch;
 mod maintain;
+mod places;
 mod requests;
 mod sampling;
 
 use std::time::Duration;
 
 use crate::config::{Measure, Mode, QueueMode, StageConfig};
+use crate::discipline::Order;
 use crate::host::{Host, HostError};
 use crate::ledger::{Ledger, MAX_WORK_US, QueueState};
 use crate::queue::Queue;
 use crate::refusal::{Cause, Refusal};
+use crate::request::{Attributes, Served, TypeId};
 use crate::rng::Rng;
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, Count, StageCount, StageStats};
-use crate::strategy::{Admission, Reason, Strategy, TypeId, Verdict, View};
+use crate::strategy::{Admission, Reason, Strategy, Verdict, View};
 use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
 
 use acceptance::Exchange;
 use backlog::Backlog;
+use control::Control;
 use demand::DemandExchange;
+use places::Places;
 use requests::{Phase, Request, Requests};
 use sampling::Sampling;
 
@@ -86,6 +92,8 @@ pub struct Stage {
     config: StageConfig,
     ledger: Ledger,
     queue: Queue,
+    order: Order,
+    places: Places,
     requests: Requests,
     service_times: ServiceTimes,
     times_key: String,
@@ -93,6 +101,7 @@ pub struct Stage {
     acceptance: Option<Exchange>,
     sampling: Sampling,
     demand: Option<DemandExchange>,
+    control: Control,
     backlog: Backlog,
     stats: StageStats,
     /// While this worker reacts to a wake-up: when the slot was left to it.
@@ -123,6 +132,8 @@ impl Stage {
         let this = Self {
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
+            order: Order::from_config(&config.queue),
+            places: Places::new(config.types.len()),
             requests: Requests::default(),
             service_times: ServiceTimes::new(Settings::from_config(&config)),
             times_key: format!("headgate/times/{}", config.policy),
@@ -130,6 +141,7 @@ impl Stage {
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
             demand: DemandExchange::new(host, &prefix, &config)?,
+            control: Control::new(&config.policy),
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
             handed_over: None,
@@ -186,8 +198,12 @@ impl Stage {
     /// Whether the answer to this request is worth looking at. The caller asks once, when the answer
     /// comes; on false it may end the request as [`Outcome::Unsampled`].
     pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
-        let request = self.requests.of(ticket);
-        request.is_none_or(|request| self.sampling.take(request.kind))
+        let Some(request) = self.requests.of_mut(ticket) else {
+            return true;
+        };
+        let weight = self.sampling.take(request.kind);
+        request.weight = weight.unwrap_or(0);
+        weight.is_some()
     }
 
     /// Whether something here can't wait for a slow tick: somebody waits for a slot, or other workers
@@ -202,7 +218,7 @@ impl Stage {
         self.stats.count_stage(count, 1);
     }
 
-    /// Point 1: a request arrives. `own_deadline` is the time it gives itself, from now.
+    /// Point 1: a request arrives.
     ///
     /// # Errors
     /// [`HostError`]; the caller lets the request through, unmanaged.
@@ -211,17 +227,17 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         stream: u32,
-        kind: TypeId,
-        own_deadline: Option<Duration>,
+        attributes: &Attributes,
         events: &mut Vec<Event>,
     ) -> Result<Arrival, HostError> {
+        let kind = attributes.kind;
         self.stats.count(kind, Count::Total);
         if let Some(demand) = &mut self.demand {
             demand.received();
         }
         let queue = self.ledger.queue(host)?;
-        let queue_wait = self.queue_wait(host, now, queue)?;
-        let decision = self.decide(host, now, kind, queue, queue_wait)?;
+        let queue_wait = self.queue_wait(host, now, kind, queue)?;
+        let decision = self.decide(host, now, attributes, queue, queue_wait)?;
         let rejected = decision.is_err();
         if let Err(cause) = decision {
             self.decided(kind, false);
@@ -237,16 +253,7 @@ impl Stage {
             }
             self.record_estimates(host, kind, queue_wait)?;
         }
-        let arrival = self.admit(
-            host,
-            now,
-            stream,
-            kind,
-            own_deadline,
-            queue.length,
-            queue_wait,
-            events,
-        )?;
+        let arrival = self.admit(host, now, stream, attributes, queue, queue_wait, events)?;
         if !rejected && !matches!(arrival, Arrival::Refuse(_)) {
             self.stats.count(kind, Count::Accepted);
         }
@@ -267,17 +274,23 @@ impl Stage {
         &self,
         host: &impl Host,
         now: Instant,
+        kind: TypeId,
         queue: QueueState,
     ) -> Result<Duration, HostError> {
-        if self.config.mode == Mode::DryRun {
-            return self
-                .backlog
-                .queue_wait(host, now, self.service_times.mean_residual());
+        let fifo_wait = if self.config.mode == Mode::DryRun {
+            let residual = self.service_times.mean_residual();
+            self.backlog.queue_wait(host, now, residual)?
+        } else {
+            self.drain_time(queue)
+        };
+        if self.order.reorders() {
+            Ok(self.places.queue_wait(kind, fifo_wait))
+        } else {
+            Ok(fifo_wait)
         }
-        Ok(self.drain_time(queue))
     }
 
-    /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
+    /// The wait in a FIFO. Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
     /// enqueued and takes the same amount back when it leaves.
     fn drain_time(&self, queue: QueueState) -> Duration {
         Duration::from_micros(queue.work_us) / self.config.parallelism
@@ -287,7 +300,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        kind: TypeId,
+        request: &Attributes,
         queue: QueueState,
         queue_wait: Duration,
     ) -> Result<Result<(), Cause>, HostError> {
@@ -305,7 +318,7 @@ impl Stage {
             queue_wait,
             service_times: &self.service_times,
         };
-        Ok(match self.strategy.decide(kind, &view, &mut self.rng) {
+        Ok(match self.strategy.decide(request, &view, &mut self.rng) {
             Verdict::Admit => Ok(()),
             Verdict::Refuse(Reason::Objective { objective }) => Err(Cause::Objective(objective)),
             Verdict::Refuse(Reason::QueueFull) => Err(Cause::QueueFull),
@@ -364,21 +377,25 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         stream: u32,
-        kind: TypeId,
-        own_deadline: Option<Duration>,
-        queued: u32,
+        attributes: &Attributes,
+        queue: QueueState,
         queue_wait: Duration,
         events: &mut Vec<Event>,
     ) -> Result<Arrival, HostError> {
+        let (kind, queued) = (attributes.kind, queue.length);
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
-        let own = own_deadline.filter(|own| *own < timeout);
+        let own = attributes.own_deadline.filter(|own| *own < timeout);
         let mut request = Request {
             stream,
             kind,
+            class: attributes.class,
             arrived: now,
             deadline: now + own.unwrap_or(timeout),
             own_deadline: own.is_some(),
+            rank: 0,
             work_us: 0,
+            fifo_wait: Duration::ZERO,
+            weight: 1,
             phase: Phase::Running {
                 dequeued: Some(now),
             },
@@ -395,7 +412,7 @@ impl Stage {
                     (false, Some(_)) => Cause::Deadline,
                     (false, None) => Cause::QueueTimeout,
                 };
-                self.strategy.withdrawn(kind);
+                self.strategy.withdrawn(attributes);
                 return Ok(Arrival::Refuse(self.refuse(kind, cause, queue_wait)));
             }
         }
@@ -403,6 +420,8 @@ impl Stage {
         request.work_us = i64::try_from(mean.as_micros())
             .unwrap_or(MAX_WORK_US)
             .min(MAX_WORK_US);
+        request.rank = self.order.rank(now, attributes, &self.service_times);
+        request.fifo_wait = self.drain_time(queue);
         request.phase = Phase::Queued;
         let ticket = self.accept(request);
         let before = events.len();
@@ -492,10 +511,16 @@ impl Stage {
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
         self.service_times.record(request.kind, processing);
-        self.strategy
-            .completed(request.kind, queue_wait, processing, now);
+        let served = Served {
+            kind: request.kind,
+            class: request.class,
+            queue_wait,
+            processing,
+            weight: request.weight,
+        };
+        self.strategy.completed(&served, now);
         if let Some(demand) = &mut self.demand {
-            demand.completed(processing);
+            demand.completed(processing, request.weight);
         }
         self.stats.count(request.kind, Count::Completed);
         let objectives = &self.config.types[request.kind.0 as usize].slo;

@@ -1,6 +1,8 @@
 //! The requests that a stage holds or has let through, by ticket.
 
-use crate::strategy::TypeId;
+use std::time::Duration;
+
+use crate::request::{ClassId, TypeId};
 use crate::time::Instant;
 
 /// A stage's promise to one request: present it to [`super::Stage::finish`] when the request ends, in
@@ -29,13 +31,20 @@ pub(super) struct Request {
     /// The caller's name for it.
     pub(super) stream: u32,
     pub(super) kind: TypeId,
+    pub(super) class: ClassId,
     pub(super) arrived: Instant,
     /// When waiting becomes pointless.
     pub(super) deadline: Instant,
     /// Whether `deadline` is the request's own rather than `queue.timeout`.
     pub(super) own_deadline: bool,
+    /// Its place in the order of the queue.
+    pub(super) rank: u64,
     /// Its part of the queued work, µs.
     pub(super) work_us: i64,
+    /// Estimated queue wait at its arrival if the queue were a FIFO.
+    pub(super) fifo_wait: Duration,
+    /// Answers that its own stands for.
+    pub(super) weight: u32,
     pub(super) phase: Phase,
 }
 
@@ -87,6 +96,12 @@ impl Requests {
             .filter(|_| entry.generation == ticket.generation)
     }
 
+    pub(super) fn of_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
+        let entry = self.entries.get_mut(ticket.slot as usize)?;
+        let current = entry.generation == ticket.generation;
+        entry.request.as_mut().filter(|_| current)
+    }
+
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Request> {
         self.entries.get_mut(slot as usize)?.request.as_mut()
     }
@@ -125,10 +140,14 @@ mod tests {
         Request {
             stream,
             kind: TypeId(0),
+            class: ClassId(0),
             arrived: Instant::from_nanos(0),
             deadline: Instant::from_nanos(1),
             own_deadline: false,
+            rank: 0,
             work_us: 0,
+            fifo_wait: Duration::ZERO,
+            weight: 1,
             phase: Phase::Queued,
         }
     }

@@ -15,31 +15,46 @@ pub const SAMPLES_PER_SECOND: u32 = 800;
 /// Budget that a type may save up: a second's, so that bursts of rare types are measured fully, too.
 const BURST: u32 = SAMPLES_PER_SECOND;
 
+#[derive(Debug, Clone, Copy)]
+struct Budget {
+    left: u32,
+    /// Answers that were not measured since the last that was.
+    skipped: u32,
+}
+
 /// Budgets by type.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    budgets: Vec<u32>,
+    budgets: Vec<Budget>,
     refilled: Instant,
 }
 
 impl Sampling {
     pub(super) fn new(types: usize) -> Self {
         Self {
-            budgets: vec![BURST; types],
+            budgets: vec![
+                Budget {
+                    left: BURST,
+                    skipped: 0,
+                };
+                types
+            ],
             refilled: Instant::default(),
         }
     }
 
-    /// Takes one answer of the type out of its budget; false when there is none left.
-    pub(super) fn take(&mut self, kind: TypeId) -> bool {
-        match self.budgets.get_mut(kind.0 as usize) {
-            Some(0) => false,
-            Some(budget) => {
-                *budget -= 1;
-                true
-            }
-            None => true,
+    /// Takes one answer of the type out of its budget: how many answers it stands for, itself and those
+    /// that were left out before it; `None` when it is left out itself.
+    pub(super) fn take(&mut self, kind: TypeId) -> Option<u32> {
+        let Some(budget) = self.budgets.get_mut(kind.0 as usize) else {
+            return Some(1);
+        };
+        if budget.left == 0 {
+            budget.skipped = budget.skipped.saturating_add(1);
+            return None;
         }
+        budget.left -= 1;
+        Some(std::mem::take(&mut budget.skipped).saturating_add(1))
     }
 
     /// Refills the budgets for the time since the last call.
@@ -51,7 +66,7 @@ impl Sampling {
         }
         self.refilled = now;
         for budget in &mut self.budgets {
-            *budget = (*budget + refill).min(BURST);
+            budget.left = (budget.left + refill).min(BURST);
         }
     }
 }
@@ -64,15 +79,20 @@ mod tests {
     fn a_busy_type_is_sampled_and_a_rare_one_measured_fully() {
         let mut sampling = Sampling::new(2);
         let (busy, rare) = (TypeId(0), TypeId(1));
-        let (mut measured, mut rare_measured) = (0, 0);
+        let (mut measured, mut rare_measured, mut stood_for) = (0, 0, 0);
         for ms in 1..=10_000u64 {
             if ms % 10 == 0 {
                 sampling.refill(Instant::from_nanos(ms * 1_000_000));
-                rare_measured += u32::from(sampling.take(rare));
+                rare_measured += sampling.take(rare).unwrap_or(0);
             }
-            measured += (0..5).map(|_| u32::from(sampling.take(busy))).sum::<u32>();
+            for weight in (0..5).filter_map(|_| sampling.take(busy)) {
+                measured += 1;
+                stood_for += weight;
+            }
         }
         assert_eq!(rare_measured, 1_000);
+        // All but those that wait for the next sample.
+        assert!((49_900..=50_000).contains(&stood_for), "{stood_for}");
         assert!(
             (8_000..=8_800).contains(&measured),
             "{measured} of 50,000 in 10 s"

@@ -15,8 +15,9 @@
 
 use std::time::Duration;
 
-use super::{Admission, Reason, TypeId, Verdict, View};
+use super::{Admission, Reason, Verdict, View};
 use crate::demand::Demand;
+use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
 
@@ -52,7 +53,7 @@ impl AcceptFraction {
 }
 
 impl Admission for AcceptFraction {
-    fn decide(&mut self, _kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
+    fn decide(&mut self, _request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
         self.demand.add(view.now, 1, 0, 0);
         let available = self.max_utilization * f64::from(view.parallelism);
         // Above 1 always; 0 / 0 can't be, as there is at least one slot.
@@ -63,9 +64,8 @@ impl Admission for AcceptFraction {
         }
     }
 
-    fn completed(&mut self, _kind: TypeId, _wait: Duration, processing: Duration, now: Instant) {
-        let micros = u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 20);
-        self.demand.add(now, 0, 1, micros);
+    fn completed(&mut self, served: &Served, now: Instant) {
+        self.demand.completed(now, served);
     }
 
     fn tick(&mut self, now: Instant) {

@@ -20,9 +20,8 @@
 //!
 //! Windows are per worker: a ratio kept on each worker is kept on all of them together.
 
-use std::time::Duration;
-
-use super::{Admission, TypeId, Verdict, View};
+use super::{Admission, Verdict, View};
+use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
 use crate::window::Window;
@@ -63,11 +62,11 @@ impl<S> AcceptanceAllowance<S> {
 }
 
 impl<S: Admission> Admission for AcceptanceAllowance<S> {
-    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
         self.window.advance(view.now);
-        let verdict = match self.inner.decide(kind, view, rng) {
+        let verdict = match self.inner.decide(request, view, rng) {
             Verdict::Refuse(reason) if reason.is_about_objectives() => {
-                let ratio = self.window.acceptance_ratio(kind);
+                let ratio = self.window.acceptance_ratio(request.kind);
                 let starving = ratio.is_some_and(|ar| ar < self.allowance);
                 if starving || rng.chance(self.allowance) {
                     Verdict::Admit
@@ -77,17 +76,18 @@ impl<S: Admission> Admission for AcceptanceAllowance<S> {
             }
             verdict => verdict,
         };
-        self.window.count(view.now, kind, verdict == Verdict::Admit);
+        self.window
+            .count(view.now, request.kind, verdict == Verdict::Admit);
         verdict
     }
 
-    fn withdrawn(&mut self, kind: TypeId) {
-        self.window.withdraw(kind);
-        self.inner.withdrawn(kind);
+    fn withdrawn(&mut self, request: &Attributes) {
+        self.window.withdraw(request.kind);
+        self.inner.withdrawn(request);
     }
 
-    fn completed(&mut self, kind: TypeId, wait: Duration, processing: Duration, now: Instant) {
-        self.inner.completed(kind, wait, processing, now);
+    fn completed(&mut self, served: &Served, now: Instant) {
+        self.inner.completed(served, now);
     }
 
     fn tick(&mut self, now: Instant) {

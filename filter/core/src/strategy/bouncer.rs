@@ -11,6 +11,10 @@
 //! is not warm yet is judged by the general histogram and the objectives of `default` (Appendix A); as
 //! long as nothing at all was measured, everything is admitted.
 //!
+//! Whether any missed percentile is enough (Alg. 1) or all must be missed is [`Logic`]: the paper names
+//! other logical expressions as future work (§7). With `All` a type keeps at least one of its objectives,
+//! and is refused less.
+//!
 //! An estimate equal to its objective meets it: refused is what is "expected to surpass" it.
 //!
 //! One exception to Alg. 1 keeps a type from being shut out for good by its own old histogram: where that
@@ -22,36 +26,45 @@
 
 use std::time::Duration;
 
-use super::{Admission, Reason, TypeId, Verdict, View};
+use super::{Admission, Reason, Verdict, View};
+use crate::config::Logic;
+use crate::request::Attributes;
 use crate::rng::Rng;
 use crate::service_times::Objective;
 
 /// Bouncer's basic formulation.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Bouncer;
+pub struct Bouncer {
+    logic: Logic,
+}
+
+impl Bouncer {
+    /// Refuses what misses any or all of its objectives.
+    #[must_use]
+    pub fn new(logic: Logic) -> Self {
+        Self { logic }
+    }
+}
 
 impl Admission for Bouncer {
-    fn decide(&mut self, kind: TypeId, view: &View<'_>, _rng: &mut Rng) -> Verdict {
-        let estimate = view.service_times.estimate(kind);
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+        let estimate = view.service_times.estimate(request.kind);
         if estimate.condemned && view.queue_wait.is_zero() {
             return Verdict::Admit;
         }
         let misses = |(quantile, objective): (&Duration, &Objective)| {
             view.queue_wait + *quantile > objective.response_time
         };
-        match estimate
-            .quantiles
-            .iter()
-            .zip(estimate.objectives)
-            .position(misses)
-        {
-            None => Verdict::Admit,
-            Some(at) => {
-                // At most 16 objectives a type.
+        let mut pairs = estimate.quantiles.iter().zip(estimate.objectives);
+        let first = pairs.clone().position(misses);
+        match first {
+            // At most 16 objectives a type.
+            Some(at) if self.logic == Logic::Any || pairs.all(misses) => {
                 Verdict::Refuse(Reason::Objective {
                     objective: at as u8,
                 })
             }
+            _ => Verdict::Admit,
         }
     }
 }

@@ -29,9 +29,8 @@
 //!
 //! Windows are per worker: every worker sees the same mix, so their averages agree.
 
-use std::time::Duration;
-
 use super::{Admission, TypeId, Verdict, View};
+use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
 use crate::window::Window;
@@ -85,27 +84,28 @@ impl<S> HelpingTheUnderserved<S> {
 }
 
 impl<S: Admission> Admission for HelpingTheUnderserved<S> {
-    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
         self.window.advance(view.now);
-        let verdict = match self.inner.decide(kind, view, rng) {
+        let verdict = match self.inner.decide(request, view, rng) {
             Verdict::Refuse(reason)
-                if reason.is_about_objectives() && rng.chance(self.help(kind)) =>
+                if reason.is_about_objectives() && rng.chance(self.help(request.kind)) =>
             {
                 Verdict::Admit
             }
             verdict => verdict,
         };
-        self.window.count(view.now, kind, verdict == Verdict::Admit);
+        self.window
+            .count(view.now, request.kind, verdict == Verdict::Admit);
         verdict
     }
 
-    fn withdrawn(&mut self, kind: TypeId) {
-        self.window.withdraw(kind);
-        self.inner.withdrawn(kind);
+    fn withdrawn(&mut self, request: &Attributes) {
+        self.window.withdraw(request.kind);
+        self.inner.withdrawn(request);
     }
 
-    fn completed(&mut self, kind: TypeId, wait: Duration, processing: Duration, now: Instant) {
-        self.inner.completed(kind, wait, processing, now);
+    fn completed(&mut self, served: &Served, now: Instant) {
+        self.inner.completed(served, now);
     }
 
     fn tick(&mut self, now: Instant) {

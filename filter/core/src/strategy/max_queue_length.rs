@@ -3,7 +3,8 @@
 //! The baseline that knows neither types nor objectives. A limit of 0 still lets requests take free
 //! slots.
 
-use super::{Admission, Reason, TypeId, Verdict, View};
+use super::{Admission, Reason, Verdict, View};
+use crate::request::Attributes;
 use crate::rng::Rng;
 
 /// Accept if `l < limit`.
@@ -21,7 +22,7 @@ impl MaxQueueLength {
 }
 
 impl Admission for MaxQueueLength {
-    fn decide(&mut self, _kind: TypeId, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn decide(&mut self, _request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
         if view.queue_length < self.limit || view.slots_in_use < view.parallelism {
             Verdict::Admit
         } else {

@@ -13,8 +13,9 @@
 
 use std::time::Duration;
 
-use super::{Admission, Reason, TypeId, Verdict, View};
+use super::{Admission, Reason, Verdict, View};
 use crate::demand::Demand;
+use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
 
@@ -40,10 +41,13 @@ impl MaxQueueWait {
 }
 
 impl Admission for MaxQueueWait {
-    fn decide(&mut self, kind: TypeId, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
         let mean = self.demand.mean_processing().unwrap_or_default();
         let wait = mean.saturating_mul(view.queue_length) / view.parallelism.max(1);
-        let limit = self.limits.get(kind.0 as usize).or(self.limits.last());
+        let limit = self
+            .limits
+            .get(request.kind.0 as usize)
+            .or(self.limits.last());
         if limit.is_some_and(|limit| wait > *limit) {
             Verdict::Refuse(Reason::QueueWait)
         } else {
@@ -51,9 +55,8 @@ impl Admission for MaxQueueWait {
         }
     }
 
-    fn completed(&mut self, _kind: TypeId, _wait: Duration, processing: Duration, now: Instant) {
-        let micros = u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 20);
-        self.demand.add(now, 0, 1, micros);
+    fn completed(&mut self, served: &Served, now: Instant) {
+        self.demand.completed(now, served);
     }
 
     fn tick(&mut self, now: Instant) {

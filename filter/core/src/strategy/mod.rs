@@ -12,6 +12,7 @@
 mod accept_fraction;
 mod acceptance_allowance;
 mod bouncer;
+mod controlled;
 mod helping_the_underserved;
 mod max_queue_length;
 mod max_queue_wait;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use crate::config::{StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig};
 use crate::demand::Demand;
+use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::time::Instant;
@@ -28,13 +30,12 @@ use crate::window::Window;
 pub use accept_fraction::AcceptFraction;
 pub use acceptance_allowance::AcceptanceAllowance;
 pub use bouncer::Bouncer;
+pub use controlled::Controlled;
 pub use helping_the_underserved::HelpingTheUnderserved;
 pub use max_queue_length::MaxQueueLength;
 pub use max_queue_wait::MaxQueueWait;
 
-/// A query type of a stage, as index into its configured types. Index 0..n; the last is `default`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TypeId(pub u16);
+pub use crate::request::TypeId;
 
 /// What a strategy sees of the stage when a request arrives.
 #[derive(Debug)]
@@ -95,23 +96,15 @@ impl Reason {
 
 /// What every strategy does. No method allocates or calls the host.
 pub trait Admission {
-    /// Point 1: decides about a request of `kind` that arrives at `view.now`. `rng` is the only source
-    /// of chance.
-    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict;
+    /// Point 1: decides about a request that arrives at `view.now`. `rng` is the only source of chance.
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict;
 
-    /// The request of `kind` that was just admitted was refused after all: the queue is full, or its
-    /// deadline too near.
-    fn withdrawn(&mut self, _kind: TypeId) {}
+    /// The request that was just admitted was refused after all: the queue is full, or its deadline too
+    /// near.
+    fn withdrawn(&mut self, _request: &Attributes) {}
 
-    /// Point 3: a request of `kind` was served. Point 2 is behind it, so its queue wait is known, too.
-    fn completed(
-        &mut self,
-        _kind: TypeId,
-        _queue_wait: Duration,
-        _processing: Duration,
-        _now: Instant,
-    ) {
-    }
+    /// Point 3: a request was served. Point 2 is behind it, so its queue wait is known, too.
+    fn completed(&mut self, _served: &Served, _now: Instant) {}
 
     /// Time passed: about every 10 ms, irregularly.
     fn tick(&mut self, _now: Instant) {}
@@ -199,6 +192,21 @@ impl Strategy {
         }
     }
 
+    /// The feedback control of the strategy, if it has one.
+    pub fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
+        let base = match self {
+            Self::Plain(base) => base,
+            Self::AcceptanceAllowance(s) => s.inner_mut(),
+            Self::HelpingTheUnderserved(s) => s.inner_mut(),
+        };
+        match base {
+            Base::Bouncer(_)
+            | Base::MaxQueueLength(_)
+            | Base::MaxQueueWait(_)
+            | Base::AcceptFraction(_) => None,
+        }
+    }
+
     /// The window of starvation avoidance, for what other workers decided.
     pub fn window_mut(&mut self) -> Option<&mut Window> {
         match self {
@@ -218,8 +226,8 @@ impl Base {
             )
         };
         match &config.strategy {
-            StrategyConfig::Bouncer { .. } => Self::Bouncer(Bouncer),
-            StrategyConfig::MaxQueueLength { .. } => {
+            StrategyConfig::Bouncer { logic } => Self::Bouncer(Bouncer::new(*logic)),
+            StrategyConfig::MaxQueueLength => {
                 Self::MaxQueueLength(MaxQueueLength::new(config.queue.max_length))
             }
             StrategyConfig::MaxQueueWait {
@@ -227,7 +235,6 @@ impl Base {
                 type_limits_us,
                 window_us,
                 step_us,
-                ..
             } => {
                 let limit = |kind: &TypeConfig| {
                     let micros = type_limits_us.get(&kind.name).unwrap_or(limit_us);
@@ -240,7 +247,6 @@ impl Base {
                 max_utilization,
                 window_us,
                 step_us,
-                ..
             } => Self::AcceptFraction(AcceptFraction::new(
                 *max_utilization,
                 demand(window_us, step_us),
@@ -258,19 +264,19 @@ macro_rules! delegate {
 }
 
 impl Admission for Base {
-    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction, s => s.decide(kind, view, rng))
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction,
+            s => s.decide(request, view, rng))
     }
 
-    fn completed(
-        &mut self,
-        kind: TypeId,
-        queue_wait: Duration,
-        processing: Duration,
-        now: Instant,
-    ) {
+    fn withdrawn(&mut self, request: &Attributes) {
         delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction,
-            s => s.completed(kind, queue_wait, processing, now));
+            s => s.withdrawn(request));
+    }
+
+    fn completed(&mut self, served: &Served, now: Instant) {
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction,
+            s => s.completed(served, now));
     }
 
     fn tick(&mut self, now: Instant) {
@@ -279,25 +285,19 @@ impl Admission for Base {
 }
 
 impl Admission for Strategy {
-    fn decide(&mut self, kind: TypeId, view: &View<'_>, rng: &mut Rng) -> Verdict {
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
         delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
-            s => s.decide(kind, view, rng))
+            s => s.decide(request, view, rng))
     }
 
-    fn withdrawn(&mut self, kind: TypeId) {
+    fn withdrawn(&mut self, request: &Attributes) {
         delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
-            s => s.withdrawn(kind));
+            s => s.withdrawn(request));
     }
 
-    fn completed(
-        &mut self,
-        kind: TypeId,
-        queue_wait: Duration,
-        processing: Duration,
-        now: Instant,
-    ) {
+    fn completed(&mut self, served: &Served, now: Instant) {
         delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
-            s => s.completed(kind, queue_wait, processing, now));
+            s => s.completed(served, now));
     }
 
     fn tick(&mut self, now: Instant) {

@@ -1,7 +1,7 @@
 //! Stages to test and measure strategies with.
 
 use headgate_core::config::{
-    Measure, Mode, Objective, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
+    Logic, Measure, Mode, Objective, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
     TypeConfig,
 };
 
@@ -11,10 +11,7 @@ pub(crate) const PARALLELISM: u32 = 8;
 pub(crate) const MAX_QUEUE: u32 = 100;
 
 /// Bouncer with the defaults: histograms swap every second and need 50 samples.
-pub(crate) const BOUNCER: StrategyConfig = StrategyConfig::Bouncer {
-    interval_us: 1_000_000,
-    min_samples: 50,
-};
+pub(crate) const BOUNCER: StrategyConfig = StrategyConfig::Bouncer { logic: Logic::Any };
 
 /// Bouncer's starvation avoidance: none, Alg. 2 with A = 0.1, Alg. 3 with α = 1. D = 1 s, Δ = 10 ms.
 pub(crate) fn starvation_avoidances() -> [Option<StarvationAvoidance>; 3] {
@@ -62,9 +59,11 @@ pub(crate) fn stage<'a>(
             timeout_us: 1_000_000,
         },
         measure: Measure::LastByte,
+        service_times: Default::default(),
         strategy,
         starvation_avoidance,
         types: types.into_iter().map(kind).collect(),
+        classes: Vec::new(),
         excluded: Vec::new(),
     }
 }

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_core::config::{
-    DEFAULT_TYPE, Discipline, MAX_QUEUE_LENGTH, Match, Measure, Mode, Objective, PathMatch,
-    QueueConfig, QueueMode, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    DEFAULT_TYPE, Discipline, Logic, MAX_QUEUE_LENGTH, Match, Measure, Mode, Objective, PathMatch,
+    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig,
+    TypeConfig,
 };
 use headgate_core::strategy::TypeId;
 
@@ -287,26 +288,18 @@ fn helping_the_underserved(alpha: f64) -> StarvationAvoidance {
 fn bouncer(avoidance: Option<StarvationAvoidance>) -> StageConfig {
     StageConfig {
         starvation_avoidance: avoidance,
-        ..stage(StrategyConfig::Bouncer {
-            interval_us: SECOND_US,
-            min_samples: MIN_SAMPLES,
-        })
+        ..stage(StrategyConfig::Bouncer { logic: Logic::Any })
     }
 }
 
 fn max_queue_length() -> StageConfig {
-    let mut stage = stage(StrategyConfig::MaxQueueLength {
-        interval_us: SECOND_US,
-        min_samples: MIN_SAMPLES,
-    });
+    let mut stage = stage(StrategyConfig::MaxQueueLength);
     stage.queue.max_length = MAX_QUEUE;
     stage
 }
 
 fn max_queue_wait(type_limits_us: BTreeMap<String, u64>) -> StageConfig {
     stage(StrategyConfig::MaxQueueWait {
-        interval_us: SECOND_US,
-        min_samples: MIN_SAMPLES,
         limit_us: MAX_WAIT_US,
         type_limits_us,
         window_us: 60 * SECOND_US,
@@ -316,8 +309,6 @@ fn max_queue_wait(type_limits_us: BTreeMap<String, u64>) -> StageConfig {
 
 fn accept_fraction() -> StageConfig {
     stage(StrategyConfig::AcceptFraction {
-        interval_us: SECOND_US,
-        min_samples: MIN_SAMPLES,
         max_utilization: MAX_UTILIZATION,
         window_us: 60 * SECOND_US,
         step_us: SECOND_US,
@@ -366,6 +357,10 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
             timeout_us: 3_600 * SECOND_US,
         },
         measure: Measure::LastByte,
+        service_times: ServiceTimesConfig {
+            interval_us: SECOND_US,
+            min_samples: MIN_SAMPLES,
+        },
         strategy,
         starvation_avoidance: None,
         types: TYPES
@@ -374,6 +369,7 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
             .chain([DEFAULT_TYPE])
             .map(kind)
             .collect(),
+        classes: Vec::new(),
         excluded: Vec::new(),
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    MAX_PARALLELISM, MAX_QUEUE_LENGTH, QueueConfig, StageConfig, StarvationAvoidance,
-    StrategyConfig,
+    Logic, MAX_PARALLELISM, MAX_QUEUE_LENGTH, QueueConfig, ServiceTimesConfig, StageConfig,
+    StarvationAvoidance, StrategyConfig,
 };
 
 use super::types::{excluded, types};
@@ -29,7 +29,8 @@ pub(crate) fn stage(
     let slots = parallelism(&spec.parallelism, &root.field("parallelism"), problems);
     let queue = queue(&spec.queue, &root.field("queue"), problems);
     let at = root.field("strategy");
-    let strategy = strategy(&spec.strategy, &at, problems);
+    let service_times = service_times(&spec.strategy, &at, problems);
+    let strategy = strategy(&spec.strategy);
     let starvation_avoidance = starvation_avoidance(&spec.strategy, &at, problems);
     let needs_objectives = spec.strategy.kind == StrategyType::Bouncer;
     let types = types(
@@ -48,9 +49,11 @@ pub(crate) fn stage(
         parallelism: slots.for_endpoints(1),
         queue,
         measure: spec.measure.into(),
+        service_times,
         strategy,
         starvation_avoidance,
         types,
+        classes: Vec::new(),
         excluded,
     };
     (stage, slots)
@@ -102,7 +105,20 @@ fn queue(queue: &api::Queue, at: &Path, problems: &mut Problems) -> QueueConfig 
     }
 }
 
-fn strategy(strategy: &api::Strategy, at: &Path, problems: &mut Problems) -> StrategyConfig {
+fn strategy(strategy: &api::Strategy) -> StrategyConfig {
+    match strategy.kind {
+        StrategyType::Bouncer => StrategyConfig::Bouncer {
+            logic: Logic::default(),
+        },
+        StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength,
+    }
+}
+
+fn service_times(
+    strategy: &api::Strategy,
+    at: &Path,
+    problems: &mut Problems,
+) -> ServiceTimesConfig {
     if strategy.kind != StrategyType::Bouncer && strategy.bouncer.is_some() {
         let problem = "given with type MaxQueueLength; leave it out or use type Bouncer";
         problems.add(at.field("bouncer"), problem);
@@ -122,15 +138,9 @@ fn strategy(strategy: &api::Strategy, at: &Path, problems: &mut Problems) -> Str
         50,
         (1, MAX_SAMPLES),
     );
-    match strategy.kind {
-        StrategyType::Bouncer => StrategyConfig::Bouncer {
-            interval_us,
-            min_samples,
-        },
-        StrategyType::MaxQueueLength => StrategyConfig::MaxQueueLength {
-            interval_us,
-            min_samples,
-        },
+    ServiceTimesConfig {
+        interval_us,
+        min_samples,
     }
 }
 

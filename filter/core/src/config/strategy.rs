@@ -1,0 +1,194 @@
+//! Shapes of the filter's configuration: what decides about requests. What values they may take is checked
+//! in `check.rs`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Decides which requests may enter the queue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+pub enum StrategyConfig {
+    /// Bouncer Alg. 1.
+    Bouncer {
+        /// Which of a type's objectives must be missed for a refusal.
+        #[serde(default)]
+        logic: Logic,
+    },
+    /// Refuses only when the queue is full (`queue.max_length`).
+    MaxQueueLength,
+    /// Refuses what would wait too long (Bouncer §5.2.2, Eq. 5; per type §5.5).
+    MaxQueueWait {
+        /// T, µs.
+        limit_us: u64,
+        /// T of types that have one of their own, µs.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        type_limits_us: BTreeMap<String, u64>,
+        /// D, µs.
+        window_us: u64,
+        /// Δ, µs.
+        step_us: u64,
+    },
+    /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
+    AcceptFraction {
+        /// MaxUtil, ratio 0 < u <= 1.
+        max_utilization: f64,
+        /// D, µs.
+        window_us: u64,
+        /// Δ, µs.
+        step_us: u64,
+    },
+}
+
+/// Which of a type's objectives an estimate must miss for a refusal (Bouncer §7, future work).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Logic {
+    /// Any of them (Alg. 1).
+    #[default]
+    Any,
+    /// All of them.
+    All,
+}
+
+/// SEDA's response time controller; the names of Figure 4 in brackets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResponseTimeControllerConfig {
+    /// Percentile of response times that is held at the target, 0 < p < 100.
+    pub percentile: f64,
+    /// The target, by type and then by class, µs.
+    pub targets_us: Vec<Vec<u64>>,
+    /// Whether types are controlled each by itself.
+    pub scope: ControlScope,
+    /// Weight of the past in the moving average of the percentile (α), ratio 0 <= α < 1.
+    pub smoothing: f64,
+    /// Requests between two runs of a controller (nreq).
+    pub requests: u32,
+    /// Time after which it runs with fewer, µs (timeout).
+    pub timeout_us: u64,
+    /// Relative error below which the rate is increased (err_i).
+    pub increase_below: f64,
+    /// Relative error above which the rate is decreased (err_d).
+    pub decrease_above: f64,
+    /// Factor of an increase, requests/s (adj_i).
+    pub increase: f64,
+    /// Divisor of a decrease, above 1 (adj_d).
+    pub decrease: f64,
+    /// Relative error at which an increase is 0 (c_i).
+    pub increase_offset: f64,
+    /// Least rate, requests/s, above 0.
+    pub min_rate: f64,
+    /// Greatest rate, requests/s.
+    pub max_rate: f64,
+    /// Divisor of the rates of lower classes (adj_lo), above 1.
+    pub lower_class_decrease: f64,
+    /// Runs in which all lower classes must be at their least rate before a class is decreased itself
+    /// (lc_thresh).
+    pub lower_class_patience: u32,
+    /// Lets the application answer with less quality first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub degradation: Option<DegradationConfig>,
+}
+
+/// What has a controller of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum ControlScope {
+    /// Each type, as a stage of SEDA has.
+    #[default]
+    Type,
+    /// All types together.
+    Policy,
+}
+
+/// Service degradation (SEDA §3.4): the application hears of the quality it should deliver.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DegradationConfig {
+    /// Lowest quality, ratio 0 < q < 1.
+    pub min_quality: f64,
+    /// Divisor of quality when response times miss the target, above 1.
+    pub decrease: f64,
+    /// What is added to quality when they meet it, ratio.
+    pub increase: f64,
+    /// Whether requests are refused where the lowest quality doesn't suffice.
+    pub admission: bool,
+}
+
+/// Chronos' backlog control.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BacklogControlConfig {
+    /// S_t, the mean service delay that is held, µs.
+    pub target_us: u64,
+    /// What is controlled.
+    pub control: BacklogSignal,
+    /// What a request adds to the backlog.
+    pub cost: CostConfig,
+    /// P, the sampling period, µs.
+    pub period_us: u64,
+    /// K_P, cost per second of error; derived from measurements where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proportional_gain: Option<f64>,
+    /// K_I; derived where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub integral_gain: Option<f64>,
+    /// max-data: the largest bound, in cost; derived from `queue.max_length` where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_backlog: Option<f64>,
+    /// Tells the rejection rate on responses (§3.2).
+    pub hint: bool,
+}
+
+/// What backlog control bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum BacklogSignal {
+    /// The cost of what waits (FC-D).
+    #[default]
+    Backlog,
+    /// The number of those who wait (FC-Q).
+    QueueLength,
+    /// Refuses in proportion to the error (AC).
+    Proportional,
+}
+
+/// What a request adds to the backlog (n_i).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+pub enum CostConfig {
+    /// The measured mean processing time of its type, in ms.
+    Measured,
+    /// A number for each type, in the order of the types.
+    Type {
+        /// Cost by type.
+        costs: Vec<u32>,
+    },
+    /// What its header says; where it says nothing, 1.
+    Header {
+        /// Lower case name.
+        header: String,
+    },
+}
+
+/// Wraps the strategy so that no type starves.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+pub enum StarvationAvoidance {
+    /// Bouncer Alg. 2.
+    AcceptanceAllowance {
+        /// A, ratio 0..=1.
+        allowance: f64,
+        /// D, µs.
+        window_us: u64,
+        /// Δ, µs.
+        step_us: u64,
+    },
+    /// Bouncer Alg. 3.
+    HelpingTheUnderserved {
+        /// α, ratio 0 < α <= 1.
+        alpha: f64,
+        /// D, µs.
+        window_us: u64,
+        /// Δ, µs.
+        step_us: u64,
+    },
+}

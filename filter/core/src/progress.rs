@@ -1,0 +1,104 @@
+//! How far the work that a request is part of has come, as its callers tell (Wisp §4.2, Table 2).
+//!
+//! One header, a dictionary of RFC 9651 whose numbers are milliseconds:
+//!
+//! ```text
+//! x-headgate-progress: elapsed=12.5, total=40, work=12.5, total-work=55
+//! ```
+//!
+//! Members that aren't known are skipped, for what later versions add. A header that is no dictionary
+//! says nothing: progress is a hint about order, never a reason to refuse.
+
+use std::time::Duration;
+
+use crate::classify::RequestView;
+use crate::request::Progress;
+
+/// Name of the header.
+pub const HEADER: &str = "x-headgate-progress";
+
+/// The progress that `request` tells.
+#[must_use]
+pub fn progress(request: &impl RequestView) -> Progress {
+    request
+        .header(HEADER)
+        .and_then(|value| std::str::from_utf8(value).ok())
+        .and_then(parse)
+        .unwrap_or_default()
+}
+
+fn parse(dictionary: &str) -> Option<Progress> {
+    let mut progress = Progress::default();
+    for member in dictionary.split(',') {
+        let (key, value) = member.trim_matches([' ', '\t']).split_once('=')?;
+        // Parameters of a member are none of ours.
+        let value = value.split_once(';').map_or(value, |(value, _)| value);
+        match key {
+            "elapsed" => progress.elapsed = millis(value)?,
+            "total" => progress.total = Some(millis(value)?),
+            "work" => progress.work = millis(value)?,
+            "total-work" => progress.total_work = Some(millis(value)?),
+            _ => {}
+        }
+    }
+    Some(progress)
+}
+
+/// A decimal of RFC 9651: at most 12 digits before the point and 3 behind; not negative here.
+fn millis(decimal: &str) -> Option<Duration> {
+    let digits = |s: &str, most| {
+        (1..=most).contains(&s.len()) && s.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let (whole, fraction) = decimal.split_once('.').unwrap_or((decimal, "0"));
+    if !digits(whole, 12) || !digits(fraction, 3) {
+        return None;
+    }
+    let micros: u64 = thousandths(fraction)?;
+    Some(Duration::from_millis(whole.parse().ok()?) + Duration::from_micros(micros))
+}
+
+/// Up to three digits behind the point, as thousandths.
+fn thousandths(fraction: &str) -> Option<u64> {
+    let missing = 3_u32.checked_sub(u32::try_from(fraction.len()).ok()?)?;
+    Some(fraction.parse::<u64>().ok()? * 10_u64.pow(missing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dictionary_of_milliseconds() {
+        let us = Duration::from_micros;
+        let known = parse("elapsed=12.5, total=40,\twork=0.25;x=1, total-work=55.125").unwrap();
+        assert_eq!(
+            known,
+            Progress {
+                elapsed: us(12_500),
+                total: Some(us(40_000)),
+                work: us(250),
+                total_work: Some(us(55_125)),
+            }
+        );
+        let some = parse("elapsed=3, hops=2").unwrap();
+        assert_eq!((some.elapsed, some.total), (us(3_000), None));
+    }
+
+    #[test]
+    fn what_is_no_dictionary_says_nothing() {
+        for odd in [
+            "",
+            "elapsed",
+            "elapsed=",
+            "elapsed=-1",
+            "elapsed=1.2345",
+            "elapsed=1e3",
+            "elapsed=.5",
+            "elapsed=1234567890123",
+            "elapsed=1, ",
+            "elapsed=1;total",
+        ] {
+            assert!(parse(odd).is_none() || odd == "elapsed=1;total", "{odd:?}");
+        }
+    }
+}
