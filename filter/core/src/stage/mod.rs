@@ -236,8 +236,16 @@ impl Stage {
             demand.received();
         }
         let queue = self.ledger.queue(host)?;
-        let queue_wait = self.queue_wait(host, now, kind, queue)?;
-        let decision = self.decide(host, now, attributes, queue, queue_wait)?;
+        let fifo_wait = self.fifo_wait(host, now, queue)?;
+        let queue_wait = self.queue_wait(kind, fifo_wait);
+        let decision = {
+            let judged = if self.order.admits_by_drain() {
+                fifo_wait
+            } else {
+                queue_wait
+            };
+            self.decide(host, now, attributes, queue, judged)?
+        };
         let rejected = decision.is_err();
         if let Err(cause) = decision {
             self.decided(kind, false);
@@ -270,27 +278,30 @@ impl Stage {
         }
     }
 
-    fn queue_wait(
+    /// The time in which all that is queued gets slots: the wait in a FIFO.
+    fn fifo_wait(
         &self,
         host: &impl Host,
         now: Instant,
-        kind: TypeId,
         queue: QueueState,
     ) -> Result<Duration, HostError> {
-        let fifo_wait = if self.config.mode == Mode::DryRun {
+        if self.config.mode == Mode::DryRun {
             let residual = self.service_times.mean_residual();
-            self.backlog.queue_wait(host, now, residual)?
-        } else {
-            self.drain_time(queue)
-        };
+            return self.backlog.queue_wait(host, now, residual);
+        }
+        Ok(self.drain_time(queue))
+    }
+
+    /// What a request of `kind` can expect to wait under the discipline in use.
+    fn queue_wait(&self, kind: TypeId, fifo_wait: Duration) -> Duration {
         if self.order.reorders() {
-            Ok(self.places.queue_wait(kind, fifo_wait))
+            self.places.queue_wait(kind, fifo_wait)
         } else {
-            Ok(fifo_wait)
+            fifo_wait
         }
     }
 
-    /// The wait in a FIFO. Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
+    /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
     /// enqueued and takes the same amount back when it leaves.
     fn drain_time(&self, queue: QueueState) -> Duration {
         Duration::from_micros(queue.work_us) / self.config.parallelism

@@ -48,8 +48,8 @@ pub struct View<'a> {
     pub slots_in_use: u32,
     /// Requests waiting, over all workers.
     pub queue_length: u32,
-    /// Estimated mean queue wait of a request that is enqueued now (Bouncer Eq. 2 for FIFO; whatever
-    /// fits the discipline that the queue really uses).
+    /// Mean queue wait that this request is to be judged by: Bouncer's Eq. 2, or what fits the discipline
+    /// that the queue really uses ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
     pub queue_wait: Duration,
     /// Measured processing times by type.
     pub service_times: &'a ServiceTimes,
