@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use headgate_core::config::StageConfig;
 
+use crate::progress::Progress;
 use crate::results::{Row, average, rows};
 use crate::simulation::{Simulation, SimulationError};
 use crate::workload::{Rate, Workload};
@@ -48,17 +49,28 @@ impl Batch<'_> {
         experiments * self.seeds as usize
     }
 
-    /// Runs all experiments. `done` hears of every run that ended, on whichever thread, with the number
-    /// of requests that it simulated.
+    /// Requests that `experiments` will take, warm-up included, about.
+    #[must_use]
+    pub fn expected(&self, experiments: &[Experiment]) -> u64 {
+        let of_one = |Experiment { stage, rate }: &Experiment| {
+            let rate = self.workload.per_second(*rate, stage.parallelism);
+            self.requests + (rate * self.warm_up.as_secs_f64()) as u64
+        };
+        let of_all: u64 = experiments.iter().map(of_one).sum();
+        of_all * u64::from(self.seeds)
+    }
+
+    /// Runs all experiments.
     ///
     /// # Errors
     /// [`SimulationError`] of the first run that failed.
     pub fn run(
         &self,
         experiments: &[Experiment],
-        done: &(dyn Fn(u64) + Sync),
+        progress: &dyn Progress,
     ) -> Result<Vec<Vec<Row>>, SimulationError> {
         let runs = self.runs(experiments.len());
+        progress.expect(self.expected(experiments));
         let next = AtomicUsize::new(0);
         let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new((0..runs).map(|_| None).collect());
         let work = || {
@@ -68,7 +80,7 @@ impl Batch<'_> {
                     return;
                 }
                 let outcome = self.run_one(experiments, at);
-                done(outcome.as_ref().map_or(0, |o| o.simulated));
+                progress.done(outcome.as_ref().map_or(0, |o| o.simulated));
                 let outcome = outcome.map(|o| rows(self.names(), &o));
                 if outcome.is_err() {
                     // The others needn't begin.

@@ -10,12 +10,16 @@
 
 pub mod batch;
 mod host;
+pub mod progress;
+pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod simulation;
 pub mod workload;
 
 pub use batch::{Batch, Experiment};
+pub use progress::{Progress, Silent};
+pub use report::Report;
 pub use results::{ALL, Outcome, Row};
 pub use simulation::{Simulation, SimulationError};
 pub use workload::{LogNormal, Rate, TypeLoad, Workload, WorkloadError};

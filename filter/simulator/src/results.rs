@@ -1,7 +1,8 @@
 //! What a run found, and what several runs of one experiment found on average.
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+
+use crate::report::Record;
 
 /// The row over all types.
 pub const ALL: &str = "ALL";
@@ -77,13 +78,11 @@ impl Outcome {
 }
 
 /// One type in one experiment: averages over its runs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// Name of the type, or [`ALL`].
-    #[serde(rename = "type")]
     pub kind: String,
     /// Requests of one run that arrived after the warm-up.
-    #[serde(skip)]
     pub offered: f64,
     /// Percent of the offered that was turned away.
     pub rejected_pct: f64,
@@ -93,6 +92,19 @@ pub struct Row {
     pub rt_p90_ms: Option<f64>,
     /// Busy part of the backend's slots, ratio; the same in all rows of an experiment.
     pub utilization: f64,
+}
+
+impl Row {
+    /// Its numbers, at the end of a record that says where they belong.
+    #[must_use]
+    pub fn onto(&self, place: Record) -> Record {
+        place
+            .with("type", self.kind.as_str())
+            .with("rejected_pct", self.rejected_pct)
+            .with("rt_p50_ms", self.rt_p50_ms)
+            .with("rt_p90_ms", self.rt_p90_ms)
+            .with("utilization", self.utilization)
+    }
 }
 
 /// One row for each type, then [`ALL`].

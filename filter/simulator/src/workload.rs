@@ -85,6 +85,13 @@ impl LogNormal {
     }
 }
 
+impl std::fmt::Display for LogNormal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (mean, median) = (self.mean_ms, self.median_ms);
+        write!(f, "lognormal, mean {mean} ms, median {median} ms")
+    }
+}
+
 /// A request type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TypeLoad {
@@ -151,6 +158,13 @@ impl Workload {
     #[must_use]
     pub fn types(&self) -> &[TypeLoad] {
         &self.types
+    }
+
+    /// Part of the requests that are of `kind`, ratio.
+    #[must_use]
+    pub fn share_of(&self, kind: &TypeLoad) -> f64 {
+        let total: f64 = self.types.iter().map(|kind| kind.share).sum();
+        kind.share / total
     }
 
     /// Mean service time over all types, ms.

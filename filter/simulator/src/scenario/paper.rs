@@ -12,19 +12,19 @@ pub struct Paper {
 struct PaperRow {
     strategy: &'static str,
     kind: &'static str,
-    cells: Vec<(f64, Cell)>,
+    cells: Vec<(f64, PaperCell)>,
 }
 
 /// A percentage.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cell {
+pub struct PaperCell {
     /// As printed.
     pub percent: f64,
     /// Printed "-0-": not one rejection in any run, where 0.00 may be one in ten thousand.
     pub none_at_all: bool,
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for PaperCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.none_at_all {
             return f.pad("-0-");
@@ -49,10 +49,10 @@ impl Paper {
         for line in lines {
             let mut words = line.split_whitespace();
             let Some(kind) = words.next() else { continue };
-            let cells: Vec<(f64, Cell)> = axis
+            let cells: Vec<(f64, PaperCell)> = axis
                 .iter()
                 .zip(words)
-                .filter_map(|(x, word)| Some((*x, cell(word)?)))
+                .filter_map(|(x, word)| Some((*x, read(word)?)))
                 .collect();
             if cells.is_empty() {
                 strategy = kind;
@@ -69,12 +69,12 @@ impl Paper {
 
     /// The cell of this strategy and type at `x`.
     #[must_use]
-    pub fn cell(&self, strategy: &str, kind: &str, x: f64) -> Option<Cell> {
+    pub fn cell(&self, strategy: &str, kind: &str, x: f64) -> Option<PaperCell> {
         let row = self
             .rows
             .iter()
             .find(|row| row.strategy == strategy && row.kind == kind)?;
-        let at = |(place, _): &&(f64, Cell)| (place - x).abs() < 1e-9;
+        let at = |(place, _): &&(f64, PaperCell)| (place - x).abs() < 1e-9;
         row.cells.iter().find(at).map(|(_, cell)| *cell)
     }
 
@@ -91,10 +91,10 @@ impl Paper {
     }
 }
 
-fn cell(word: &str) -> Option<Cell> {
+fn read(word: &str) -> Option<PaperCell> {
     let none_at_all = word == "-0-";
     let percent = if none_at_all { 0.0 } else { word.parse().ok()? };
-    Some(Cell {
+    Some(PaperCell {
         percent,
         none_at_all,
     })

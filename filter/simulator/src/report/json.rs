@@ -1,0 +1,46 @@
+//! A report for programs.
+
+use serde::ser::{Serialize, SerializeStruct as _, Serializer};
+
+use super::{Claim, Record, Report, Subject};
+
+/// The report as JSON, ending with a line break: what was simulated, `rows` with one object for each
+/// result, and, where the report has any, its `claims`.
+///
+/// # Errors
+/// None that a report could cause; they come from [`serde_json`].
+pub fn json(report: &Report) -> Result<String, serde_json::Error> {
+    let mut text = serde_json::to_string_pretty(&Json(report))?;
+    text.push('\n');
+    Ok(text)
+}
+
+struct Json<'a>(&'a Report);
+
+impl Serialize for Json<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let report = self.0;
+        let mut object = serializer.serialize_struct("Report", 4)?;
+        match &report.subject {
+            Subject::Scenario(name) => object.serialize_field("scenario", name)?,
+            Subject::Policy { policy, workload } => {
+                object.serialize_field("policy", policy)?;
+                object.serialize_field("workload", workload)?;
+            }
+        }
+        object.serialize_field("rows", &report.rows)?;
+        if !report.claims.is_empty() {
+            let claims: Vec<Record> = report.claims.iter().map(claim).collect();
+            object.serialize_field("claims", &claims)?;
+        }
+        object.end()
+    }
+}
+
+fn claim(claim: &Claim) -> Record {
+    Record::new()
+        .with("claim", claim.text.as_str())
+        .with("paper", claim.paper.as_str())
+        .with("ours", claim.ours.as_str())
+        .with("holds", claim.holds)
+}

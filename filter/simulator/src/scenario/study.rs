@@ -1,0 +1,46 @@
+//! What can be run by name.
+
+use std::num::NonZeroUsize;
+
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::simulation::SimulationError;
+
+/// An experiment that can be run by its name.
+pub trait Study: Send + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &str;
+
+    /// One line: the paper and the caption.
+    fn title(&self) -> &str;
+
+    /// Runs it. The same `size`, whatever its `threads`, gives the same report.
+    ///
+    /// # Errors
+    /// [`SimulationError`].
+    fn run(&self, size: &Size, progress: &dyn Progress) -> Result<Report, SimulationError>;
+}
+
+/// How much to simulate. What is `None` is as large as in the paper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Requests of each run that count.
+    pub requests: Option<u64>,
+    /// Runs of each experiment, each with a seed of its own.
+    pub seeds: Option<u32>,
+    /// The first seed; the next ones follow.
+    pub seed: u64,
+    /// Threads; all cores by default.
+    pub threads: Option<NonZeroUsize>,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self {
+            requests: None,
+            seeds: None,
+            seed: 1,
+            threads: None,
+        }
+    }
+}
