@@ -1,13 +1,14 @@
 //! Headgate's admission engine in simulated time.
 //!
 //! A model of the algorithm would only show what its author believes. So the simulator runs
-//! [`headgate_core::stage::Stage`], the code that decides in Envoy, between a Poisson source of requests
-//! and a backend of P servers, both of which exist only as events: a run of two minutes takes a second,
-//! and the same seed gives the same result to the last digit.
+//! [`headgate_core::stage::Stage`], the code that decides in Envoy, between a [`source`] of requests (open or
+//! closed loop) and a modelled [`backend`], both of which exist only as events: a run of two minutes takes
+//! a second, and the same seed gives the same result to the last digit.
 //!
 //! [`simulation`] is one run, [`batch`] many of them on all cores, and [`scenario`] holds the experiments
 //! of the papers with the numbers that the papers print.
 
+pub mod backend;
 pub mod batch;
 mod host;
 pub mod progress;
@@ -15,11 +16,14 @@ pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod simulation;
+pub mod source;
 pub mod workload;
 
+pub use backend::{Backend, Servers};
 pub use batch::{Batch, Experiment};
 pub use progress::{Progress, Silent};
 pub use report::Report;
 pub use results::{ALL, Outcome, Row};
-pub use simulation::{Simulation, SimulationError};
+pub use simulation::{Run, Simulation, SimulationError, Until};
+pub use source::{Answer, Ending, Request, Source};
 pub use workload::{LogNormal, Rate, TypeLoad, Workload, WorkloadError};

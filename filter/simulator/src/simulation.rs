@@ -1,27 +1,26 @@
 //! One run: requests arrive, the stage decides, the backend works, until enough were seen.
 //!
-//! Discrete events of three kinds, taken in the order of their time: the next arrival, the next end of
-//! service, and the engine's tick every 10 ms. The backend is P servers with a FIFO queue of their own,
-//! which stays empty as long as the stage holds its requests back (`queue.mode: Hold`) and is all the
-//! queue there is when it doesn't.
+//! Discrete events of three kinds, taken in the order of their time: the next arrival of a [`Source`], the
+//! next end of service of a [`Backend`], and the engine's tick every 10 ms. Of what happens at the same
+//! time, arrivals are last, as what ends makes room.
 //!
-//! What is left out: other workers (one decides for all), the network, and clients that give up or try
-//! again.
+//! What is left out: other workers (one decides for all) and the network.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
 use headgate_core::host::HostError;
-use headgate_core::request::Attributes;
-use headgate_core::stage::{Arrival, Event, Outcome as Ending, Stage, Ticket};
+use headgate_core::request::{Attributes, ClassId};
+use headgate_core::stage::{Arrival, Event, Outcome as Completion, Stage, Ticket};
+use headgate_core::strategy::TypeId;
 use headgate_core::time::{Instant, nanos};
 use headgate_core::workers::{Changes, Membership};
 
+use crate::backend::{Backend, Servers};
 use crate::host::LocalHost;
 use crate::results::{Outcome, TypeOutcome};
-use crate::workload::{Request, Traffic, Workload};
+use crate::source::{Answer, Ending, Request, Source};
+use crate::workload::{Traffic, Workload};
 
 /// As in Envoy.
 const TICK_NS: u64 = 10_000_000;
@@ -43,7 +42,69 @@ pub enum SimulationError {
     Lost,
 }
 
-/// A run to make.
+/// When a run ends. It ends in any case when nothing is left to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// After so many requests that count.
+    Requests(u64),
+    /// At this time after the start.
+    Time(Duration),
+    /// When the source has no more.
+    Exhausted,
+}
+
+/// A stage to run, whatever is in front of it and behind it.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// The stage in front of the backend.
+    pub stage: &'a StageConfig,
+    /// What the stage takes the source's types for, by [`Request::kind`].
+    pub kinds: &'a [TypeId],
+    /// Time before results count.
+    pub warm_up: Duration,
+    /// When to end.
+    pub until: Until,
+    /// The luck of the strategy.
+    pub seed: u64,
+}
+
+impl Run<'_> {
+    /// Makes the run, until what is in the stage at its end has left it. The source hears of these last
+    /// ends, too, but is asked for nothing more.
+    ///
+    /// # Errors
+    /// [`SimulationError`].
+    pub fn with<S: Source, B: Backend>(
+        &self,
+        source: &mut S,
+        backend: B,
+    ) -> Result<Outcome, SimulationError> {
+        let config = FilterConfig {
+            revision: String::new(),
+            stages: vec![self.stage.clone()],
+        };
+        config.check()?;
+        let mut world = World::new(self, source, backend)?;
+        let warm_up = nanos(self.warm_up);
+        world.play(warm_up, u64::MAX)?;
+        world.measure_from(warm_up);
+        let (until, requests) = match self.until {
+            Until::Requests(requests) => (u64::MAX, requests),
+            Until::Time(time) => (nanos(time).max(warm_up), u64::MAX),
+            Until::Exhausted => (u64::MAX, u64::MAX),
+        };
+        world.play(until, requests)?;
+        let utilization = world.utilization_since(warm_up);
+        world.drain()?;
+        Ok(Outcome {
+            types: world.types,
+            utilization,
+            simulated: world.simulated,
+        })
+    }
+}
+
+/// A run of open traffic before P servers.
 #[derive(Debug, Clone, Copy)]
 pub struct Simulation<'a> {
     /// The stage in front of the backend.
@@ -66,35 +127,21 @@ impl Simulation<'_> {
     /// # Errors
     /// [`SimulationError`].
     pub fn run(&self) -> Result<Outcome, SimulationError> {
-        let config = FilterConfig {
-            revision: String::new(),
-            stages: vec![self.stage.clone()],
+        let kinds: Vec<TypeId> = self.workload.types().iter().map(|t| t.kind).collect();
+        let run = Run {
+            stage: self.stage,
+            kinds: &kinds,
+            warm_up: self.warm_up,
+            until: Until::Requests(self.requests),
+            // The strategy's luck must not be that of the traffic.
+            seed: !self.seed,
         };
-        config.check()?;
-        let mut world = World::new(self)?;
         let mut traffic = Traffic::new(self.workload, self.per_second, self.seed);
-        let warm_up = nanos(self.warm_up);
-        let mut request = traffic.next();
-        while request.at < warm_up {
-            world.arrive(request, false)?;
-            request = traffic.next();
-        }
-        world.measure_from(warm_up)?;
-        for _ in 0..self.requests {
-            world.arrive(request, true)?;
-            request = traffic.next();
-        }
-        let utilization = world.utilization_since(warm_up);
-        world.drain()?;
-        Ok(Outcome {
-            types: world.types,
-            utilization,
-            simulated: world.simulated,
-        })
+        run.with(&mut traffic, Servers::new(self.stage.parallelism))
     }
 }
 
-/// A request that was let in.
+/// A request that was not refused at its arrival.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     request: Request,
@@ -102,49 +149,47 @@ struct Job {
     counts: bool,
 }
 
-struct World<'a> {
+struct World<'a, S, B> {
     host: LocalHost,
     membership: Membership,
     stage: Stage,
-    workload: &'a Workload,
-    servers: usize,
+    kinds: &'a [TypeId],
+    source: &'a mut S,
+    backend: B,
     jobs: Vec<Job>,
     free: Vec<u32>,
-    /// Ends of service: ns and job.
-    ends: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Requests that the backend has and does not work on yet.
-    backlog: VecDeque<u32>,
     events: Vec<Event>,
     next_tick: u64,
     now: u64,
+    /// Whether the warm-up is over.
+    counts: bool,
     /// Σ busy servers × ns.
     busy: u128,
     types: Vec<TypeOutcome>,
     simulated: u64,
 }
 
-impl<'a> World<'a> {
-    fn new(simulation: &Simulation<'a>) -> Result<Self, SimulationError> {
+impl<'a, S: Source, B: Backend> World<'a, S, B> {
+    fn new(run: &Run<'a>, source: &'a mut S, backend: B) -> Result<Self, SimulationError> {
         let host = LocalHost::default();
         let membership = Membership::join(Instant::default(), 1, &host)?;
-        // The strategy's luck must not be that of the traffic.
-        let seed = !simulation.seed;
-        let stage = Stage::new(simulation.stage.clone(), &membership, seed, &host)?;
-        let types = simulation.workload.types().iter();
+        let stage = Stage::new(run.stage.clone(), &membership, run.seed, &host)?;
         Ok(Self {
             membership,
             stage,
-            workload: simulation.workload,
-            servers: simulation.stage.parallelism as usize,
+            kinds: run.kinds,
+            source,
+            backend,
             jobs: Vec::new(),
             free: Vec::new(),
-            ends: BinaryHeap::new(),
-            backlog: VecDeque::new(),
             events: Vec::new(),
             next_tick: 0,
             now: 0,
+            counts: false,
             busy: 0,
-            types: types
+            types: run
+                .kinds
+                .iter()
                 .map(|_| TypeOutcome::new())
                 .collect::<Result<_, _>>()
                 .map_err(|e| SimulationError::Results(e.to_string()))?,
@@ -153,48 +198,77 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Everything that happens before `until`.
-    fn run_until(&mut self, until: u64) -> Result<(), SimulationError> {
-        loop {
-            let end = self.ends.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
-            let next = end.min(self.next_tick);
-            if next > until {
-                self.pass_to(until);
-                return Ok(());
-            }
-            self.pass_to(next);
-            if end == next {
-                self.end_of_service()?;
-            } else {
-                self.tick()?;
+    /// Everything before `until`, but no more than `requests` arrivals. Ends when nothing is left but
+    /// ticks.
+    fn play(&mut self, until: u64, requests: u64) -> Result<(), SimulationError> {
+        let mut left = requests;
+        while left > 0 {
+            let arrival = self.source.peek();
+            match arrival {
+                Some(at) if at < until => {
+                    if self.step(at)? {
+                        // What ended may have brought an earlier arrival.
+                        continue;
+                    }
+                    let Some(request) = self.source.take() else {
+                        return Ok(());
+                    };
+                    left -= 1;
+                    self.arrive(request)?;
+                }
+                None if self.is_idle() => return Ok(()),
+                _ => {
+                    if !self.step(until)? {
+                        self.pass_to(until);
+                        return Ok(());
+                    }
+                }
             }
         }
-    }
-
-    fn pass_to(&mut self, at: u64) {
-        self.busy += u128::from(at - self.now) * self.ends.len() as u128;
-        self.now = at;
-    }
-
-    fn measure_from(&mut self, at: u64) -> Result<(), SimulationError> {
-        self.run_until(at)?;
-        self.busy = 0;
         Ok(())
     }
 
+    /// The next end of service or tick, if it is not after `until`.
+    fn step(&mut self, until: u64) -> Result<bool, SimulationError> {
+        let end = self.backend.next_end();
+        let next = end.min(self.next_tick);
+        if next > until {
+            return Ok(false);
+        }
+        self.pass_to(next);
+        if end == next {
+            self.end_of_service()?;
+        } else {
+            self.tick()?;
+        }
+        Ok(true)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.stage.pending() == 0 && self.backend.next_end() == u64::MAX
+    }
+
+    fn pass_to(&mut self, at: u64) {
+        let at = at.max(self.now);
+        self.busy += u128::from(at - self.now) * u128::from(self.backend.busy());
+        self.now = at;
+    }
+
+    fn measure_from(&mut self, at: u64) {
+        self.pass_to(at);
+        self.busy = 0;
+        self.counts = true;
+    }
+
     fn utilization_since(&self, begin: u64) -> f64 {
-        let time = (self.now - begin).max(1);
-        self.busy as f64 / (time as f64 * self.servers as f64)
+        let time = self.now.saturating_sub(begin).max(1);
+        self.busy as f64 / (time as f64 * f64::from(self.backend.servers()))
     }
 
     /// Serves those that are still there.
     fn drain(&mut self) -> Result<(), SimulationError> {
-        while self.stage.pending() > 0 || !self.ends.is_empty() {
-            let next = self
-                .ends
-                .peek()
-                .map_or(self.next_tick, |Reverse((at, _))| *at);
-            self.run_until(next)?;
+        while !self.is_idle() {
+            self.step(u64::MAX)?;
         }
         Ok(())
     }
@@ -214,22 +288,27 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn arrive(&mut self, request: Request, counts: bool) -> Result<(), SimulationError> {
-        self.run_until(request.at)?;
+    fn arrive(&mut self, request: Request) -> Result<(), SimulationError> {
+        self.pass_to(request.at);
         self.simulated += 1;
         let stream = self.insert(Job {
             request,
             ticket: None,
-            counts,
+            counts: self.counts,
         });
-        self.types[request.kind].offered += u64::from(counts);
-        let kind = self.workload.types()[request.kind].kind;
+        self.types[request.kind].offered += u64::from(self.counts);
+        let attributes = Attributes {
+            class: ClassId(request.class),
+            own_deadline: request.deadline,
+            cost: (request.cost > 0).then_some(request.cost),
+            ..Attributes::of(self.kinds[request.kind])
+        };
         let now = Instant::from_nanos(self.now);
         let arrival = self.stage.arrive(
             &self.host,
             now,
             stream,
-            &Attributes::of(kind),
+            &attributes,
             &mut self.events,
         )?;
         match arrival {
@@ -245,22 +324,25 @@ impl<'a> World<'a> {
     }
 
     fn end_of_service(&mut self) -> Result<(), SimulationError> {
-        let Some(Reverse((at, stream))) = self.ends.pop() else {
+        let Some(stream) = self.backend.end(self.now) else {
             return Ok(());
         };
         let job = self.jobs[stream as usize];
         self.free.push(stream);
         if job.counts {
-            self.types[job.request.kind].served(at - job.request.at);
-        }
-        if let Some(next) = self.backlog.pop_front() {
-            self.start(next);
+            self.types[job.request.kind].served(self.now - job.request.at);
         }
         if let Some(ticket) = job.ticket {
-            let now = Instant::from_nanos(at);
-            self.stage
-                .finish(&self.host, now, ticket, Ending::Completed, &mut self.events)?;
+            let now = Instant::from_nanos(self.now);
+            self.stage.finish(
+                &self.host,
+                now,
+                ticket,
+                Completion::Completed,
+                &mut self.events,
+            )?;
         }
+        self.answer(&job.request, Ending::Served);
         self.carry_out();
         Ok(())
     }
@@ -277,22 +359,25 @@ impl<'a> World<'a> {
 
     /// To the backend.
     fn send(&mut self, stream: u32) {
-        if self.ends.len() < self.servers {
-            self.start(stream);
-        } else {
-            self.backlog.push_back(stream);
-        }
-    }
-
-    fn start(&mut self, stream: u32) {
-        let processing = self.jobs[stream as usize].request.processing;
-        self.ends.push(Reverse((self.now + processing, stream)));
+        let request = &self.jobs[stream as usize].request;
+        self.source.forwarded(request, self.now);
+        self.backend.take(self.now, stream, request);
     }
 
     fn refused(&mut self, stream: u32) {
         let job = self.jobs[stream as usize];
         self.free.push(stream);
         self.types[job.request.kind].rejected += u64::from(job.counts);
+        self.backend.refused(self.now);
+        self.answer(&job.request, Ending::Refused);
+    }
+
+    fn answer(&mut self, request: &Request, ending: Ending) {
+        let answer = Answer {
+            ending,
+            rejection_rate: 0.0,
+        };
+        self.source.answered(request, self.now, answer);
     }
 
     fn insert(&mut self, job: Job) -> u32 {

@@ -9,6 +9,8 @@ use headgate_core::strategy::TypeId;
 use rand::TryRng;
 use rand_distr::{Distribution as _, Exp1, StandardNormal};
 
+use crate::source::{Request, Source};
+
 /// Standard normal quantile at 0.9.
 const Z_90: f64 = 1.281_551_565_544_6;
 
@@ -183,17 +185,6 @@ impl Workload {
     }
 }
 
-/// A request that arrives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Request {
-    /// ns since the start.
-    pub(crate) at: u64,
-    /// Index into the workload's types.
-    pub(crate) kind: usize,
-    /// ns.
-    pub(crate) processing: u64,
-}
-
 /// An endless stream of requests.
 #[derive(Debug)]
 pub(crate) struct Traffic<'a> {
@@ -202,19 +193,23 @@ pub(crate) struct Traffic<'a> {
     /// Mean time between two requests, ns.
     gap: f64,
     now: f64,
+    next: Request,
 }
 
 impl<'a> Traffic<'a> {
     pub(crate) fn new(workload: &'a Workload, per_second: f64, seed: u64) -> Self {
-        Self {
+        let mut traffic = Self {
             workload,
             dice: Dice(Rng::new(seed)),
             gap: 1e9 / per_second,
             now: 0.0,
-        }
+            next: Request::new(0, 0, 0),
+        };
+        traffic.next = traffic.draw();
+        traffic
     }
 
-    pub(crate) fn next(&mut self) -> Request {
+    fn draw(&mut self) -> Request {
         let gap: f64 = Exp1.sample(&mut self.dice);
         self.now += self.gap * gap;
         let share = self.dice.0.next_f64();
@@ -224,11 +219,19 @@ impl<'a> Traffic<'a> {
             .iter()
             .position(|upto| share < *upto)
             .unwrap_or(self.workload.types.len() - 1);
-        Request {
-            at: self.now as u64,
-            kind,
-            processing: self.workload.types[kind].service_time.draw(&mut self.dice),
-        }
+        let processing = self.workload.types[kind].service_time.draw(&mut self.dice);
+        Request::new(self.now as u64, kind, processing)
+    }
+}
+
+impl Source for Traffic<'_> {
+    fn peek(&self) -> Option<u64> {
+        Some(self.next.at)
+    }
+
+    fn take(&mut self) -> Option<Request> {
+        let next = self.draw();
+        Some(std::mem::replace(&mut self.next, next))
     }
 }
 
@@ -277,7 +280,7 @@ mod tests {
         let rate = workload.per_second(Rate::Factor(1.5), 7);
         assert!((rate - 3_000.0).abs() < 1e-6);
         let mut traffic = Traffic::new(&workload, rate, 1);
-        let drawn: Vec<Request> = (0..200_000).map(|_| traffic.next()).collect();
+        let drawn: Vec<Request> = (0..200_000).map_while(|_| traffic.take()).collect();
         assert!(drawn.is_sorted_by_key(|r| r.at));
         let seconds = drawn[drawn.len() - 1].at as f64 / 1e9;
         assert!((drawn.len() as f64 / seconds / rate - 1.0).abs() < 0.01);

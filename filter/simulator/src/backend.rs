@@ -1,0 +1,84 @@
+//! What stands behind the stage, as far as events tell: jobs go in, and each comes out at some time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::source::Request;
+
+/// A modelled service. Times are ns since the start and never go back.
+pub trait Backend {
+    /// Takes a job, to work on now or later. `job` is free to be used again when [`Backend::end`] has
+    /// given it back.
+    fn take(&mut self, now: u64, job: u32, request: &Request);
+
+    /// When the next job ends if none comes before; `u64::MAX` when there is none.
+    fn next_end(&self) -> u64;
+
+    /// Ends the job of [`Backend::next_end`], at that time.
+    fn end(&mut self, now: u64) -> Option<u32>;
+
+    /// What is at work at the moment, as a number of servers.
+    fn busy(&self) -> u32;
+
+    /// Servers in all, for utilization.
+    fn servers(&self) -> u32;
+
+    /// A request was refused. A service that refuses by itself has work with that, too.
+    fn refused(&mut self, _now: u64) {}
+}
+
+/// P servers with a FIFO queue of their own, which stays empty as long as the stage holds its requests
+/// back (`queue.mode: Hold`) and is all the queue there is when it doesn't.
+#[derive(Debug)]
+pub struct Servers {
+    servers: u32,
+    /// Ends of service: ns and job.
+    ends: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Jobs that wait, with their work in ns.
+    waiting: VecDeque<(u32, u64)>,
+}
+
+impl Servers {
+    /// So many servers, idle.
+    #[must_use]
+    pub fn new(servers: u32) -> Self {
+        Self {
+            servers,
+            ends: BinaryHeap::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl Backend for Servers {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        if self.busy() < self.servers {
+            self.ends
+                .push(Reverse((now.saturating_add(request.processing), job)));
+        } else {
+            self.waiting.push_back((job, request.processing));
+        }
+    }
+
+    fn next_end(&self) -> u64 {
+        self.ends.peek().map_or(u64::MAX, |Reverse((at, _))| *at)
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        let Reverse((_, job)) = self.ends.pop()?;
+        if let Some((next, processing)) = self.waiting.pop_front() {
+            self.ends
+                .push(Reverse((now.saturating_add(processing), next)));
+        }
+        Some(job)
+    }
+
+    fn busy(&self) -> u32 {
+        // No more than there are servers.
+        self.ends.len() as u32
+    }
+
+    fn servers(&self) -> u32 {
+        self.servers
+    }
+}
