@@ -304,13 +304,9 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             ..Attributes::of(self.kinds[request.kind])
         };
         let now = Instant::from_nanos(self.now);
-        let arrival = self.stage.arrive(
-            &self.host,
-            now,
-            stream,
-            &attributes,
-            &mut self.events,
-        )?;
+        let arrival = self
+            .stage
+            .arrive(&self.host, now, stream, &attributes, &mut self.events)?;
         match arrival {
             Arrival::Forward(ticket) => {
                 self.jobs[stream as usize].ticket = Some(ticket);

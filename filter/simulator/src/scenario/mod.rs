@@ -19,6 +19,7 @@ pub use sweep::{Axis, Findings, Metric, Point, Series, Sweep, SweepRow};
 pub fn studies() -> Vec<Box<dyn Study>> {
     let mut studies: Vec<Box<dyn Study>> = Vec::new();
     studies.extend(bouncer::sweeps().map(|sweep| Box::new(sweep) as Box<dyn Study>));
+    studies.push(Box::new(bouncer::SlackOrder));
     studies
 }
 

@@ -6,6 +6,7 @@
 //! are not given ("carefully chosen"); here each is what the type's objectives leave for waiting.
 
 mod claims;
+mod slack_order;
 mod stages;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use super::sweep::{Axis, Metric, Point, Series, Sweep};
 use crate::batch::Experiment;
 use crate::results::ALL;
 use crate::workload::Rate;
+pub(super) use slack_order::SlackOrder;
 use stages::{
     TYPES, accept_fraction, acceptance_allowance, bouncer, helping_the_underserved,
     max_queue_length, max_queue_wait, wait_limits_by_type, workload,
