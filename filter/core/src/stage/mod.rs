@@ -238,18 +238,16 @@ impl Stage {
         let queue = self.ledger.queue(host)?;
         let fifo_wait = self.fifo_wait(host, now, queue)?;
         let queue_wait = self.queue_wait(kind, fifo_wait);
-        let decision = {
-            let judged = if self.order.admits_by_drain() {
-                fifo_wait
-            } else {
-                queue_wait
-            };
-            self.decide(host, now, attributes, queue, judged)?
+        let judged_wait = if self.order.admits_by_drain() {
+            fifo_wait
+        } else {
+            queue_wait
         };
+        let decision = self.decide(host, now, attributes, queue, judged_wait)?;
         let rejected = decision.is_err();
         if let Err(cause) = decision {
             self.decided(kind, false);
-            let refusal = self.refuse(kind, cause, queue_wait);
+            let refusal = self.refuse(kind, cause, judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Arrival::Refuse(refusal));
             }
