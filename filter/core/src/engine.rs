@@ -17,6 +17,7 @@ use crate::stage::{Arrival, Event, Outcome, Stage, Ticket};
 use crate::stats::{StageCount, StageStats, percentile_name};
 use crate::time::Instant;
 use crate::workers::{Changes, Membership, WorkerId};
+use crate::workflow::workflow;
 
 /// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in the
 /// normal course of a request waits for a tick.
@@ -284,6 +285,11 @@ impl Engine {
         let attributes = Attributes {
             kind,
             class: compiled.classifier.class(request),
+            workflow: if Order::needs_workflow(&compiled.config.queue.discipline) {
+                workflow(request)
+            } else {
+                0
+            },
             own_deadline,
             cost: None,
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {

@@ -29,3 +29,4 @@ pub mod strategy;
 pub mod time;
 pub mod window;
 pub mod workers;
+pub mod workflow;

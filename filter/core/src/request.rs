@@ -20,6 +20,8 @@ pub struct Attributes {
     pub class: ClassId,
     /// The time that it gives itself, from now.
     pub own_deadline: Option<Duration>,
+    /// Flow of its workflow ([`crate::workflow`]); 0 where it says none, or nobody asks.
+    pub workflow: u16,
     /// What it says it costs.
     pub cost: Option<u32>,
     /// How far the work it is part of has come.
@@ -33,6 +35,7 @@ impl Attributes {
         Self {
             kind,
             class: ClassId(0),
+            workflow: 0,
             own_deadline: None,
             cost: None,
             progress: Progress::UNKNOWN,

@@ -3,8 +3,9 @@
 //! that fails here was not compiled by the operator.
 
 use super::{
-    ConfigError, DEFAULT_TYPE, FilterConfig, MAX_CLASSES, MAX_PARALLELISM, MAX_QUEUE_LENGTH,
-    MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    ConfigError, DEFAULT_TYPE, Discipline, FilterConfig, Flow, MAX_CLASSES, MAX_PARALLELISM,
+    MAX_QUEUE_LENGTH, MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig,
+    TypeConfig,
 };
 
 impl FilterConfig {
@@ -138,7 +139,43 @@ impl StageConfig {
                 );
             }
         }
-        self.check_classes(at)
+        self.check_classes(at)?;
+        self.check_discipline(at)
+    }
+
+    fn check_discipline(&self, at: &str) -> Result<(), ConfigError> {
+        let Discipline::Drr {
+            by,
+            quantum_us,
+            weights,
+        } = &self.queue.discipline
+        else {
+            return Ok(());
+        };
+        let err = |field: &str, problem: String| {
+            let field = format!("{at}.queue.discipline.{field}");
+            Err(ConfigError::new(field, problem))
+        };
+        if !(100..=60_000_000).contains(quantum_us) {
+            return err("quantum_us", format!("{quantum_us}; 100 to 60000000"));
+        }
+        if *by == Flow::Class && self.classes.is_empty() {
+            return err("by", "Class; the stage has no classes".into());
+        }
+        for (name, weight) in weights {
+            let (known, what) = match by {
+                Flow::Type => (self.types.iter().any(|t| t.name == *name), "type"),
+                Flow::Class => (self.classes.iter().any(|c| c.name == *name), "class"),
+                Flow::Workflow => ((1..=256).contains(&name.len()), "workflow"),
+            };
+            if !known {
+                return err("weights", format!("{name:?}; no {what} has that name"));
+            }
+            if !(0.01..=100.0).contains(weight) {
+                return err("weights", format!("{weight} for {name:?}; 0.01 to 100"));
+            }
+        }
+        Ok(())
     }
 
     fn check_classes(&self, at: &str) -> Result<(), ConfigError> {
@@ -284,5 +321,71 @@ impl TypeConfig {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(discipline: &str) -> Result<FilterConfig, ConfigError> {
+        let json = format!(
+            r#"{{"stages":[{{"policy":"ns/p","parallelism":1,
+            "queue":{{"discipline":{discipline},"max_length":10,"timeout_us":1000000}},
+            "strategy":{{"type":"MaxQueueLength"}},"types":[{{"name":"default"}}]}}]}}"#
+        );
+        FilterConfig::from_json(json.as_bytes())
+    }
+
+    #[test]
+    fn disciplines_by_their_names() {
+        for name in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "Slack"] {
+            let config = with(&format!(r#"{{"type":{name:?}}}"#)).unwrap();
+            let json = serde_json::to_string(&config).unwrap();
+            assert_eq!(FilterConfig::from_json(json.as_bytes()), Ok(config));
+        }
+        let drr = r#"{"type":"DRR","by":"Type","quantum_us":10000,"weights":{"default":2.5}}"#;
+        let config = with(drr).unwrap();
+        let expected = Discipline::Drr {
+            by: Flow::Type,
+            quantum_us: 10_000,
+            weights: [("default".to_owned(), 2.5)].into(),
+        };
+        assert_eq!(config.stages[0].queue.discipline, expected);
+        let json = serde_json::to_string(&config).unwrap();
+        assert_eq!(FilterConfig::from_json(json.as_bytes()), Ok(config));
+    }
+
+    #[test]
+    fn mistakes_in_deficit_round_robin_are_named() {
+        let problem = |rest: &str| {
+            let error = with(&format!(r#"{{"type":"DRR",{rest}}}"#)).unwrap_err();
+            error.to_string()
+        };
+        let at = "stages[0].queue.discipline.";
+        for (rest, expected) in [
+            (
+                r#""by":"Type","quantum_us":99"#,
+                "quantum_us: 99; 100 to 60000000",
+            ),
+            (
+                r#""by":"Class","quantum_us":1000"#,
+                "by: Class; the stage has no classes",
+            ),
+            (
+                r#""by":"Type","quantum_us":1000,"weights":{"fast":1}"#,
+                r#"weights: "fast"; no type has that name"#,
+            ),
+            (
+                r#""by":"Workflow","quantum_us":1000,"weights":{"":1}"#,
+                r#"weights: ""; no workflow has that name"#,
+            ),
+            (
+                r#""by":"Type","quantum_us":1000,"weights":{"default":0}"#,
+                r#"weights: 0 for "default"; 0.01 to 100"#,
+            ),
+        ] {
+            assert_eq!(problem(rest), format!("{at}{expected}"));
+        }
     }
 }

@@ -15,8 +15,8 @@ pub use strategy::{
     ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
 };
 pub use types::{
-    ClassConfig, Discipline, FilterConfig, GrpcMatch, HeaderMatch, Match, Measure, Mode, Objective,
-    PathMatch, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StringMatchKind,
+    ClassConfig, Discipline, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match, Measure, Mode,
+    Objective, PathMatch, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StringMatchKind,
     TypeConfig,
 };
 

@@ -1,6 +1,8 @@
 //! Shapes of the filter's configuration: stages, queues, types. What values they may take is checked in
 //! `check.rs`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{StarvationAvoidance, StrategyConfig};
@@ -129,8 +131,30 @@ pub enum Discipline {
     /// Least attained service first, by work so far.
     #[serde(rename = "LASF")]
     Lasf,
+    /// Deficit round robin: every flow gets its weight's share of the slots' time.
+    #[serde(rename = "DRR")]
+    Drr {
+        /// What makes a flow.
+        by: Flow,
+        /// What a flow of weight 1 may spend in a round, µs of processing time.
+        quantum_us: u64,
+        /// Weights of flows by name of the type or class or by id of the workflow; 1 for the others.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        weights: BTreeMap<String, f64>,
+    },
     /// By latest start time: the arrival plus the least that any objective of the type leaves for waiting.
     Slack,
+}
+
+/// What makes a flow in deficit round robin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Flow {
+    /// The query type.
+    Type,
+    /// The class.
+    Class,
+    /// The workflow (`workflow`).
+    Workflow,
 }
 
 /// How processing times are learned.

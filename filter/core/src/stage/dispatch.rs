@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::{Event, Phase, Stage};
+use super::{Event, Phase, Request, Stage};
 use crate::host::{Host, HostError};
 use crate::refusal::Cause;
 use crate::stats::Count;
@@ -144,7 +144,7 @@ impl Stage {
         request.phase = Phase::Running {
             dequeued: Some(dequeued),
         };
-        let (stream, work_us) = (request.stream, request.work_us);
+        let (stream, work_us, rank) = (request.stream, request.work_us, request.rank);
         let waited = dequeued.since(request.arrived);
         self.places
             .dequeued(request.kind, waited, request.fifo_wait);
@@ -154,11 +154,12 @@ impl Stage {
         }
         let published = self.publish_head(host);
         let booked = self.ledger.dequeue(host, work_us);
+        let ordered = self.order.started(host, rank);
         let recorded = match handed_over {
             Some(since) => self.stats.handover(host, now.since(since)),
             None => Ok(()),
         };
-        published.and(booked).and(recorded)
+        published.and(booked).and(ordered).and(recorded)
     }
 
     /// Puts a request into the queue and announces it; on error it is in neither.
@@ -172,8 +173,9 @@ impl Stage {
             .and_then(|()| self.ledger.enqueue(host, request.work_us));
         if announced.is_err() {
             self.queue.remove(slot);
+            let left = self.order.left(host, request.turn);
             // The next change of the head publishes it if this doesn't.
-            return announced.and(self.publish_head(host));
+            return announced.and(self.publish_head(host)).and(left);
         }
         if self.holds() {
             let next = self
@@ -189,7 +191,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         slot: u32,
-        work_us: i64,
+        request: &Request,
     ) -> Result<(), HostError> {
         let was_first = self.queue.head().is_some_and(|(first, _)| first == slot);
         if !self.queue.remove(slot) {
@@ -200,7 +202,10 @@ impl Stage {
         } else {
             Ok(())
         };
-        self.ledger.dequeue(host, work_us).and(published)
+        let booked = self.ledger.dequeue(host, request.work_us);
+        booked
+            .and(self.order.left(host, request.turn))
+            .and(published)
     }
 
     fn publish_head(&self, host: &impl Host) -> Result<(), HostError> {
@@ -271,7 +276,7 @@ impl Stage {
         let Some(request) = self.requests.take_slot(slot) else {
             return Ok(());
         };
-        let left = self.leave_queue(host, slot, request.work_us);
+        let left = self.leave_queue(host, slot, &request);
         self.stats.count(request.kind, Count::Unmeasured);
         let cause = if request.own_deadline {
             Cause::Deadline

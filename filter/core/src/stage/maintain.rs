@@ -132,6 +132,7 @@ impl Stage {
         if config == self.config && !revived {
             return Ok(());
         }
+        let order = Order::new(host, &stats::prefix(&config.policy), &config)?;
         let new_stats = StageStats::new(host, &config)?;
         new_stats.slots(host, config.parallelism)?;
         self.stats.flush(host)?;
@@ -155,7 +156,7 @@ impl Stage {
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
         }
-        self.order = Order::from_config(&config.queue);
+        self.order = order;
         self.rename_types(&config);
         self.config = config;
         match (held, self.holds()) {
@@ -219,15 +220,16 @@ impl Stage {
             let Some(request) = self.requests.get_mut(slot) else {
                 break;
             };
-            let (stream, work_us) = (request.stream, request.work_us);
+            let stream = request.stream;
             // From the stage's view it runs, and above P if need be: its client has waited enough.
             request.phase = Phase::Running {
                 dequeued: Some(now),
             };
+            let request = *request;
             events.push(Event::Resume { stream });
             done = done
                 .and(self.ledger.acquire_over_limit(host))
-                .and(self.leave_queue(host, slot, work_us));
+                .and(self.leave_queue(host, slot, &request));
         }
         done
     }
@@ -241,10 +243,10 @@ impl Stage {
                 break;
             };
             request.phase = Phase::Running { dequeued: None };
-            let work_us = request.work_us;
+            let request = *request;
             done = done
                 .and(self.ledger.acquire_over_limit(host))
-                .and(self.leave_queue(host, slot, work_us));
+                .and(self.leave_queue(host, slot, &request));
         }
         done
     }

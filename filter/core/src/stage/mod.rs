@@ -19,7 +19,7 @@ mod sampling;
 use std::time::Duration;
 
 use crate::config::{Measure, Mode, QueueMode, StageConfig};
-use crate::discipline::Order;
+use crate::discipline::{Order, Place, Turn};
 use crate::host::{Host, HostError};
 use crate::ledger::{Ledger, MAX_WORK_US, QueueState};
 use crate::queue::Queue;
@@ -132,7 +132,7 @@ impl Stage {
         let this = Self {
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
-            order: Order::from_config(&config.queue),
+            order: Order::new(host, &prefix, &config)?,
             places: Places::new(config.types.len()),
             requests: Requests::default(),
             service_times: ServiceTimes::new(Settings::from_config(&config)),
@@ -402,6 +402,7 @@ impl Stage {
             deadline: now + own.unwrap_or(timeout),
             own_deadline: own.is_some(),
             rank: 0,
+            turn: Turn::default(),
             work_us: 0,
             fifo_wait: Duration::ZERO,
             weight: 1,
@@ -429,7 +430,11 @@ impl Stage {
         request.work_us = i64::try_from(mean.as_micros())
             .unwrap_or(MAX_WORK_US)
             .min(MAX_WORK_US);
-        request.rank = self.order.rank(now, attributes, &self.service_times);
+        let cost_us = request.work_us.cast_unsigned();
+        let Place { rank, turn } =
+            self.order
+                .place(host, now, attributes, &self.service_times, cost_us, queue)?;
+        (request.rank, request.turn) = (rank, turn);
         request.fifo_wait = self.drain_time(queue);
         request.phase = Phase::Queued;
         let ticket = self.accept(request);
@@ -482,7 +487,7 @@ impl Stage {
                     self.stats.count(request.kind, Count::Abandoned);
                 }
                 self.stats.count(request.kind, Count::Unmeasured);
-                self.leave_queue(host, ticket.slot, request.work_us)?;
+                self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {
                 let released = self.ledger.release(host);
@@ -504,7 +509,7 @@ impl Stage {
         match self.requests.take(ticket) {
             None => Ok(()),
             Some(request) => match request.phase {
-                Phase::Queued => self.leave_queue(host, ticket.slot, request.work_us),
+                Phase::Queued => self.leave_queue(host, ticket.slot, &request),
                 Phase::Running { .. } => self.ledger.release(host),
             },
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::discipline::Turn;
 use crate::request::{ClassId, TypeId};
 use crate::time::Instant;
 
@@ -39,6 +40,8 @@ pub(super) struct Request {
     pub(super) own_deadline: bool,
     /// Its place in the order of the queue.
     pub(super) rank: u64,
+    /// What it spends of its flow's turns.
+    pub(super) turn: Turn,
     /// Its part of the queued work, µs.
     pub(super) work_us: i64,
     /// Estimated queue wait at its arrival if the queue were a FIFO.
@@ -145,6 +148,7 @@ mod tests {
             deadline: Instant::from_nanos(1),
             own_deadline: false,
             rank: 0,
+            turn: Turn::default(),
             work_us: 0,
             fifo_wait: Duration::ZERO,
             weight: 1,

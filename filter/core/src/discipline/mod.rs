@@ -4,12 +4,6 @@
 //! over all workers (`queue`, `stage::dispatch`). No shared queue is needed, and every discipline gets
 //! the same order across worker threads.
 //!
-//! Two layouts. Disciplines whose measure is an instant rank by it, in ns of the monotonic clock. The
-//! others put their measure in front and the arrival behind, so that equal ones keep their order of
-//! arrival on all workers: 24 bits of measure in units of 16 µs (268 s; longer ones are alike), 40 bits
-//! of arrival in units of 16 µs (203 days). Both read as time in the lower bits, so [`Order::tolerance`]
-//! is a number to add to a rank.
-//!
 //! | discipline | rank | source |
 //! |---|---|---|
 //! | FIFO | arrival | |
@@ -18,45 +12,75 @@
 //! | SJF | total work | Wisp Table 2 |
 //! | SRTF | total − elapsed service time | Wisp Table 2 |
 //! | LASF | work so far | Wisp Table 2 |
-//! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | below |
+//! | DRR | round in which its flow can pay for it | `drr` |
+//! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
 //! The deadline is the request's own; without one it is its type's objective at the highest percentile,
 //! and without objectives `queue.timeout`. What a request doesn't say of its tree is what is measured
-//! here: the mean processing time of its type is all that is ahead of it.
-//!
-//! **Slack** is least slack time first over objectives instead of deadlines. Each objective of a type
-//! leaves `objective_p − pt_p` for waiting (Bouncer Eq. 3 and 4, solved for the wait), and the request
-//! must start before the least of them has passed. In one FIFO a query that takes 12 ms at the median
-//! waits behind queries of 0.4 ms that have 17 ms to spare; by latest start it overtakes them, and still
-//! a request that has waited long goes first, so nothing starves.
+//! here: the mean processing time of its type is all that is ahead of it. How numbers become ranks that
+//! keep the order of arrival among equals is told in `rank`.
+
+mod drr;
+mod rank;
+mod slack;
 
 use std::time::Duration;
 
-use crate::config::{self, QueueConfig};
+use crate::config::{self, Flow, StageConfig};
+use crate::host::{Host, HostError};
+use crate::ledger::QueueState;
 use crate::request::Attributes;
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
-/// ns in a unit of the packed layout, as a shift: 16.4 µs.
-const UNIT: u32 = 14;
-/// Bits of the arrival in the packed layout.
-const ARRIVAL_BITS: u32 = 40;
+use drr::Drr;
+use rank::{ROUND, WORK};
 
 /// The order of one stage's queue.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Order {
     discipline: config::Discipline,
     timeout: Duration,
+    drr: Option<Drr>,
+}
+
+/// What a request spends of its flow's turns. Only deficit round robin has turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Turn {
+    /// Number of the flow.
+    pub(crate) flow: u16,
+    /// Rounds, fixed point.
+    pub(crate) share: u64,
+}
+
+/// A request's place in the order of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The smallest goes first, over all workers.
+    pub(crate) rank: u64,
+    pub(crate) turn: Turn,
 }
 
 impl Order {
-    /// The order that a checked configuration asks for.
-    #[must_use]
-    pub fn from_config(queue: &QueueConfig) -> Self {
-        Self {
-            discipline: queue.discipline.clone(),
-            timeout: Duration::from_micros(queue.timeout_us),
-        }
+    /// The order that the checked `stage` asks for. `prefix` starts the names of its stats.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses a metric.
+    pub fn new(host: &impl Host, prefix: &str, stage: &StageConfig) -> Result<Self, HostError> {
+        let discipline = stage.queue.discipline.clone();
+        let drr = match &discipline {
+            config::Discipline::Drr {
+                by,
+                quantum_us,
+                weights,
+            } => Some(Drr::new(host, prefix, stage, *by, *quantum_us, weights)?),
+            _ => None,
+        };
+        Ok(Self {
+            discipline,
+            timeout: Duration::from_micros(stage.queue.timeout_us),
+            drr,
+        })
     }
 
     /// Whether requests may be served in another order than that of their arrival.
@@ -85,13 +109,48 @@ impl Order {
             | config::Discipline::Edf
             | config::Discipline::Lstf
             | config::Discipline::Slack => true,
-            config::Discipline::Sjf | config::Discipline::Srtf | config::Discipline::Lasf => false,
+            config::Discipline::Sjf
+            | config::Discipline::Srtf
+            | config::Discipline::Lasf
+            | config::Discipline::Drr { .. } => false,
         }
     }
 
-    /// The rank of a request that arrives at `now`.
-    #[must_use]
-    pub fn rank(&self, now: Instant, request: &Attributes, times: &ServiceTimes) -> u64 {
+    /// The place of a request that arrives at `now`, costs `cost_us` and meets `queue`. Deficit round
+    /// robin charges the request's flow: [`Order::left`] takes it back.
+    pub(crate) fn place(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &Attributes,
+        times: &ServiceTimes,
+        cost_us: u64,
+        queue: QueueState,
+    ) -> Result<Place, HostError> {
+        if let Some(drr) = &mut self.drr {
+            let (rank, turn) = drr.place(host, now, request, cost_us, queue)?;
+            return Ok(Place { rank, turn });
+        }
+        Ok(Place {
+            rank: self.rank(now, request, times),
+            turn: Turn::default(),
+        })
+    }
+
+    /// A request of `rank` left the queue for a slot.
+    pub(crate) fn started(&self, host: &impl Host, rank: u64) -> Result<(), HostError> {
+        self.drr
+            .as_ref()
+            .map_or(Ok(()), |drr| drr.started(host, rank))
+    }
+
+    /// A request left the queue without a slot.
+    pub(crate) fn left(&mut self, host: &impl Host, turn: Turn) -> Result<(), HostError> {
+        self.drr.as_mut().map_or(Ok(()), |drr| drr.left(host, turn))
+    }
+
+    /// The rank of a request that arrives at `now`, under orders that need no more than that.
+    fn rank(&self, now: Instant, request: &Attributes, times: &ServiceTimes) -> u64 {
         let progress = &request.progress;
         let mean = || times.mean(request.kind).unwrap_or_default();
         let remaining = || match progress.total {
@@ -99,23 +158,21 @@ impl Order {
             None => mean(),
         };
         match self.discipline {
-            config::Discipline::Fifo => now.as_nanos(),
+            config::Discipline::Fifo | config::Discipline::Drr { .. } => now.as_nanos(),
             config::Discipline::Edf => self.deadline(now, request, times).as_nanos(),
             config::Discipline::Lstf => {
                 let deadline = self.deadline(now, request, times).as_nanos();
                 deadline.saturating_sub(nanos(remaining()))
             }
-            config::Discipline::Slack => {
-                now.as_nanos().saturating_add_signed(slack(request, times))
-            }
-            config::Discipline::Sjf => packed(
+            config::Discipline::Slack => slack::rank(now, request, times),
+            config::Discipline::Sjf => rank::by_work(
                 progress
                     .total_work
                     .unwrap_or_else(|| progress.work + mean()),
                 now,
             ),
-            config::Discipline::Srtf => packed(remaining(), now),
-            config::Discipline::Lasf => packed(progress.work, now),
+            config::Discipline::Srtf => rank::by_work(remaining(), now),
+            config::Discipline::Lasf => rank::by_work(progress.work, now),
         }
     }
 
@@ -123,12 +180,27 @@ impl Order {
     #[must_use]
     pub fn needs_progress(discipline: &config::Discipline) -> bool {
         match discipline {
-            config::Discipline::Fifo | config::Discipline::Edf | config::Discipline::Slack => false,
+            config::Discipline::Fifo
+            | config::Discipline::Edf
+            | config::Discipline::Drr { .. }
+            | config::Discipline::Slack => false,
             config::Discipline::Lstf
             | config::Discipline::Sjf
             | config::Discipline::Srtf
             | config::Discipline::Lasf => true,
         }
+    }
+
+    /// Whether [`Attributes::workflow`] matters.
+    #[must_use]
+    pub fn needs_workflow(discipline: &config::Discipline) -> bool {
+        matches!(
+            discipline,
+            config::Discipline::Drr {
+                by: Flow::Workflow,
+                ..
+            }
+        )
     }
 
     /// What `span` of arrival time is in ranks.
@@ -140,8 +212,9 @@ impl Order {
             | config::Discipline::Lstf
             | config::Discipline::Slack => nanos(span),
             config::Discipline::Sjf | config::Discipline::Srtf | config::Discipline::Lasf => {
-                nanos(span) >> UNIT
+                WORK.tolerance(span)
             }
+            config::Discipline::Drr { .. } => ROUND.tolerance(span),
         }
     }
 
@@ -155,28 +228,4 @@ impl Order {
         let within = request.own_deadline.or_else(objective);
         now + within.unwrap_or(self.timeout)
     }
-}
-
-/// The least that any objective leaves for waiting, ns; negative where one can't be met at all. A type
-/// that is not known yet is taken for one that needs no time.
-fn slack(request: &Attributes, times: &ServiceTimes) -> i64 {
-    let estimate = times.estimate(request.kind);
-    let signed = |span: Duration| i64::try_from(nanos(span)).unwrap_or(i64::MAX);
-    let left = estimate
-        .objectives
-        .iter()
-        .zip(estimate.quantiles)
-        .map(|(objective, quantile)| signed(objective.response_time) - signed(*quantile))
-        .min();
-    let unknown = || {
-        let objectives = times.objectives(request.kind).iter();
-        objectives.map(|o| signed(o.response_time)).min()
-    };
-    left.or_else(unknown).unwrap_or(0)
-}
-
-fn packed(measure: Duration, arrival: Instant) -> u64 {
-    let units = (nanos(measure) >> UNIT).min((1 << (64 - ARRIVAL_BITS)) - 2);
-    let arrival = (arrival.as_nanos() >> UNIT) & ((1 << ARRIVAL_BITS) - 1);
-    units << ARRIVAL_BITS | arrival
 }

@@ -1,0 +1,215 @@
+//! Deficit round robin: every flow of requests gets the same share of the slots' time, or its weight's.
+//!
+//! Fair queuing by turns (M. Shreedhar, G. Varghese: "Efficient Fair Queueing using Deficit Round
+//! Robin", SIGCOMM '95; Wisp §4.2 shares services among workflows by it). In every round each flow that
+//! has requests waiting may spend a quantum Q times its weight w, plus what it had left. Request n of a
+//! flow is therefore served in the round in which the sum of quanta first covers all that the flow has
+//! asked for since it became active, so that the round can be told when the request arrives:
+//!
+//! ```text
+//! finish = max(finish, round now − 1) + cost / (Q · w)        rounds
+//! rank   = ⌈finish⌉, equal ones in order of arrival
+//! ```
+//!
+//! *Round now* is the rank of the last request that left the queue for a slot. The maximum takes away
+//! what a flow did not spend while it had nothing to send: one that was away for longer has one quantum
+//! for the round in progress, one that comes back within the round has what it left of it. (The textbook
+//! takes the rest away at once and puts the flow at the end of its list, into the round in progress or the
+//! next: to know that here, all workers would have to agree on when a flow is empty.) *Cost* is
+//! the mean processing time of the request's type at this stage: slots are what is shared here, so what
+//! the request costs elsewhere in its tree doesn't count. Before anything was measured all costs are 0 and
+//! the order is a FIFO's.
+//!
+//! Two flows that have requests waiting all the time are served in proportion to their weights: what each
+//! got, divided by its weight, differs by at most Q + the largest cost / the smaller weight. Workers
+//! among which the flows' requests are spread add to it what they overtake by
+//! ([`crate::stage::ORDER_TOLERANCE`]).
+//!
+//! Shared by all workers, as gauges: round now, and `finish` of each flow (fixed point, 2⁻²⁰ rounds). Three
+//! host calls when a request is queued, one when it gets its slot, none for requests that find a
+//! slot free. What can go wrong with numbers that nobody locks, and what bounds it:
+//!
+//! - Two workers raise an idle flow at the same moment: one of the two costs is lost, once.
+//! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of the
+//!   flow ([`crate::queue`]).
+//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is never
+//!   believed beyond round now + all that is queued + 1.
+//! - Round now falls back by a late writer: the next start corrects it.
+//! - Rounds reach 2³⁹ (years of load): they start over from 0 as soon as the queue is empty; should that
+//!   never happen, 2⁴⁰ is the last round and the order becomes a FIFO's.
+
+use std::collections::BTreeMap;
+
+use super::Turn;
+use super::rank::ROUND;
+use crate::config::{Flow, StageConfig};
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::ledger::QueueState;
+use crate::request::Attributes;
+use crate::time::Instant;
+use crate::workflow;
+
+/// Bits of a round's fraction.
+const FRACTION: u32 = 20;
+/// One round.
+const ROUND_ONE: u64 = 1 << FRACTION;
+/// Most rounds that a request or a queue can ask for: beyond this all are alike.
+const MAX_SHARE: f64 = (1_u64 << (FRACTION + 30)) as f64;
+/// Rounds start over from here when the queue is empty.
+const START_OVER: u64 = 1 << 39;
+
+#[derive(Debug)]
+struct FlowState {
+    /// Fixed-point rounds that a µs of cost takes.
+    rounds_per_us: f64,
+    /// Defined when first needed.
+    finish: Option<MetricId>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Drr {
+    by: Flow,
+    round: MetricId,
+    /// Start of the stats' names of the flows, and their names where they have some.
+    prefix: String,
+    names: Vec<String>,
+    flows: Vec<FlowState>,
+}
+
+impl Drr {
+    pub(super) fn new(
+        host: &impl Host,
+        prefix: &str,
+        stage: &StageConfig,
+        by: Flow,
+        quantum_us: u64,
+        weights: &BTreeMap<String, f64>,
+    ) -> Result<Self, HostError> {
+        let (kind, names): (&str, Vec<String>) = match by {
+            Flow::Type => ("type", stage.types.iter().map(|t| t.name.clone()).collect()),
+            Flow::Class => (
+                "class",
+                stage.classes.iter().map(|c| c.name.clone()).collect(),
+            ),
+            Flow::Workflow => (
+                "workflow",
+                (0..workflow::FLOWS).map(|n| n.to_string()).collect(),
+            ),
+        };
+        let quantum = quantum_us.max(1) as f64;
+        let state = |weight: f64| FlowState {
+            rounds_per_us: ROUND_ONE as f64 / (quantum * weight),
+            finish: None,
+        };
+        let mut flows: Vec<FlowState> = names
+            .iter()
+            .map(|name| state(weights.get(name).copied().unwrap_or(1.0)))
+            .collect();
+        if by == Flow::Workflow {
+            flows.iter_mut().for_each(|flow| *flow = state(1.0));
+            for (id, weight) in weights {
+                if let Some(flow) = flows.get_mut(usize::from(workflow::flow(id.as_bytes()))) {
+                    *flow = state(*weight);
+                }
+            }
+        }
+        Ok(Self {
+            by,
+            round: host.define(MetricKind::Gauge, &format!("{prefix}.drr_round"))?,
+            prefix: format!("{prefix}.{kind}"),
+            names,
+            flows,
+        })
+    }
+
+    /// The flow of `request`.
+    fn flow_of(&self, request: &Attributes) -> u16 {
+        let flow = match self.by {
+            Flow::Type => request.kind.0,
+            Flow::Class => u16::from(request.class.0),
+            Flow::Workflow => request.workflow,
+        };
+        if usize::from(flow) < self.flows.len() {
+            flow
+        } else {
+            0
+        }
+    }
+
+    /// Gives `request`, which costs `cost_us` and meets `queue`, its turn.
+    pub(super) fn place(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &Attributes,
+        cost_us: u64,
+        queue: QueueState,
+    ) -> Result<(u64, Turn), HostError> {
+        let flow = self.flow_of(request);
+        let finish_of = self.finish(host, flow)?;
+        let rounds_per_us = self.flows[usize::from(flow)].rounds_per_us;
+        // Saturates; at least a step where there is any cost, so that a flow of cheap requests moves on.
+        let rounds = |us: u64| {
+            let step = if us > 0 { 1.0 } else { 0.0 };
+            (us as f64 * rounds_per_us).clamp(step, MAX_SHARE) as u64
+        };
+        let mut round = host.read(self.round)?.min(ROUND.max_measure());
+        if queue.length == 0 && round >= START_OVER {
+            round = 0;
+            host.record(self.round, 0)?;
+        }
+        let (least, share) = (round.saturating_sub(1) << FRACTION, rounds(cost_us));
+        let found = host.read(finish_of)?;
+        // Another worker may have raised `finish` for a request that it has not announced yet: a round
+        // to spare.
+        let most = least + rounds(queue.work_us) + 2 * ROUND_ONE;
+        let start = found.clamp(least, most);
+        if start == found {
+            // Adding loses nothing when another worker adds at the same moment.
+            host.add(finish_of, share.cast_signed())?;
+        } else {
+            host.record(finish_of, start + share)?;
+        }
+        let rank = ROUND.rank((start + share).div_ceil(ROUND_ONE), now);
+        Ok((rank, Turn { flow, share }))
+    }
+
+    /// A request of `rank` left the queue for a slot.
+    pub(super) fn started(&self, host: &impl Host, rank: u64) -> Result<(), HostError> {
+        let round = ROUND.measure(rank);
+        if host.read(self.round)? < round {
+            host.record(self.round, round)?;
+        }
+        Ok(())
+    }
+
+    /// A request left the queue without a slot: its flow has not spent its share.
+    pub(super) fn left(&mut self, host: &impl Host, turn: Turn) -> Result<(), HostError> {
+        let finish = self.finish(host, turn.flow)?;
+        if turn.share == 0 || host.read(finish)? < turn.share {
+            return Ok(());
+        }
+        host.add(finish, -turn.share.cast_signed())
+    }
+
+    fn finish(&mut self, host: &impl Host, flow: u16) -> Result<MetricId, HostError> {
+        let (Some(state), Some(name)) = (
+            self.flows.get_mut(usize::from(flow)),
+            self.names.get(usize::from(flow)),
+        ) else {
+            // Of an order that was edited away.
+            return Ok(self.round);
+        };
+        if let Some(known) = state.finish {
+            return Ok(known);
+        }
+        let name = format!("{}.{name}.drr_finish", self.prefix);
+        let defined = host.define(MetricKind::Gauge, &name)?;
+        state.finish = Some(defined);
+        Ok(defined)
+    }
+}
+
+#[cfg(test)]
+mod tests;

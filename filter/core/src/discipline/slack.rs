@@ -1,0 +1,39 @@
+//! By latest start: least slack time first over objectives instead of deadlines.
+//!
+//! ```text
+//! rank = arrival + min over percentiles p of (objective_p − pt_p)        ns
+//! ```
+//!
+//! Each objective of a type leaves `objective_p − pt_p` for waiting (Bouncer Eq. 3 and 4, solved for the
+//! wait), and the request must start before the least of them has passed. In one FIFO a query that takes
+//! 12 ms at the median waits behind queries of 0.4 ms that have 17 ms to spare; by latest start it
+//! overtakes them, and still a request that has waited long goes first, so nothing starves.
+
+use std::time::Duration;
+
+use crate::request::Attributes;
+use crate::service_times::ServiceTimes;
+use crate::time::{Instant, nanos};
+
+/// The latest start of a request that arrives at `now`.
+pub(super) fn rank(now: Instant, request: &Attributes, times: &ServiceTimes) -> u64 {
+    now.as_nanos().saturating_add_signed(slack(request, times))
+}
+
+/// The least that any objective leaves for waiting, ns; negative where one can't be met at all. A type
+/// that is not known yet is taken for one that needs no time.
+fn slack(request: &Attributes, times: &ServiceTimes) -> i64 {
+    let estimate = times.estimate(request.kind);
+    let signed = |span: Duration| i64::try_from(nanos(span)).unwrap_or(i64::MAX);
+    let left = estimate
+        .objectives
+        .iter()
+        .zip(estimate.quantiles)
+        .map(|(objective, quantile)| signed(objective.response_time) - signed(*quantile))
+        .min();
+    let unknown = || {
+        let objectives = times.objectives(request.kind).iter();
+        objectives.map(|o| signed(o.response_time)).min()
+    };
+    left.or_else(unknown).unwrap_or(0)
+}
