@@ -35,8 +35,8 @@
 //! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is never
 //!   believed beyond round now + all that is queued + 1.
 //! - Round now falls back by a late writer: the next start corrects it.
-//! - Rounds reach 2³⁹ (years of load): they start over from 0 as soon as the queue is empty; should that
-//!   never happen, 2⁴⁰ is the last round and the order becomes a FIFO's.
+//! - Rounds reach 2³⁷ (two weeks of load at 100,000 rounds a second): they start over from 0 as soon as
+//!   the queue is empty; should that never happen, 2³⁸ is the last round and the order becomes a FIFO's.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ const ROUND_ONE: u64 = 1 << FRACTION;
 /// Most rounds that a request or a queue can ask for: beyond this all are alike.
 const MAX_SHARE: f64 = (1_u64 << (FRACTION + 30)) as f64;
 /// Rounds start over from here when the queue is empty.
-const START_OVER: u64 = 1 << 39;
+const START_OVER: u64 = 1 << 37;
 
 #[derive(Debug)]
 struct FlowState {

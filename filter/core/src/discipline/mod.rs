@@ -19,6 +19,10 @@
 //! and without objectives `queue.timeout`. What a request doesn't say of its tree is what is measured
 //! here: the mean processing time of its type is all that is ahead of it. How numbers become ranks that
 //! keep the order of arrival among equals is told in `rank`.
+//!
+//! A queue that is only watched (`queue.mode: Observe`, `mode: DryRun`) is in the backend, where the
+//! discipline has no say: there the order is FIFO and waits are estimated as in a FIFO, whatever is
+//! configured.
 
 mod drr;
 mod rank;
@@ -26,7 +30,7 @@ mod slack;
 
 use std::time::Duration;
 
-use crate::config::{self, Flow, StageConfig};
+use crate::config::{self, Flow, Mode, QueueMode, StageConfig};
 use crate::host::{Host, HostError};
 use crate::ledger::QueueState;
 use crate::request::Attributes;
@@ -44,8 +48,8 @@ pub struct Order {
     drr: Option<Drr>,
 }
 
-/// What a request spends of its flow's turns. Only deficit round robin has turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a request spends of its flow's turns (deficit round robin).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// Number of the flow.
     pub(crate) flow: u16,
@@ -54,11 +58,12 @@ pub(crate) struct Turn {
 }
 
 /// A request's place in the order of the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Place {
     /// The smallest goes first, over all workers.
     pub(crate) rank: u64,
-    pub(crate) turn: Turn,
+    /// What it spends of its flow's turns; `None` under orders without turns.
+    pub(crate) turn: Option<Turn>,
 }
 
 impl Order {
@@ -67,7 +72,13 @@ impl Order {
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(host: &impl Host, prefix: &str, stage: &StageConfig) -> Result<Self, HostError> {
-        let discipline = stage.queue.discipline.clone();
+        // What is only watched is ordered by whoever holds it.
+        let holds = stage.mode == Mode::Enforce && stage.queue.mode == QueueMode::Hold;
+        let discipline = if holds {
+            stage.queue.discipline.clone()
+        } else {
+            config::Discipline::Fifo
+        };
         let drr = match &discipline {
             config::Discipline::Drr {
                 by,
@@ -81,6 +92,31 @@ impl Order {
             timeout: Duration::from_micros(stage.queue.timeout_us),
             drr,
         })
+    }
+
+    /// What the other workers are told of a first waiter of `rank`.
+    pub(crate) fn announce(&self, rank: u64) -> u64 {
+        rank::announce(rank, self.number())
+    }
+
+    /// The rank that another worker announced; `None` while it has another order than this one, because
+    /// an edit has reached only one of the two.
+    pub(crate) fn heard(&self, announced: u64) -> Option<u64> {
+        rank::heard(announced, self.number())
+    }
+
+    /// The order among all, below 16.
+    fn number(&self) -> u64 {
+        match self.discipline {
+            config::Discipline::Fifo => 1,
+            config::Discipline::Edf => 2,
+            config::Discipline::Lstf => 3,
+            config::Discipline::Sjf => 4,
+            config::Discipline::Srtf => 5,
+            config::Discipline::Lasf => 6,
+            config::Discipline::Drr { .. } => 7,
+            config::Discipline::Slack => 8,
+        }
     }
 
     /// Whether requests may be served in another order than that of their arrival.
@@ -129,11 +165,14 @@ impl Order {
     ) -> Result<Place, HostError> {
         if let Some(drr) = &mut self.drr {
             let (rank, turn) = drr.place(host, now, request, cost_us, queue)?;
-            return Ok(Place { rank, turn });
+            return Ok(Place {
+                rank,
+                turn: Some(turn),
+            });
         }
         Ok(Place {
             rank: self.rank(now, request, times),
-            turn: Turn::default(),
+            turn: None,
         })
     }
 
@@ -145,8 +184,11 @@ impl Order {
     }
 
     /// A request left the queue without a slot.
-    pub(crate) fn left(&mut self, host: &impl Host, turn: Turn) -> Result<(), HostError> {
-        self.drr.as_mut().map_or(Ok(()), |drr| drr.left(host, turn))
+    pub(crate) fn left(&mut self, host: &impl Host, turn: Option<Turn>) -> Result<(), HostError> {
+        match (&mut self.drr, turn) {
+            (Some(drr), Some(turn)) => drr.left(host, turn),
+            _ => Ok(()),
+        }
     }
 
     /// The rank of a request that arrives at `now`, under orders that need no more than that.

@@ -3,18 +3,26 @@
 //! A rank is a `u64`, the smallest goes first. An order by an instant takes the instant itself, ns of the
 //! monotonic clock. Every other order puts its measure in front and the arrival behind, so that equal
 //! ones keep their order of arrival on all workers. Both read as time in the lower bits, so a span of time
-//! is a number to add to a rank ([`tolerance`]).
+//! is a number to add to a rank ([`Layout::tolerance`]).
 //!
 //! | layout | measure | arrival |
 //! |---|---|---|
-//! | [`WORK`] | 24 bits in units of 16 µs: 275 s, longer ones are alike | 40 bits in units of 16 µs: 208 days |
-//! | [`ROUND`] | 40 bits of rounds | 24 bits in units of 262 µs: 73 minutes |
+//! | [`WORK`] | 24 bits in units of 16 µs: 275 s, longer ones are alike | 36 bits in units of 131 µs: 104 days |
+//! | [`ROUND`] | 38 bits of rounds | 22 bits in units of 262 µs: 18 minutes |
 //!
 //! When the arrival wraps, requests of equal measure before and after it change places, once.
+//!
+//! Ranks of different orders say nothing to each other, and while a policy is edited two workers may have
+//! two orders. So what a worker [`announce`]s of its first waiter carries the order's number in the
+//! lowest four bits, and others read a rank from it only if it is theirs ([`heard`]).
 
 use std::time::Duration;
 
 use crate::time::{Instant, nanos};
+
+/// Bits below the arrival, for the order's number.
+const ORDER_BITS: u32 = 4;
+const ORDER: u64 = (1 << ORDER_BITS) - 1;
 
 /// A measure, and the arrival behind it.
 #[derive(Debug, Clone, Copy)]
@@ -30,38 +38,86 @@ const WORK_UNIT: u32 = 14;
 
 /// Orders by an amount of work or time.
 pub(super) const WORK: Layout = Layout {
-    arrival_bits: 40,
-    unit: WORK_UNIT,
+    arrival_bits: 36,
+    unit: 17,
 };
 /// Orders by a count of rounds.
 pub(super) const ROUND: Layout = Layout {
-    arrival_bits: 24,
+    arrival_bits: 22,
     unit: 18,
 };
 
 impl Layout {
+    const fn measure_at(self) -> u32 {
+        self.arrival_bits + ORDER_BITS
+    }
+
     /// The largest measure; larger ones count as this. The rank of "nobody" stays free.
     pub(super) const fn max_measure(self) -> u64 {
-        (u64::MAX >> self.arrival_bits) - 1
+        (u64::MAX >> self.measure_at()) - 1
     }
 
     pub(super) fn rank(self, measure: u64, arrival: Instant) -> u64 {
         let arrival = (arrival.as_nanos() >> self.unit) & ((1 << self.arrival_bits) - 1);
-        measure.min(self.max_measure()) << self.arrival_bits | arrival
+        measure.min(self.max_measure()) << self.measure_at() | arrival << ORDER_BITS
     }
 
     /// The measure of a rank.
     pub(super) const fn measure(self, rank: u64) -> u64 {
-        rank >> self.arrival_bits
+        rank >> self.measure_at()
     }
 
     /// What `span` of arrival time is in ranks.
     pub(super) fn tolerance(self, span: Duration) -> u64 {
-        nanos(span) >> self.unit
+        nanos(span) >> self.unit << ORDER_BITS
     }
 }
 
 /// The rank by an amount of work or time, least first.
 pub(super) fn by_work(work: Duration, arrival: Instant) -> u64 {
     WORK.rank(nanos(work) >> WORK_UNIT, arrival)
+}
+
+/// What a worker whose order has this `number` (below 16) tells the others of `rank`.
+pub(super) const fn announce(rank: u64, number: u64) -> u64 {
+    rank & !ORDER | number & ORDER
+}
+
+/// The rank that another worker announced, if its order has this `number`.
+pub(super) const fn heard(announced: u64, number: u64) -> Option<u64> {
+    if announced & ORDER == number & ORDER {
+        Some(announced & !ORDER)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_measure_decides_and_then_the_arrival() {
+        for layout in [WORK, ROUND] {
+            let at = |us: u64| Instant::from_nanos(1_700_000_000_000_000_000 + us * 1_000);
+            let later = at(600);
+            assert!(layout.rank(3, later) < layout.rank(4, at(0)));
+            assert!(layout.rank(3, at(0)) < layout.rank(3, later));
+            assert_eq!(layout.measure(layout.rank(3, later)), 3);
+            let most = layout.max_measure();
+            assert_eq!(layout.measure(layout.rank(u64::MAX, later)), most);
+            // A millisecond of tolerance is hardly more or less than one of arrival.
+            let rank = |us: u64| layout.rank(3, at(us));
+            let tolerance = layout.tolerance(Duration::from_millis(1));
+            assert!(rank(600) <= rank(0) + tolerance && rank(1_600) > rank(0) + tolerance);
+        }
+    }
+
+    #[test]
+    fn only_ranks_of_the_same_order_are_heard() {
+        let rank = Instant::from_nanos(1_700_000_000_000_000_123).as_nanos();
+        let heard_by = |number| heard(announce(rank, 3), number);
+        assert_eq!(heard_by(3), Some(rank >> 4 << 4));
+        assert_eq!(heard_by(4), None);
+    }
 }

@@ -511,7 +511,7 @@ fn observing_holds_nothing_and_measures_the_backends_own_queue() {
     );
     let all: Vec<u32> = (0..4)
         .map(|n| {
-            process.pass_time(Duration::from_nanos(1));
+            process.pass_time(Duration::from_nanos(16));
             process.arrive(n % 2, "/slow")
         })
         .collect();

@@ -24,6 +24,9 @@ use crate::workers::WorkerId;
 pub const ORDER_TOLERANCE: Duration = Duration::from_millis(1);
 /// A woken worker that has not moved for this long is passed over.
 pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2);
+/// The rank of a waiter whose worker has another order, for as long as an edit has not reached both: it
+/// goes behind all that can be compared, but no slot idles beside it.
+const OTHER_ORDER: u64 = u64::MAX;
 /// Attempts to take a slot that is free but contended; the next release looks again.
 const ATTEMPTS: u32 = 8;
 
@@ -57,7 +60,7 @@ impl Stage {
             && self.ledger.slots_in_use(host)? < i64::from(limit)
         {
             self.drop_late(host, now, events)?;
-            let own = self.queue.head().map(|(_, rank)| rank);
+            let own = self.head().and_then(|head| self.order.heard(head));
             if let Some((other, rank)) = self.first_elsewhere(host, now)? {
                 // Watching costs nobody an idle slot, so there the order is exact.
                 let tolerance = if self.holds() {
@@ -93,9 +96,10 @@ impl Stage {
         let mut first: Option<(WorkerId, u64)> = None;
         for at in 0..self.others.len() {
             let other = self.others[at];
-            let Some(rank) = self.ledger.head_of(host, other)? else {
+            let Some(announced) = self.ledger.head_of(host, other)? else {
                 continue;
             };
+            let rank = self.order.heard(announced).unwrap_or(OTHER_ORDER);
             if first.is_some_and(|(_, least)| least <= rank) {
                 continue;
             }
@@ -129,7 +133,7 @@ impl Stage {
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
         let holds = self.holds();
-        let Some(slot) = self.queue.pop() else {
+        let Some((slot, rank)) = self.queue.pop() else {
             return self.ledger.release(host);
         };
         let Some(request) = self.requests.get_mut(slot) else {
@@ -144,7 +148,7 @@ impl Stage {
         request.phase = Phase::Running {
             dequeued: Some(dequeued),
         };
-        let (stream, work_us, rank) = (request.stream, request.work_us, request.rank);
+        let (stream, work_us) = (request.stream, request.work_us);
         let waited = dequeued.since(request.arrived);
         self.places
             .dequeued(request.kind, waited, request.fifo_wait);
@@ -167,7 +171,7 @@ impl Stage {
         let Some(request) = self.requests.get(slot).copied() else {
             return Ok(());
         };
-        self.queue.push(slot, request.rank);
+        self.push(slot, &request);
         let announced = self
             .publish_head(host)
             .and_then(|()| self.ledger.enqueue(host, request.work_us));
@@ -208,9 +212,20 @@ impl Stage {
             .and(published)
     }
 
-    fn publish_head(&self, host: &impl Host) -> Result<(), HostError> {
-        self.ledger
-            .publish_head(host, self.queue.head().map(|(_, rank)| rank))
+    pub(super) fn push(&mut self, slot: u32, request: &Request) {
+        match request.turn {
+            Some(turn) => self.queue.push_into(turn.flow, slot, request.rank),
+            None => self.queue.push(slot, request.rank),
+        }
+    }
+
+    /// The first waiter, as the other workers are told of it.
+    fn head(&self) -> Option<u64> {
+        self.queue.head().map(|(_, rank)| self.order.announce(rank))
+    }
+
+    pub(super) fn publish_head(&self, host: &impl Host) -> Result<(), HostError> {
+        self.ledger.publish_head(host, self.head())
     }
 
     /// Refuses waiters at the head whose deadline has passed: a slot is not spent on them.

@@ -7,11 +7,11 @@ use super::demand::DemandExchange;
 use super::places::Places;
 use super::sampling::Sampling;
 use super::{Event, Phase, Stage};
-use crate::config::{DEFAULT_TYPE, StageConfig};
-use crate::discipline::Order;
+use crate::config::StageConfig;
+use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
 use crate::ledger::Share;
-use crate::request::TypeId;
+use crate::request::{Attributes, ClassId, TypeId};
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
 use crate::strategy::{Admission, Strategy};
@@ -64,8 +64,7 @@ impl Stage {
         if self.joins != membership.joins() {
             self.ledger.rejoin(host, membership.id())?;
             self.joins = membership.joins();
-            let head = self.queue.head().map(|(_, rank)| rank);
-            self.ledger.publish_head(host, head)?;
+            self.publish_head(host)?;
         }
         for &dead in &changes.dead {
             self.ledger.give_back(host, dead)?;
@@ -156,29 +155,80 @@ impl Stage {
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
         }
-        self.order = order;
-        self.rename_types(&config);
+        let old_order = std::mem::replace(&mut self.order, order);
+        self.rename(&config);
         self.config = config;
+        let reranked = self.rerank(host, old_order);
         match (held, self.holds()) {
             (true, false) => self.release_all(host, now, events)?,
             (false, true) => self.adopt_watched(host)?,
             _ => {}
         }
-        self.dispatch(host, now, events)
+        self.dispatch(host, now, events).and(reranked)
     }
 
-    /// Requests under way keep their type by name; where it is gone they become `default`.
-    fn rename_types(&mut self, config: &StageConfig) {
-        let at = |name: &str| config.types.iter().position(|t| t.name == name);
-        let default = at(DEFAULT_TYPE).unwrap_or(config.types.len() - 1);
-        let ids: Vec<TypeId> = self
-            .config
-            .types
-            .iter()
-            .map(|t| TypeId(u16::try_from(at(&t.name).unwrap_or(default)).unwrap_or(0)))
+    /// Puts all waiters in the order that holds from now on, as if it had held when they arrived.
+    ///
+    /// Ranks of two orders can't be compared, nor can flows that were renumbered. Other workers do the
+    /// same when the edit reaches them, some milliseconds earlier or later. In between each of them serves
+    /// its own waiters first, in its own order, and leaves slots that it has nobody for to the others
+    /// (`dispatch`).
+    fn rerank(&mut self, host: &impl Host, mut old: Order) -> Result<(), HostError> {
+        let mut waiting: Vec<(Instant, u32)> = self
+            .queue
+            .slots()
+            .filter_map(|slot| Some((self.requests.get(slot)?.arrived, slot)))
             .collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        waiting.sort_unstable();
+        for &(_, slot) in &waiting {
+            self.queue.remove(slot);
+            if let Some(request) = self.requests.get(slot) {
+                // A flow that keeps a cost for a while harms nobody.
+                old.left(host, request.turn).or(Ok(()))?;
+            }
+        }
+        let queue = self.ledger.queue(host).unwrap_or_default();
+        for (arrived, slot) in waiting {
+            let Some(request) = self.requests.get_mut(slot) else {
+                continue;
+            };
+            let attributes = Attributes {
+                kind: request.kind,
+                class: request.class,
+                ..request.attributes
+            };
+            let cost_us = request.work_us.cast_unsigned();
+            let times = &self.service_times;
+            let placed = self
+                .order
+                .place(host, arrived, &attributes, times, cost_us, queue);
+            // Where the host fails it is better to go first than not to wait at all.
+            let Place { rank, turn } = placed.unwrap_or_default();
+            (request.rank, request.turn) = (rank, turn);
+            let request = *request;
+            self.push(slot, &request);
+        }
+        self.publish_head(host)
+    }
+
+    /// Requests under way keep their type and class by name; where it is gone they become `default`, and
+    /// of the lowest class.
+    fn rename(&mut self, config: &StageConfig) {
+        let names = |config: &StageConfig| -> Vec<String> {
+            config.types.iter().map(|t| t.name.clone()).collect()
+        };
+        let types = renamed(&names(&self.config), &names(config));
+        let names = |config: &StageConfig| -> Vec<String> {
+            config.classes.iter().map(|c| c.name.clone()).collect()
+        };
+        let classes = renamed(&names(&self.config), &names(config));
         for request in self.requests.iter_mut() {
-            request.kind = ids[request.kind.0 as usize];
+            request.kind = TypeId(types.get(request.kind.0 as usize).copied().unwrap_or(0));
+            let class = classes.get(request.class.0 as usize).copied().unwrap_or(0);
+            request.class = ClassId(u8::try_from(class).unwrap_or(u8::MAX));
         }
     }
 
@@ -259,6 +309,15 @@ impl Stage {
         self.service_times.flush(now, host, &self.times_key)?;
         self.stats.flush(host)
     }
+}
+
+/// Where each of the `old` names is in `new`; the last for those that are gone.
+fn renamed(old: &[String], new: &[String]) -> Vec<u16> {
+    let last = new.len().saturating_sub(1);
+    let at = |name: &String| new.iter().position(|n| n == name).unwrap_or(last);
+    old.iter()
+        .map(|name| u16::try_from(at(name)).unwrap_or(0))
+        .collect()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ mod sampling;
 use std::time::Duration;
 
 use crate::config::{Measure, Mode, QueueMode, StageConfig};
-use crate::discipline::{Order, Place, Turn};
+use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
 use crate::ledger::{Ledger, MAX_WORK_US, QueueState};
 use crate::queue::Queue;
@@ -402,7 +402,8 @@ impl Stage {
             deadline: now + own.unwrap_or(timeout),
             own_deadline: own.is_some(),
             rank: 0,
-            turn: Turn::default(),
+            turn: None,
+            attributes: *attributes,
             work_us: 0,
             fifo_wait: Duration::ZERO,
             weight: 1,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::discipline::Turn;
-use crate::request::{ClassId, TypeId};
+use crate::request::{Attributes, ClassId, TypeId};
 use crate::time::Instant;
 
 /// A stage's promise to one request: present it to [`super::Stage::finish`] when the request ends, in
@@ -41,7 +41,9 @@ pub(super) struct Request {
     /// Its place in the order of the queue.
     pub(super) rank: u64,
     /// What it spends of its flow's turns.
-    pub(super) turn: Turn,
+    pub(super) turn: Option<Turn>,
+    /// What its place depends on, should the order be edited; the type as of its arrival.
+    pub(super) attributes: Attributes,
     /// Its part of the queued work, µs.
     pub(super) work_us: i64,
     /// Estimated queue wait at its arrival if the queue were a FIFO.
@@ -148,7 +150,8 @@ mod tests {
             deadline: Instant::from_nanos(1),
             own_deadline: false,
             rank: 0,
-            turn: Turn::default(),
+            turn: None,
+            attributes: Attributes::of(TypeId(0)),
             work_us: 0,
             fifo_wait: Duration::ZERO,
             weight: 1,

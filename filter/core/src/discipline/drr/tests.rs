@@ -352,6 +352,6 @@ fn line_filler() -> Waiter {
         flow: 1,
         cost: 100,
         rank: 0,
-        turn: Turn::default(),
+        turn: Turn { flow: 1, share: 0 },
     }
 }
