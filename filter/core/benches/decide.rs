@@ -68,6 +68,8 @@ fn decide(c: &mut Criterion) {
                         parallelism: PARALLELISM,
                         slots_in_use: PARALLELISM,
                         queue_length: 40,
+                        queue_work: 40_000,
+                        work: 1_000,
                         queue_wait: Duration::from_millis(if n.is_multiple_of(2) { 5 } else { 30 }),
                         service_times: &times,
                     };

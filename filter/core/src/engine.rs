@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::classify::{Classified, Classifier, RequestView};
-use crate::config::{ConfigError, FilterConfig, StageConfig};
+use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, StrategyConfig};
 use crate::discipline::Order;
 use crate::host::{Host, HostError};
 use crate::progress::progress;
@@ -16,6 +16,7 @@ use crate::request::{Attributes, Progress};
 use crate::stage::{Arrival, Event, Outcome, Stage, Ticket};
 use crate::stats::{StageCount, StageStats, percentile_name};
 use crate::time::Instant;
+use crate::work;
 use crate::workers::{Changes, Membership, WorkerId};
 use crate::workflow::workflow;
 
@@ -32,7 +33,8 @@ pub struct StageId(u32);
 /// A request's place in a stage, to be given to [`Engine::finish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
-    stage: StageId,
+    /// The stage.
+    pub stage: StageId,
     ticket: Ticket,
     /// End the request at the response's headers.
     pub first_byte: bool,
@@ -99,6 +101,19 @@ pub struct Engine {
     retired: Vec<Running>,
     next_stage: u32,
     events: Vec<Event>,
+}
+
+impl Compiled {
+    /// The header in which requests name their cost, where it counts.
+    fn cost_header(&self) -> Option<&str> {
+        match &self.config.strategy {
+            StrategyConfig::BacklogControl(control) => match &control.cost {
+                CostConfig::Header { header } => Some(header),
+                CostConfig::Measured | CostConfig::Type { .. } => None,
+            },
+            _ => None,
+        }
+    }
 }
 
 fn compile(config: &FilterConfig) -> Result<Vec<Compiled>, ConfigError> {
@@ -291,7 +306,9 @@ impl Engine {
                 0
             },
             own_deadline,
-            cost: None,
+            cost: compiled
+                .cost_header()
+                .and_then(|name| work::cost(request.header(name)?)),
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
                 progress(request)
             } else {
@@ -504,6 +521,14 @@ impl Engine {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
+    /// The part of the requests that was refused lately, ratio 0..=1, if the clients of this stage are to
+    /// be told.
+    #[must_use]
+    pub fn rejection_rate(&self, stage: StageId) -> Option<f64> {
+        let running = self.running.iter().find(|r| r.id == stage);
+        running.and_then(|r| r.stage.rejection_rate())
+    }
+
     /// A refusal in words.
     #[must_use]
     pub fn words(&self, stage: StageId, refusal: &Refusal) -> Words<'_> {
@@ -530,6 +555,7 @@ impl Engine {
             Cause::QueueFull => "queue_full",
             Cause::QueueWait => "queue_wait",
             Cause::Utilization => "utilization",
+            Cause::Backlog => "backlog",
             Cause::QueueTimeout => "queue_timeout",
             Cause::Deadline => "deadline",
         };

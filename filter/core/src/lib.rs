@@ -28,5 +28,6 @@ pub mod stats;
 pub mod strategy;
 pub mod time;
 pub mod window;
+pub mod work;
 pub mod workers;
 pub mod workflow;

@@ -19,6 +19,8 @@ pub enum Cause {
     QueueWait,
     /// More is asked of the backend than the strategy's utilization allows.
     Utilization,
+    /// With it, more would wait than the strategy's target allows.
+    Backlog,
     /// It waited, or would wait, longer than `queue.timeout`.
     QueueTimeout,
     /// The request's own deadline passes before it could be served.
@@ -35,6 +37,7 @@ impl Cause {
             | Self::QueueFull
             | Self::QueueWait
             | Self::Utilization
+            | Self::Backlog
             | Self::QueueTimeout => 503,
         }
     }
@@ -48,6 +51,7 @@ impl Cause {
             | Self::QueueFull
             | Self::QueueWait
             | Self::Utilization
+            | Self::Backlog
             | Self::QueueTimeout => 14,
         }
     }

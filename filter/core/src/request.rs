@@ -80,6 +80,8 @@ pub struct Served {
     pub processing: Duration,
     /// Answers of its type that it stands for, itself included: not every answer is measured.
     pub weight: u32,
+    /// What it added to the work of the queue, in the unit of [`crate::work::Work`].
+    pub work: u64,
 }
 
 impl Served {

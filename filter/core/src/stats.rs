@@ -6,8 +6,10 @@
 //! headgate.policy.<namespace>/<name>.slots                               gauge      P
 //! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      the number that decides
 //! headgate.policy.<namespace>/<name>.{queue_length,queued_work_us}       gauges     as of the last tick
+//! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs of work where that is measured, requests for FC-Q; AC's probability in millionths
+//! headgate.policy.<namespace>/<name>.service_delay_us                    gauge      s(k) of backlog control, the last period's
 //! headgate.policy.<namespace>/<name>.handover_us                         histogram  freed slot to its next request on another worker
-//! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,ledger_corrected,workers_lost}   counters
+//! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,rq_cost_unknown,ledger_corrected,workers_lost}   counters
 //! headgate.policy.<namespace>/<name>.type.<type>.<counter>               see [`Count`]
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_rejected.reason.<reason>        counter
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter
@@ -20,9 +22,8 @@
 
 use std::time::Duration;
 
-use crate::config::StageConfig;
+use crate::config::{StageConfig, StrategyConfig};
 use crate::host::{Host, HostError, MetricId, MetricKind};
-use crate::ledger::QueueState;
 use crate::refusal::Cause;
 use crate::strategy::TypeId;
 
@@ -72,21 +73,25 @@ pub enum StageCount {
     LedgerCorrected,
     /// Dead workers whose share was given back.
     WorkersLost,
+    /// Named no cost that can be read, where `cost` says to look for one: counted as 1.
+    CostUnknown,
 }
 
-const STAGE_COUNTERS: [&str; 4] = [
+const STAGE_COUNTERS: [&str; 5] = [
     "rq_excluded",
     "rq_unmanaged",
     "ledger_corrected",
     "workers_lost",
+    "rq_cost_unknown",
 ];
 
-const REASONS: [&str; 5] = [
+const REASONS: [&str; 6] = [
     "queue_full",
     "queue_timeout",
     "deadline",
     "queue_wait",
     "utilization",
+    "backlog",
 ];
 
 /// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
@@ -131,6 +136,13 @@ pub struct StageStats {
     queue_length: MetricId,
     queued_work: MetricId,
     handover: MetricId,
+    backlog_control: Option<BacklogControlGauges>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct BacklogControlGauges {
+    bound: MetricId,
+    delay: MetricId,
 }
 
 impl StageStats {
@@ -173,6 +185,13 @@ impl StageStats {
             queue_length: host.define(MetricKind::Gauge, &format!("{prefix}.queue_length"))?,
             queued_work: host.define(MetricKind::Gauge, &format!("{prefix}.queued_work_us"))?,
             handover: host.define(MetricKind::Histogram, &format!("{prefix}.handover_us"))?,
+            backlog_control: match config.strategy {
+                StrategyConfig::BacklogControl(_) => Some(BacklogControlGauges {
+                    bound: host.define(MetricKind::Gauge, &format!("{prefix}.backlog_bound"))?,
+                    delay: host.define(MetricKind::Gauge, &format!("{prefix}.service_delay_us"))?,
+                }),
+                _ => None,
+            },
         })
     }
 
@@ -213,6 +232,7 @@ impl StageStats {
             Cause::Deadline => fixed + 2,
             Cause::QueueWait => fixed + 3,
             Cause::Utilization => fixed + 4,
+            Cause::Backlog => fixed + 5,
         };
         bump(stats.rejected.get_mut(at));
     }
@@ -268,9 +288,26 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn queue(&self, host: &impl Host, queue: QueueState) -> Result<(), HostError> {
-        host.record(self.queue_length, u64::from(queue.length))?;
-        host.record(self.queued_work, queue.work_us)
+    pub fn queue(&self, host: &impl Host, length: u32, work: Duration) -> Result<(), HostError> {
+        host.record(self.queue_length, u64::from(length))?;
+        host.record(self.queued_work, micros(work))
+    }
+
+    /// Publishes what backlog control bounds, and the mean service delay of the last period.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn backlog_control(
+        &self,
+        host: &impl Host,
+        bound: Option<u64>,
+        delay: Duration,
+    ) -> Result<(), HostError> {
+        let (Some(gauges), Some(bound)) = (&self.backlog_control, bound) else {
+            return Ok(());
+        };
+        host.record(gauges.bound, bound)?;
+        host.record(gauges.delay, micros(delay))
     }
 
     /// Publishes P.

@@ -69,6 +69,8 @@ fn run(
                 parallelism: 8,
                 slots_in_use: 8,
                 queue_length: ms as u32 % 50,
+                queue_work: ms % 50 * 1_000,
+                work: 1_000,
                 queue_wait: Duration::from_millis(ms % 40),
                 service_times: times,
             };
@@ -81,6 +83,7 @@ fn run(
                 queue_wait: Duration::from_millis(1),
                 processing,
                 weight: 1,
+                work: 1_000,
             };
             strategy.completed(&served, now);
         }

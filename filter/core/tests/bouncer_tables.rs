@@ -175,6 +175,8 @@ impl Stage<'_> {
             parallelism: PARALLELISM,
             slots_in_use: self.slots.len() as u32,
             queue_length: self.queue.len() as u32,
+            queue_work: work.as_micros() as u64,
+            work: mean(kind as u16).as_micros() as u64,
             queue_wait: work / PARALLELISM,
             service_times: &self.times,
         };

@@ -8,7 +8,10 @@ mod common;
 use std::time::Duration;
 
 use common::{BOUNCER, MAX_QUEUE, PARALLELISM, stage, starvation_avoidances};
-use headgate_core::config::{StageConfig, StarvationAvoidance, StrategyConfig};
+use headgate_core::config::{
+    BacklogControlConfig, BacklogSignal, CostConfig, StageConfig, StarvationAvoidance,
+    StrategyConfig,
+};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
@@ -34,6 +37,7 @@ fn served(kind: TypeId, queue_wait: Duration, processing: Duration) -> Served {
         queue_wait,
         processing,
         weight: 1,
+        work: 1_000,
     }
 }
 
@@ -64,6 +68,20 @@ fn accept_fraction() -> StrategyConfig {
     }
 }
 
+/// S_t = 20 ms, measured every 100 ms.
+fn backlog_control(control: BacklogSignal) -> StrategyConfig {
+    StrategyConfig::BacklogControl(BacklogControlConfig {
+        target_us: 20_000,
+        control,
+        cost: CostConfig::Measured,
+        period_us: 100_000,
+        proportional_gain: None,
+        integral_gain: None,
+        max_backlog: None,
+        hint: true,
+    })
+}
+
 /// Every strategy, bare and decorated.
 fn all() -> Vec<(String, StageConfig)> {
     let mut all = Vec::new();
@@ -73,6 +91,9 @@ fn all() -> Vec<(String, StageConfig)> {
         max_queue_length,
         max_queue_wait(),
         accept_fraction(),
+        backlog_control(BacklogSignal::Backlog),
+        backlog_control(BacklogSignal::QueueLength),
+        backlog_control(BacklogSignal::Proportional),
     ] {
         for decorator in starvation_avoidances() {
             let name = format!("{strategy:?} {decorator:?}");
@@ -106,6 +127,8 @@ fn view(times: &ServiceTimes, now: Instant, slots: u32, queue: u32, wait: Durati
         parallelism: PARALLELISM,
         slots_in_use: slots,
         queue_length: queue,
+        queue_work: u64::from(queue) * 1_000,
+        work: 1_000,
         queue_wait: wait,
         service_times: times,
     }
@@ -404,7 +427,7 @@ proptest! {
             samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing)));
             times.sync(at(0), &MemoryHost::new(), "test").unwrap();
             let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
-            let mut now = 0;
+            let (mut now, mut record) = (0, Vec::new());
             for &(gap, kind, slots, queue, wait) in &steps {
                 now += gap;
                 let wait = if queue == 0 { 0 } else { wait };
@@ -414,6 +437,17 @@ proptest! {
                 prop_assert!(!idle || verdict == Verdict::Admit, "{name}: {view:?}");
                 strategy.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
                 strategy.tick(at(now));
+                if let Some(controlled) = strategy.controlled_mut() {
+                    let anew = record.len() != controlled.record_len();
+                    record.resize(controlled.record_len(), 0.0);
+                    if anew {
+                        controlled.initial(at(now), &mut record);
+                    }
+                    if controlled.sync(at(now), &mut record) {
+                        controlled.stored();
+                    }
+                    prop_assert!(record.iter().all(|number| number.is_finite()), "{name}");
+                }
             }
         }
     }

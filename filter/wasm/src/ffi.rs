@@ -14,6 +14,8 @@ const EMPTY: u32 = 7;
 const CAS_MISMATCH: u32 = 8;
 /// `WasmHeaderMapType::RequestHeaders`.
 const REQUEST_HEADERS: u32 = 0;
+/// `WasmHeaderMapType::ResponseHeaders`.
+const RESPONSE_HEADERS: u32 = 2;
 /// `WasmStreamType::Request`.
 const REQUEST_STREAM: u32 = 0;
 /// `WasmBufferType::PluginConfiguration`.
@@ -32,6 +34,13 @@ unsafe extern "C" {
         size: *mut usize,
     ) -> u32;
     fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
+    fn proxy_replace_header_map_value(
+        map: u32,
+        name: *const u8,
+        name_size: usize,
+        value: *const u8,
+        value_size: usize,
+    ) -> u32;
     fn proxy_get_property(
         path: *const u8,
         path_size: usize,
@@ -112,6 +121,21 @@ pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
         unsafe { proxy_get_header_map_pairs(REQUEST_HEADERS, &raw mut data, &raw mut size) };
     check("proxy_get_header_map_pairs", status)?;
     Ok(take(data, size).unwrap_or_default())
+}
+
+/// Sets a header of the response, in place of all of that name.
+pub(crate) fn set_response_header(name: &str, value: &str) -> Result<(), HostError> {
+    // SAFETY: both are valid for their lengths.
+    let status = unsafe {
+        proxy_replace_header_map_value(
+            RESPONSE_HEADERS,
+            name.as_ptr(),
+            name.len(),
+            value.as_ptr(),
+            value.len(),
+        )
+    };
+    check("proxy_replace_header_map_value", status)
 }
 
 /// A property by its path, elements separated by zero bytes; `None` when there is none.

@@ -8,7 +8,12 @@ use headgate_core::rng::Rng;
 use crate::{ffi, headers};
 
 /// Answers the effective stream with `refusal`.
-pub(crate) fn send(words: Words<'_>, refusal: &Refusal, rng: &mut Rng) -> Result<(), HostError> {
+pub(crate) fn send(
+    words: Words<'_>,
+    refusal: &Refusal,
+    hint: Option<f64>,
+    rng: &mut Rng,
+) -> Result<(), HostError> {
     let retry_after = refusal.retry_after_secs(rng).to_string();
     let pushback = refusal.pushback_ms().to_string();
     let Words {
@@ -18,20 +23,21 @@ pub(crate) fn send(words: Words<'_>, refusal: &Refusal, rng: &mut Rng) -> Result
     } = words;
     let described = format!("policy={policy}; type={kind}; reason={reason}");
     let mut serialized = Vec::with_capacity(256);
-    headers::serialize(
-        &[
-            ("retry-after", &retry_after),
-            ("grpc-retry-pushback-ms", &pushback),
-            // Tells the client's own proxy not to retry into the storm.
-            ("x-envoy-ratelimited", "true"),
-            ("x-headgate-refused", &described),
-        ],
-        &mut serialized,
-    );
+    let hint = hint.map(headers::hint);
+    let hint = hint.as_deref().map(|rate| (headers::HINT, rate));
+    let always = [
+        ("retry-after", retry_after.as_str()),
+        ("grpc-retry-pushback-ms", pushback.as_str()),
+        // Tells the client's own proxy not to retry into the storm.
+        ("x-envoy-ratelimited", "true"),
+        ("x-headgate-refused", described.as_str()),
+    ];
+    headers::serialize(always.into_iter().chain(hint), &mut serialized);
     let why = match refusal.cause {
         Cause::Objective(_) => "its response time objective would be missed",
         Cause::QueueFull => "the queue is full",
         Cause::QueueWait => "it would wait too long in the queue",
+        Cause::Backlog => "with it, more would wait than the target of response times allows",
         Cause::Utilization => "the backend has more to do than it should have",
         Cause::QueueTimeout => "it would wait, or waited, longer than the queue's timeout",
         Cause::Deadline => "its own deadline would pass, or passed, in the queue",

@@ -19,7 +19,7 @@ use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
 use crate::ffi::{self, Level};
-use crate::headers::Headers;
+use crate::headers::{self, Headers};
 use crate::host::EnvoyHost;
 use crate::refusal;
 
@@ -267,6 +267,15 @@ impl Vm {
         self.check(done);
     }
 
+    /// Puts the rejection rate on the response to the request of `pass`, if clients are to be told.
+    pub(crate) fn hint(&mut self, pass: Pass) {
+        if let Some(rate) = self.engine.rejection_rate(pass.stage) {
+            // The backend's own, if it has one, is about another queue than ours.
+            let set = ffi::set_response_header(headers::HINT, &headers::hint(rate));
+            self.check(set);
+        }
+    }
+
     /// Whether the answer to the request of `pass` is worth measuring.
     pub(crate) fn wants_sample(&mut self, pass: Pass) -> bool {
         self.engine.wants_sample(pass)
@@ -329,7 +338,9 @@ impl Vm {
     }
 
     fn refuse(&mut self, stage: StageId, refusal: &Refusal) {
-        let sent = refusal::send(self.engine.words(stage, refusal), refusal, &mut self.rng);
+        let words = self.engine.words(stage, refusal);
+        let hint = self.engine.rejection_rate(stage);
+        let sent = refusal::send(words, refusal, hint, &mut self.rng);
         self.check(sent);
     }
 

@@ -224,6 +224,7 @@ fn strategy(stage: &StageConfig) -> String {
         StrategyConfig::MaxQueueLength => "MaxQueueLength".to_owned(),
         StrategyConfig::MaxQueueWait { .. } => "MaxQueueWait".to_owned(),
         StrategyConfig::AcceptFraction { .. } => "AcceptFraction".to_owned(),
+        StrategyConfig::BacklogControl(_) => "BacklogControl".to_owned(),
     };
     let avoidance = match stage.starvation_avoidance {
         None => return strategy,

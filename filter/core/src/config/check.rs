@@ -3,9 +3,9 @@
 //! that fails here was not compiled by the operator.
 
 use super::{
-    ConfigError, DEFAULT_TYPE, Discipline, FilterConfig, Flow, MAX_CLASSES, MAX_PARALLELISM,
-    MAX_QUEUE_LENGTH, MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig,
-    TypeConfig,
+    BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Discipline, FilterConfig, Flow,
+    MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_STAGES, MAX_TYPES, StageConfig,
+    StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 impl FilterConfig {
@@ -232,6 +232,9 @@ impl StageConfig {
         };
         let (window_us, step_us) = match &self.strategy {
             StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength => return Ok(()),
+            StrategyConfig::BacklogControl(control) => {
+                return control.check(&format!("{at}.strategy"), self.types.len());
+            }
             StrategyConfig::MaxQueueWait {
                 type_limits_us,
                 window_us,
@@ -260,6 +263,52 @@ impl StageConfig {
             }
         };
         check_window(&format!("{at}.strategy"), window_us, step_us)
+    }
+}
+
+impl BacklogControlConfig {
+    fn check(&self, at: &str, types: usize) -> Result<(), ConfigError> {
+        let err =
+            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
+        let times = [("target_us", self.target_us), ("period_us", self.period_us)];
+        for (field, micros) in times {
+            if !(10_000..=3_600_000_000).contains(&micros) {
+                return err(field, format!("{micros}; 10000 to 3600000000"));
+            }
+        }
+        let numbers = [
+            ("proportional_gain", self.proportional_gain),
+            ("integral_gain", self.integral_gain),
+            ("max_backlog", self.max_backlog),
+        ];
+        for (field, number) in numbers {
+            if let Some(number) = number.filter(|n| !(n.is_finite() && *n > 0.0 && *n <= 1e12)) {
+                return err(field, format!("{number}; above 0, at most 1e12"));
+            }
+        }
+        match &self.cost {
+            CostConfig::Measured => Ok(()),
+            CostConfig::Type { costs } => {
+                if costs.len() != types {
+                    let problem = format!("{} costs; one for each of {types} types", costs.len());
+                    return err("cost.costs", problem);
+                }
+                match costs.iter().find(|cost| !(1..=MAX_COST).contains(*cost)) {
+                    Some(cost) => err("cost.costs", format!("{cost}; 1 to {MAX_COST}")),
+                    None => Ok(()),
+                }
+            }
+            CostConfig::Header { header } => {
+                let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+                if header.is_empty() || !header.chars().all(plain) {
+                    return err(
+                        "cost.header",
+                        format!("{header:?}; a lower case header name"),
+                    );
+                }
+                Ok(())
+            }
+        }
     }
 }
 

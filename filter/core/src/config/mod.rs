@@ -49,6 +49,8 @@ pub const MAX_TYPES: usize = 1024;
 pub const MAX_CLASSES: usize = 16;
 /// Most slots one stage may have.
 pub const MAX_PARALLELISM: u32 = 1_000_000;
+/// Largest cost of a request: 2^20 of them fit into the gauge of the queue.
+pub const MAX_COST: u32 = 1 << 24;
 /// Longest queue.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
 /// Name of the type that catches what no other type matches. Always the last of a stage's types.

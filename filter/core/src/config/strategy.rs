@@ -38,6 +38,8 @@ pub enum StrategyConfig {
         /// Δ, µs.
         step_us: u64,
     },
+    /// Bounds what waits by feedback (Chronos §2-4).
+    BacklogControl(BacklogControlConfig),
 }
 
 /// Which of a type's objectives an estimate must miss for a refusal (Bouncer §7, future work).
@@ -126,7 +128,8 @@ pub struct BacklogControlConfig {
     pub cost: CostConfig,
     /// P, the sampling period, µs.
     pub period_us: u64,
-    /// K_P, cost per second of error; derived from measurements where it is absent.
+    /// K_P, cost per second of error (requests for FC-Q; for AC probability per relative error); derived
+    /// from measurements where it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proportional_gain: Option<f64>,
     /// K_I; derived where it is absent.
@@ -136,6 +139,7 @@ pub struct BacklogControlConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_backlog: Option<f64>,
     /// Tells the rejection rate on responses (§3.2).
+    #[serde(default)]
     pub hint: bool,
 }
 

@@ -62,7 +62,9 @@ impl DemandExchange {
         config: &StageConfig,
     ) -> Result<Option<Self>, HostError> {
         match config.strategy {
-            StrategyConfig::Bouncer { .. } | StrategyConfig::MaxQueueLength => {
+            StrategyConfig::Bouncer { .. }
+            | StrategyConfig::MaxQueueLength
+            | StrategyConfig::BacklogControl(_) => {
                 return Ok(None);
             }
             StrategyConfig::MaxQueueWait { .. } | StrategyConfig::AcceptFraction { .. } => {}

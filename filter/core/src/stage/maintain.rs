@@ -16,6 +16,7 @@ use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
 use crate::strategy::{Admission, Strategy};
 use crate::time::Instant;
+use crate::work::Work;
 use crate::workers::{Changes, Membership};
 
 /// How often the totals are held against the shares.
@@ -87,7 +88,13 @@ impl Stage {
             acceptance.run(host, now, window)?;
         }
         self.audit(host, now, membership)?;
-        self.stats.queue(host, self.ledger.queue(host)?)?;
+        let queue = self.ledger.queue(host)?;
+        self.stats
+            .queue(host, queue.length, self.time(queue.work_us))?;
+        if let Some(control) = self.strategy.backlog_control() {
+            self.stats
+                .backlog_control(host, control.gauge(), control.service_delay())?;
+        }
         self.stats.flush(host)
     }
 
@@ -145,6 +152,8 @@ impl Stage {
             && config.types == self.config.types;
         if !same_strategy {
             self.strategy = Strategy::from_config(&config);
+            // What the record knows serves the next request already; if not, the next tick gets it.
+            self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             let prefix = stats::prefix(&config.policy);
             self.acceptance = Exchange::new(host, &prefix, &config)?;
             self.demand = DemandExchange::new(host, &prefix, &config)?;
@@ -156,6 +165,7 @@ impl Stage {
             self.sampling = Sampling::new(config.types.len());
         }
         let old_order = std::mem::replace(&mut self.order, order);
+        self.work = Work::from_config(&config);
         self.rename(&config);
         self.config = config;
         let reranked = self.rerank(host, old_order);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::config::{Measure, Mode, QueueMode, StageConfig};
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
-use crate::ledger::{Ledger, MAX_WORK_US, QueueState};
+use crate::ledger::{Ledger, QueueState};
 use crate::queue::Queue;
 use crate::refusal::{Cause, Refusal};
 use crate::request::{Attributes, Served, TypeId};
@@ -30,14 +30,15 @@ use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, Count, StageCount, StageStats};
 use crate::strategy::{Admission, Reason, Strategy, Verdict, View};
 use crate::time::Instant;
+use crate::work::Work;
 use crate::workers::{Membership, WorkerId};
 
 use acceptance::Exchange;
-use backlog::Backlog;
+use backlog::{Backlog, Modelled};
 use control::Control;
 use demand::DemandExchange;
 use places::Places;
-use requests::{Phase, Request, Requests};
+use requests::{Counts, Phase, Request, Requests};
 use sampling::Sampling;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
@@ -86,6 +87,21 @@ pub enum Outcome {
     Unsampled,
 }
 
+/// What a request meets at its arrival.
+#[derive(Debug, Clone, Copy)]
+struct Sight {
+    /// The queue.
+    queue: QueueState,
+    /// The queue that would be there, in a dry run.
+    modelled: Option<Modelled>,
+    /// Its estimated queue wait.
+    wait: Duration,
+    /// The wait that it is to be judged by ([`Order::admits_by_drain`]).
+    judged_wait: Duration,
+    /// What it adds to the work of the queue.
+    work: u64,
+}
+
 /// A stage, seen from one worker.
 #[derive(Debug)]
 pub struct Stage {
@@ -94,6 +110,7 @@ pub struct Stage {
     queue: Queue,
     order: Order,
     places: Places,
+    work: Work,
     requests: Requests,
     service_times: ServiceTimes,
     times_key: String,
@@ -134,6 +151,7 @@ impl Stage {
             queue: Queue::default(),
             order: Order::new(host, &prefix, &config)?,
             places: Places::new(config.types.len()),
+            work: Work::from_config(&config),
             requests: Requests::default(),
             service_times: ServiceTimes::new(Settings::from_config(&config)),
             times_key: format!("headgate/times/{}", config.policy),
@@ -232,34 +250,34 @@ impl Stage {
     ) -> Result<Arrival, HostError> {
         let kind = attributes.kind;
         self.stats.count(kind, Count::Total);
+        if self.work == Work::Header && attributes.cost.is_none() {
+            self.stats.count_stage(StageCount::CostUnknown, 1);
+        }
         if let Some(demand) = &mut self.demand {
             demand.received();
         }
         let queue = self.ledger.queue(host)?;
-        let fifo_wait = self.fifo_wait(host, now, queue)?;
-        let queue_wait = self.queue_wait(kind, fifo_wait);
-        let judged_wait = if self.order.admits_by_drain() {
-            fifo_wait
-        } else {
-            queue_wait
-        };
-        let decision = self.decide(host, now, attributes, queue, judged_wait)?;
+        let sight = self.look(host, now, attributes, queue)?;
+        let mut decision = self.decide(host, now, attributes, &sight)?;
+        if let (Ok(()), Some(modelled)) = (decision, sight.modelled) {
+            decision = self.place_in_model(host, now, attributes, &sight, modelled)?;
+        }
         let rejected = decision.is_err();
         if let Err(cause) = decision {
             self.decided(kind, false);
-            let refusal = self.refuse(kind, cause, judged_wait);
+            let refusal = self.refuse(kind, cause, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Arrival::Refuse(refusal));
             }
         } else {
-            if self.config.mode == Mode::DryRun {
-                let work = self.service_times.mean(kind).unwrap_or_default();
-                self.backlog
-                    .accept(host, now, work, self.config.parallelism)?;
-            }
-            self.record_estimates(host, kind, queue_wait)?;
+            self.record_estimates(host, kind, sight.wait)?;
         }
-        let arrival = self.admit(host, now, stream, attributes, queue, queue_wait, events)?;
+        let counts = match (sight.modelled, rejected) {
+            (None, _) => Counts::Real,
+            (Some(modelled), false) => Counts::Modelled(modelled.wait),
+            (Some(_), true) => Counts::Refused,
+        };
+        let arrival = self.admit(host, now, stream, attributes, &sight, counts, events)?;
         if !rejected && !matches!(arrival, Arrival::Refuse(_)) {
             self.stats.count(kind, Count::Accepted);
         }
@@ -271,38 +289,117 @@ impl Stage {
 
     /// Counts a decision for the other workers' windows.
     fn decided(&mut self, kind: TypeId, accepted: bool) {
+        self.strategy.decided(accepted);
         if let Some(acceptance) = &mut self.acceptance {
             acceptance.count(kind, accepted);
         }
     }
 
-    /// The time in which all that is queued gets slots: the wait in a FIFO.
-    fn fifo_wait(
+    /// What decisions about a request are to be based on.
+    fn look(
         &self,
         host: &impl Host,
         now: Instant,
+        request: &Attributes,
         queue: QueueState,
-    ) -> Result<Duration, HostError> {
-        if self.config.mode == Mode::DryRun {
-            let residual = self.service_times.mean_residual();
-            return self.backlog.queue_wait(host, now, residual);
-        }
-        Ok(self.drain_time(queue))
-    }
-
-    /// What a request of `kind` can expect to wait under the discipline in use.
-    fn queue_wait(&self, kind: TypeId, fifo_wait: Duration) -> Duration {
-        if self.order.reorders() {
-            self.places.queue_wait(kind, fifo_wait)
+    ) -> Result<Sight, HostError> {
+        let (times, slots) = (&self.service_times, self.config.parallelism);
+        let modelled = match self.config.mode {
+            Mode::Enforce => None,
+            Mode::DryRun => Some(self.backlog.queue(host, now, times, slots)?),
+        };
+        let fifo_wait = modelled.map_or_else(|| self.drain_time(queue), |m| m.wait);
+        let wait = if self.order.reorders() {
+            self.places.queue_wait(request.kind, fifo_wait)
         } else {
             fifo_wait
+        };
+        Ok(Sight {
+            queue,
+            modelled,
+            wait,
+            judged_wait: if self.order.admits_by_drain() {
+                fifo_wait
+            } else {
+                wait
+            },
+            work: self.work.of(request, times),
+        })
+    }
+
+    /// In a dry run: the request takes its place in the queue that would be there, if there is one.
+    fn place_in_model(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &Attributes,
+        sight: &Sight,
+        modelled: Modelled,
+    ) -> Result<Result<(), Cause>, HostError> {
+        let holds = self.config.queue.mode == QueueMode::Hold;
+        let no_slot = modelled.slots_in_use >= self.config.parallelism;
+        if holds
+            && no_slot
+            && let Some(cause) = self.no_room(request, modelled.length, sight.wait)
+        {
+            self.strategy.withdrawn(request);
+            return Ok(Err(cause));
+        }
+        let work = self.time(sight.work);
+        self.backlog
+            .accept(host, now, work, self.config.parallelism)?;
+        Ok(Ok(()))
+    }
+
+    /// Why a request that finds no free slot can't wait either.
+    fn no_room(&self, request: &Attributes, queued: u32, wait: Duration) -> Option<Cause> {
+        let timeout = Duration::from_micros(self.config.queue.timeout_us);
+        let own = request.own_deadline.filter(|own| *own < timeout);
+        if queued >= self.config.queue.max_length {
+            Some(Cause::QueueFull)
+        } else if wait > own.unwrap_or(timeout) {
+            Some(own.map_or(Cause::QueueTimeout, |_| Cause::Deadline))
+        } else {
+            None
+        }
+    }
+
+    /// How long a slot is busy with so much work.
+    fn time(&self, work: u64) -> Duration {
+        match self.work {
+            Work::Time => Duration::from_micros(work),
+            Work::Type(_) | Work::Header => {
+                let seconds = work as f64 * self.strategy.time_per_work().unwrap_or(0.0);
+                Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+            }
+        }
+    }
+
+    /// The work that all slots together do in `wait`.
+    fn work_done_in(&self, wait: Duration) -> u64 {
+        let time = wait.as_secs_f64() * f64::from(self.config.parallelism);
+        let unit = match self.work {
+            Work::Time => Some(1e-6),
+            Work::Type(_) | Work::Header => self.strategy.time_per_work(),
+        };
+        // A float too large becomes the largest integer.
+        unit.map_or(0, |unit| (time / unit) as u64)
+    }
+
+    /// The part of the requests that was refused lately, ratio 0..=1, if clients are to be told: never by
+    /// a dry run, which changes nothing.
+    #[must_use]
+    pub fn rejection_rate(&self) -> Option<f64> {
+        match self.config.mode {
+            Mode::Enforce if !self.retired => self.strategy.rejection_rate(),
+            Mode::Enforce | Mode::DryRun => None,
         }
     }
 
     /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
     /// enqueued and takes the same amount back when it leaves.
     fn drain_time(&self, queue: QueueState) -> Duration {
-        Duration::from_micros(queue.work_us) / self.config.parallelism
+        self.time(queue.work_us) / self.config.parallelism
     }
 
     fn decide(
@@ -310,21 +407,29 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         request: &Attributes,
-        queue: QueueState,
-        queue_wait: Duration,
+        sight: &Sight,
     ) -> Result<Result<(), Cause>, HostError> {
-        // A host call less for the strategies that don't ask.
-        let slots_in_use = if self.strategy.needs_slots_in_use() {
-            self.ledger.slots_in_use(host)?.max(0)
-        } else {
-            0
+        let (queue_length, queue_work) = match sight.modelled {
+            None => (sight.queue.length, sight.queue.work_us),
+            Some(modelled) => (modelled.length, self.work_done_in(modelled.wait)),
+        };
+        // A host call less where the decision doesn't ask.
+        let slots_in_use = match sight.modelled {
+            Some(modelled) => modelled.slots_in_use,
+            None if self.strategy.needs_slots_in_use(queue_length, sight.work) => {
+                let slots = self.ledger.slots_in_use(host)?.max(0);
+                u32::try_from(slots).unwrap_or(u32::MAX)
+            }
+            None => 0,
         };
         let view = View {
             now,
             parallelism: self.config.parallelism,
-            slots_in_use: u32::try_from(slots_in_use).unwrap_or(u32::MAX),
-            queue_length: queue.length,
-            queue_wait,
+            slots_in_use,
+            queue_length,
+            queue_work,
+            work: sight.work,
+            queue_wait: sight.judged_wait,
             service_times: &self.service_times,
         };
         Ok(match self.strategy.decide(request, &view, &mut self.rng) {
@@ -333,6 +438,7 @@ impl Stage {
             Verdict::Refuse(Reason::QueueFull) => Err(Cause::QueueFull),
             Verdict::Refuse(Reason::QueueWait) => Err(Cause::QueueWait),
             Verdict::Refuse(Reason::Utilization) => Err(Cause::Utilization),
+            Verdict::Refuse(Reason::Backlog) => Err(Cause::Backlog),
         })
     }
 
@@ -355,6 +461,7 @@ impl Stage {
             Cause::QueueFull
             | Cause::QueueWait
             | Cause::Utilization
+            | Cause::Backlog
             | Cause::QueueTimeout
             | Cause::Deadline => queue_wait,
         };
@@ -387,11 +494,11 @@ impl Stage {
         now: Instant,
         stream: u32,
         attributes: &Attributes,
-        queue: QueueState,
-        queue_wait: Duration,
+        sight: &Sight,
+        counts: Counts,
         events: &mut Vec<Event>,
     ) -> Result<Arrival, HostError> {
-        let (kind, queued) = (attributes.kind, queue.length);
+        let (kind, queued) = (attributes.kind, sight.queue.length);
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let own = attributes.own_deadline.filter(|own| *own < timeout);
         let mut request = Request {
@@ -404,9 +511,10 @@ impl Stage {
             rank: 0,
             turn: None,
             attributes: *attributes,
-            work_us: 0,
+            work_us: sight.work.cast_signed(),
             fifo_wait: Duration::ZERO,
             weight: 1,
+            counts,
             phase: Phase::Running {
                 dequeued: Some(now),
             },
@@ -414,29 +522,23 @@ impl Stage {
         if queued == 0 && self.ledger.try_acquire(host, self.config.parallelism)? {
             return Ok(Arrival::Forward(self.accept(request)));
         }
-        if self.holds() {
-            let full = queued >= self.config.queue.max_length;
-            let too_late = queue_wait > own.unwrap_or(timeout);
-            if full || too_late {
-                let cause = match (full, own) {
-                    (true, _) => Cause::QueueFull,
-                    (false, Some(_)) => Cause::Deadline,
-                    (false, None) => Cause::QueueTimeout,
-                };
-                self.strategy.withdrawn(attributes);
-                return Ok(Arrival::Refuse(self.refuse(kind, cause, queue_wait)));
-            }
+        if self.holds()
+            && let Some(cause) = self.no_room(attributes, queued, sight.wait)
+        {
+            self.strategy.withdrawn(attributes);
+            return Ok(Arrival::Refuse(self.refuse(kind, cause, sight.wait)));
         }
-        let mean = self.service_times.mean(kind).unwrap_or_default();
-        request.work_us = i64::try_from(mean.as_micros())
-            .unwrap_or(MAX_WORK_US)
-            .min(MAX_WORK_US);
-        let cost_us = request.work_us.cast_unsigned();
-        let Place { rank, turn } =
-            self.order
-                .place(host, now, attributes, &self.service_times, cost_us, queue)?;
+        let cost_us = u64::try_from(self.time(sight.work).as_micros()).unwrap_or(u64::MAX);
+        let Place { rank, turn } = self.order.place(
+            host,
+            now,
+            attributes,
+            &self.service_times,
+            cost_us,
+            sight.queue,
+        )?;
         (request.rank, request.turn) = (rank, turn);
-        request.fifo_wait = self.drain_time(queue);
+        request.fifo_wait = self.drain_time(sight.queue);
         request.phase = Phase::Queued;
         let ticket = self.accept(request);
         let before = events.len();
@@ -526,14 +628,22 @@ impl Stage {
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
         self.service_times.record(request.kind, processing);
-        let served = Served {
-            kind: request.kind,
-            class: request.class,
-            queue_wait,
-            processing,
-            weight: request.weight,
+        let counted_wait = match request.counts {
+            Counts::Real => Some(queue_wait),
+            Counts::Modelled(wait) => Some(wait),
+            Counts::Refused => None,
         };
-        self.strategy.completed(&served, now);
+        if let Some(queue_wait) = counted_wait {
+            let served = Served {
+                kind: request.kind,
+                class: request.class,
+                queue_wait,
+                processing,
+                weight: request.weight,
+                work: request.work_us.cast_unsigned(),
+            };
+            self.strategy.completed(&served, now);
+        }
         if let Some(demand) = &mut self.demand {
             demand.completed(processing, request.weight);
         }

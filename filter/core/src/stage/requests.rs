@@ -26,6 +26,17 @@ pub(super) enum Phase {
     },
 }
 
+/// As what a request enters the strategy's measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counts {
+    /// As it was served.
+    Real,
+    /// In a dry run: with the queue wait that it would have had.
+    Modelled(Duration),
+    /// In a dry run that would have refused it: not at all.
+    Refused,
+}
+
 /// A request in the stage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
@@ -44,12 +55,13 @@ pub(super) struct Request {
     pub(super) turn: Option<Turn>,
     /// What its place depends on, should the order be edited; the type as of its arrival.
     pub(super) attributes: Attributes,
-    /// Its part of the queued work, µs.
+    /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(super) work_us: i64,
     /// Estimated queue wait at its arrival if the queue were a FIFO.
     pub(super) fifo_wait: Duration,
     /// Answers that its own stands for.
     pub(super) weight: u32,
+    pub(super) counts: Counts,
     pub(super) phase: Phase,
 }
 
@@ -155,6 +167,7 @@ mod tests {
             work_us: 0,
             fifo_wait: Duration::ZERO,
             weight: 1,
+            counts: Counts::Real,
             phase: Phase::Queued,
         }
     }

@@ -11,6 +11,7 @@
 
 mod accept_fraction;
 mod acceptance_allowance;
+mod backlog_control;
 mod bouncer;
 mod controlled;
 mod helping_the_underserved;
@@ -29,6 +30,7 @@ use crate::window::Window;
 
 pub use accept_fraction::AcceptFraction;
 pub use acceptance_allowance::AcceptanceAllowance;
+pub use backlog_control::{BacklogControl, Gains, load_reduction};
 pub use bouncer::Bouncer;
 pub use controlled::Controlled;
 pub use helping_the_underserved::HelpingTheUnderserved;
@@ -48,6 +50,10 @@ pub struct View<'a> {
     pub slots_in_use: u32,
     /// Requests waiting, over all workers.
     pub queue_length: u32,
+    /// Their work, in the unit of [`crate::work::Work`].
+    pub queue_work: u64,
+    /// What this request would add to it.
+    pub work: u64,
     /// Mean queue wait that this request is to be judged by: Bouncer's Eq. 2, or what fits the discipline
     /// that the queue really uses ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
     pub queue_wait: Duration,
@@ -80,6 +86,8 @@ pub enum Reason {
     QueueWait,
     /// More is asked of the backend than the utilization it may have (Bouncer §5.2.3).
     Utilization,
+    /// With it, more would wait than the mean service delay allows (Chronos Eq. 2).
+    Backlog,
 }
 
 impl Reason {
@@ -88,7 +96,7 @@ impl Reason {
     #[must_use]
     pub const fn is_about_objectives(self) -> bool {
         match self {
-            Self::Objective { .. } | Self::QueueWait => true,
+            Self::Objective { .. } | Self::QueueWait | Self::Backlog => true,
             Self::QueueFull | Self::Utilization => false,
         }
     }
@@ -121,6 +129,8 @@ pub enum Base {
     MaxQueueWait(MaxQueueWait),
     /// Bouncer §5.2.3.
     AcceptFraction(AcceptFraction),
+    /// Chronos §2-4.
+    BacklogControl(Box<BacklogControl>),
 }
 
 /// A strategy, perhaps wrapped in a decorator.
@@ -167,15 +177,65 @@ impl Strategy {
         }
     }
 
-    /// Whether decisions look at [`View::slots_in_use`], which costs a host call.
-    #[must_use]
-    pub fn needs_slots_in_use(&self) -> bool {
-        let base = match self {
+    fn base(&self) -> &Base {
+        match self {
             Self::Plain(base) => base,
             Self::AcceptanceAllowance(s) => s.inner(),
             Self::HelpingTheUnderserved(s) => s.inner(),
+        }
+    }
+
+    /// Whether the decision about a request of `work` looks at [`View::slots_in_use`], which costs a host
+    /// call.
+    #[must_use]
+    pub fn needs_slots_in_use(&self, queue_length: u32, work: u64) -> bool {
+        match self.base() {
+            Base::MaxQueueLength(_) => true,
+            Base::BacklogControl(s) => s.needs_slots_in_use(queue_length, work),
+            Base::Bouncer(_) | Base::MaxQueueWait(_) | Base::AcceptFraction(_) => false,
+        }
+    }
+
+    /// The stage decided about a request, all things considered: also what no strategy has a say in.
+    pub fn decided(&mut self, admitted: bool) {
+        if let Some(control) = self.backlog_control_mut() {
+            control.decided(admitted);
+        }
+    }
+
+    /// The part of the requests that was refused lately, ratio 0..=1, if clients are to be told.
+    #[must_use]
+    pub fn rejection_rate(&self) -> Option<f64> {
+        self.backlog_control()
+            .and_then(BacklogControl::rejection_rate)
+    }
+
+    /// Time that a unit of work takes in a slot, s; `None` where work is time, or until it was measured.
+    #[must_use]
+    pub fn time_per_work(&self) -> Option<f64> {
+        self.backlog_control()
+            .and_then(BacklogControl::time_per_work)
+    }
+
+    /// Backlog control, if that is what decides.
+    #[must_use]
+    pub fn backlog_control(&self) -> Option<&BacklogControl> {
+        match self.base() {
+            Base::BacklogControl(control) => Some(control),
+            _ => None,
+        }
+    }
+
+    fn backlog_control_mut(&mut self) -> Option<&mut BacklogControl> {
+        let base = match self {
+            Self::Plain(base) => base,
+            Self::AcceptanceAllowance(s) => s.inner_mut(),
+            Self::HelpingTheUnderserved(s) => s.inner_mut(),
         };
-        matches!(base, Base::MaxQueueLength(_))
+        match base {
+            Base::BacklogControl(control) => Some(control),
+            _ => None,
+        }
     }
 
     /// The demand that the strategy measures, for what other workers measured.
@@ -186,7 +246,7 @@ impl Strategy {
             Self::HelpingTheUnderserved(s) => s.inner_mut(),
         };
         match base {
-            Base::Bouncer(_) | Base::MaxQueueLength(_) => None,
+            Base::Bouncer(_) | Base::MaxQueueLength(_) | Base::BacklogControl(_) => None,
             Base::MaxQueueWait(s) => Some(s.demand_mut()),
             Base::AcceptFraction(s) => Some(s.demand_mut()),
         }
@@ -204,6 +264,7 @@ impl Strategy {
             | Base::MaxQueueLength(_)
             | Base::MaxQueueWait(_)
             | Base::AcceptFraction(_) => None,
+            Base::BacklogControl(s) => Some(s.as_mut()),
         }
     }
 
@@ -252,6 +313,9 @@ impl Base {
                 demand(window_us, step_us),
                 Duration::from_micros(*step_us),
             )),
+            StrategyConfig::BacklogControl(control) => {
+                Self::BacklogControl(Box::new(BacklogControl::new(control, config)))
+            }
         }
     }
 }
@@ -265,22 +329,26 @@ macro_rules! delegate {
 
 impl Admission for Base {
     fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction,
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
+            | Self::BacklogControl,
             s => s.decide(request, view, rng))
     }
 
     fn withdrawn(&mut self, request: &Attributes) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction,
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
+            | Self::BacklogControl,
             s => s.withdrawn(request));
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction,
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
+            | Self::BacklogControl,
             s => s.completed(served, now));
     }
 
     fn tick(&mut self, now: Instant) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction, s => s.tick(now));
+        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
+            | Self::BacklogControl, s => s.tick(now));
     }
 }
 

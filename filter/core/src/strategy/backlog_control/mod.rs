@@ -1,0 +1,361 @@
+//! BacklogControl: bounds what waits, so that the mean service delay stays at a target (Chronos §2-4).
+//!
+//! Bouncer predicts each request's response time. Chronos holds one number, the mean of queue wait and
+//! processing time over everything served, by feedback: every period the error of that mean moves a
+//! bound on the backlog, and a request is admitted while the backlog, with it, stays within the bound.
+//! What is bounded makes three strategies of it, the paper's and its baselines (Table 2):
+//!
+//! ```text
+//! FC-D  Backlog        admit if d(t) + n_i ≤ d_t(k)           d(t) = Σ n_i over the queue    (Eq. 2)
+//! FC-Q  QueueLength    admit if q(t) + 1   ≤ d_t(k)
+//! AC    Proportional   refuse with probability (s(k) − S_t) / S_t, within 0..=1
+//! ```
+//!
+//! The control law and its gains are in [`pi`]; n_i in [`crate::work`]. Of AC the paper says only that it
+//! "applies admission control to incoming transactions in proportion to the service delay error under
+//! overload": here the probability is the relative error, times `proportionalGain` if there is one.
+//!
+//! Workers act as one: d(t) is the ledger's, over all of them; what they served and refused, the period
+//! and the law are in one record ([`Controlled`]), and whoever comes first after a period's end runs the
+//! law.
+//!
+//! **Where the paper leaves something open.**
+//! - The backlog is what waits in the ready queue. A request that finds an empty queue and a free slot
+//!   doesn't wait, so it is admitted whatever the bound. Otherwise a bound of 0, or below the cost of every
+//!   request, would be the end: nothing served, nothing measured, nothing raised.
+//! - A period in which nobody was served says nothing about the delay: e and the bound stay. With the
+//!   rule above that can't last.
+//! - d_t(0) is "a small positive integer". A small number of what? Too small, and a cold start refuses
+//!   everything that comes while all slots are busy, for many periods; too large, and the first burst
+//!   overshoots. So everything is admitted until 20 requests were served (or one, and a period has ended),
+//!   which takes milliseconds, and then the bound starts at half of what should hold the target:
+//!   (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄ may be off by a factor of two without an
+//!   overshoot.
+//! - max-data is the configured one, or the longest queue times the largest cost seen.
+//!
+//! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests), and the
+//! estimation of costs from a database's schema (§3.1), which is the application's to do: it names the cost in
+//! a header, or per type.
+
+mod pi;
+mod record;
+mod smoothing;
+
+use std::time::Duration;
+
+use super::{Admission, Controlled, Reason, Verdict, View};
+use crate::config::{BacklogControlConfig, BacklogSignal, CostConfig, StageConfig};
+use crate::request::{Attributes, Served};
+use crate::rng::Rng;
+use crate::time::Instant;
+use crate::work::MAX_WORK;
+
+pub use pi::Gains;
+pub use smoothing::load_reduction;
+
+use pi::Control;
+use record::{LEN, Record, Sums};
+
+/// Requests served before there is a bound.
+const FIRST_SERVED: f64 = 20.0;
+/// Weight of a period in the moving averages of times per unit.
+const NEW: f64 = 0.3;
+/// µs per ms: costs in µs are configured in ms.
+const MICROS: f64 = 1e3;
+
+/// See the module.
+#[derive(Debug)]
+pub struct BacklogControl {
+    signal: BacklogSignal,
+    target: Duration,
+    period: Duration,
+    /// K_P per unit of the signal.
+    proportional: Option<f64>,
+    integral: Option<f64>,
+    /// max-data, in units of the signal.
+    max: Option<f64>,
+    /// Longest queue, requests.
+    max_length: u32,
+    hint: bool,
+    /// Whether work is measured in µs rather than in costs.
+    work_is_time: bool,
+    parallelism: u32,
+    signature: f64,
+    /// Counted here and not stored yet.
+    fresh: Sums,
+    /// Largest cost seen here.
+    largest: f64,
+    /// What the record said last.
+    known: Record,
+    rejection_rate: f64,
+}
+
+impl BacklogControl {
+    /// The strategy of `control` in `stage`.
+    #[must_use]
+    pub fn new(control: &BacklogControlConfig, stage: &StageConfig) -> Self {
+        let work_is_time = control.cost == CostConfig::Measured;
+        let unit = if work_is_time && control.control == BacklogSignal::Backlog {
+            MICROS
+        } else {
+            1.0
+        };
+        let largest = match &control.cost {
+            CostConfig::Type { costs } => costs.iter().copied().max().unwrap_or(1),
+            CostConfig::Measured | CostConfig::Header { .. } => 1,
+        };
+        Self {
+            signal: control.control,
+            target: Duration::from_micros(control.target_us),
+            period: Duration::from_micros(control.period_us),
+            proportional: control.proportional_gain.map(|gain| gain * unit),
+            integral: control.integral_gain,
+            max: control.max_backlog.map(|max| max * unit),
+            max_length: stage.queue.max_length,
+            hint: control.hint,
+            work_is_time,
+            parallelism: stage.parallelism,
+            signature: signature(control),
+            fresh: Sums::default(),
+            largest: f64::from(largest),
+            known: Record::default(),
+            rejection_rate: 0.0,
+        }
+    }
+
+    /// The bound on the controlled signal, or AC's probability; `None` before anything was measured.
+    #[must_use]
+    pub fn bound(&self) -> Option<f64> {
+        (self.known.bounded != 0.0).then_some(self.known.control.bound)
+    }
+
+    /// The bound as a stat: AC's probability in millionths.
+    #[must_use]
+    pub fn gauge(&self) -> Option<u64> {
+        let scale = match self.signal {
+            BacklogSignal::Backlog | BacklogSignal::QueueLength => 1.0,
+            BacklogSignal::Proportional => 1e6,
+        };
+        self.bound().map(|bound| (bound * scale).round() as u64)
+    }
+
+    /// s(k), the mean service delay of the last period in which somebody was served.
+    #[must_use]
+    pub fn service_delay(&self) -> Duration {
+        Duration::try_from_secs_f64(self.known.delay).unwrap_or_default()
+    }
+
+    /// Time that a unit of work takes in a slot, s; `None` until it was measured, or where work is time.
+    #[must_use]
+    pub fn time_per_work(&self) -> Option<f64> {
+        Some(self.known.time_per_work).filter(|time| *time > 0.0 && !self.work_is_time)
+    }
+
+    /// p, ratio 0..=1, if clients are to be told.
+    #[must_use]
+    pub fn rejection_rate(&self) -> Option<f64> {
+        self.hint.then_some(self.rejection_rate)
+    }
+
+    /// Whether the decision depends on whether a slot is free.
+    #[must_use]
+    pub fn needs_slots_in_use(&self, queue_length: u32, work: u64) -> bool {
+        // Below 1 the chance decides; it is drawn once, in `decide`.
+        queue_length == 0
+            && self.bound().is_some_and(|bound| match self.signal {
+                BacklogSignal::Backlog => work as f64 > bound,
+                BacklogSignal::QueueLength => bound < 1.0,
+                BacklogSignal::Proportional => bound > 0.0,
+            })
+    }
+
+    /// The stage decided about a request, all things considered.
+    pub fn decided(&mut self, admitted: bool) {
+        self.fresh.received += 1.0;
+        self.fresh.refused += f64::from(!admitted);
+    }
+
+    /// The end of a period, or the start of the bound.
+    fn advance(&self, now: Instant, record: &mut Record) -> bool {
+        let due = record.is_due(now, self.period);
+        if record.bounded == 0.0 {
+            let first = if due { 1.0 } else { FIRST_SERVED };
+            if record.sums.served >= first && record.sums.cost > 0.0 {
+                self.start(record);
+            }
+        }
+        if !due {
+            return false;
+        }
+        let sums = record.turn(now, self.period);
+        if sums.served > 0.0 {
+            self.learn(&sums, record);
+            record.delay = sums.delay / sums.served;
+            let error = self.target.as_secs_f64() - record.delay;
+            let binding = sums.over_bound > 0.0;
+            record.control = self.law(error, binding, record);
+        }
+        true
+    }
+
+    /// d_t(0).
+    fn start(&self, record: &mut Record) {
+        let sums = record.sums;
+        self.learn(&sums, record);
+        let room = self.target.as_secs_f64() - sums.processing / sums.served;
+        let bound = match self.signal {
+            BacklogSignal::Proportional => 0.0,
+            _ => (room / 2.0 / self.drain(record))
+                .round()
+                .max(1.0)
+                .min(self.max(record)),
+        };
+        record.control = Control {
+            bound,
+            ..Control::default()
+        };
+        record.bounded = 1.0;
+    }
+
+    /// Moves the times per unit towards what was measured.
+    fn learn(&self, sums: &Sums, record: &mut Record) {
+        let moved = |average: f64, units: f64| {
+            let measured = sums.processing / units;
+            match (units > 0.0 && measured > 0.0, average > 0.0) {
+                (false, _) => average,
+                (true, false) => measured,
+                (true, true) => average + NEW * (measured - average),
+            }
+        };
+        record.time_per_cost = if self.signal == BacklogSignal::Backlog && self.work_is_time {
+            // By definition, whatever requests whose type was still unknown make of it.
+            1e-6
+        } else {
+            moved(record.time_per_cost, sums.cost)
+        };
+        record.time_per_work = moved(record.time_per_work, sums.work);
+    }
+
+    fn law(&self, error: f64, binding: bool, record: &Record) -> Control {
+        let derived = Gains::derived(self.drain(record), self.target, self.period);
+        if self.signal == BacklogSignal::Proportional {
+            let gain = self.proportional.unwrap_or(1.0);
+            let probability = -error / self.target.as_secs_f64() * gain;
+            return Control {
+                bound: probability.clamp(0.0, 1.0),
+                step: 0.0,
+                error: Some(error),
+            };
+        }
+        let gains = Gains {
+            proportional: self.proportional.unwrap_or(derived.proportional),
+            integral: self.integral.unwrap_or(derived.integral),
+        };
+        record.control.next(error, gains, self.max(record), binding)
+    }
+
+    /// g: seconds in which all slots together serve one unit of the signal.
+    fn drain(&self, record: &Record) -> f64 {
+        record.time_per_cost.max(1e-15) / f64::from(self.parallelism.max(1))
+    }
+
+    /// max-data.
+    fn max(&self, record: &Record) -> f64 {
+        let each = match self.signal {
+            BacklogSignal::Backlog => record.largest.max(1.0),
+            BacklogSignal::QueueLength | BacklogSignal::Proportional => 1.0,
+        };
+        self.max.unwrap_or(f64::from(self.max_length) * each)
+    }
+}
+
+impl Admission for BacklogControl {
+    fn decide(&mut self, _request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
+        self.parallelism = view.parallelism;
+        let cost = view.work as f64;
+        self.largest = self.largest.max(cost);
+        let Some(bound) = self.bound() else {
+            return Verdict::Admit;
+        };
+        if view.queue_length == 0 && view.slots_in_use < view.parallelism {
+            return Verdict::Admit;
+        }
+        let over = match self.signal {
+            BacklogSignal::Backlog => view.queue_work as f64 + cost > bound,
+            BacklogSignal::QueueLength => f64::from(view.queue_length) + 1.0 > bound,
+            BacklogSignal::Proportional => rng.next_f64() < bound,
+        };
+        if over {
+            self.fresh.over_bound += 1.0;
+            Verdict::Refuse(Reason::Backlog)
+        } else {
+            Verdict::Admit
+        }
+    }
+
+    fn completed(&mut self, served: &Served, _now: Instant) {
+        let weight = f64::from(served.weight);
+        let sums = &mut self.fresh;
+        sums.served += weight;
+        sums.delay += weight * served.response_time().as_secs_f64();
+        sums.processing += weight * served.processing.as_secs_f64();
+        sums.work += weight * served.work as f64;
+        sums.cost += weight
+            * match self.signal {
+                BacklogSignal::Backlog => served.work as f64,
+                BacklogSignal::QueueLength | BacklogSignal::Proportional => 1.0,
+            };
+    }
+}
+
+impl Controlled for BacklogControl {
+    fn record_len(&self) -> usize {
+        LEN
+    }
+
+    fn initial(&self, now: Instant, record: &mut [f64]) {
+        Record::new(self.signature, now, self.period).write(record);
+    }
+
+    fn sync(&mut self, now: Instant, record: &mut [f64]) -> bool {
+        let read = Record::read(record, self.signature);
+        let mut shared = read.unwrap_or_else(|| Record::new(self.signature, now, self.period));
+        let mut changed = read.is_none() || !self.fresh.is_empty();
+        shared.sums.add(&self.fresh);
+        shared.largest = shared.largest.max(self.largest);
+        changed |= self.advance(now, &mut shared);
+        self.rejection_rate = shared.rejection_rate(now, self.period);
+        self.known = shared;
+        shared.write(record);
+        changed
+    }
+
+    fn stored(&mut self) {
+        self.fresh = Sums::default();
+    }
+}
+
+/// A number that differs wherever records of two configurations must not be mixed: what is bounded and
+/// what a unit is. Small enough to be exact in a record.
+fn signature(control: &BacklogControlConfig) -> f64 {
+    let signal = match control.control {
+        BacklogSignal::Backlog => 1,
+        BacklogSignal::QueueLength => 2,
+        BacklogSignal::Proportional => 3,
+    };
+    let unit: Vec<u8> = match &control.cost {
+        CostConfig::Measured => b"time".to_vec(),
+        CostConfig::Type { costs } => costs.iter().flat_map(|cost| cost.to_le_bytes()).collect(),
+        CostConfig::Header { header } => header.bytes().collect(),
+    };
+    // FNV-1a; 32 bits of it.
+    let hash = unit.iter().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    });
+    f64::from(hash) * 4.0 + f64::from(signal)
+}
+
+const _: () = assert!(MAX_WORK < 1 << 53, "costs are exact as f64");
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! What all workers know of the control together: one record, and what it says of the past.
+
+use std::time::Duration;
+
+use super::pi::Control;
+use crate::time::{Instant, nanos};
+
+/// Counted since some moment: in the record since the period began, in a worker since its last sync.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Sums {
+    /// Requests decided about.
+    pub(super) received: f64,
+    /// Of these, turned away, for whatever reason.
+    pub(super) refused: f64,
+    /// Requests that the bound refused.
+    pub(super) over_bound: f64,
+    /// Requests served.
+    pub(super) served: f64,
+    /// Their service delays, s.
+    pub(super) delay: f64,
+    /// Their processing times, s.
+    pub(super) processing: f64,
+    /// What they added to the signal that is controlled.
+    pub(super) cost: f64,
+    /// What they added to the work of the queue.
+    pub(super) work: f64,
+}
+
+impl Sums {
+    pub(super) fn is_empty(&self) -> bool {
+        self.received + self.refused + self.over_bound + self.served == 0.0
+    }
+
+    pub(super) fn add(&mut self, more: &Self) {
+        self.received += more.received;
+        self.refused += more.refused;
+        self.over_bound += more.over_bound;
+        self.served += more.served;
+        self.delay += more.delay;
+        self.processing += more.processing;
+        self.cost += more.cost;
+        self.work += more.work;
+    }
+}
+
+/// The record of `strategy::controlled`, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Record {
+    /// Says whose record it is and what its numbers count.
+    pub(super) signature: f64,
+    /// When the period ends, ns.
+    pub(super) ends: f64,
+    /// The period's.
+    pub(super) sums: Sums,
+    /// Requests received and refused in the period before.
+    pub(super) received_before: f64,
+    pub(super) refused_before: f64,
+    /// Whether there is a bound yet: 0 or 1.
+    pub(super) bounded: f64,
+    pub(super) control: Control,
+    /// s(k), s: the last period's.
+    pub(super) delay: f64,
+    /// Time that a unit of the controlled signal takes in a slot, s; 0 until measured.
+    pub(super) time_per_cost: f64,
+    /// Time that a unit of work takes in a slot, s; 0 until measured.
+    pub(super) time_per_work: f64,
+    /// Largest cost of a request so far.
+    pub(super) largest: f64,
+}
+
+/// Numbers in a [`Record`].
+pub(super) const LEN: usize = 21;
+
+impl Record {
+    pub(super) fn new(signature: f64, now: Instant, period: Duration) -> Self {
+        Self {
+            signature,
+            ends: nanos_f64(now + period),
+            ..Self::default()
+        }
+    }
+
+    /// `None` for numbers that another kind of control, or one of another unit, left behind.
+    pub(super) fn read(numbers: &[f64], signature: f64) -> Option<Self> {
+        let &[
+            signed,
+            ends,
+            received,
+            refused,
+            over_bound,
+            served,
+            delay,
+            processing,
+            cost,
+            work,
+            received_before,
+            refused_before,
+            bounded,
+            bound,
+            step,
+            has_error,
+            error,
+            last_delay,
+            time_per_cost,
+            time_per_work,
+            largest,
+        ] = numbers
+        else {
+            return None;
+        };
+        (signed == signature).then_some(Self {
+            signature,
+            ends,
+            sums: Sums {
+                received,
+                refused,
+                over_bound,
+                served,
+                delay,
+                processing,
+                cost,
+                work,
+            },
+            received_before,
+            refused_before,
+            bounded,
+            control: Control {
+                bound,
+                step,
+                error: (has_error != 0.0).then_some(error),
+            },
+            delay: last_delay,
+            time_per_cost,
+            time_per_work,
+            largest,
+        })
+    }
+
+    pub(super) fn write(&self, numbers: &mut [f64]) {
+        let Sums {
+            received,
+            refused,
+            over_bound,
+            served,
+            delay,
+            processing,
+            cost,
+            work,
+        } = self.sums;
+        let own: [f64; LEN] = [
+            self.signature,
+            self.ends,
+            received,
+            refused,
+            over_bound,
+            served,
+            delay,
+            processing,
+            cost,
+            work,
+            self.received_before,
+            self.refused_before,
+            self.bounded,
+            self.control.bound,
+            self.control.step,
+            f64::from(self.control.error.is_some()),
+            self.control.error.unwrap_or(0.0),
+            self.delay,
+            self.time_per_cost,
+            self.time_per_work,
+            self.largest,
+        ];
+        for (number, own) in numbers.iter_mut().zip(own) {
+            *number = own;
+        }
+    }
+
+    /// Whether the period is over. A period that would end later than one from now was begun by another
+    /// clock.
+    pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
+        nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period)
+    }
+
+    /// Begins the next period where the last one ended, or now if that is long ago. Takes what was
+    /// counted in the last.
+    pub(super) fn turn(&mut self, now: Instant, period: Duration) -> Sums {
+        let next = self.ends + nanos(period) as f64;
+        self.ends = if next > nanos_f64(now) && next <= nanos_f64(now + period) {
+            next
+        } else {
+            nanos_f64(now + period)
+        };
+        let sums = std::mem::take(&mut self.sums);
+        self.received_before = sums.received;
+        self.refused_before = sums.refused;
+        sums
+    }
+
+    /// p: the part of the requests that was refused, in the last `period` before `now`. The period
+    /// before counts for as much of it as the current one has not lasted yet.
+    pub(super) fn rejection_rate(&self, now: Instant, period: Duration) -> f64 {
+        let left = (self.ends - nanos_f64(now)) / nanos(period).max(1) as f64;
+        let left = left.clamp(0.0, 1.0);
+        let received = self.sums.received + left * self.received_before;
+        let refused = self.sums.refused + left * self.refused_before;
+        if received > 0.0 {
+            (refused / received).clamp(0.0, 1.0)
+        } else {
+            0.0
+        }
+    }
+}
+
+/// Exact for 104 days of uptime, then within 2 ns.
+fn nanos_f64(at: Instant) -> f64 {
+    at.as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_as_it_was_written() {
+        let mut numbers: Vec<f64> = (1..=LEN as u32).map(f64::from).collect();
+        let record = Record::read(&numbers, 1.0).unwrap();
+        assert_eq!(Record::read(&numbers, 2.0), None, "somebody else's");
+        assert_eq!(Record::read(&numbers[1..], 2.0), None, "of another length");
+        let before = numbers.clone();
+        numbers.fill(0.0);
+        record.write(&mut numbers);
+        // `has_error` is a flag.
+        numbers[15] = before[15];
+        assert_eq!(numbers, before);
+    }
+
+    #[test]
+    fn periods_follow_each_other_and_a_late_one_starts_over() {
+        let period = Duration::from_secs(1);
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut record = Record::new(1.0, at(0), period);
+        assert!(!record.is_due(at(999), period));
+        assert!(record.is_due(at(1_000), period));
+        record.turn(at(1_030), period);
+        assert_eq!(record.ends, 2e9);
+        record.turn(at(7_500), period);
+        assert_eq!(record.ends, 8.5e9);
+        assert!(record.is_due(at(100), period), "another clock's");
+        record.turn(at(100), period);
+        assert_eq!(record.ends, 1.1e9);
+    }
+
+    #[test]
+    fn the_rejection_rate_fades_from_one_period_to_the_next() {
+        let period = Duration::from_secs(1);
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut record = Record::new(1.0, at(0), period);
+        assert_eq!(record.rejection_rate(at(500), period), 0.0);
+        record.sums.received = 100.0;
+        record.sums.refused = 50.0;
+        assert_eq!(record.rejection_rate(at(500), period), 0.5);
+        record.turn(at(1_000), period);
+        assert_eq!(record.rejection_rate(at(1_000), period), 0.5);
+        // Half of 100, and none of 50.
+        record.sums.received = 50.0;
+        assert_eq!(record.rejection_rate(at(1_500), period), 0.25);
+        assert_eq!(record.rejection_rate(at(2_000), period), 0.0);
+    }
+}

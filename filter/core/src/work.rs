@@ -1,0 +1,117 @@
+//! What a request adds to the work of the queue, and in which unit.
+//!
+//! The ledger keeps a sum over all waiting requests: the sum in Bouncer's Eq. 2, and the backlog d(t) of
+//! Chronos' Eq. 2, `d(t) = Σ n_i`. Where n_i is the mean processing time of the request's type, the unit
+//! is the microsecond. Where a cost was configured for the type, or the request names its own, the unit
+//! is whatever these count: rows, documents, tokens. A cost says more than a type does as soon as
+//! requests of one type differ in size; what a unit of it takes is measured, so estimates of waits see
+//! each request's size, too.
+//!
+//! A request that doesn't say, or says something that is no number, costs 1: the least, so that a client
+//! gains nothing by garbage that it would not gain by a plain 1. Whether clients may be believed is a
+//! question for whoever configures the header.
+
+use crate::config::{CostConfig, StageConfig, StrategyConfig};
+use crate::ledger::MAX_WORK_US;
+use crate::request::Attributes;
+use crate::service_times::ServiceTimes;
+
+/// Largest work of one request; more counts as this.
+pub const MAX_WORK: u64 = MAX_WORK_US.unsigned_abs();
+
+/// Where n_i comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// The measured mean processing time of its type, µs.
+    Time,
+    /// A number by type.
+    Type(Vec<u32>),
+    /// What the request says.
+    Header,
+}
+
+impl Work {
+    /// Only backlog control counts in other units than time.
+    #[must_use]
+    pub fn from_config(config: &StageConfig) -> Self {
+        match &config.strategy {
+            StrategyConfig::BacklogControl(control) => match &control.cost {
+                CostConfig::Measured => Self::Time,
+                CostConfig::Type { costs } => Self::Type(costs.clone()),
+                CostConfig::Header { .. } => Self::Header,
+            },
+            _ => Self::Time,
+        }
+    }
+
+    /// n_i, at most [`MAX_WORK`]. In µs it is 0 while nothing was measured, otherwise at least 1.
+    #[must_use]
+    pub fn of(&self, request: &Attributes, times: &ServiceTimes) -> u64 {
+        let work = match self {
+            Self::Time => {
+                let mean = times.mean(request.kind).unwrap_or_default();
+                return u64::try_from(mean.as_micros())
+                    .unwrap_or(MAX_WORK)
+                    .min(MAX_WORK);
+            }
+            Self::Type(costs) => costs.get(request.kind.0 as usize).or(costs.last()).copied(),
+            Self::Header => request.cost,
+        };
+        u64::from(work.unwrap_or(1)).clamp(1, MAX_WORK)
+    }
+}
+
+/// The cost in a header: a whole number, at least 1; `None` if it is anything else.
+#[must_use]
+pub fn cost(value: &[u8]) -> Option<u32> {
+    let digits = value.trim_ascii();
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let cost = digits.iter().fold(0_u32, |cost, digit| {
+        cost.saturating_mul(10)
+            .saturating_add(u32::from(digit - b'0'))
+    });
+    (cost > 0).then_some(cost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::TypeId;
+    use crate::service_times::Settings;
+    use std::time::Duration;
+
+    #[test]
+    fn a_cost_is_a_whole_number() {
+        let read = |value: &str| cost(value.as_bytes());
+        assert_eq!(read("17"), Some(17));
+        assert_eq!(read(" 0017\t"), Some(17));
+        assert_eq!(read("99999999999999999999"), Some(u32::MAX));
+        for nothing in ["", " ", "0", "-1", "+1", "1.5", "1e3", "0x10", "1,2", "ten"] {
+            assert_eq!(read(nothing), None, "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn work_is_bounded_and_never_nothing() {
+        let times = ServiceTimes::new(Settings {
+            interval: Duration::from_secs(1),
+            min_samples: 1,
+            types: Vec::new(),
+        });
+        let request = |kind, cost| Attributes {
+            cost,
+            ..Attributes::of(TypeId(kind))
+        };
+        let by_type = Work::Type(vec![20, 0]);
+        let of = |work: &Work, kind, cost| work.of(&request(kind, cost), &times);
+        assert_eq!(of(&by_type, 0, Some(7)), 20);
+        assert_eq!(of(&by_type, 1, None), 1);
+        assert_eq!(of(&by_type, 9, None), 1, "an unknown type is the last");
+        assert_eq!(of(&Work::Header, 0, Some(7)), 7);
+        assert_eq!(of(&Work::Header, 0, None), 1);
+        assert_eq!(of(&Work::Header, 0, Some(u32::MAX)), MAX_WORK);
+        assert_eq!(of(&Work::Time, 0, Some(7)), 0, "nothing was measured");
+    }
+}
