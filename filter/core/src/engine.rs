@@ -556,6 +556,7 @@ impl Engine {
             Cause::QueueWait => "queue_wait",
             Cause::Utilization => "utilization",
             Cause::Backlog => "backlog",
+            Cause::ResponseTime => "response_time",
             Cause::QueueTimeout => "queue_timeout",
             Cause::Deadline => "deadline",
         };

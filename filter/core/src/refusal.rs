@@ -21,6 +21,8 @@ pub enum Cause {
     Utilization,
     /// With it, more would wait than the strategy's target allows.
     Backlog,
+    /// Measured response times allow for no more requests a second.
+    ResponseTime,
     /// It waited, or would wait, longer than `queue.timeout`.
     QueueTimeout,
     /// The request's own deadline passes before it could be served.
@@ -38,6 +40,7 @@ impl Cause {
             | Self::QueueWait
             | Self::Utilization
             | Self::Backlog
+            | Self::ResponseTime
             | Self::QueueTimeout => 503,
         }
     }
@@ -52,6 +55,7 @@ impl Cause {
             | Self::QueueWait
             | Self::Utilization
             | Self::Backlog
+            | Self::ResponseTime
             | Self::QueueTimeout => 14,
         }
     }

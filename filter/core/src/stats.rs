@@ -85,13 +85,14 @@ const STAGE_COUNTERS: [&str; 5] = [
     "rq_cost_unknown",
 ];
 
-const REASONS: [&str; 6] = [
+const REASONS: [&str; 7] = [
     "queue_full",
     "queue_timeout",
     "deadline",
     "queue_wait",
     "utilization",
     "backlog",
+    "response_time",
 ];
 
 /// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
@@ -233,6 +234,7 @@ impl StageStats {
             Cause::QueueWait => fixed + 3,
             Cause::Utilization => fixed + 4,
             Cause::Backlog => fixed + 5,
+            Cause::ResponseTime => fixed + 6,
         };
         bump(stats.rejected.get_mut(at));
     }

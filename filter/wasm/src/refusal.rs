@@ -39,6 +39,7 @@ pub(crate) fn send(
         Cause::QueueWait => "it would wait too long in the queue",
         Cause::Backlog => "with it, more would wait than the target of response times allows",
         Cause::Utilization => "the backend has more to do than it should have",
+        Cause::ResponseTime => "response times allow for no more requests at the moment",
         Cause::QueueTimeout => "it would wait, or waited, longer than the queue's timeout",
         Cause::Deadline => "its own deadline would pass, or passed, in the queue",
     };

@@ -225,6 +225,7 @@ fn strategy(stage: &StageConfig) -> String {
         StrategyConfig::MaxQueueWait { .. } => "MaxQueueWait".to_owned(),
         StrategyConfig::AcceptFraction { .. } => "AcceptFraction".to_owned(),
         StrategyConfig::BacklogControl(_) => "BacklogControl".to_owned(),
+        StrategyConfig::ResponseTimeController(_) => "ResponseTimeController".to_owned(),
     };
     let avoidance = match stage.starvation_avoidance {
         None => return strategy,

@@ -2,6 +2,8 @@
 //! [`FilterConfig::from_json`]. People's mistakes are explained earlier, in YAML's words; a configuration
 //! that fails here was not compiled by the operator.
 
+mod response_time_controller;
+
 use super::{
     BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Discipline, FilterConfig, Flow,
     MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_STAGES, MAX_TYPES, StageConfig,
@@ -235,6 +237,7 @@ impl StageConfig {
             StrategyConfig::BacklogControl(control) => {
                 return control.check(&format!("{at}.strategy"), self.types.len());
             }
+            StrategyConfig::ResponseTimeController(settings) => return settings.check(at, self),
             StrategyConfig::MaxQueueWait {
                 type_limits_us,
                 window_us,

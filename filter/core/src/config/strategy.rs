@@ -40,6 +40,8 @@ pub enum StrategyConfig {
     },
     /// Bounds what waits by feedback (Chronos §2-4).
     BacklogControl(BacklogControlConfig),
+    /// Lets in as many requests a second as measured response times allow (SEDA §3.2–3.4).
+    ResponseTimeController(ResponseTimeControllerConfig),
 }
 
 /// Which of a type's objectives an estimate must miss for a refusal (Bouncer §7, future work).
@@ -58,7 +60,8 @@ pub enum Logic {
 pub struct ResponseTimeControllerConfig {
     /// Percentile of response times that is held at the target, 0 < p < 100.
     pub percentile: f64,
-    /// The target, by type and then by class, µs.
+    /// The target, µs: for each type (under [`ControlScope::Policy`] one row for all), one for each class.
+    /// Without classes there is one class.
     pub targets_us: Vec<Vec<u64>>,
     /// Whether types are controlled each by itself.
     pub scope: ControlScope,

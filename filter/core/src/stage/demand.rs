@@ -64,7 +64,8 @@ impl DemandExchange {
         match config.strategy {
             StrategyConfig::Bouncer { .. }
             | StrategyConfig::MaxQueueLength
-            | StrategyConfig::BacklogControl(_) => {
+            | StrategyConfig::BacklogControl(_)
+            | StrategyConfig::ResponseTimeController(_) => {
                 return Ok(None);
             }
             StrategyConfig::MaxQueueWait { .. } | StrategyConfig::AcceptFraction { .. } => {}

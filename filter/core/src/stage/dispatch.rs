@@ -16,6 +16,7 @@ use super::{Event, Phase, Request, Stage};
 use crate::host::{Host, HostError};
 use crate::refusal::Cause;
 use crate::stats::Count;
+use crate::strategy::Admission;
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
@@ -291,6 +292,7 @@ impl Stage {
         let Some(request) = self.requests.take_slot(slot) else {
             return Ok(());
         };
+        self.strategy.left(request.kind, request.class);
         let left = self.leave_queue(host, slot, &request);
         self.stats.count(request.kind, Count::Unmeasured);
         let cause = if request.own_deadline {

@@ -149,7 +149,8 @@ impl Stage {
         let same_strategy = config.strategy == self.config.strategy
             && config.queue.max_length == self.config.queue.max_length
             && config.starvation_avoidance == self.config.starvation_avoidance
-            && config.types == self.config.types;
+            && config.types == self.config.types
+            && config.classes == self.config.classes;
         if !same_strategy {
             self.strategy = Strategy::from_config(&config);
             // What the record knows serves the next request already; if not, the next tick gets it.

@@ -265,7 +265,13 @@ impl Stage {
         let rejected = decision.is_err();
         if let Err(cause) = decision {
             self.decided(kind, false);
-            let refusal = self.refuse(kind, cause, sight.judged_wait);
+            let drain = match self.strategy.response_time_controller() {
+                Some(controller) if cause == Cause::ResponseTime => {
+                    controller.next_token(kind, attributes.class)
+                }
+                _ => sight.judged_wait,
+            };
+            let refusal = self.refuse(kind, cause, drain);
             if self.config.mode == Mode::Enforce {
                 return Ok(Arrival::Refuse(refusal));
             }
@@ -439,6 +445,7 @@ impl Stage {
             Verdict::Refuse(Reason::QueueWait) => Err(Cause::QueueWait),
             Verdict::Refuse(Reason::Utilization) => Err(Cause::Utilization),
             Verdict::Refuse(Reason::Backlog) => Err(Cause::Backlog),
+            Verdict::Refuse(Reason::ResponseTime) => Err(Cause::ResponseTime),
         })
     }
 
@@ -462,6 +469,7 @@ impl Stage {
             | Cause::QueueWait
             | Cause::Utilization
             | Cause::Backlog
+            | Cause::ResponseTime
             | Cause::QueueTimeout
             | Cause::Deadline => queue_wait,
         };
@@ -565,6 +573,7 @@ impl Stage {
     }
 
     fn accept(&mut self, request: Request) -> Ticket {
+        self.strategy.entered(request.kind, request.class);
         self.requests.insert(request)
     }
 
@@ -583,6 +592,7 @@ impl Stage {
         let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };
+        self.strategy.left(request.kind, request.class);
         match request.phase {
             Phase::Queued => {
                 // Held: its client left. Watched: the backend took another order than FIFO.
@@ -611,10 +621,13 @@ impl Stage {
     fn forget(&mut self, host: &impl Host, ticket: Ticket) -> Result<(), HostError> {
         match self.requests.take(ticket) {
             None => Ok(()),
-            Some(request) => match request.phase {
-                Phase::Queued => self.leave_queue(host, ticket.slot, &request),
-                Phase::Running { .. } => self.ledger.release(host),
-            },
+            Some(request) => {
+                self.strategy.left(request.kind, request.class);
+                match request.phase {
+                    Phase::Queued => self.leave_queue(host, ticket.slot, &request),
+                    Phase::Running { .. } => self.ledger.release(host),
+                }
+            }
         }
     }
 

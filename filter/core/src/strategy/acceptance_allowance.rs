@@ -21,7 +21,7 @@
 //! Windows are per worker: a ratio kept on each worker is kept on all of them together.
 
 use super::{Admission, Verdict, View};
-use crate::request::{Attributes, Served};
+use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::rng::Rng;
 use crate::time::Instant;
 use crate::window::Window;
@@ -84,6 +84,14 @@ impl<S: Admission> Admission for AcceptanceAllowance<S> {
     fn withdrawn(&mut self, request: &Attributes) {
         self.window.withdraw(request.kind);
         self.inner.withdrawn(request);
+    }
+
+    fn entered(&mut self, kind: TypeId, class: ClassId) {
+        self.inner.entered(kind, class);
+    }
+
+    fn left(&mut self, kind: TypeId, class: ClassId) {
+        self.inner.left(kind, class);
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {

@@ -29,8 +29,8 @@
 //!
 //! Windows are per worker: every worker sees the same mix, so their averages agree.
 
-use super::{Admission, TypeId, Verdict, View};
-use crate::request::{Attributes, Served};
+use super::{Admission, Verdict, View};
+use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::rng::Rng;
 use crate::time::Instant;
 use crate::window::Window;
@@ -102,6 +102,14 @@ impl<S: Admission> Admission for HelpingTheUnderserved<S> {
     fn withdrawn(&mut self, request: &Attributes) {
         self.window.withdraw(request.kind);
         self.inner.withdrawn(request);
+    }
+
+    fn entered(&mut self, kind: TypeId, class: ClassId) {
+        self.inner.entered(kind, class);
+    }
+
+    fn left(&mut self, kind: TypeId, class: ClassId) {
+        self.inner.left(kind, class);
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {

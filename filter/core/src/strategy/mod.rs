@@ -17,12 +17,13 @@ mod controlled;
 mod helping_the_underserved;
 mod max_queue_length;
 mod max_queue_wait;
+mod response_time_controller;
 
 use std::time::Duration;
 
 use crate::config::{StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig};
 use crate::demand::Demand;
-use crate::request::{Attributes, Served};
+use crate::request::{Attributes, ClassId, Served};
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::time::Instant;
@@ -36,6 +37,7 @@ pub use controlled::Controlled;
 pub use helping_the_underserved::HelpingTheUnderserved;
 pub use max_queue_length::MaxQueueLength;
 pub use max_queue_wait::MaxQueueWait;
+pub use response_time_controller::ResponseTimeController;
 
 pub use crate::request::TypeId;
 
@@ -88,6 +90,8 @@ pub enum Reason {
     Utilization,
     /// With it, more would wait than the mean service delay allows (Chronos Eq. 2).
     Backlog,
+    /// Measured response times allow for no more requests a second (SEDA §3.2).
+    ResponseTime,
 }
 
 impl Reason {
@@ -96,7 +100,7 @@ impl Reason {
     #[must_use]
     pub const fn is_about_objectives(self) -> bool {
         match self {
-            Self::Objective { .. } | Self::QueueWait | Self::Backlog => true,
+            Self::Objective { .. } | Self::QueueWait | Self::Backlog | Self::ResponseTime => true,
             Self::QueueFull | Self::Utilization => false,
         }
     }
@@ -110,6 +114,12 @@ pub trait Admission {
     /// The request that was just admitted was refused after all: the queue is full, or its deadline too
     /// near.
     fn withdrawn(&mut self, _request: &Attributes) {}
+
+    /// A request is in the stage now: it waits, or was sent to the backend.
+    fn entered(&mut self, _kind: TypeId, _class: ClassId) {}
+
+    /// A request that entered is gone, served or not.
+    fn left(&mut self, _kind: TypeId, _class: ClassId) {}
 
     /// Point 3: a request was served. Point 2 is behind it, so its queue wait is known, too.
     fn completed(&mut self, _served: &Served, _now: Instant) {}
@@ -131,6 +141,8 @@ pub enum Base {
     AcceptFraction(AcceptFraction),
     /// Chronos §2-4.
     BacklogControl(Box<BacklogControl>),
+    /// SEDA §3.2–3.4.
+    ResponseTimeController(ResponseTimeController),
 }
 
 /// A strategy, perhaps wrapped in a decorator.
@@ -192,7 +204,10 @@ impl Strategy {
         match self.base() {
             Base::MaxQueueLength(_) => true,
             Base::BacklogControl(s) => s.needs_slots_in_use(queue_length, work),
-            Base::Bouncer(_) | Base::MaxQueueWait(_) | Base::AcceptFraction(_) => false,
+            Base::Bouncer(_)
+            | Base::MaxQueueWait(_)
+            | Base::AcceptFraction(_)
+            | Base::ResponseTimeController(_) => false,
         }
     }
 
@@ -227,26 +242,27 @@ impl Strategy {
     }
 
     fn backlog_control_mut(&mut self) -> Option<&mut BacklogControl> {
-        let base = match self {
-            Self::Plain(base) => base,
-            Self::AcceptanceAllowance(s) => s.inner_mut(),
-            Self::HelpingTheUnderserved(s) => s.inner_mut(),
-        };
-        match base {
+        match self.base_mut() {
             Base::BacklogControl(control) => Some(control),
             _ => None,
         }
     }
 
-    /// The demand that the strategy measures, for what other workers measured.
-    pub fn demand_mut(&mut self) -> Option<&mut Demand> {
-        let base = match self {
+    fn base_mut(&mut self) -> &mut Base {
+        match self {
             Self::Plain(base) => base,
             Self::AcceptanceAllowance(s) => s.inner_mut(),
             Self::HelpingTheUnderserved(s) => s.inner_mut(),
-        };
-        match base {
-            Base::Bouncer(_) | Base::MaxQueueLength(_) | Base::BacklogControl(_) => None,
+        }
+    }
+
+    /// The demand that the strategy measures, for what other workers measured.
+    pub fn demand_mut(&mut self) -> Option<&mut Demand> {
+        match self.base_mut() {
+            Base::Bouncer(_)
+            | Base::MaxQueueLength(_)
+            | Base::BacklogControl(_)
+            | Base::ResponseTimeController(_) => None,
             Base::MaxQueueWait(s) => Some(s.demand_mut()),
             Base::AcceptFraction(s) => Some(s.demand_mut()),
         }
@@ -254,18 +270,30 @@ impl Strategy {
 
     /// The feedback control of the strategy, if it has one.
     pub fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
-        let base = match self {
-            Self::Plain(base) => base,
-            Self::AcceptanceAllowance(s) => s.inner_mut(),
-            Self::HelpingTheUnderserved(s) => s.inner_mut(),
-        };
-        match base {
+        match self.base_mut() {
             Base::Bouncer(_)
             | Base::MaxQueueLength(_)
             | Base::MaxQueueWait(_)
             | Base::AcceptFraction(_) => None,
             Base::BacklogControl(s) => Some(s.as_mut()),
+            Base::ResponseTimeController(s) => Some(s),
         }
+    }
+
+    /// The response time controller, if that is what decides.
+    #[must_use]
+    pub fn response_time_controller(&self) -> Option<&ResponseTimeController> {
+        match self.base() {
+            Base::ResponseTimeController(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// The quality in which the application should answer requests of this type and class, ratio; `None`
+    /// where the strategy doesn't degrade service.
+    #[must_use]
+    pub fn quality(&self, kind: TypeId, class: ClassId) -> Option<f64> {
+        self.response_time_controller()?.quality(kind, class)
     }
 
     /// The window of starvation avoidance, for what other workers decided.
@@ -316,60 +344,86 @@ impl Base {
             StrategyConfig::BacklogControl(control) => {
                 Self::BacklogControl(Box::new(BacklogControl::new(control, config)))
             }
+            StrategyConfig::ResponseTimeController(settings) => {
+                Self::ResponseTimeController(ResponseTimeController::new(settings, config))
+            }
         }
     }
 }
 
-/// Calls the same method of whichever variant it is.
-macro_rules! delegate {
-    ($value:expr, $($variant:path)|+, $inner:ident => $call:expr) => {
-        match $value { $($variant($inner) => $call,)+ }
+/// Calls the same method of whichever strategy it is.
+macro_rules! of_base {
+    ($value:expr, $inner:ident => $call:expr) => {
+        match $value {
+            Base::Bouncer($inner) => $call,
+            Base::MaxQueueLength($inner) => $call,
+            Base::MaxQueueWait($inner) => $call,
+            Base::AcceptFraction($inner) => $call,
+            Base::BacklogControl($inner) => $call,
+            Base::ResponseTimeController($inner) => $call,
+        }
+    };
+}
+
+/// Calls the same method of the strategy or of whatever wraps it.
+macro_rules! of_strategy {
+    ($value:expr, $inner:ident => $call:expr) => {
+        match $value {
+            Strategy::Plain($inner) => $call,
+            Strategy::AcceptanceAllowance($inner) => $call,
+            Strategy::HelpingTheUnderserved($inner) => $call,
+        }
     };
 }
 
 impl Admission for Base {
     fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
-            | Self::BacklogControl,
-            s => s.decide(request, view, rng))
+        of_base!(self, s => s.decide(request, view, rng))
     }
 
     fn withdrawn(&mut self, request: &Attributes) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
-            | Self::BacklogControl,
-            s => s.withdrawn(request));
+        of_base!(self, s => s.withdrawn(request));
+    }
+
+    fn entered(&mut self, kind: TypeId, class: ClassId) {
+        of_base!(self, s => s.entered(kind, class));
+    }
+
+    fn left(&mut self, kind: TypeId, class: ClassId) {
+        of_base!(self, s => s.left(kind, class));
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
-            | Self::BacklogControl,
-            s => s.completed(served, now));
+        of_base!(self, s => s.completed(served, now));
     }
 
     fn tick(&mut self, now: Instant) {
-        delegate!(self, Self::Bouncer | Self::MaxQueueLength | Self::MaxQueueWait | Self::AcceptFraction
-            | Self::BacklogControl, s => s.tick(now));
+        of_base!(self, s => s.tick(now));
     }
 }
 
 impl Admission for Strategy {
     fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
-            s => s.decide(request, view, rng))
+        of_strategy!(self, s => s.decide(request, view, rng))
     }
 
     fn withdrawn(&mut self, request: &Attributes) {
-        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
-            s => s.withdrawn(request));
+        of_strategy!(self, s => s.withdrawn(request));
+    }
+
+    fn entered(&mut self, kind: TypeId, class: ClassId) {
+        of_strategy!(self, s => s.entered(kind, class));
+    }
+
+    fn left(&mut self, kind: TypeId, class: ClassId) {
+        of_strategy!(self, s => s.left(kind, class));
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {
-        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
-            s => s.completed(served, now));
+        of_strategy!(self, s => s.completed(served, now));
     }
 
     fn tick(&mut self, now: Instant) {
-        delegate!(self, Self::Plain | Self::AcceptanceAllowance | Self::HelpingTheUnderserved,
-            s => s.tick(now));
+        of_strategy!(self, s => s.tick(now));
     }
 }

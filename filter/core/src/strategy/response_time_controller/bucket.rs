@@ -1,0 +1,182 @@
+//! One token bucket for all workers (SEDA §3.2: "the rate at which new tokens are generated in a token
+//! bucket"), without a host call at a decision.
+//!
+//! The bucket's level is in the shared record, and every worker books there at its tick what it spent
+//! since the last. Between ticks it decides by what it saw then. With `s` the worker's share of the
+//! controller's arrivals lately, `L` the level that it saw, `D` the depth, `r` the rate and `t` the time
+//! since, it may spend
+//!
+//! ```text
+//! s·r·t + L·(s + (1 − s)·L/D)      0 ≤ L ≤ D
+//! s·r·t + s·L                      L < 0
+//! ```
+//!
+//! and of that never more than `D`. While the bucket is full nobody is short, and whichever worker the
+//! next requests come to may draw on all of it; the emptier it is, the more strictly it is divided by
+//! shares, which sum up to 1. What workers draw at once beyond that is booked all the same: the level
+//! falls below zero, and they wait. So the rate is kept on average however arrivals are spread, and a
+//! worker alone (`s = 1`) has exactly the paper's bucket.
+//!
+//! `s` is a ratio of arrivals that count less the older they are, by a factor of e in [`FORGET`]: a worker
+//! that gets all requests of a sudden has two thirds of the rate one slow tick later. While nobody gets
+//! requests, the shares stay.
+//!
+//! **The depth** is 1 + r·[`SLACK`]; the paper gives none. A token can't be spent in parts, and what
+//! accrues between the ticks of two workers must find room, or the rate would not be reached. More would
+//! only let bursts into the queue that the rate is there to keep out.
+
+use std::time::Duration;
+
+use super::record::{Controller, seconds};
+use crate::time::Instant;
+
+/// Time in which an arrival's weight falls by a factor of e, s: a slow tick.
+const FORGET: f64 = 0.05;
+/// What the bucket holds beyond one token, as time of its rate, s: two slow ticks.
+const SLACK: f64 = 0.1;
+
+/// D: tokens that the bucket holds at `rate`.
+pub(super) fn depth(rate: f64) -> f64 {
+    1.0 + rate * SLACK
+}
+
+/// A worker's part of the bucket.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    /// r, requests/s.
+    rate: f64,
+    /// s.
+    share: f64,
+    /// What may be spent; true at `at`.
+    level: f64,
+    at: Option<Instant>,
+    /// When this worker last saw the record without owing it anything, s.
+    seen: f64,
+    /// Tokens spent that the record doesn't know of; negative when some were given back.
+    spent: f64,
+    /// Arrivals and refusals that the record doesn't know of.
+    arrived: u32,
+    refused: u32,
+    /// This worker's part of [`Controller::arrivals`]; true at `booked`, s.
+    own: f64,
+    booked: f64,
+    /// `own` and `booked` once the record is stored.
+    next: (f64, f64),
+}
+
+impl Bucket {
+    /// A full bucket, and a worker that knows of no other.
+    pub(super) fn new(rate: f64) -> Self {
+        Self {
+            rate,
+            share: 1.0,
+            level: depth(rate),
+            at: None,
+            seen: 0.0,
+            spent: 0.0,
+            arrived: 0,
+            refused: 0,
+            own: 0.0,
+            booked: 0.0,
+            next: (0.0, 0.0),
+        }
+    }
+
+    /// Counts an arrival.
+    pub(super) fn arrived(&mut self) {
+        self.arrived = self.arrived.saturating_add(1);
+    }
+
+    /// Takes a token if there is one.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        self.accrue(now);
+        let taken = self.level >= 1.0;
+        if taken {
+            self.level -= 1.0;
+            self.spent += 1.0;
+        } else {
+            self.refused = self.refused.saturating_add(1);
+        }
+        taken
+    }
+
+    /// Gives a token back that wasn't needed.
+    pub(super) fn give_back(&mut self) {
+        self.level += 1.0;
+        self.spent -= 1.0;
+    }
+
+    /// Time until the process has a token again, for who was just refused.
+    pub(super) fn next_token(&self) -> Duration {
+        Duration::try_from_secs_f64((1.0 - self.level) / self.rate).unwrap_or_default()
+    }
+
+    /// Whether something happened here that the record doesn't know of.
+    pub(super) fn has_news(&self) -> bool {
+        self.arrived > 0 || self.refused > 0 || self.spent != 0.0
+    }
+
+    /// Brings the shared accounts up to `now` and adds this worker's. Nothing is forgotten here before
+    /// [`Bucket::stored`].
+    pub(super) fn book(&mut self, now: Instant, shared: &mut Controller) {
+        let now = seconds(now);
+        let elapsed = (now - shared.accounted).max(0.0);
+        let full = depth(shared.rate);
+        // What accrued before this worker's last look was capped without what it spent since.
+        let before = (self.seen - shared.accounted).clamp(0.0, elapsed);
+        let level = (shared.level + shared.rate * before).min(full) - self.spent;
+        shared.level = (level + shared.rate * (elapsed - before)).min(full);
+        shared.arrivals = faded(shared.arrivals, elapsed) + f64::from(self.arrived);
+        shared.refused += f64::from(self.refused);
+        shared.accounted = shared.accounted.max(now);
+        let own = faded(self.own, now - self.booked) + f64::from(self.arrived);
+        self.next = (own, now);
+    }
+
+    /// Adopts what the shared accounts say after [`Bucket::book`].
+    pub(super) fn adopt(&mut self, now: Instant, shared: &Controller) {
+        // Below this, both are rounding errors.
+        if shared.arrivals > 1e-9 {
+            self.share = (self.next.0 / shared.arrivals).clamp(0.0, 1.0);
+        }
+        let full = depth(shared.rate);
+        let drawn = if shared.level < 0.0 {
+            self.share
+        } else {
+            self.share + (1.0 - self.share) * (shared.level / full).min(1.0)
+        };
+        self.rate = shared.rate;
+        self.level = (shared.level * drawn).min(full);
+        self.at = Some(now);
+        if !self.has_news() {
+            self.seen = seconds(now);
+        }
+    }
+
+    /// The record was stored.
+    pub(super) fn stored(&mut self) {
+        (self.own, self.booked) = self.next;
+        self.seen = self.booked;
+        self.spent = 0.0;
+        self.arrived = 0;
+        self.refused = 0;
+    }
+
+    fn accrue(&mut self, now: Instant) {
+        let elapsed = self.at.map_or(Duration::ZERO, |at| now.since(at));
+        let more = self.share * self.rate * elapsed.as_secs_f64();
+        self.level = (self.level + more).min(depth(self.rate));
+        self.at = Some(self.at.map_or(now, |at| at.max(now)));
+    }
+}
+
+/// A debt is time that must pass: under another rate it is another number of tokens.
+pub(super) fn carry_debt(shared: &mut Controller, old_rate: f64) {
+    if shared.level < 0.0 && shared.rate < old_rate {
+        shared.level *= shared.rate / old_rate;
+    }
+}
+
+fn faded(count: f64, elapsed: f64) -> f64 {
+    count * (-elapsed.max(0.0) / FORGET).exp()
+}

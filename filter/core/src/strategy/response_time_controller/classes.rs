@@ -1,0 +1,37 @@
+//! Which class gives way (SEDA §3.3).
+//!
+//! Each class has a controller with a target of its own. When class c misses its target, the rates of all
+//! *lower* classes are divided by adj_lo. When they all are at the least rate already, a counter lc is
+//! incremented; above lc_thresh the rate of c itself is divided by adj_d. The lowest class has nobody
+//! below it and is decreased at once, as in §3.2, so that a single class is §3.2.
+//!
+//! Rates are increased as in §3.2, "except that whenever a higher-priority class exceeds its response
+//! time target, all lower-priority classes are flagged" so that they aren't increased in their next
+//! iteration. The flag here is the higher class's own last run: lower classes aren't increased while it
+//! missed. One iteration is the same where all classes run equally often. Where they don't, a lower class
+//! that runs twice as often would use the flag up, be increased, and so keep the higher one from ever
+//! being decreased itself.
+//!
+//! The paper doesn't say when lc starts over. Here: when the lower classes have something to give again.
+
+use super::law::Law;
+use super::record::Controller;
+
+/// Class `class` missed its target.
+pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {
+    let (upper, lower) = classes.split_at_mut(class + 1);
+    let own = &mut upper[class];
+    if lower.is_empty() {
+        law.decrease(own);
+    } else if lower.iter().all(|lower| law.is_least(lower)) {
+        own.runs_in_vain += 1.0;
+        if own.runs_in_vain > law.lower_class_patience {
+            law.decrease(own);
+        }
+    } else {
+        own.runs_in_vain = 0.0;
+        for lower in lower {
+            law.set_rate(lower, lower.rate / law.lower_class_decrease);
+        }
+    }
+}

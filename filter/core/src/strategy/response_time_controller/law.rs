@@ -1,0 +1,156 @@
+//! The controller proper: what a run makes of a percentile (SEDA §3.2).
+//!
+//! ```text
+//! cur = α·cur + (1 − α)·samp
+//! err = (cur − target) / target
+//! err > err_d   →   rate = rate / adj_d
+//! err < err_i   →   rate = rate − (err − c_i)·adj_i
+//! ```
+//!
+//! The rate stays within its least and its greatest. `cur` begins with the first sample.
+//!
+//! Figure 4 as printed has err_i = 0.5; it must be −0.5. At +0.5 both rules would hold between 0 and 0.5,
+//! and the increase would be negative wherever err > c_i = −0.1, which the text calls the point at which
+//! "the rate adjustment is 0". At −0.5 there is a band from half the target to the target in which the
+//! rate stays as it is.
+//!
+//! **Idle time.** The paper's controller also runs after a timeout, but with no response there is no
+//! sample, and the text doesn't say what it does then. Here a run without samples decreases nothing. It
+//! takes place only when no request of the controller has been waiting or running for a timeout: what
+//! made it slow is over, and `cur` fades as if responses had taken no time, so the rate comes back. A
+//! rate at its minimum would otherwise stay there for as long as nobody came, and let those who come then
+//! in at one in 20 s. The first sample that is worse than the faded `cur` replaces it. While requests
+//! are under way and none comes back, nothing is known and nothing changes.
+
+use super::record::Controller;
+use super::{classes, degradation};
+use crate::config::{DegradationConfig, ResponseTimeControllerConfig};
+
+/// The parameters of Figure 4 and of §3.3.
+#[derive(Debug)]
+pub(super) struct Law {
+    smoothing: f64,
+    increase_below: f64,
+    decrease_above: f64,
+    increase: f64,
+    decrease: f64,
+    increase_offset: f64,
+    min_rate: f64,
+    pub(super) max_rate: f64,
+    pub(super) lower_class_decrease: f64,
+    pub(super) lower_class_patience: f64,
+    pub(super) degradation: Option<DegradationConfig>,
+}
+
+impl Law {
+    pub(super) fn new(config: &ResponseTimeControllerConfig) -> Self {
+        Self {
+            smoothing: config.smoothing,
+            increase_below: config.increase_below,
+            decrease_above: config.decrease_above,
+            increase: config.increase,
+            decrease: config.decrease,
+            increase_offset: config.increase_offset,
+            min_rate: config.min_rate,
+            max_rate: config.max_rate,
+            lower_class_decrease: config.lower_class_decrease,
+            lower_class_patience: f64::from(config.lower_class_patience),
+            degradation: config.degradation,
+        }
+    }
+
+    /// A controller that has measured nothing: it lets in what it may.
+    pub(super) fn initial(&self, now: f64) -> Controller {
+        Controller {
+            rate: self.max_rate,
+            current: None,
+            aged: false,
+            missing: false,
+            runs_in_vain: 0.0,
+            quality: 1.0,
+            refused: 0.0,
+            ran: now,
+            busy: now,
+            level: super::bucket::depth(self.max_rate),
+            arrivals: 0.0,
+            accounted: now,
+        }
+    }
+
+    /// Keeps what another configuration left in the record within this one's bounds.
+    pub(super) fn clamp(&self, controller: &mut Controller) {
+        controller.rate = controller.rate.clamp(self.min_rate, self.max_rate);
+        let lowest = self.degradation.map_or(1.0, |d| d.min_quality);
+        controller.quality = controller.quality.clamp(lowest, 1.0);
+    }
+
+    /// Runs the controller of `class` on a percentile in seconds, or on idle time. `classes` are those of
+    /// its type, the highest first.
+    pub(super) fn run(
+        &self,
+        classes: &mut [Controller],
+        class: usize,
+        target: f64,
+        sample: Option<f64>,
+    ) {
+        let held = classes[..class].iter().any(|higher| higher.missing);
+        let own = &mut classes[class];
+        let current = self.smoothed(own, sample);
+        own.current = Some(current);
+        own.aged = sample.is_none();
+        let error = (current - target) / target;
+        own.missing = error > self.decrease_above;
+        if own.missing {
+            if sample.is_some() {
+                match &self.degradation {
+                    Some(degradation) => {
+                        degradation::decrease(self, degradation, classes, class);
+                    }
+                    None => classes::decrease(self, classes, class),
+                }
+            }
+        } else if error < self.increase_below && !held {
+            match &self.degradation {
+                Some(degradation) => degradation::increase(self, degradation, own, error),
+                None => self.increase(own, error),
+            }
+        }
+        classes[class].refused = 0.0;
+    }
+
+    fn smoothed(&self, own: &Controller, sample: Option<f64>) -> f64 {
+        let faded =
+            |current: f64, sample: f64| self.smoothing * current + (1.0 - self.smoothing) * sample;
+        match (own.current, sample) {
+            (None, sample) => sample.unwrap_or(0.0),
+            (Some(current), None) => faded(current, 0.0),
+            (Some(current), Some(sample)) if own.aged => faded(current, sample).max(sample),
+            (Some(current), Some(sample)) => faded(current, sample),
+        }
+    }
+
+    pub(super) fn increase(&self, own: &mut Controller, error: f64) {
+        let more = -(error - self.increase_offset) * self.increase;
+        self.set_rate(own, own.rate + more);
+    }
+
+    pub(super) fn decrease(&self, own: &mut Controller) {
+        self.set_rate(own, own.rate / self.decrease);
+    }
+
+    pub(super) fn set_rate(&self, own: &mut Controller, rate: f64) {
+        let old = own.rate;
+        own.rate = rate.clamp(self.min_rate, self.max_rate);
+        super::bucket::carry_debt(own, old);
+    }
+
+    /// Whether the rate can't go lower.
+    pub(super) fn is_least(&self, controller: &Controller) -> bool {
+        controller.rate <= self.min_rate
+    }
+
+    /// Whether idle time would change nothing any more.
+    pub(super) fn is_recovered(&self, controller: &Controller) -> bool {
+        controller.rate >= self.max_rate && controller.quality >= 1.0 && !controller.missing
+    }
+}

@@ -1,0 +1,315 @@
+//! Admission by measured response times: SEDA's overload controller (Welsh, Culler: "Adaptive Overload
+//! Control for Busy Internet Servers", USITS 2003, §3.2–3.4).
+//!
+//! Estimates can be wrong, and a backend's capacity may change under a policy's feet. This controller
+//! estimates nothing: it measures the 90th percentile of response times, compares it with the target, and
+//! adjusts the rate at which requests are let in, additive upwards and multiplicative downwards. It needs
+//! no model of the service, and it reacts only after response times have suffered.
+//!
+//! A response time is queue wait and processing time: from the request's arrival at the stage to its end.
+//! One controller for each type is SEDA's one per stage (§4.4 finds that a single one for all lets a few
+//! expensive requests close the door to everybody); times classes. The parts: [`law`] what a run decides,
+//! [`classes`] and [`degradation`] its extensions, [`batch`] what it is run on, [`bucket`] what enforces
+//! the rate.
+//!
+//! **Workers.** Each collects batches of its own, as a batch of any worker's requests has the same
+//! percentile, and runs the law on the controllers of the process in the shared record
+//! (see [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
+//! second, where it runs on the timeout, a run sees the samples of one worker only.
+//!
+//! A rate starts at its greatest: nothing says yet that it must be lower.
+
+mod batch;
+mod bucket;
+mod classes;
+mod degradation;
+mod law;
+mod record;
+
+use std::time::Duration;
+
+use super::{Admission, Controlled, Reason, Verdict, View};
+use crate::config::{ControlScope, ResponseTimeControllerConfig, StageConfig};
+use crate::request::{Attributes, ClassId, Served, TypeId};
+use crate::rng::Rng;
+use crate::time::Instant;
+
+use batch::Batch;
+use bucket::Bucket;
+use law::Law;
+use record::{Controller, FIELDS, seconds};
+
+/// See the module.
+#[derive(Debug)]
+pub struct ResponseTimeController {
+    law: Law,
+    /// Seconds between runs without a complete batch.
+    timeout: f64,
+    scope: ControlScope,
+    classes: usize,
+    /// Names what the numbers in the record belong to.
+    fingerprint: f64,
+    /// By type, then by class; so are the next two.
+    targets: Vec<f64>,
+    parts: Vec<Part>,
+    /// As this worker saw them last.
+    controllers: Vec<Controller>,
+    /// Whose token the request has that was just admitted.
+    taken: Option<usize>,
+}
+
+/// A worker's part in a controller.
+#[derive(Debug)]
+struct Part {
+    bucket: Bucket,
+    batch: Batch,
+    /// When the batch that is under way began, s.
+    begun: f64,
+    /// Requests that wait or run.
+    under_way: u32,
+    /// Whether there were any since the record was stored.
+    active: bool,
+    /// Whether the record has a percentile of the batch under way.
+    folded: bool,
+}
+
+impl ResponseTimeController {
+    /// The controllers of a stage; `settings` and `config` have been checked.
+    #[must_use]
+    pub fn new(settings: &ResponseTimeControllerConfig, config: &StageConfig) -> Self {
+        let law = Law::new(settings);
+        let targets: Vec<f64> = settings
+            .targets_us
+            .iter()
+            .flatten()
+            .map(|&micros| micros as f64 / 1e6)
+            .collect();
+        let part = || Part {
+            bucket: Bucket::new(law.max_rate),
+            batch: Batch::new(settings.percentile, settings.requests),
+            begun: 0.0,
+            under_way: 0,
+            active: false,
+            folded: false,
+        };
+        Self {
+            timeout: settings.timeout_us as f64 / 1e6,
+            scope: settings.scope,
+            classes: config.classes.len().max(1),
+            fingerprint: fingerprint(settings.scope, config),
+            parts: targets.iter().map(|_| part()).collect(),
+            controllers: vec![law.initial(0.0); targets.len()],
+            targets,
+            law,
+            taken: None,
+        }
+    }
+
+    /// The quality in which the application should answer, ratio; `None` without degradation.
+    #[must_use]
+    pub fn quality(&self, kind: TypeId, class: ClassId) -> Option<f64> {
+        self.law.degradation?;
+        let controller = self.controllers.get(self.index(kind, class))?;
+        Some(controller.quality)
+    }
+
+    /// The rate that is let in, requests/s; `None` where it isn't enforced.
+    #[must_use]
+    pub fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
+        let controller = self.controllers.get(self.index(kind, class))?;
+        self.is_enforced(controller).then_some(controller.rate)
+    }
+
+    /// Time until there is a token again for who was just refused.
+    #[must_use]
+    pub fn next_token(&self, kind: TypeId, class: ClassId) -> Duration {
+        let part = self.parts.get(self.index(kind, class));
+        part.map_or(Duration::ZERO, |part| part.bucket.next_token())
+    }
+
+    fn index(&self, kind: TypeId, class: ClassId) -> usize {
+        let kind = match self.scope {
+            ControlScope::Type => usize::from(kind.0),
+            ControlScope::Policy => 0,
+        };
+        kind * self.classes + usize::from(class.0).min(self.classes - 1)
+    }
+
+    fn is_enforced(&self, controller: &Controller) -> bool {
+        self.law.degradation.as_ref().is_none_or(|degradation| {
+            degradation::controls_admission(&self.law, degradation, controller)
+        })
+    }
+
+    /// Takes a token for a request, where one is needed; false if there is none.
+    fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
+        self.taken = None;
+        let at = self.index(kind, class);
+        let controller = self.controllers.get(at);
+        if !controller.is_some_and(|controller| self.is_enforced(controller)) {
+            return true;
+        }
+        let Some(part) = self.parts.get_mut(at) else {
+            return true;
+        };
+        part.bucket.arrived();
+        let taken = part.bucket.take(now);
+        self.taken = taken.then_some(at);
+        taken
+    }
+
+    /// Runs the law of controller `at` as often as it is due; returns whether it did.
+    fn run(&mut self, at: usize, now: f64) -> bool {
+        let part = &mut self.parts[at];
+        let (first, class) = (at - at % self.classes, at % self.classes);
+        let target = self.targets[at];
+        let classes = &mut self.controllers[first..first + self.classes];
+        let mut due = false;
+        for &sample in part.batch.complete() {
+            self.law.run(classes, class, target, Some(sample));
+            due = true;
+        }
+        let own = &classes[class];
+        let since = |then: f64| now - then;
+        if part.batch.is_begun() {
+            if since(own.ran.max(part.begun)) >= self.timeout {
+                let sample = part.batch.partial();
+                self.law.run(classes, class, target, sample);
+                part.folded = true;
+                due = true;
+            }
+        } else if since(own.ran.max(own.busy)) >= self.timeout && !self.law.is_recovered(own) {
+            self.law.run(classes, class, target, None);
+            due = true;
+        }
+        if due {
+            classes[class].ran = now;
+        }
+        due
+    }
+}
+
+impl Admission for ResponseTimeController {
+    fn decide(&mut self, request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+        if self.admits(request.kind, request.class, view.now) {
+            Verdict::Admit
+        } else {
+            Verdict::Refuse(Reason::ResponseTime)
+        }
+    }
+
+    fn withdrawn(&mut self, _request: &Attributes) {
+        // A decorator may have admitted it without a token.
+        if let Some(part) = self.taken.take().and_then(|at| self.parts.get_mut(at)) {
+            part.bucket.give_back();
+        }
+    }
+
+    fn entered(&mut self, kind: TypeId, class: ClassId) {
+        let at = self.index(kind, class);
+        if let Some(part) = self.parts.get_mut(at) {
+            part.under_way = part.under_way.saturating_add(1);
+            part.active = true;
+        }
+    }
+
+    fn left(&mut self, kind: TypeId, class: ClassId) {
+        let at = self.index(kind, class);
+        if let Some(part) = self.parts.get_mut(at) {
+            part.under_way = part.under_way.saturating_sub(1);
+        }
+    }
+
+    fn completed(&mut self, served: &Served, now: Instant) {
+        let at = self.index(served.kind, served.class);
+        if let Some(part) = self.parts.get_mut(at) {
+            if !part.batch.is_begun() {
+                part.begun = seconds(now);
+            }
+            part.batch.add(served.response_time(), served.weight);
+            part.active = true;
+        }
+    }
+}
+
+impl Controlled for ResponseTimeController {
+    fn record_len(&self) -> usize {
+        1 + self.parts.len() * FIELDS
+    }
+
+    fn initial(&self, now: Instant, record: &mut [f64]) {
+        let Some((first, controllers)) = record.split_first_mut() else {
+            return;
+        };
+        *first = self.fingerprint;
+        let initial = self.law.initial(seconds(now));
+        for part in controllers.as_chunks_mut().0 {
+            initial.write(part);
+        }
+    }
+
+    fn sync(&mut self, now: Instant, record: &mut [f64]) -> bool {
+        let secs = seconds(now);
+        // Types or classes have changed: the numbers are somebody else's.
+        let foreign = record.first() != Some(&self.fingerprint);
+        if foreign {
+            self.initial(now, record);
+        }
+        let mut changed = foreign;
+        let record = record.split_at_mut(1).1.as_chunks_mut().0;
+        let shared = self.controllers.iter_mut().zip(&*record);
+        for (part, (controller, numbers)) in self.parts.iter_mut().zip(shared) {
+            *controller = Controller::read(numbers);
+            self.law.clamp(controller);
+            part.folded = false;
+            changed |= part.bucket.has_news();
+            part.bucket.book(now, controller);
+            let busy = part.active || part.under_way > 0;
+            if busy && secs - controller.busy > self.timeout / 4.0 {
+                controller.busy = secs;
+                changed = true;
+            }
+        }
+        for at in 0..self.parts.len() {
+            changed |= self.run(at, secs);
+        }
+        let adopted = self.parts.iter_mut().zip(&self.controllers);
+        for ((part, controller), numbers) in adopted.zip(record) {
+            part.bucket.adopt(now, controller);
+            controller.write(numbers);
+        }
+        changed
+    }
+
+    fn stored(&mut self) {
+        for part in &mut self.parts {
+            part.bucket.stored();
+            part.batch.clear();
+            if part.folded {
+                part.batch.restart();
+            }
+            part.active = false;
+        }
+    }
+}
+
+/// A number that two configurations share only if their controllers are the same in number and meaning:
+/// FNV-1a of scope and names, as an integer that an `f64` holds exactly.
+fn fingerprint(scope: ControlScope, config: &StageConfig) -> f64 {
+    let kinds = config.types.iter().map(|kind| kind.name.as_str());
+    let kinds = kinds.filter(|_| scope == ControlScope::Type);
+    let classes = config.classes.iter().map(|class| class.name.as_str());
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    // No name contains a slash.
+    for byte in kinds
+        .chain(["/"])
+        .chain(classes)
+        .flat_map(|name| name.bytes().chain([b' ']))
+    {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    (hash >> 12) as f64
+}
+
+#[cfg(test)]
+mod tests;

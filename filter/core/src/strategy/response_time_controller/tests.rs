@@ -1,0 +1,540 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{DegradationConfig, FilterConfig};
+
+/// Figure 4's parameters; p90 at 1 s.
+fn settings() -> ResponseTimeControllerConfig {
+    ResponseTimeControllerConfig {
+        percentile: 90.0,
+        targets_us: vec![vec![1_000_000]],
+        scope: ControlScope::Policy,
+        smoothing: 0.7,
+        requests: 100,
+        timeout_us: 1_000_000,
+        increase_below: -0.5,
+        decrease_above: 0.0,
+        increase: 2.0,
+        decrease: 1.2,
+        increase_offset: -0.1,
+        min_rate: 0.05,
+        max_rate: 2_000.0,
+        lower_class_decrease: 10.0,
+        lower_class_patience: 20,
+        degradation: None,
+    }
+}
+
+fn degradation(admission: bool) -> Option<DegradationConfig> {
+    Some(DegradationConfig {
+        min_quality: 0.5,
+        decrease: 1.25,
+        increase: 0.1,
+        admission,
+    })
+}
+
+fn stage(settings: &ResponseTimeControllerConfig) -> StageConfig {
+    let json = serde_json::json!({
+        "policy": "default/mail",
+        "parallelism": 4,
+        "queue": {"max_length": 1000, "timeout_us": 30_000_000},
+        "strategy": {"type": "MaxQueueLength"},
+        "types": [
+            {"name": "list", "matches": [{"path": {"type": "Exact", "value": "/list"}}]},
+            {"name": "default"},
+        ],
+        "classes": [
+            {"name": "gold", "matches": [{"method": "GET"}]},
+            {"name": "silver", "matches": [{"method": "PUT"}]},
+            {"name": "rest"},
+        ],
+    });
+    let mut stage: StageConfig = serde_json::from_value(json).unwrap();
+    if settings.targets_us[0].len() == 1 {
+        stage.classes.clear();
+    }
+    stage.strategy = crate::config::StrategyConfig::ResponseTimeController(settings.clone());
+    let config = FilterConfig {
+        stages: vec![stage.clone()],
+        ..FilterConfig::default()
+    };
+    config.check().unwrap();
+    stage
+}
+
+fn controller(settings: &ResponseTimeControllerConfig) -> ResponseTimeController {
+    ResponseTimeController::new(settings, &stage(settings))
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(5_000_000_000 + ms * 1_000_000)
+}
+
+fn request(class: u8) -> Attributes {
+    Attributes {
+        class: ClassId(class),
+        ..Attributes::of(TypeId(0))
+    }
+}
+
+fn decide(worker: &mut ResponseTimeController, now: Instant, class: u8) -> bool {
+    worker.admits(TypeId(0), ClassId(class), now)
+}
+
+fn complete(worker: &mut ResponseTimeController, now: Instant, class: u8, millis: u64) {
+    let served = Served {
+        kind: TypeId(0),
+        class: ClassId(class),
+        queue_wait: Duration::from_millis(millis / 2),
+        processing: Duration::from_millis(millis - millis / 2),
+        weight: 1,
+        work: 1,
+    };
+    worker.completed(&served, now);
+}
+
+/// The record that workers share, as the stage keeps it.
+#[derive(Default)]
+struct Record(Vec<f64>);
+
+impl Record {
+    /// A worker's tick; returns whether it stored the record.
+    fn tick(&mut self, worker: &mut ResponseTimeController, now: Instant) -> bool {
+        let unknown = self.0.len() != worker.record_len();
+        let mut record = self.0.clone();
+        if unknown {
+            record = vec![0.0; worker.record_len()];
+            worker.initial(now, &mut record);
+        }
+        // Another worker was faster, and we try again.
+        let mut lost = record.clone();
+        worker.sync(now, &mut lost);
+        let changed = worker.sync(now, &mut record) || unknown;
+        let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9 * (1.0 + b.abs());
+        assert!(lost.iter().zip(&record).all(close), "{lost:?} {record:?}");
+        if changed {
+            assert!(record.iter().all(|number| number.is_finite()), "{record:?}");
+            self.0 = record;
+            worker.stored();
+        }
+        changed
+    }
+}
+
+fn rates(worker: &ResponseTimeController) -> Vec<f64> {
+    worker.controllers.iter().map(|c| c.rate).collect()
+}
+
+/// A batch of a class in which all responses take `millis`, then a tick.
+fn batch(
+    worker: &mut ResponseTimeController,
+    record: &mut Record,
+    now: u64,
+    class: u8,
+    millis: u64,
+) {
+    for _ in 0..100 {
+        complete(worker, at(now), class, millis);
+    }
+    record.tick(worker, at(now));
+}
+
+#[test]
+fn the_rate_follows_section_3_2() {
+    let mut worker = controller(&settings());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    assert_eq!(rates(&worker), [2_000.0]);
+    // cur = 2, err = 1.
+    batch(&mut worker, &mut record, 10, 0, 2_000);
+    assert_eq!(rates(&worker), [2_000.0 / 1.2]);
+    // cur = 0.7·2 + 0.3·0.1 = 1.43.
+    batch(&mut worker, &mut record, 20, 0, 100);
+    let decreased = 2_000.0 / 1.2 / 1.2;
+    assert_eq!(rates(&worker), [decreased]);
+    // 1.031, still above; then 0.7517, within the band.
+    batch(&mut worker, &mut record, 30, 0, 100);
+    let decreased = decreased / 1.2;
+    batch(&mut worker, &mut record, 40, 0, 100);
+    assert_eq!(rates(&worker), [decreased]);
+    // 0.55619; then 0.419333: err = −0.580667, and (0.580667 − 0.1)·2 more.
+    batch(&mut worker, &mut record, 50, 0, 100);
+    assert_eq!(rates(&worker), [decreased]);
+    batch(&mut worker, &mut record, 60, 0, 100);
+    let more = rates(&worker)[0] - decreased;
+    assert!((more - 0.961_333).abs() < 1e-5, "{more}");
+}
+
+#[test]
+fn the_rate_stays_within_its_bounds() {
+    let mut worker = controller(&settings());
+    let mut record = Record::default();
+    for i in 0..100 {
+        batch(&mut worker, &mut record, i, 0, 10_000);
+    }
+    assert_eq!(rates(&worker), [0.05]);
+    let mut fast = controller(&ResponseTimeControllerConfig {
+        min_rate: 1_990.0,
+        ..settings()
+    });
+    let mut record = Record::default();
+    batch(&mut fast, &mut record, 0, 0, 10_000);
+    assert_eq!(rates(&fast), [1_990.0]);
+    for i in 1..100 {
+        batch(&mut fast, &mut record, i, 0, 1);
+    }
+    assert_eq!(rates(&fast), [2_000.0]);
+}
+
+#[test]
+fn a_few_responses_count_when_the_timeout_has_passed() {
+    let mut worker = controller(&settings());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    complete(&mut worker, at(300), 0, 5_000);
+    for now in (310..1_300).step_by(10) {
+        record.tick(&mut worker, at(now));
+        assert_eq!(rates(&worker), [2_000.0], "at {now}");
+    }
+    record.tick(&mut worker, at(1_300));
+    assert_eq!(rates(&worker), [2_000.0 / 1.2]);
+    // Once.
+    for now in (1_310..2_200).step_by(10) {
+        record.tick(&mut worker, at(now));
+    }
+    assert_eq!(rates(&worker), [2_000.0 / 1.2]);
+}
+
+#[test]
+fn idle_time_brings_the_rate_back_and_waiting_for_answers_does_not() {
+    let mut worker = controller(&settings());
+    let mut record = Record::default();
+    for i in 0..100 {
+        batch(&mut worker, &mut record, i, 0, 10_000);
+    }
+    worker.entered(TypeId(0), ClassId(0));
+    for now in (100..30_000).step_by(50) {
+        record.tick(&mut worker, at(now));
+    }
+    assert_eq!(rates(&worker), [0.05], "somebody is under way");
+    worker.left(TypeId(0), ClassId(0));
+    // cur = 10 is below 0.5 after nine timeouts.
+    for now in (30_000..38_000).step_by(50) {
+        record.tick(&mut worker, at(now));
+    }
+    assert_eq!(rates(&worker), [0.05]);
+    for now in (38_000..60_000).step_by(50) {
+        record.tick(&mut worker, at(now));
+    }
+    assert!(
+        (20.0..40.0).contains(&rates(&worker)[0]),
+        "{:?}",
+        rates(&worker)
+    );
+    // A bad sample is believed at once.
+    batch(&mut worker, &mut record, 60_000, 0, 3_000);
+    assert_eq!(worker.controllers[0].current, Some(3.0));
+    // And once everything is as it was, nobody writes any more.
+    for now in (61_000..3_000_000).step_by(1_000) {
+        record.tick(&mut worker, at(now));
+    }
+    assert_eq!(rates(&worker), [2_000.0]);
+    assert!(!record.tick(&mut worker, at(4_000_000)));
+}
+
+fn classes() -> ResponseTimeControllerConfig {
+    ResponseTimeControllerConfig {
+        targets_us: vec![vec![1_000_000, 2_000_000, 4_000_000]],
+        ..settings()
+    }
+}
+
+#[test]
+fn lower_classes_give_way_first() {
+    let mut worker = controller(&classes());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    // Gold misses its second; nobody else misses his.
+    batch(&mut worker, &mut record, 10, 0, 1_500);
+    assert_eq!(rates(&worker), [2_000.0, 200.0, 200.0]);
+    for i in 0..4 {
+        batch(&mut worker, &mut record, 20 + i, 0, 1_500);
+    }
+    assert_eq!(rates(&worker), [2_000.0, 0.05, 0.05]);
+    // lc_thresh = 20 runs in vain; the 21st is the first to cost gold something.
+    for i in 0..20 {
+        batch(&mut worker, &mut record, 30 + i, 0, 1_500);
+        assert_eq!(rates(&worker)[0], 2_000.0);
+    }
+    batch(&mut worker, &mut record, 60, 0, 1_500);
+    assert_eq!(rates(&worker), [2_000.0 / 1.2, 0.05, 0.05]);
+}
+
+#[test]
+fn the_middle_class_spares_the_higher_and_the_lowest_has_nobody_to_blame() {
+    let mut worker = controller(&classes());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    batch(&mut worker, &mut record, 10, 1, 3_000);
+    assert_eq!(rates(&worker), [2_000.0, 2_000.0, 200.0]);
+    batch(&mut worker, &mut record, 20, 2, 5_000);
+    assert_eq!(rates(&worker), [2_000.0, 2_000.0, 200.0 / 1.2]);
+}
+
+#[test]
+fn lower_classes_are_not_increased_while_a_higher_one_misses() {
+    let mut worker = controller(&classes());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    batch(&mut worker, &mut record, 10, 0, 1_500);
+    for i in 0..5 {
+        batch(&mut worker, &mut record, 20 + i, 2, 100);
+    }
+    assert_eq!(rates(&worker), [2_000.0, 200.0, 200.0]);
+    // Gold within its target: cur = 0.7·1.5 + 0.3·0.1.
+    batch(&mut worker, &mut record, 30, 0, 100);
+    batch(&mut worker, &mut record, 40, 0, 100);
+    assert!(worker.controllers[0].current < Some(1.0));
+    let before = rates(&worker);
+    batch(&mut worker, &mut record, 50, 2, 100);
+    let after = rates(&worker);
+    assert_eq!(after[..2], before[..2]);
+    assert!((after[2] - before[2] - 1.75).abs() < 1e-9, "{after:?}");
+}
+
+#[test]
+fn quality_gives_way_before_anybody_is_refused() {
+    let mut worker = controller(&ResponseTimeControllerConfig {
+        degradation: degradation(true),
+        ..settings()
+    });
+    let mut record = Record::default();
+    let quality = |worker: &ResponseTimeController| worker.quality(TypeId(1), ClassId(0)).unwrap();
+    assert_eq!(quality(&worker), 1.0);
+    for (i, expected) in [0.8, 0.64, 0.512, 0.5].into_iter().enumerate() {
+        batch(&mut worker, &mut record, i as u64, 0, 2_000);
+        assert!((quality(&worker) - expected).abs() < 1e-9);
+        assert_eq!(worker.rate(TypeId(0), ClassId(0)), None);
+        // Far above any rate, and nobody is refused.
+        assert!((0..5_000).all(|_| decide(&mut worker, at(i as u64), 0)));
+    }
+    // The lowest quality doesn't do.
+    for i in 10..60 {
+        batch(&mut worker, &mut record, i, 0, 2_000);
+    }
+    let rate = worker.rate(TypeId(0), ClassId(0)).unwrap();
+    assert!((0.1..0.5).contains(&rate), "{rate}");
+    assert!(!(0..10).all(|_| decide(&mut worker, at(60), 0)));
+    // While requests are refused the rate rises, not quality.
+    for i in 61..71 {
+        batch(&mut worker, &mut record, i, 0, 10);
+        decide(&mut worker, at(i), 0);
+    }
+    assert_eq!(quality(&worker), 0.5);
+    assert!(worker.rate(TypeId(0), ClassId(0)).unwrap() > rate);
+    // Nobody is: the bucket is not needed any more.
+    for i in 1_000..1_020 {
+        batch(&mut worker, &mut record, i, 0, 10);
+    }
+    assert_eq!(quality(&worker), 1.0);
+    assert_eq!(worker.rate(TypeId(0), ClassId(0)), None);
+}
+
+#[test]
+fn degradation_alone_refuses_nobody() {
+    let mut worker = controller(&ResponseTimeControllerConfig {
+        degradation: degradation(false),
+        ..settings()
+    });
+    let mut record = Record::default();
+    for i in 0..100 {
+        batch(&mut worker, &mut record, i, 0, 9_000);
+        assert!((0..1_000).all(|_| decide(&mut worker, at(i), 0)));
+    }
+    assert_eq!(worker.quality(TypeId(0), ClassId(0)), Some(0.5));
+    assert_eq!(controller(&settings()).quality(TypeId(0), ClassId(0)), None);
+}
+
+#[test]
+fn a_token_that_was_not_needed_is_given_back() {
+    let mut worker = controller(&settings());
+    let mut record = Record::default();
+    for i in 0..200 {
+        batch(&mut worker, &mut record, i, 0, 9_000);
+    }
+    // The bucket holds one token and a bit, at one in 20 s.
+    for now in 1_000..2_000 {
+        if decide(&mut worker, at(now), 0) {
+            worker.withdrawn(&request(0));
+        } else {
+            panic!("the token came back every time");
+        }
+    }
+    assert!(decide(&mut worker, at(2_000), 0));
+    assert!(!decide(&mut worker, at(2_001), 0));
+    let next = worker.next_token(TypeId(0), ClassId(0)).as_secs_f64();
+    assert!((15.0..=20.0).contains(&next), "{next}");
+    // What a decorator admitted had no token to give back.
+    worker.withdrawn(&request(0));
+    assert!(!decide(&mut worker, at(2_002), 0));
+}
+
+#[test]
+fn other_types_in_the_record_are_not_taken_for_ours() {
+    let mut worker = controller(&settings());
+    let mut record = Record::default();
+    for i in 0..10 {
+        batch(&mut worker, &mut record, i, 0, 9_000);
+    }
+    let learned = rates(&worker);
+    assert!(learned[0] < 2_000.0);
+    // The same controllers with another target go on; controllers of types don't take those of none.
+    let mut again = controller(&ResponseTimeControllerConfig {
+        targets_us: vec![vec![500_000]],
+        ..settings()
+    });
+    record.tick(&mut again, at(20));
+    assert_eq!(rates(&again), learned);
+    let by_type = ResponseTimeControllerConfig {
+        scope: ControlScope::Type,
+        targets_us: vec![vec![1_000_000]; 2],
+        ..settings()
+    };
+    let mut other = controller(&by_type);
+    record.tick(&mut other, at(30));
+    assert_eq!(rates(&other), [2_000.0; 2]);
+    let mut renamed = stage(&by_type);
+    renamed.types[0].name = "search".into();
+    let mut renamed = ResponseTimeController::new(&by_type, &renamed);
+    batch(&mut other, &mut record, 40, 0, 9_000);
+    assert_ne!(rates(&other), [2_000.0; 2]);
+    record.tick(&mut renamed, at(50));
+    assert_eq!(rates(&renamed), [2_000.0; 2]);
+}
+
+/// A controller whose rate doesn't change.
+fn fixed(rate: f64) -> ResponseTimeControllerConfig {
+    ResponseTimeControllerConfig {
+        min_rate: rate,
+        max_rate: rate,
+        ..settings()
+    }
+}
+
+/// Arrivals at `workers` workers, each millisecond those that `arrivals` says, with a tick of each worker
+/// every `tick` ms; admitted requests by millisecond.
+fn drive(
+    workers: &mut [ResponseTimeController],
+    (begin, end): (u64, u64),
+    tick: u64,
+    mut arrivals: impl FnMut(u64) -> Vec<usize>,
+    record: &mut Record,
+) -> Vec<usize> {
+    let mut admitted = Vec::new();
+    for now in begin..end {
+        for (i, worker) in workers.iter_mut().enumerate() {
+            if (now + 3 * i as u64).is_multiple_of(tick) {
+                record.tick(worker, at(now));
+            }
+        }
+        let to = arrivals(now);
+        let count = to
+            .into_iter()
+            .filter(|&i| decide(&mut workers[i], at(now), 0));
+        admitted.push(count.count());
+    }
+    admitted
+}
+
+#[test]
+fn one_worker_has_a_token_bucket() {
+    let mut worker = [controller(&fixed(20.0))];
+    let mut record = Record::default();
+    record.tick(&mut worker[0], at(0));
+    // Full: 1 + 20·0.1. Then one in 50 ms, ticks or not.
+    let admitted = drive(&mut worker, (0, 1_000), 100_000, |_| vec![0], &mut record);
+    let times: Vec<usize> = (0..1_000).filter(|&i| admitted[i] > 0).collect();
+    assert_eq!(times[..3], [0, 1, 2]);
+    assert_eq!(times.len(), 22, "{times:?}");
+    assert!(
+        times[3..].windows(2).all(|w| w[1].abs_diff(w[0] + 50) <= 1),
+        "{times:?}"
+    );
+    let ticked = drive(&mut worker, (1_000, 11_000), 10, |_| vec![0], &mut record);
+    let total: usize = ticked.iter().sum();
+    assert!((199..=201).contains(&total), "{total}");
+}
+
+#[test]
+fn the_rate_follows_the_arrivals_to_another_worker() {
+    let mut workers: Vec<_> = (0..4).map(|_| controller(&fixed(200.0))).collect();
+    let mut record = Record::default();
+    let total = |admitted: &[usize]| admitted.iter().sum::<usize>();
+    let first = drive(&mut workers, (0, 2_000), 50, |_| vec![0; 2], &mut record);
+    assert!((380..=425).contains(&total(&first)), "{}", total(&first));
+    // In the second after the change, most of a second's tokens; then all of them.
+    let moved = drive(
+        &mut workers,
+        (2_000, 3_000),
+        50,
+        |_| vec![3; 2],
+        &mut record,
+    );
+    assert!((150..=230).contains(&total(&moved)), "{}", total(&moved));
+    let then = drive(
+        &mut workers,
+        (3_000, 5_000),
+        50,
+        |_| vec![3; 2],
+        &mut record,
+    );
+    assert!((380..=420).contains(&total(&then)), "{}", total(&then));
+}
+
+#[test]
+fn without_overload_no_worker_is_short_whoever_gets_the_requests() {
+    // A tenth of the rate, in bursts of 20 that go to another worker each time.
+    let mut workers: Vec<_> = (0..8).map(|_| controller(&fixed(1_000.0))).collect();
+    let mut record = Record::default();
+    let burst = |now: u64| {
+        let to = (now / 200 * 5 % 8) as usize;
+        vec![to; if now.is_multiple_of(200) { 20 } else { 0 }]
+    };
+    let admitted = drive(&mut workers, (0, 10_000), 50, burst, &mut record);
+    assert_eq!(admitted.iter().sum::<usize>(), 50 * 20);
+}
+
+proptest! {
+    /// However requests are spread over workers and time, the process lets in what the rate gives and what
+    /// the workers' views of the bucket may hold at once, and no less than the rate where all ask.
+    #[test]
+    fn the_rate_is_kept_over_all_workers(
+        rate in prop::sample::select(vec![0.5, 5.0, 50.0, 500.0]),
+        workers in 1_usize..6,
+        tick in prop::sample::select(vec![10_u64, 50]),
+        spread in prop::collection::vec((0_usize..6, 0_usize..4, 1_u64..400), 1..40),
+    ) {
+        let mut all: Vec<_> = (0..workers).map(|_| controller(&fixed(rate))).collect();
+        let mut record = Record::default();
+        let (mut phase, mut left) = (0, spread[0].2);
+        let arrivals = |_: u64| {
+            if left == 0 {
+                phase = (phase + 1) % spread.len();
+                left = spread[phase].2;
+            }
+            left -= 1;
+            vec![spread[phase].0 % workers; spread[phase].1]
+        };
+        let admitted: usize = drive(&mut all, (0, 8_000), tick, arrivals, &mut record).iter().sum();
+        let most = rate * 8.0 + workers as f64 * bucket::depth(rate);
+        prop_assert!(admitted as f64 <= most + 1.0, "{admitted} of {most}");
+        // Then everybody asks all the time.
+        let asked = drive(&mut all, (8_000, 24_000), tick, |_| (0..workers).collect(), &mut record);
+        let later: usize = asked.iter().sum();
+        let least = (rate * 16.0).min(16_000.0 * workers as f64) * 0.9;
+        prop_assert!(later as f64 + workers as f64 * bucket::depth(rate) >= least, "{later} of {least}");
+    }
+}
