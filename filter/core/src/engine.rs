@@ -31,17 +31,19 @@ pub const SLOW_TICK: Duration = Duration::from_millis(50);
 pub struct StageId(u32);
 
 /// A request's place in a stage, to be given to [`Engine::finish`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pass {
     /// The stage.
     pub stage: StageId,
     ticket: Ticket,
     /// End the request at the response's headers.
     pub first_byte: bool,
+    /// The quality that the application is to be told, ratio; `None`: nothing.
+    pub quality: Option<f64>,
 }
 
 /// What becomes of a request at its arrival.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Admission {
     /// No stage is for it: let it through.
     PassBy,
@@ -319,10 +321,12 @@ impl Engine {
         let arrival = running.stage.arrive(host, now, stream, &attributes, events);
         deliver(running.id, events, actions);
         let (stage, first_byte) = (running.id, running.stage.ends_at_first_byte());
+        let quality = running.stage.quality(&attributes);
         let pass = |ticket| Pass {
             stage,
             ticket,
             first_byte,
+            quality,
         };
         match arrival {
             Ok(Arrival::Forward(ticket)) => Ok(Admission::Forward(pass(ticket))),

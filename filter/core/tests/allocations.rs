@@ -14,7 +14,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{BOUNCER, stage, starvation_avoidances};
+use common::{
+    BOUNCER, DEGRADATION, classes, response_time_controller, stage, starvation_avoidances,
+};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
@@ -57,6 +59,7 @@ fn run(
     times: &mut ServiceTimes,
     rng: &mut Rng,
     host: &MemoryHost,
+    record: &mut Vec<f64>,
     (begin, end): (u64, u64),
 ) -> u64 {
     let mut counted = 0;
@@ -74,12 +77,16 @@ fn run(
                 queue_wait: Duration::from_millis(ms % 40),
                 service_times: times,
             };
-            std::hint::black_box(strategy.decide(&Attributes::of(kind), &view, rng));
+            let request = Attributes {
+                class: ClassId(ms as u8 % 2),
+                ..Attributes::of(kind)
+            };
+            std::hint::black_box(strategy.decide(&request, &view, rng));
             let processing = Duration::from_micros(500 + 700 * u64::from(kind.0) + ms);
             times.record(kind, processing);
             let served = Served {
                 kind,
-                class: ClassId(0),
+                class: request.class,
                 queue_wait: Duration::from_millis(1),
                 processing,
                 weight: 1,
@@ -91,6 +98,15 @@ fn run(
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
+        if let Some(controlled) = strategy.controlled_mut() {
+            record.resize(controlled.record_len(), 0.0);
+            if ms == 0 {
+                controlled.initial(now, record);
+            }
+            if controlled.sync(now, record) {
+                controlled.stored();
+            }
+        }
     }
     counted
 }
@@ -98,16 +114,38 @@ fn run(
 #[test]
 fn deciding_and_measuring_allocate_nothing() {
     let names: Vec<String> = (0..TYPES).map(|i| format!("t{i}")).collect();
+    let names = || names.iter().map(String::as_str);
+    let mut configs = Vec::new();
     for decorator in starvation_avoidances() {
-        let config = stage(names.iter().map(String::as_str), BOUNCER, decorator);
+        for strategy in [
+            BOUNCER,
+            response_time_controller(TYPES.into(), 1, None),
+            response_time_controller(TYPES.into(), 1, Some(DEGRADATION)),
+        ] {
+            configs.push(stage(names(), strategy, decorator.clone()));
+        }
+    }
+    let by_class = response_time_controller(TYPES.into(), 2, None);
+    configs.push(stage(names(), by_class, None));
+    configs[9].classes = classes();
+    for config in configs {
         let mut strategy = Strategy::from_config(&config);
         let mut times = ServiceTimes::new(Settings::from_config(&config));
-        let (mut rng, host) = (Rng::new(1), MemoryHost::new());
+        let (mut rng, host, mut record) = (Rng::new(1), MemoryHost::new(), Vec::new());
         // Warm: the window has filled once.
-        run(&mut strategy, &mut times, &mut rng, &host, (0, 2_000));
+        let mut run = |span| {
+            run(
+                &mut strategy,
+                &mut times,
+                &mut rng,
+                &host,
+                &mut record,
+                span,
+            )
+        };
+        run((0, 2_000));
+        assert_eq!(run((2_000, 6_000)), 0, "{config:?}");
         assert!(times.estimate(TypeId(0)).is_own());
-        let counted = run(&mut strategy, &mut times, &mut rng, &host, (2_000, 6_000));
-        assert_eq!(counted, 0, "{:?}", config.starvation_avoidance);
     }
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     std::hint::black_box(vec![1_u8; 64]);

@@ -7,7 +7,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{BOUNCER, MAX_QUEUE, PARALLELISM, stage, starvation_avoidances};
+use common::{
+    BOUNCER, DEGRADATION, MAX_QUEUE, PARALLELISM, classes, response_time_controller, stage,
+    starvation_avoidances,
+};
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, CostConfig, StageConfig, StarvationAvoidance,
     StrategyConfig,
@@ -94,6 +97,8 @@ fn all() -> Vec<(String, StageConfig)> {
         backlog_control(BacklogSignal::Backlog),
         backlog_control(BacklogSignal::QueueLength),
         backlog_control(BacklogSignal::Proportional),
+        response_time_controller(3, 1, None),
+        response_time_controller(3, 1, Some(DEGRADATION)),
     ] {
         for decorator in starvation_avoidances() {
             let name = format!("{strategy:?} {decorator:?}");
@@ -103,7 +108,26 @@ fn all() -> Vec<(String, StageConfig)> {
             ));
         }
     }
+    let by_class = response_time_controller(3, 2, None);
+    let mut config = stage(["fast", "slow", "default"], by_class, None);
+    config.classes = classes();
+    all.push(("ResponseTimeController, two classes".to_owned(), config));
     all
+}
+
+/// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
+fn tick(strategy: &mut Strategy, record: &mut Vec<f64>, now: Instant) {
+    if let Some(controlled) = strategy.controlled_mut() {
+        let unknown = record.is_empty();
+        if unknown {
+            record.resize(controlled.record_len(), 0.0);
+            controlled.initial(now, record);
+        }
+        if controlled.sync(now, record) || unknown {
+            controlled.stored();
+        }
+    }
+    strategy.tick(now);
 }
 
 fn cold(config: &StageConfig) -> ServiceTimes {
@@ -337,6 +361,69 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
     }
 }
 
+/// Serves everything that is admitted with a response time of `response_ms`, 100 requests a second of each type
+/// for `seconds`; the shares that were admitted.
+fn serve(
+    strategy: &mut Strategy,
+    config: &StageConfig,
+    seconds: u64,
+    response_ms: u64,
+) -> [f64; 3] {
+    let times = warm(config);
+    let (mut rng, mut record, mut admitted) = (Rng::new(12), Vec::new(), [0_u32; 3]);
+    for i in 0..seconds * 100 {
+        let now = at(i * 10);
+        tick(strategy, &mut record, now);
+        for kind in KINDS {
+            let view = view(&times, now, 0, 0, Duration::ZERO);
+            if strategy.decide(&of(kind), &view, &mut rng) == Verdict::Admit {
+                strategy.completed(&served(kind, ms(0), ms(response_ms)), now);
+                admitted[usize::from(kind.0)] += 1;
+            }
+        }
+    }
+    admitted.map(|n| f64::from(n) / (seconds * 100) as f64)
+}
+
+#[test]
+fn response_time_controller_admits_by_response_times_alone() {
+    let controllers = all().into_iter();
+    let controllers = controllers.filter(|(name, _)| name.starts_with("ResponseTime"));
+    for (name, config) in controllers {
+        let mut strategy = Strategy::from_config(&config);
+        assert_eq!(serve(&mut strategy, &config, 60, 49), [1.0; 3], "{name}");
+        let mut strategy = Strategy::from_config(&config);
+        let late = serve(&mut strategy, &config, 120, 51);
+        // Starvation avoidance keeps its promise; without, next to nothing comes in at last.
+        let (least, most) = match &config.starvation_avoidance {
+            None => (0.0, 0.6),
+            Some(StarvationAvoidance::AcceptanceAllowance { .. }) => (0.1, 0.65),
+            Some(StarvationAvoidance::HelpingTheUnderserved { .. }) => (0.0, 0.9),
+        };
+        assert!(
+            late.iter().all(|share| (least..most).contains(share)),
+            "{name}: {late:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_worker_told_the_others_it_does_not_tell_again() {
+    for (name, config) in all() {
+        let mut strategy = Strategy::from_config(&config);
+        serve(&mut strategy, &config, 2, 60);
+        let Some(controlled) = strategy.controlled_mut() else {
+            continue;
+        };
+        let now = at(10_000);
+        let mut record = vec![0.0; controlled.record_len()];
+        controlled.initial(now, &mut record);
+        controlled.sync(now, &mut record);
+        controlled.stored();
+        assert!(!controlled.sync(now, &mut record), "{name}");
+    }
+}
+
 /// Share of slow admitted while Bouncer refuses all of slow and none of fast.
 fn share_of_slow(config: &StageConfig, every: u64, requests: u64) -> f64 {
     let times = warm(config);
@@ -421,8 +508,11 @@ proptest! {
         ),
         samples in prop::collection::vec((0_u16..3, 0_u64..15), 0..300),
     ) {
-        // AcceptFraction is there to leave slots free.
-        for (name, config) in all().into_iter().filter(|(name, _)| !name.starts_with("Accept")) {
+        // These keep a rate, whether slots are free or not.
+        let keeps_a_rate = |name: &str| {
+            ["AcceptFraction", "ResponseTime"].iter().any(|rate| name.starts_with(rate))
+        };
+        for (name, config) in all().into_iter().filter(|(name, _)| !keeps_a_rate(name)) {
             let mut times = cold(&config);
             samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing)));
             times.sync(at(0), &MemoryHost::new(), "test").unwrap();
@@ -436,18 +526,7 @@ proptest! {
                 let idle = slots < PARALLELISM && queue == 0;
                 prop_assert!(!idle || verdict == Verdict::Admit, "{name}: {view:?}");
                 strategy.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
-                strategy.tick(at(now));
-                if let Some(controlled) = strategy.controlled_mut() {
-                    let anew = record.len() != controlled.record_len();
-                    record.resize(controlled.record_len(), 0.0);
-                    if anew {
-                        controlled.initial(at(now), &mut record);
-                    }
-                    if controlled.sync(at(now), &mut record) {
-                        controlled.stored();
-                    }
-                    prop_assert!(record.iter().all(|number| number.is_finite()), "{name}");
-                }
+                tick(&mut strategy, &mut record, at(now));
             }
         }
     }

@@ -123,17 +123,20 @@ pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
     Ok(take(data, size).unwrap_or_default())
 }
 
+/// Sets a header of the request, in place of all of that name.
+pub(crate) fn set_request_header(name: &str, value: &str) -> Result<(), HostError> {
+    set_header(REQUEST_HEADERS, name, value)
+}
+
 /// Sets a header of the response, in place of all of that name.
 pub(crate) fn set_response_header(name: &str, value: &str) -> Result<(), HostError> {
+    set_header(RESPONSE_HEADERS, name, value)
+}
+
+fn set_header(map: u32, name: &str, value: &str) -> Result<(), HostError> {
     // SAFETY: both are valid for their lengths.
     let status = unsafe {
-        proxy_replace_header_map_value(
-            RESPONSE_HEADERS,
-            name.as_ptr(),
-            name.len(),
-            value.as_ptr(),
-            value.len(),
-        )
+        proxy_replace_header_map_value(map, name.as_ptr(), name.len(), value.as_ptr(), value.len())
     };
     check("proxy_replace_header_map_value", status)
 }

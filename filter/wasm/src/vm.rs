@@ -26,6 +26,9 @@ use crate::refusal;
 /// Failing host calls are logged at most this often.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
+/// The request header that tells the application the quality to deliver: 1.00 is full.
+const QUALITY: &str = "x-headgate-quality";
+
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
@@ -242,7 +245,11 @@ impl Vm {
         self.act(&mut actions, stream);
         self.actions = actions;
         self.attend(stream);
-        Ok(match admission? {
+        let admission = admission?;
+        if let Admission::Forward(pass) | Admission::Hold(pass) = &admission {
+            self.tell_quality(pass);
+        }
+        Ok(match admission {
             Admission::PassBy => Verdict::Continue(None),
             Admission::Forward(pass) => Verdict::Continue(Some(pass)),
             Admission::Hold(pass) => Verdict::Pause(pass),
@@ -251,6 +258,14 @@ impl Vm {
                 Verdict::Refused
             }
         })
+    }
+
+    /// Tells the application in which quality to answer, over whatever the client said.
+    fn tell_quality(&mut self, pass: &Pass) {
+        if let Some(quality) = pass.quality {
+            let told = ffi::set_request_header(QUALITY, &format!("{quality:.2}"));
+            self.check(told);
+        }
     }
 
     /// Point 3: the request of `pass` ended. `stream` is the one in whose callback we are.

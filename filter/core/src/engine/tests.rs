@@ -41,7 +41,7 @@ fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConf
 }
 
 /// Where a request is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
     Queue(Pass),
     Backend(Pass),

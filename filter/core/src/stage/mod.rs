@@ -231,6 +231,16 @@ impl Stage {
         !self.queue.is_empty() || self.acceptance.as_ref().is_some_and(Exchange::is_pending)
     }
 
+    /// The quality in which the application should answer this request, ratio; `None` where it isn't told.
+    #[must_use]
+    pub fn quality(&self, request: &Attributes) -> Option<f64> {
+        // A dry run changes nothing about what the application does.
+        if self.config.mode == Mode::DryRun || self.retired {
+            return None;
+        }
+        self.strategy.quality(request.kind, request.class)
+    }
+
     /// Counts a request that passes the stage by.
     pub fn pass_by(&mut self, count: StageCount) {
         self.stats.count_stage(count, 1);

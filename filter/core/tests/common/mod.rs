@@ -1,8 +1,8 @@
 //! Stages to test and measure strategies with.
 
 use headgate_core::config::{
-    Logic, Measure, Mode, Objective, QueueConfig, StageConfig, StarvationAvoidance, StrategyConfig,
-    TypeConfig,
+    ClassConfig, ControlScope, DegradationConfig, Logic, Measure, Mode, Objective, QueueConfig,
+    ResponseTimeControllerConfig, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 /// P of [`stage`].
@@ -29,6 +29,49 @@ pub(crate) fn starvation_avoidances() -> [Option<StarvationAvoidance>; 3] {
             step_us,
         }),
     ]
+}
+
+/// SEDA's controller with Figure 4's parameters, one a type and class. Target: 50 ms.
+pub(crate) fn response_time_controller(
+    types: usize,
+    classes: usize,
+    degradation: Option<DegradationConfig>,
+) -> StrategyConfig {
+    StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
+        percentile: 90.0,
+        targets_us: vec![vec![50_000; classes]; types],
+        scope: ControlScope::Type,
+        smoothing: 0.7,
+        requests: 100,
+        timeout_us: 1_000_000,
+        increase_below: -0.5,
+        decrease_above: 0.0,
+        increase: 2.0,
+        decrease: 1.2,
+        increase_offset: -0.1,
+        min_rate: 0.05,
+        max_rate: 2_000.0,
+        lower_class_decrease: 10.0,
+        lower_class_patience: 20,
+        degradation,
+    })
+}
+
+/// Quality down to a tenth, then admission control.
+pub(crate) const DEGRADATION: DegradationConfig = DegradationConfig {
+    min_quality: 0.1,
+    decrease: 1.2,
+    increase: 0.05,
+    admission: true,
+};
+
+/// Two classes.
+pub(crate) fn classes() -> Vec<ClassConfig> {
+    let class = |name: &str| ClassConfig {
+        name: name.into(),
+        matches: Vec::new(),
+    };
+    vec![class("gold"), class("rest")]
 }
 
 /// A stage whose types all have the objectives p50 = 18 ms, p90 = 50 ms.

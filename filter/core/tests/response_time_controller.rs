@@ -1,0 +1,379 @@
+//! The response time controller in a closed loop: requests of a Poisson process, several workers, one
+//! backend of P servers with exponential service times, and the whole engine between them.
+
+// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use headgate_core::classify::RequestView;
+use headgate_core::config::{
+    ControlScope, DegradationConfig, FilterConfig, ResponseTimeControllerConfig,
+};
+use headgate_core::engine::{Action, Admission, Engine, Pass};
+use headgate_core::host::memory::MemoryHost;
+use headgate_core::rng::Rng;
+use headgate_core::stage::Outcome;
+use headgate_core::time::Instant;
+
+/// P.
+const SERVERS: u32 = 10;
+/// Mean service time at full quality, s: the backend does 100 requests a second.
+const SERVICE: f64 = 0.1;
+/// Target of the 90th percentile, s.
+const TARGET: f64 = 1.0;
+const SECOND: u64 = 1_000_000_000;
+
+/// Figure 4's parameters.
+fn settings() -> ResponseTimeControllerConfig {
+    ResponseTimeControllerConfig {
+        percentile: 90.0,
+        targets_us: vec![vec![(TARGET * 1e6) as u64; 2]],
+        scope: ControlScope::Type,
+        smoothing: 0.7,
+        requests: 100,
+        timeout_us: 1_000_000,
+        increase_below: -0.5,
+        decrease_above: 0.0,
+        increase: 2.0,
+        decrease: 1.2,
+        increase_offset: -0.1,
+        min_rate: 0.05,
+        max_rate: 2_000.0,
+        lower_class_decrease: 10.0,
+        lower_class_patience: 20,
+        degradation: None,
+    }
+}
+
+fn config(settings: &ResponseTimeControllerConfig) -> FilterConfig {
+    let mut strategy = serde_json::to_value(settings).unwrap();
+    strategy["type"] = "ResponseTimeController".into();
+    let json = serde_json::json!({"stages": [{
+        "policy": "default/mail",
+        "parallelism": SERVERS,
+        "queue": {"max_length": 100_000, "timeout_us": 600_000_000},
+        "strategy": strategy,
+        "types": [{"name": "default"}],
+        "classes": [
+            {"name": "gold", "matches": [{"method": "GET"}]},
+            {"name": "rest"},
+        ],
+    }]});
+    FilterConfig::from_json(json.to_string().as_bytes()).unwrap()
+}
+
+struct Request {
+    gold: bool,
+}
+
+impl RequestView for Request {
+    fn path(&self) -> Option<&[u8]> {
+        Some(b"/")
+    }
+    fn method(&self) -> Option<&[u8]> {
+        Some(if self.gold { b"GET" } else { b"PUT" })
+    }
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+    fn route_name(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Happens {
+    Tick(usize),
+    End(u32),
+    /// Of the stream of arrivals with this number.
+    Arrival(usize),
+}
+
+struct Stream {
+    worker: usize,
+    gold: bool,
+    arrived: u64,
+    service: u64,
+    pass: Option<Pass>,
+}
+
+/// What became of a request.
+struct Seen {
+    gold: bool,
+    arrived: u64,
+    /// Its quality and response time, s; `None` if it was refused.
+    served: Option<(f64, f64)>,
+}
+
+/// Arrivals of one class: requests a second, from second to second.
+type Load = (bool, Vec<(f64, std::ops::Range<u64>)>);
+
+struct World {
+    host: MemoryHost,
+    workers: Vec<Engine>,
+    now: u64,
+    coming: BinaryHeap<Reverse<(u64, u64, Happens)>>,
+    scheduled: u64,
+    streams: Vec<Stream>,
+    loads: Vec<Load>,
+    rng: Rng,
+    actions: Vec<Action>,
+    seen: Vec<Seen>,
+}
+
+impl World {
+    fn run(
+        workers: usize,
+        config: &FilterConfig,
+        loads: Vec<Load>,
+        seed: u64,
+        end: u64,
+    ) -> Vec<Seen> {
+        let mut this = Self {
+            host: MemoryHost::new(),
+            workers: (0..workers as u64).map(|i| Engine::new(i + 1)).collect(),
+            now: SECOND,
+            coming: BinaryHeap::new(),
+            scheduled: 0,
+            streams: Vec::new(),
+            loads,
+            rng: Rng::new(seed),
+            actions: Vec::new(),
+            seen: Vec::new(),
+        };
+        for i in 0..workers {
+            let now = Instant::from_nanos(this.now);
+            this.workers[i]
+                .configure(&this.host, now, config, &mut this.actions)
+                .unwrap();
+            this.schedule(1_700_000 * i as u64, Happens::Tick(i));
+        }
+        for i in 0..this.loads.len() {
+            this.next_arrival(i);
+        }
+        while let Some(Reverse((at, _, happens))) = this.coming.pop() {
+            if at > end * SECOND {
+                break;
+            }
+            this.now = at;
+            this.happen(happens);
+            this.carry_out();
+        }
+        this.seen
+    }
+
+    fn schedule(&mut self, after: u64, what: Happens) {
+        self.scheduled += 1;
+        self.coming
+            .push(Reverse((self.now + after, self.scheduled, what)));
+    }
+
+    fn exponential(&mut self, mean: f64) -> u64 {
+        (-(1.0 - self.rng.next_f64()).ln() * mean * 1e9) as u64
+    }
+
+    /// The next arrival of a load; in a second without, looks again in the next.
+    fn next_arrival(&mut self, load: usize) {
+        let second = self.now / SECOND;
+        let phases = &self.loads[load].1;
+        let rate = phases
+            .iter()
+            .find(|(_, when)| when.contains(&second))
+            .map_or(0.0, |p| p.0);
+        let after = if rate > 0.0 {
+            self.exponential(1.0 / rate)
+        } else {
+            SECOND
+        };
+        self.schedule(after, Happens::Arrival(load));
+    }
+
+    fn happen(&mut self, happens: Happens) {
+        let now = Instant::from_nanos(self.now);
+        match happens {
+            Happens::Tick(worker) => {
+                let engine = &mut self.workers[worker];
+                engine.tick(&self.host, now, &mut self.actions).unwrap();
+                let period = if engine.is_busy() {
+                    10_000_000
+                } else {
+                    50_000_000
+                };
+                self.schedule(period, Happens::Tick(worker));
+            }
+            Happens::Arrival(load) => {
+                self.next_arrival(load);
+                let gold = self.loads[load].0;
+                let phases = &self.loads[load].1;
+                if phases
+                    .iter()
+                    .any(|(_, when)| when.contains(&(self.now / SECOND)))
+                {
+                    self.arrive(gold);
+                }
+            }
+            Happens::End(stream) => self.end(stream),
+        }
+    }
+
+    fn arrive(&mut self, gold: bool) {
+        let now = Instant::from_nanos(self.now);
+        let worker = (self.rng.next_u64() % self.workers.len() as u64) as usize;
+        let service = self.exponential(SERVICE);
+        let stream = self.streams.len() as u32;
+        let engine = &mut self.workers[worker];
+        let request = Request { gold };
+        let admission = engine.arrive(&self.host, now, stream, &request, None, &mut self.actions);
+        let admission = admission.unwrap();
+        let pass = match admission {
+            Admission::Forward(pass) | Admission::Hold(pass) => Some(pass),
+            Admission::Refuse(..) => None,
+            Admission::PassBy => panic!("the stage is for all requests"),
+        };
+        let quality = pass.and_then(|pass| pass.quality).unwrap_or(1.0);
+        self.streams.push(Stream {
+            worker,
+            gold,
+            arrived: self.now,
+            service: (service as f64 * quality) as u64,
+            pass,
+        });
+        match admission {
+            Admission::Forward(_) => self.start(stream),
+            Admission::Refuse(..) => self.seen.push(Seen {
+                gold,
+                arrived: self.now,
+                served: None,
+            }),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, stream: u32) {
+        let service = self.streams[stream as usize].service;
+        self.schedule(service, Happens::End(stream));
+    }
+
+    fn end(&mut self, stream: u32) {
+        let now = Instant::from_nanos(self.now);
+        let Stream {
+            worker,
+            gold,
+            arrived,
+            pass,
+            ..
+        } = self.streams[stream as usize];
+        let pass = pass.unwrap();
+        let engine = &mut self.workers[worker];
+        let outcome = if engine.wants_sample(pass) {
+            Outcome::Completed
+        } else {
+            Outcome::Unsampled
+        };
+        engine
+            .finish(&self.host, now, pass, outcome, &mut self.actions)
+            .unwrap();
+        let response_time = (self.now - arrived) as f64 / 1e9;
+        let served = Some((pass.quality.unwrap_or(1.0), response_time));
+        self.seen.push(Seen {
+            gold,
+            arrived,
+            served,
+        });
+    }
+
+    fn carry_out(&mut self) {
+        loop {
+            for action in std::mem::take(&mut self.actions) {
+                match action {
+                    Action::Resume(stream) => self.start(stream),
+                    Action::Refuse(..) => panic!("nobody waits that long"),
+                }
+            }
+            let mut woken = false;
+            for i in 0..self.workers.len() {
+                let Some(id) = self.workers[i].worker() else {
+                    continue;
+                };
+                if self.host.take_wakes(id) > 0 {
+                    woken = true;
+                    let now = Instant::from_nanos(self.now);
+                    self.workers[i]
+                        .woken(&self.host, now, &mut self.actions)
+                        .unwrap();
+                }
+            }
+            if !woken && self.actions.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// The 90th percentile of those who arrived within `when`, s, and the share that was refused.
+fn summary(seen: &[Seen], when: std::ops::Range<u64>, class: impl Fn(bool) -> bool) -> (f64, f64) {
+    let within = |s: &&Seen| when.contains(&(s.arrived / SECOND)) && class(s.gold);
+    let all: Vec<&Seen> = seen.iter().filter(within).collect();
+    let mut times: Vec<f64> = all.iter().filter_map(|s| s.served.map(|s| s.1)).collect();
+    times.sort_by(f64::total_cmp);
+    let refused = 1.0 - times.len() as f64 / all.len().max(1) as f64;
+    (
+        times.get(times.len() * 9 / 10).copied().unwrap_or(f64::NAN),
+        refused,
+    )
+}
+
+#[test]
+fn explore() {
+    for workers in [1, 4] {
+        for (name, settings) in [
+            ("plain", settings()),
+            (
+                "degr",
+                ResponseTimeControllerConfig {
+                    degradation: Some(DegradationConfig {
+                        min_quality: 0.2,
+                        decrease: 1.2,
+                        increase: 0.05,
+                        admission: true,
+                    }),
+                    ..settings()
+                },
+            ),
+            (
+                "degr only",
+                ResponseTimeControllerConfig {
+                    degradation: Some(DegradationConfig {
+                        min_quality: 0.2,
+                        decrease: 1.2,
+                        increase: 0.05,
+                        admission: false,
+                    }),
+                    ..settings()
+                },
+            ),
+        ] {
+            let loads = vec![(
+                false,
+                vec![(30.0, 0..30), (300.0, 30..330), (30.0, 330..500)],
+            )];
+            let seen = World::run(workers, &config(&settings), loads, 1, 500);
+            println!("== {name} {workers}");
+            for t in (0..500).step_by(10) {
+                let (p90, refused) = summary(&seen, t..t + 10, |_| true);
+                let q: Vec<f64> = seen
+                    .iter()
+                    .filter(|s| (t..t + 10).contains(&(s.arrived / SECOND)))
+                    .filter_map(|s| s.served.map(|s| s.0))
+                    .collect();
+                println!(
+                    "{t:4} p90 {p90:.2} refused {refused:.3} admitted {} q {:.2}",
+                    q.len(),
+                    q.iter().sum::<f64>() / q.len() as f64
+                );
+            }
+        }
+    }
+}
