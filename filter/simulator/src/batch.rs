@@ -1,17 +1,18 @@
 //! Many runs on all cores: each experiment once per seed.
 
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
+use headgate_core::strategy::TypeId;
 
+use crate::backend::Servers;
+use crate::observe::Observed;
+use crate::parallel::in_parallel;
 use crate::progress::Progress;
-use crate::results::{Row, average, rows};
-use crate::simulation::{Simulation, SimulationError};
-use crate::workload::{Rate, Workload};
+use crate::results::{Outcome, Row, average, rows};
+use crate::simulation::{Run, SimulationError, Until};
+use crate::workload::{Rate, Traffic, Workload};
 
 /// A stage under a rate of requests.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,9 +39,6 @@ pub struct Batch<'a> {
     /// Threads; all cores by default.
     pub threads: Option<NonZeroUsize>,
 }
-
-/// What a run gave.
-type Outcome = Result<Vec<Row>, SimulationError>;
 
 impl Batch<'_> {
     /// Runs of `experiments` experiments.
@@ -69,50 +67,12 @@ impl Batch<'_> {
         experiments: &[Experiment],
         progress: &dyn Progress,
     ) -> Result<Vec<Vec<Row>>, SimulationError> {
-        let runs = self.runs(experiments.len());
         progress.expect(self.expected(experiments));
-        let next = AtomicUsize::new(0);
-        let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new((0..runs).map(|_| None).collect());
-        let work = || {
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                if at >= runs {
-                    return;
-                }
-                let outcome = self.run_one(experiments, at);
-                progress.done(outcome.as_ref().map_or(0, |o| o.simulated));
-                let outcome = outcome.map(|o| rows(self.names(), &o));
-                if outcome.is_err() {
-                    // The others needn't begin.
-                    next.store(runs, Ordering::Relaxed);
-                }
-                if let Ok(mut outcomes) = outcomes.lock() {
-                    outcomes[at] = Some(outcome);
-                }
-            }
-        };
-        let threads = self
-            .threads
-            .or_else(|| thread::available_parallelism().ok())
-            .map_or(1, NonZeroUsize::get);
-        thread::scope(|scope| {
-            for _ in 0..threads.min(runs) {
-                scope.spawn(work);
-            }
-        });
-        let outcomes = outcomes.into_inner().map_err(|_| SimulationError::Lost)?;
-        // An error explains why runs are missing.
-        let mut all = Vec::with_capacity(runs);
-        let mut missing = false;
-        for outcome in outcomes {
-            match outcome {
-                Some(outcome) => all.push(outcome?),
-                None => missing = true,
-            }
-        }
-        if missing {
-            return Err(SimulationError::Lost);
-        }
+        let runs = self.runs(experiments.len());
+        let all = in_parallel(self.threads, runs, |at| {
+            let outcome = self.run_one(experiments, at, progress)?;
+            Ok(rows(self.names(), &outcome))
+        })?;
         Ok(all
             .chunks(self.seeds.max(1) as usize)
             .map(average)
@@ -127,17 +87,23 @@ impl Batch<'_> {
         &self,
         experiments: &[Experiment],
         at: usize,
-    ) -> Result<crate::results::Outcome, SimulationError> {
+        progress: &dyn Progress,
+    ) -> Result<Outcome, SimulationError> {
         let seeds = self.seeds as usize;
         let Experiment { stage, rate } = &experiments[at / seeds];
-        Simulation {
+        let seed = self.seed.wrapping_add((at % seeds) as u64);
+        let per_second = self.workload.per_second(*rate, stage.parallelism);
+        let kinds: Vec<TypeId> = self.workload.types().iter().map(|t| t.kind).collect();
+        let run = Run {
             stage,
-            workload: self.workload,
-            per_second: self.workload.per_second(*rate, stage.parallelism),
+            kinds: &kinds,
             warm_up: self.warm_up,
-            requests: self.requests,
-            seed: self.seed.wrapping_add((at % seeds) as u64),
-        }
-        .run()
+            until: Until::Requests(self.requests),
+            // The strategy's luck must not be that of the traffic.
+            seed: !seed,
+        };
+        let traffic = Traffic::steady(self.workload, per_second, seed);
+        let mut traffic = Observed::new(traffic, progress);
+        run.with(&mut traffic, Servers::new(stage.parallelism))
     }
 }

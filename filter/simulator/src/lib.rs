@@ -5,18 +5,22 @@
 //! closed loop) and a modelled [`backend`], both of which exist only as events: a run of two minutes takes
 //! a second, and the same seed gives the same result to the last digit.
 //!
-//! [`simulation`] is one run, [`batch`] many of them on all cores, and [`scenario`] holds the experiments
-//! of the papers with the numbers that the papers print.
+//! [`simulation`] is one run, [`batch`] many of them on all cores. [`scenario`] holds the experiments of the
+//! papers with the numbers that the papers print, [`trial`] tries a policy under a [`workload`], and both
+//! end in a [`report`].
 
 pub mod backend;
 pub mod batch;
 mod host;
+mod observe;
+mod parallel;
 pub mod progress;
 pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod simulation;
 pub mod source;
+pub mod trial;
 pub mod workload;
 
 pub use backend::{Backend, Servers};
@@ -26,4 +30,4 @@ pub use report::Report;
 pub use results::{ALL, Outcome, Row};
 pub use simulation::{Run, Simulation, SimulationError, Until};
 pub use source::{Answer, Ending, Request, Source};
-pub use workload::{LogNormal, Rate, TypeLoad, Workload, WorkloadError};
+pub use workload::{LogNormal, Rate, ServiceTime, TypeLoad, Workload, WorkloadError};

@@ -64,7 +64,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// All types together; `None` without types.
-    fn all(&self) -> Option<TypeOutcome> {
+    pub(crate) fn all(&self) -> Option<TypeOutcome> {
         let mut types = self.types.iter();
         let mut all = types.next()?.clone();
         for kind in types {
@@ -152,7 +152,7 @@ pub fn average(runs: &[Vec<Row>]) -> Vec<Row> {
 }
 
 /// `None` of nothing.
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), v| (sum + v, count + 1));
     (count > 0).then(|| sum / f64::from(count))
 }

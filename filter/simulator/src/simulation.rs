@@ -136,7 +136,7 @@ impl Simulation<'_> {
             // The strategy's luck must not be that of the traffic.
             seed: !self.seed,
         };
-        let mut traffic = Traffic::new(self.workload, self.per_second, self.seed);
+        let mut traffic = Traffic::steady(self.workload, self.per_second, self.seed);
         run.with(&mut traffic, Servers::new(self.stage.parallelism))
     }
 }

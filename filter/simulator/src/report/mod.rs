@@ -22,7 +22,7 @@ pub mod text;
 
 pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
 pub use record::{Record, Value};
-pub use table::{Cell, Compared, Group, Table, TableRow};
+pub use table::{Cell, Compared, Group, Limited, Table, TableRow};
 
 /// What a simulation found.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,8 +75,10 @@ pub struct Claim {
 /// How much of a report is as expected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Cells that were held against a bound.
+    /// Cells that were held against the paper's.
     pub cells: usize,
+    /// Cells that have a limit.
+    pub limits: usize,
     /// Claims.
     pub claims: usize,
     /// Cells outside of their bounds and claims that don't hold, in words.
@@ -112,9 +114,7 @@ impl Report {
             ..Verdict::default()
         };
         for table in &self.tables {
-            let (cells, failures) = table.judge();
-            verdict.cells += cells;
-            verdict.failures.extend(failures);
+            table.judge(&mut verdict);
         }
         let broken = self.claims.iter().filter(|claim| !claim.holds);
         verdict.failures.extend(broken.map(Claim::describe));
@@ -132,18 +132,20 @@ impl Verdict {
     /// In one line; `None` when there was nothing to hold against.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
-        let judged = self.cells + self.claims;
-        if judged == 0 {
-            return None;
-        }
-        let what = match (self.cells, self.claims) {
-            (cells, 0) => format!("{cells} cells are"),
-            (0, claims) => format!("{claims} claims are"),
-            (cells, claims) => format!("{cells} cells and {claims} claims are"),
+        let of_paper = self.cells + self.claims;
+        let failed = self.failures.len();
+        let (all, what) = match (of_paper, self.limits) {
+            (0, 0) => return None,
+            (0, limits) => (limits, "objectives are met"),
+            (paper, 0) => (
+                paper,
+                "results are as the paper has them, within their bounds",
+            ),
+            (paper, limits) => (paper + limits, "results are as expected"),
         };
-        Some(match self.failures.len() {
-            0 => format!("all {what} as the paper has them"),
-            some => format!("{some} of {judged} are not as the paper has them, within the bounds"),
+        Some(match failed {
+            0 => format!("all {all} {what}"),
+            some => format!("{} of {all} {what}; these are not:", all - some),
         })
     }
 }

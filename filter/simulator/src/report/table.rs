@@ -1,5 +1,7 @@
 //! Tables: what was found, with what was expected beside it.
 
+use super::Verdict;
+
 /// A table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
@@ -40,6 +42,27 @@ pub enum Cell {
     Number(f64, usize),
     /// A number beside the one that was expected.
     Compared(Compared),
+    /// A number that has a limit.
+    Limited(Limited),
+}
+
+/// A number that has a limit, such as a response time with an objective.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limited {
+    /// What was found.
+    pub ours: f64,
+    /// Decimals of `ours`.
+    pub decimals: usize,
+    /// What it should not exceed.
+    pub limit: f64,
+}
+
+impl Limited {
+    /// Whether it keeps to its limit.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.ours <= self.limit
+    }
 }
 
 /// A number beside the one that was expected.
@@ -69,6 +92,16 @@ impl Compared {
     }
 }
 
+impl Compared {
+    fn describe(&self, ours: &str) -> String {
+        let bound = match self.within {
+            Some(within) if within > 0.0 => format!(" ± {within}"),
+            _ => String::new(),
+        };
+        format!("{ours}, the paper has {}{bound}", self.printed)
+    }
+}
+
 impl Cell {
     /// A number with `decimals`, or nothing.
     #[must_use]
@@ -83,6 +116,7 @@ impl Cell {
             Self::Empty => "–".to_owned(),
             Self::Text(text) => text.clone(),
             Self::Number(number, decimals) => format!("{number:.decimals$}"),
+            Self::Limited(Limited { ours, decimals, .. }) => format!("{ours:.decimals$}"),
             Self::Compared(cell) => cell.ours.map_or_else(
                 || "–".to_owned(),
                 |ours| match ours {
@@ -96,46 +130,43 @@ impl Cell {
 }
 
 impl Table {
-    /// Cells that have a bound, and those of them that are outside of it, in words.
-    pub(super) fn judge(&self) -> (usize, Vec<String>) {
-        let (mut cells, mut failures) = (0, Vec::new());
+    /// Holds its cells against their bounds.
+    pub(super) fn judge(&self, verdict: &mut Verdict) {
         for group in &self.groups {
             for row in &group.rows {
                 for (column, cell) in self.columns.iter().skip(1).zip(&row.cells) {
-                    let Cell::Compared(compared) = cell else {
-                        continue;
-                    };
-                    let Some(holds) = compared.holds() else {
-                        continue;
-                    };
-                    cells += 1;
-                    if !holds {
-                        failures.push(self.describe(group, row, column, cell, compared));
+                    let place = || self.place(group, row, column);
+                    match cell {
+                        Cell::Compared(compared) => {
+                            let Some(holds) = compared.holds() else {
+                                continue;
+                            };
+                            verdict.cells += 1;
+                            if !holds {
+                                let words = compared.describe(&cell.ours());
+                                verdict.failures.push(format!("{}: {words}", place()));
+                            }
+                        }
+                        Cell::Limited(limited) => {
+                            verdict.limits += 1;
+                            if !limited.holds() {
+                                let (ours, limit) = (cell.ours(), limited.limit);
+                                let words = format!("{ours}, the objective is {limit}");
+                                verdict.failures.push(format!("{}: {words}", place()));
+                            }
+                        }
+                        Cell::Empty | Cell::Text(_) | Cell::Number(..) => {}
                     }
                 }
             }
         }
-        (cells, failures)
     }
 
-    fn describe(
-        &self,
-        group: &Group,
-        row: &TableRow,
-        column: &str,
-        cell: &Cell,
-        compared: &Compared,
-    ) -> String {
-        let place = match group.title.as_str() {
-            "" => format!("{column}, {}", row.label),
+    fn place(&self, group: &Group, row: &TableRow, column: &str) -> String {
+        match group.title.as_str() {
+            "" => format!("{column}, {} {}", self.axis(), row.label),
             title => format!("{title}, {column}, {} {}", self.axis(), row.label),
-        };
-        let bound = match compared.within {
-            Some(within) if within > 0.0 => format!(" ± {within}"),
-            _ => String::new(),
-        };
-        let (ours, printed) = (cell.ours(), &compared.printed);
-        format!("{place}: {ours}, the paper has {printed}{bound}")
+        }
     }
 
     fn axis(&self) -> &str {
@@ -161,7 +192,9 @@ mod tests {
     fn cells_are_judged_by_their_bounds() {
         let table = Table {
             title: "rejected, %".into(),
-            columns: ["factor", "slow", "ALL", "fast"].map(Into::into).to_vec(),
+            columns: ["factor", "slow", "ALL", "fast", "p50"]
+                .map(Into::into)
+                .to_vec(),
             groups: vec![Group {
                 title: "Bouncer".into(),
                 rows: vec![TableRow {
@@ -170,15 +203,24 @@ mod tests {
                         compared(Some(95.0), 98.5, Some(3.0)),
                         compared(Some(12.0), 11.3, Some(1.0)),
                         compared(Some(0.001), 0.0, None),
+                        Cell::Limited(Limited {
+                            ours: 19.0,
+                            decimals: 1,
+                            limit: 18.0,
+                        }),
                     ],
                 }],
             }],
         };
-        let (cells, failures) = table.judge();
-        assert_eq!(cells, 2);
+        let mut verdict = Verdict::default();
+        table.judge(&mut verdict);
+        assert_eq!((verdict.cells, verdict.limits), (2, 1));
         assert_eq!(
-            failures,
-            ["Bouncer, slow, factor 1.5: 95.00, the paper has 98.5 ± 3"]
+            verdict.failures,
+            [
+                "Bouncer, slow, factor 1.5: 95.00, the paper has 98.5 ± 3",
+                "Bouncer, p50, factor 1.5: 19.0, the objective is 18",
+            ]
         );
     }
 

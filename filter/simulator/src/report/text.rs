@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Cell, Report, Table};
 
-/// Mark of a cell outside of its bound.
+/// Mark of a cell outside of its bound or limit.
 const OUTSIDE: &str = " !";
 
 /// The report as text. Figures are for pages; their numbers are in the tables or in the JSON.
@@ -103,14 +103,18 @@ impl Line<'_> {
 
 fn cell(cell: &Cell) -> String {
     let ours = cell.ours();
-    let Cell::Compared(compared) = cell else {
-        return ours;
-    };
-    let mark = match compared.holds() {
-        Some(false) => OUTSIDE,
-        Some(true) | None => "",
-    };
-    format!("{ours} ({}){mark}", compared.printed)
+    let outside = |holds: bool| if holds { "" } else { OUTSIDE };
+    match cell {
+        Cell::Compared(compared) => {
+            let mark = outside(compared.holds() != Some(false));
+            format!("{ours} ({}){mark}", compared.printed)
+        }
+        Cell::Limited(limited) => {
+            let mark = outside(limited.holds());
+            format!("{ours} (≤{}){mark}", limited.limit)
+        }
+        Cell::Empty | Cell::Text(_) | Cell::Number(..) => ours,
+    }
 }
 
 fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {

@@ -22,25 +22,14 @@ pub trait Study: Send + Sync {
 }
 
 /// How much to simulate. What is `None` is as large as in the paper.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
     /// Requests of each run that count.
     pub requests: Option<u64>,
     /// Runs of each experiment, each with a seed of its own.
     pub seeds: Option<u32>,
-    /// The first seed; the next ones follow.
-    pub seed: u64,
+    /// The first seed, 1 where nobody says; the next ones follow.
+    pub seed: Option<u64>,
     /// Threads; all cores by default.
     pub threads: Option<NonZeroUsize>,
-}
-
-impl Default for Size {
-    fn default() -> Self {
-        Self {
-            requests: None,
-            seeds: None,
-            seed: 1,
-            threads: None,
-        }
-    }
 }

@@ -208,7 +208,7 @@ impl Study for Sweep {
             workload: &self.workload,
             warm_up: self.warm_up,
             requests: size.requests.unwrap_or(REQUESTS),
-            seed: size.seed,
+            seed: size.seed.unwrap_or(1),
             seeds: size.seeds.unwrap_or(SEEDS),
             threads: size.threads,
         };

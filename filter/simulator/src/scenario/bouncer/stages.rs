@@ -35,14 +35,10 @@ pub(super) fn workload() -> Result<Workload, WorkloadError> {
     let types = (0_u16..)
         .zip(TYPES)
         .map(|(id, (name, share, mean, median))| {
-            Ok(TypeLoad {
-                name: name.to_owned(),
-                kind: TypeId(id),
-                share,
-                service_time: LogNormal::new(mean, median)?,
-            })
+            let service_time = LogNormal::new(mean, median)?;
+            Ok(TypeLoad::new(name, TypeId(id), share, service_time))
         });
-    Workload::new(types.collect::<Result<_, _>>()?)
+    Workload::new(types.collect::<Result<_, WorkloadError>>()?)
 }
 
 pub(super) fn acceptance_allowance(allowance: f64) -> StarvationAvoidance {

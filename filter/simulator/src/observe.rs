@@ -1,0 +1,246 @@
+//! Looks over the shoulder of a source: tells progress while a run goes on, and what became of requests
+//! over time.
+
+use crate::progress::Progress;
+use crate::source::{Answer, Ending, Request, Source};
+
+/// Requests between two tellings: often enough for a bar that moves, seldom enough to cost nothing.
+const TELL_EVERY: u64 = 1 << 16;
+
+/// A source that is looked at.
+pub(crate) struct Observed<'a, S> {
+    source: S,
+    progress: &'a dyn Progress,
+    untold: u64,
+    timelines: [Option<Timeline>; 2],
+}
+
+impl<'a, S> Observed<'a, S> {
+    pub(crate) fn new(source: S, progress: &'a dyn Progress) -> Self {
+        Self {
+            source,
+            progress,
+            untold: 0,
+            timelines: [None, None],
+        }
+    }
+
+    /// Also notes what becomes of requests.
+    pub(crate) fn over(mut self, timelines: [Option<Timeline>; 2]) -> Self {
+        self.timelines = timelines;
+        self
+    }
+
+    /// What was noted.
+    pub(crate) fn timelines(&mut self) -> [Option<Timeline>; 2] {
+        std::mem::take(&mut self.timelines)
+    }
+}
+
+impl<S: Source> Source for Observed<'_, S> {
+    fn peek(&self) -> Option<u64> {
+        self.source.peek()
+    }
+
+    fn take(&mut self) -> Option<Request> {
+        self.untold += 1;
+        if self.untold == TELL_EVERY {
+            self.progress.done(self.untold);
+            self.untold = 0;
+        }
+        self.source.take()
+    }
+
+    fn forwarded(&mut self, request: &Request, at: u64) {
+        self.source.forwarded(request, at);
+    }
+
+    fn answered(&mut self, request: &Request, at: u64, answer: Answer) {
+        for timeline in self.timelines.iter_mut().flatten() {
+            timeline.note(request, at, answer.ending);
+        }
+        self.source.answered(request, at, answer);
+    }
+}
+
+impl<S> Drop for Observed<'_, S> {
+    fn drop(&mut self) {
+        self.progress.done(self.untold);
+    }
+}
+
+/// What became of requests, by the time of their arrival.
+#[derive(Debug, Clone)]
+pub(crate) struct Timeline {
+    /// Begins of the bins and the end of the last, ns, ascending.
+    edges: Vec<u64>,
+    bins: Vec<Bin>,
+}
+
+/// A span of time.
+#[derive(Debug, Clone, Default)]
+struct Bin {
+    kinds: Vec<Tally>,
+    /// ns of work.
+    busy: u64,
+}
+
+/// A type in a bin.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    refused: u64,
+    /// Response times, µs.
+    served: Vec<u32>,
+}
+
+/// A type, or all of them, in a bin.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Moment {
+    /// Requests.
+    pub(crate) offered: u64,
+    /// Of those turned away, percent.
+    pub(crate) rejected_pct: f64,
+}
+
+impl Timeline {
+    /// Bins between these edges, ns, for so many types.
+    pub(crate) fn new(edges: Vec<u64>, kinds: usize) -> Self {
+        let bin = Bin {
+            kinds: vec![Tally::default(); kinds],
+            busy: 0,
+        };
+        Self {
+            bins: vec![bin; edges.len().saturating_sub(1)],
+            edges,
+        }
+    }
+
+    fn bin(&self, at: u64) -> Option<usize> {
+        let after = self.edges.partition_point(|edge| *edge <= at);
+        after.checked_sub(1).filter(|bin| *bin < self.bins.len())
+    }
+
+    fn note(&mut self, request: &Request, at: u64, ending: Ending) {
+        if let Some(bin) = self.bin(request.at) {
+            let tally = &mut self.bins[bin].kinds[request.kind];
+            match ending {
+                Ending::Refused => tally.refused += 1,
+                Ending::Served => {
+                    let us = (at - request.at) / 1_000;
+                    tally.served.push(u32::try_from(us).unwrap_or(u32::MAX));
+                }
+            }
+        }
+        if ending == Ending::Served {
+            self.work(at.saturating_sub(request.processing), at);
+        }
+    }
+
+    /// A server was busy in this time.
+    fn work(&mut self, from: u64, to: u64) {
+        let first = self.edges.partition_point(|edge| *edge <= from);
+        for bin in first.saturating_sub(1)..self.bins.len() {
+            let (begin, end) = (self.edges[bin], self.edges[bin + 1]);
+            if begin >= to {
+                return;
+            }
+            self.bins[bin].busy += to.min(end).saturating_sub(from.max(begin));
+        }
+    }
+
+    /// Bins.
+    pub(crate) fn len(&self) -> usize {
+        self.bins.len()
+    }
+
+    /// Begin and end of a bin, ns.
+    pub(crate) fn span(&self, bin: usize) -> (u64, u64) {
+        (self.edges[bin], self.edges[bin + 1])
+    }
+
+    /// Busy part of `servers` in a bin.
+    pub(crate) fn utilization(&self, bin: usize, servers: u32) -> f64 {
+        let (from, to) = self.span(bin);
+        self.bins[bin].busy as f64 / ((to - from).max(1) as f64 * f64::from(servers))
+    }
+
+    /// One type in a bin, or with `None` all of them.
+    pub(crate) fn moment(&self, bin: usize, kind: Option<usize>) -> Moment {
+        let (mut refused, mut served) = (0, 0);
+        for tally in self.tallies(bin, kind) {
+            refused += tally.refused;
+            served += tally.served.len() as u64;
+        }
+        let offered = refused + served;
+        Moment {
+            offered,
+            rejected_pct: 100.0 * refused as f64 / offered.max(1) as f64,
+        }
+    }
+
+    /// Response times of the served at these quantiles, ms.
+    pub(crate) fn quantiles(
+        &self,
+        bin: usize,
+        kind: Option<usize>,
+        quantiles: &[f64],
+    ) -> Vec<Option<f64>> {
+        let mut times: Vec<u32> = self
+            .tallies(bin, kind)
+            .flat_map(|tally| tally.served.iter().copied())
+            .collect();
+        let mut at = |q: &f64| {
+            // The least time that at least this part of the times does not exceed.
+            let rank = (times.len() as f64 * q).ceil().max(1.0) as usize - 1;
+            let rank = rank.min(times.len().checked_sub(1)?);
+            Some(f64::from(*times.select_nth_unstable(rank).1) / 1e3)
+        };
+        quantiles.iter().map(&mut at).collect()
+    }
+
+    fn tallies(&self, bin: usize, kind: Option<usize>) -> impl Iterator<Item = &Tally> {
+        let kinds = &self.bins[bin].kinds;
+        let range = kind.map_or(0..kinds.len(), |kind| kind..kind + 1);
+        kinds[range].iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn requests_count_where_they_arrived_and_work_where_it_was_done() {
+        let mut timeline = Timeline::new(vec![100 * MS, 200 * MS, 300 * MS], 2);
+        let request = |at: u64, kind, processing: u64| Request::new(at * MS, kind, processing * MS);
+        // Before the first bin, though its work reaches into it.
+        timeline.note(&request(50, 0, 60), 110 * MS, Ending::Served);
+        timeline.note(&request(150, 0, 100), 270 * MS, Ending::Served);
+        timeline.note(&request(199, 1, 1), 199 * MS, Ending::Refused);
+        timeline.note(&request(200, 1, 10), 400 * MS, Ending::Served);
+
+        let moments = |kind| [0, 1].map(|bin| timeline.moment(bin, kind).offered);
+        assert_eq!(
+            (moments(Some(0)), moments(Some(1)), moments(None)),
+            ([1, 0], [1, 1], [2, 1])
+        );
+        assert_eq!(timeline.moment(0, None).rejected_pct, 50.0);
+        assert_eq!(timeline.quantiles(0, None, &[0.5, 0.9]), [Some(120.0); 2]);
+        assert_eq!(timeline.quantiles(1, Some(0), &[0.5]), [None]);
+        // 10 ms of the first, 30 ms of the second; then 70 ms of the second.
+        assert!((timeline.utilization(0, 2) - 0.2).abs() < 1e-9);
+        assert!((timeline.utilization(1, 2) - 0.35).abs() < 1e-9);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_sorted_times() {
+        let mut timeline = Timeline::new(vec![0, 1], 1);
+        for ms in (1..=100).rev() {
+            timeline.note(&Request::new(0, 0, 0), ms * MS, Ending::Served);
+        }
+        let found = timeline.quantiles(0, None, &[0.0, 0.5, 0.9, 0.999, 1.0]);
+        assert_eq!(found, [1.0, 50.0, 90.0, 100.0, 100.0].map(Some));
+    }
+}

@@ -1,0 +1,399 @@
+//! A policy under a workload: what would it do to this traffic?
+
+mod figures;
+mod rows;
+mod tables;
+
+use std::time::Duration;
+
+use headgate_core::config::{Mode, StageConfig};
+use headgate_core::strategy::TypeId;
+use headgate_core::time::nanos;
+
+use crate::backend::Servers;
+use crate::observe::{Observed, Timeline};
+use crate::parallel::in_parallel;
+use crate::progress::Progress;
+use crate::report::{Report, Subject};
+use crate::results::Outcome;
+use crate::scenario::Size;
+use crate::simulation::{Run, SimulationError, Until};
+use crate::workload::recorded::Recording;
+use crate::workload::{Pace, Rate, Traffic, Workload};
+use rows::CaseRows;
+
+/// Requests of a run where nobody says how many.
+const REQUESTS: u64 = 200_000;
+/// Runs where nobody says how many.
+const SEEDS: u32 = 3;
+/// Warm-up where nobody says how long: until the engine has learned the service times of all types.
+const WARM_UP: Duration = Duration::from_secs(5);
+/// Most of a recording that is warm-up where nobody says how long, as a part of it.
+const WARM_UP_PART: u64 = 10;
+/// Most points of a curve over time.
+const MOST_BINS: u64 = 120;
+/// A bin is no shorter than this, ns: below, there are too few requests in it to have a percentile.
+const SHORTEST_BIN: u64 = 100_000_000;
+
+/// What to simulate, as a file says it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What arrives.
+    pub offered: Offered,
+    /// Slots of the backend, in place of the policy's.
+    pub parallelism: Option<u32>,
+    /// Requests of each run that count.
+    pub requests: Option<u64>,
+    /// Runs of each case.
+    pub seeds: Option<u32>,
+    /// Seed of the first run.
+    pub seed: Option<u64>,
+    /// Time before results count.
+    pub warm_up: Option<Duration>,
+}
+
+/// What arrives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Offered {
+    /// One load after the other, each in runs of its own.
+    Loads {
+        /// The mix.
+        workload: Workload,
+        /// How much.
+        loads: Vec<Rate>,
+    },
+    /// A load that changes over time.
+    Phases {
+        /// The mix.
+        workload: Workload,
+        /// How much, and how long.
+        phases: Vec<Phase>,
+    },
+    /// What was recorded.
+    Recorded {
+        /// The requests.
+        recording: Recording,
+        /// How many times as fast.
+        speeds: Vec<f64>,
+    },
+}
+
+/// A part of the time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Phase {
+    /// How long.
+    pub duration: Duration,
+    /// How much arrives.
+    pub rate: Rate,
+}
+
+impl Plan {
+    /// A recording as it was.
+    #[must_use]
+    pub fn replay(recording: Recording) -> Self {
+        Self {
+            offered: Offered::Recorded {
+                recording,
+                speeds: vec![1.0],
+            },
+            parallelism: None,
+            requests: None,
+            seeds: None,
+            seed: None,
+            warm_up: None,
+        }
+    }
+}
+
+/// A policy under a workload.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    stage: StageConfig,
+    plan: Plan,
+    subject: Subject,
+    notes: Vec<String>,
+}
+
+/// Traffic that is simulated once per seed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Case {
+    /// Requests per second; the mean of what changes.
+    per_second: f64,
+    /// Multiples of full load; of a recording, of its rate.
+    factor: f64,
+}
+
+/// A run of a case.
+struct CaseOutcome {
+    outcome: Outcome,
+    /// Phase by phase.
+    phases: Option<Timeline>,
+    /// In bins of equal length.
+    curve: Option<Timeline>,
+}
+
+impl Trial {
+    /// `stage` of the policy `policy` under `plan`, which the file `workload` holds.
+    #[must_use]
+    pub fn new(mut stage: StageConfig, policy: &str, plan: Plan, workload: &str) -> Self {
+        let mut notes = Vec::new();
+        if let Some(parallelism) = plan.parallelism {
+            stage.parallelism = parallelism;
+        }
+        if stage.mode == Mode::DryRun {
+            notes.push(
+                "the policy says mode: DryRun; this is what it would do if it enforced".to_owned(),
+            );
+            stage.mode = Mode::Enforce;
+        }
+        if let Offered::Recorded { recording, .. } = &plan.offered {
+            notes.extend(recording.notes());
+        }
+        Self {
+            stage,
+            plan,
+            subject: Subject::Policy {
+                policy: policy.to_owned(),
+                workload: workload.to_owned(),
+            },
+            notes,
+        }
+    }
+
+    /// Runs it; `size` wins over what the plan says.
+    ///
+    /// # Errors
+    /// [`SimulationError`].
+    pub fn run(&self, size: &Size, progress: &dyn Progress) -> Result<Report, SimulationError> {
+        let amount = self.amount(size);
+        let cases = self.cases();
+        let seeds = amount.seeds as usize;
+        let expected: u64 = cases.iter().map(|case| self.expected(case, &amount)).sum();
+        progress.expect(expected * u64::from(amount.seeds));
+        let runs = in_parallel(size.threads, cases.len() * seeds, |at| {
+            let seed = amount.seed.wrapping_add((at % seeds) as u64);
+            self.run_case(&cases[at / seeds], seed, &amount, progress)
+        })?;
+        let results: Vec<CaseRows> = cases
+            .iter()
+            .zip(runs.chunks(seeds))
+            .flat_map(|(case, runs)| self.rows_of(case, runs))
+            .collect();
+        let mut report = Report::new(self.subject.clone(), self.title());
+        self.describe(&mut report, &amount);
+        report.tables = vec![tables::table(self, &results)];
+        report.figures = figures::figures(self, &results, &runs, seeds);
+        report.rows = results.iter().flat_map(|case| case.records(self)).collect();
+        report.notes.clone_from(&self.notes);
+        Ok(report)
+    }
+
+    fn amount(&self, size: &Size) -> Amount {
+        let plan = &self.plan;
+        let (default_seeds, default_warm_up) = match &plan.offered {
+            Offered::Loads { .. } | Offered::Phases { .. } => (SEEDS, WARM_UP),
+            // The traffic has no luck; there is only the strategy's.
+            Offered::Recorded { recording, .. } => {
+                let part = Duration::from_nanos(recording.length_ns() / WARM_UP_PART);
+                (1, WARM_UP.min(part))
+            }
+        };
+        Amount {
+            requests: size.requests.or(plan.requests).unwrap_or(REQUESTS),
+            seeds: size.seeds.or(plan.seeds).unwrap_or(default_seeds).max(1),
+            seed: size.seed.or(plan.seed).unwrap_or(1),
+            warm_up: plan.warm_up.unwrap_or(default_warm_up),
+        }
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let slots = self.stage.parallelism;
+        match &self.plan.offered {
+            Offered::Loads { workload, loads } => {
+                let full = workload.per_second(Rate::Factor(1.0), slots);
+                let case = |load: &Rate| {
+                    let per_second = workload.per_second(*load, slots);
+                    let factor = match load {
+                        Rate::Factor(factor) => *factor,
+                        Rate::PerSecond(rate) => rate / full,
+                    };
+                    Case { per_second, factor }
+                };
+                loads.iter().map(case).collect()
+            }
+            Offered::Phases { workload, phases } => {
+                let seconds: f64 = phases.iter().map(|p| p.duration.as_secs_f64()).sum();
+                let of = |p: &Phase| workload.per_second(p.rate, slots) * p.duration.as_secs_f64();
+                let per_second = phases.iter().map(of).sum::<f64>() / seconds;
+                let full = workload.per_second(Rate::Factor(1.0), slots);
+                vec![Case {
+                    per_second,
+                    factor: per_second / full,
+                }]
+            }
+            Offered::Recorded { recording, speeds } => {
+                let seconds = (recording.length_ns() as f64 / 1e9).max(1e-9);
+                let per_second = recording.len() as f64 / seconds;
+                let case = |speed: &f64| Case {
+                    per_second: per_second * speed,
+                    factor: *speed,
+                };
+                speeds.iter().map(case).collect()
+            }
+        }
+    }
+
+    /// Requests of a run, about.
+    fn expected(&self, case: &Case, amount: &Amount) -> u64 {
+        let warm_up = (case.per_second * amount.warm_up.as_secs_f64()) as u64;
+        match &self.plan.offered {
+            Offered::Loads { .. } => amount.requests + warm_up,
+            Offered::Phases { phases, .. } => {
+                let seconds: f64 = phases.iter().map(|p| p.duration.as_secs_f64()).sum();
+                (case.per_second * seconds) as u64 + warm_up
+            }
+            Offered::Recorded { recording, .. } => recording.len() as u64,
+        }
+    }
+
+    /// What the stage takes the traffic's types for, and their names.
+    fn kinds(&self) -> Vec<(&str, TypeId)> {
+        match &self.plan.offered {
+            Offered::Loads { workload, .. } | Offered::Phases { workload, .. } => workload
+                .types()
+                .iter()
+                .map(|kind| (kind.name.as_str(), kind.kind))
+                .collect(),
+            Offered::Recorded { recording, .. } => recording
+                .types()
+                .iter()
+                .map(|(name, kind)| (name.as_str(), *kind))
+                .collect(),
+        }
+    }
+
+    fn run_case(
+        &self,
+        case: &Case,
+        seed: u64,
+        amount: &Amount,
+        progress: &dyn Progress,
+    ) -> Result<CaseOutcome, SimulationError> {
+        let kinds: Vec<TypeId> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
+        let run = Run {
+            stage: &self.stage,
+            kinds: &kinds,
+            warm_up: amount.warm_up,
+            until: match &self.plan.offered {
+                Offered::Loads { .. } => Until::Requests(amount.requests),
+                Offered::Phases { .. } | Offered::Recorded { .. } => Until::Exhausted,
+            },
+            // The strategy's luck must not be that of the traffic.
+            seed: !seed,
+        };
+        let backend = Servers::new(self.stage.parallelism);
+        let (phases, curve) = self.edges(case, amount);
+        let timeline = |edges: Option<Vec<u64>>| edges.map(|e| Timeline::new(e, kinds.len()));
+        let timelines = [phases, curve].map(timeline);
+        let (outcome, [phases, curve]) = match &self.plan.offered {
+            Offered::Loads { workload, .. } => {
+                let traffic = Traffic::steady(workload, case.per_second, seed);
+                let mut source = Observed::new(traffic, progress).over(timelines);
+                (run.with(&mut source, backend)?, source.timelines())
+            }
+            Offered::Phases { workload, phases } => {
+                let traffic = Traffic::new(workload, self.pace(workload, phases, amount), seed);
+                let mut source = Observed::new(traffic, progress).over(timelines);
+                (run.with(&mut source, backend)?, source.timelines())
+            }
+            Offered::Recorded { recording, .. } => {
+                let replay = recording.replay(case.factor);
+                let mut source = Observed::new(replay, progress).over(timelines);
+                (run.with(&mut source, backend)?, source.timelines())
+            }
+        };
+        Ok(CaseOutcome {
+            outcome,
+            phases,
+            curve,
+        })
+    }
+
+    /// The phases, after a warm-up at the rate of the first.
+    fn pace(&self, workload: &Workload, phases: &[Phase], amount: &Amount) -> Pace {
+        let rate = |phase: &Phase| workload.per_second(phase.rate, self.stage.parallelism);
+        let warm_up = phases
+            .first()
+            .map(|first| (nanos(amount.warm_up), rate(first)));
+        let phases = phases
+            .iter()
+            .map(|phase| (nanos(phase.duration), rate(phase)));
+        Pace::Phases(warm_up.into_iter().chain(phases).collect())
+    }
+
+    /// Where phases and bins begin and end, ns; `None` where nothing changes over time.
+    fn edges(&self, case: &Case, amount: &Amount) -> (Option<Vec<u64>>, Option<Vec<u64>>) {
+        let begin = nanos(amount.warm_up);
+        match &self.plan.offered {
+            Offered::Loads { .. } => (None, None),
+            Offered::Phases { phases, .. } => {
+                let mut edges = vec![begin];
+                let mut at = begin;
+                for phase in phases {
+                    at += nanos(phase.duration);
+                    edges.push(at);
+                }
+                (Some(edges), Some(bins(begin, at)))
+            }
+            Offered::Recorded { recording, .. } => {
+                let end = (recording.length_ns() as f64 / case.factor) as u64 + 1;
+                (None, Some(bins(begin.min(end - 1), end)))
+            }
+        }
+    }
+
+    fn title(&self) -> String {
+        let Subject::Policy { policy, workload } = &self.subject else {
+            return String::new();
+        };
+        format!("{policy} under {workload}")
+    }
+}
+
+/// How much is simulated.
+#[derive(Debug, Clone, Copy)]
+struct Amount {
+    requests: u64,
+    seeds: u32,
+    seed: u64,
+    warm_up: Duration,
+}
+
+/// Edges of bins of a round length.
+fn bins(begin: u64, end: u64) -> Vec<u64> {
+    let least = ((end - begin) / MOST_BINS).max(SHORTEST_BIN);
+    let power = 10_u64.pow(least.ilog10());
+    let rounds = [1, 2, 5, 10].map(|factor| factor * power);
+    let length = rounds.into_iter().find(|length| *length >= least);
+    let length = length.unwrap_or(least);
+    let mut edges: Vec<u64> = (0..)
+        .map(|i| begin + i * length)
+        .take_while(|at| *at < end)
+        .collect();
+    edges.push(end);
+    edges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bins;
+
+    #[test]
+    fn bins_have_round_lengths_and_are_not_too_many() {
+        const S: u64 = 1_000_000_000;
+        assert_eq!(bins(5 * S, 35 * S).len(), 61, "60 of half a second");
+        assert_eq!(bins(0, 120 * S)[..3], [0, S, 2 * S]);
+        assert_eq!(bins(0, S / 20), [0, S / 20]);
+        assert!(bins(0, 7 * 24 * 3600 * S).len() <= 121);
+    }
+}

@@ -1,0 +1,207 @@
+//! Results of a trial by type: averages over its runs.
+
+use headgate_core::strategy::TypeId;
+
+use super::{Case, CaseOutcome, Offered, Trial};
+use crate::observe::Timeline;
+use crate::report::Record;
+use crate::results::{ALL, mean};
+
+/// Percentiles that are always shown.
+const USUAL: [f64; 2] = [50.0, 90.0];
+
+/// Results of a load, or of a phase.
+pub(super) struct CaseRows {
+    pub(super) span: Span,
+    /// Requests per second.
+    pub(super) per_second: f64,
+    /// Multiples of full load; of a recording, of its rate.
+    pub(super) factor: f64,
+    /// One for each type, then all of them together.
+    pub(super) rows: Vec<TypeRow>,
+}
+
+/// What part of a run the results are of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Span {
+    Whole,
+    /// Number, from 1; begin and end, s.
+    Phase(usize, f64, f64),
+}
+
+/// Results of a type.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct TypeRow {
+    pub(super) name: String,
+    /// What the stage takes it for; `None` for all types together.
+    pub(super) kind: Option<TypeId>,
+    /// Requests per second.
+    pub(super) offered: f64,
+    pub(super) rejected_pct: f64,
+    /// Percentiles and response times of the served at them, ms.
+    pub(super) times: Vec<(f64, Option<f64>)>,
+    pub(super) utilization: f64,
+}
+
+impl TypeRow {
+    /// Response time at this percentile, ms.
+    pub(super) fn at(&self, percentile: f64) -> Option<f64> {
+        let found = self.times.iter().find(|(p, _)| *p == percentile);
+        found.and_then(|(_, ms)| *ms)
+    }
+}
+
+impl CaseRows {
+    /// Rows for programs.
+    pub(super) fn records(&self, trial: &Trial) -> Vec<Record> {
+        let strategy = trial.strategy();
+        let record = |row: &TypeRow| {
+            let mut record = Record::new().with("strategy", strategy.as_str());
+            if let Span::Phase(number, from, to) = self.span {
+                record = record
+                    .with("phase", number as u64)
+                    .with("from_s", from)
+                    .with("to_s", to);
+            }
+            record = record
+                .with("factor", self.factor)
+                .with("type", row.name.as_str())
+                .with("rejected_pct", row.rejected_pct)
+                .with("rt_p50_ms", row.at(50.0))
+                .with("rt_p90_ms", row.at(90.0))
+                .with("utilization", row.utilization)
+                .with("offered_per_s", row.offered);
+            for (percentile, ms) in &row.times {
+                if !USUAL.contains(percentile) {
+                    let name = format!("rt_p{percentile}_ms").replace('.', "_");
+                    record = record.with(name, *ms);
+                }
+            }
+            record
+        };
+        self.rows.iter().map(record).collect()
+    }
+}
+
+impl Trial {
+    /// Percentiles to show: the usual ones and those that have an objective.
+    pub(super) fn percentiles(&self) -> Vec<f64> {
+        let types = self.stage.types.iter();
+        let objectives = types.flat_map(|kind| kind.slo.iter().map(|o| o.percentile));
+        let mut all: Vec<f64> = objectives.chain(USUAL).collect();
+        all.sort_by(f64::total_cmp);
+        all.dedup();
+        all
+    }
+
+    /// The objective of a type at a percentile, ms.
+    pub(super) fn objective(&self, kind: Option<TypeId>, percentile: f64) -> Option<f64> {
+        let kind = self.stage.types.get(usize::from(kind?.0))?;
+        let objective = kind.slo.iter().find(|o| o.percentile == percentile)?;
+        Some(objective.objective_us as f64 / 1e3)
+    }
+
+    /// Results of a case from its runs: phase by phase where it has phases.
+    pub(super) fn rows_of(&self, case: &Case, runs: &[CaseOutcome]) -> Vec<CaseRows> {
+        let Offered::Phases { workload, phases } = &self.plan.offered else {
+            let of_runs: Vec<Vec<TypeRow>> = runs.iter().map(|run| self.whole(case, run)).collect();
+            return vec![CaseRows {
+                span: Span::Whole,
+                per_second: case.per_second,
+                factor: case.factor,
+                rows: average(&of_runs),
+            }];
+        };
+        let full = workload.mean_ms() / 1e3 / f64::from(self.stage.parallelism);
+        let mut from = 0.0;
+        let mut all = Vec::new();
+        for (i, phase) in phases.iter().enumerate() {
+            let per_second = workload.per_second(phase.rate, self.stage.parallelism);
+            let to = from + phase.duration.as_secs_f64();
+            let timelines = runs.iter().filter_map(|run| run.phases.as_ref());
+            let of_runs: Vec<Vec<TypeRow>> = timelines.map(|t| self.bin(t, i)).collect();
+            all.push(CaseRows {
+                span: Span::Phase(i + 1, from, to),
+                per_second,
+                factor: per_second * full,
+                rows: average(&of_runs),
+            });
+            from = to;
+        }
+        all
+    }
+
+    fn whole(&self, case: &Case, run: &CaseOutcome) -> Vec<TypeRow> {
+        let outcome = &run.outcome;
+        let all = outcome.all();
+        let total = all.as_ref().map_or(0, |all| all.offered).max(1) as f64;
+        let named = self.kinds().into_iter().zip(&outcome.types);
+        let named = named.map(|((name, kind), of)| (name, Some(kind), of));
+        let all = all.as_ref().map(|all| (ALL, None, all));
+        named
+            .chain(all)
+            .map(|(name, kind, of)| TypeRow {
+                name: name.to_owned(),
+                kind,
+                offered: case.per_second * of.offered as f64 / total,
+                rejected_pct: of.rejected_pct(),
+                times: self
+                    .percentiles()
+                    .into_iter()
+                    .map(|p| (p, of.response_time_ms(p / 100.0)))
+                    .collect(),
+                utilization: outcome.utilization,
+            })
+            .collect()
+    }
+
+    /// One bin of a timeline.
+    pub(super) fn bin(&self, timeline: &Timeline, bin: usize) -> Vec<TypeRow> {
+        let (from, to) = timeline.span(bin);
+        let seconds = (to - from) as f64 / 1e9;
+        let percentiles = self.percentiles();
+        let quantiles: Vec<f64> = percentiles.iter().map(|p| p / 100.0).collect();
+        let utilization = timeline.utilization(bin, self.stage.parallelism);
+        let kinds = self.kinds().into_iter().enumerate();
+        let kinds = kinds.map(|(at, (name, kind))| (name, Some(kind), Some(at)));
+        kinds
+            .chain([(ALL, None, None)])
+            .map(|(name, kind, at)| {
+                let moment = timeline.moment(bin, at);
+                let times = timeline.quantiles(bin, at, &quantiles);
+                TypeRow {
+                    name: name.to_owned(),
+                    kind,
+                    offered: moment.offered as f64 / seconds,
+                    rejected_pct: moment.rejected_pct,
+                    times: percentiles.iter().copied().zip(times).collect(),
+                    utilization,
+                }
+            })
+            .collect()
+    }
+}
+
+/// Averages over runs, whose rows are alike.
+pub(super) fn average(runs: &[Vec<TypeRow>]) -> Vec<TypeRow> {
+    let Some(first) = runs.first() else {
+        return Vec::new();
+    };
+    let average_of = |(at, row): (usize, &TypeRow)| {
+        let same = || runs.iter().filter_map(move |rows| rows.get(at));
+        let over = |value: fn(&TypeRow) -> f64| mean(same().map(value)).unwrap_or(0.0);
+        let time = |i: usize| mean(same().filter_map(|row| row.times.get(i)?.1));
+        let times = row.times.iter().enumerate();
+        TypeRow {
+            name: row.name.clone(),
+            kind: row.kind,
+            offered: over(|row| row.offered),
+            rejected_pct: over(|row| row.rejected_pct),
+            times: times
+                .map(|(i, (percentile, _))| (*percentile, time(i)))
+                .collect(),
+            utilization: over(|row| row.utilization),
+        }
+    };
+    first.iter().enumerate().map(average_of).collect()
+}

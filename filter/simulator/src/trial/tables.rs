@@ -1,0 +1,190 @@
+//! A trial's setup and results as tables.
+
+use super::rows::{CaseRows, Span, TypeRow};
+use super::{Amount, Offered, Trial};
+use crate::report::{Cell, Group, Limited, Report, Table, TableRow};
+use crate::workload::{Process, Rate, Workload};
+
+pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
+    let percentiles = trial.percentiles();
+    let mut columns = vec![
+        "type".to_owned(),
+        "offered/s".to_owned(),
+        "rejected, %".to_owned(),
+    ];
+    columns.extend(percentiles.iter().map(|p| format!("p{p}, ms")));
+    columns.push("utilization".to_owned());
+    let group = |case: &CaseRows| Group {
+        title: heading(trial, case),
+        rows: case
+            .rows
+            .iter()
+            .map(|row| table_row(trial, row, &percentiles))
+            .collect(),
+    };
+    Table {
+        title: "by type; response times of the served, and in brackets their objectives".to_owned(),
+        columns,
+        groups: results.iter().map(group).collect(),
+    }
+}
+
+fn heading(trial: &Trial, case: &CaseRows) -> String {
+    let (factor, rate) = (round(case.factor), case.per_second.round());
+    match (case.span, &trial.plan.offered) {
+        (Span::Phase(number, from, to), _) => {
+            let (from, to) = (round(from), round(to));
+            format!("phase {number}, {from} to {to} s: {factor} × full load, {rate} requests/s")
+        }
+        (Span::Whole, Offered::Recorded { .. }) => {
+            format!("{factor} × the recorded rate, {rate} requests/s")
+        }
+        (Span::Whole, _) => format!("{factor} × full load, {rate} requests/s"),
+    }
+}
+
+fn round(x: f64) -> f64 {
+    (x * 1e3).round() / 1e3
+}
+
+fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
+    let rejected = Cell::Number(row.rejected_pct, 2);
+    let mut cells = vec![Cell::Number(row.offered, 0), rejected];
+    for percentile in percentiles {
+        let ms = row.at(*percentile);
+        let limit = trial.objective(row.kind, *percentile);
+        cells.push(match (ms, limit) {
+            (Some(ours), Some(limit)) => Cell::Limited(Limited {
+                ours,
+                decimals: 1,
+                limit,
+            }),
+            (ms, _) => Cell::number(ms, 1),
+        });
+    }
+    // The slots are everybody's.
+    cells.push(match row.kind {
+        None => Cell::Number(row.utilization, 3),
+        Some(_) => Cell::Text(String::new()),
+    });
+    TableRow {
+        label: row.name.clone(),
+        cells,
+    }
+}
+
+impl Trial {
+    /// The strategy's name, and what wraps it, as a policy has them.
+    pub(super) fn strategy(&self) -> String {
+        // Both are tagged with their names.
+        let name = |value: Result<serde_json::Value, serde_json::Error>| {
+            let value = value.ok()?;
+            Some(value.get("type")?.as_str()?.to_owned())
+        };
+        let strategy = name(serde_json::to_value(&self.stage.strategy)).unwrap_or_default();
+        let avoidance = self.stage.starvation_avoidance.as_ref();
+        match avoidance.and_then(|avoidance| name(serde_json::to_value(avoidance))) {
+            Some(avoidance) => format!("{strategy}+{avoidance}"),
+            None => strategy,
+        }
+    }
+
+    pub(super) fn describe(&self, report: &mut Report, amount: &Amount) {
+        let stage = &self.stage;
+        report.setup("strategy", self.strategy());
+        let discipline = serde_json::to_value(&stage.queue.discipline).ok();
+        let discipline = discipline.as_ref().and_then(|d| d.get("type")?.as_str());
+        let (length, timeout) = (stage.queue.max_length, stage.queue.timeout_us as f64 / 1e3);
+        report.setup(
+            "queue",
+            format!(
+                "{}, at most {length} requests and {timeout} ms",
+                discipline.unwrap_or_default()
+            ),
+        );
+        let slots = stage.parallelism;
+        let runs = |amount: &Amount| match amount.seeds {
+            1 => format!("1 run, seed {}", amount.seed),
+            seeds => {
+                let last = amount.seed.saturating_add(u64::from(seeds) - 1);
+                format!("averages of {seeds} runs, seeds {} to {last}", amount.seed)
+            }
+        };
+        let warm_up = amount.warm_up.as_secs_f64();
+        match &self.plan.offered {
+            Offered::Loads { workload, .. } => {
+                modelled(report, workload, slots);
+                let requests = amount.requests;
+                report.setup(
+                    "runs",
+                    format!(
+                        "{} of {requests} requests, after {warm_up} s of warm-up",
+                        runs(amount)
+                    ),
+                );
+            }
+            Offered::Phases { workload, .. } => {
+                modelled(report, workload, slots);
+                report.setup(
+                    "runs",
+                    format!("{}, after {warm_up} s of warm-up", runs(amount)),
+                );
+            }
+            Offered::Recorded { recording, .. } => {
+                let seconds = recording.length_ns() as f64 / 1e9;
+                let rate = recording.len() as f64 / seconds.max(1e-9);
+                let full = f64::from(slots) * 1e3 / recording.mean_ms();
+                report.setup(
+                    "arrivals",
+                    format!(
+                        "recorded: {} requests in {seconds:.1} s, {rate:.0} a second",
+                        recording.len()
+                    ),
+                );
+                report.setup(
+                    "backend",
+                    format!(
+                        "{slots} slots; mean service time {:.2} ms, so full load is {full:.0} requests/s and \
+                         the recorded rate {:.2} of it",
+                        recording.mean_ms(),
+                        rate / full
+                    ),
+                );
+                report.setup(
+                    "runs",
+                    format!("{}, whose first {warm_up:.1} s are warm-up", runs(amount)),
+                );
+            }
+        }
+    }
+}
+
+fn modelled(report: &mut Report, workload: &Workload, slots: u32) {
+    let arrivals = match workload.process() {
+        Process::Poisson => "Poisson".to_owned(),
+        Process::Constant => "at equal distances".to_owned(),
+        Process::Bursty(bursts) => format!(
+            "bursty: {} times as many in bursts, which are {} of the time and last {} s on average",
+            bursts.ratio,
+            bursts.share,
+            bursts.length.as_secs_f64()
+        ),
+    };
+    report.setup("arrivals", arrivals);
+    let full = workload.per_second(Rate::Factor(1.0), slots);
+    report.setup(
+        "backend",
+        format!("{slots} slots; full load is {full:.0} requests/s"),
+    );
+    for kind in workload.types() {
+        let share = 100.0 * workload.share_of(kind);
+        let mut text = format!("{share:.1}% of requests; {}", kind.service_time);
+        if let Some(timeout) = kind.timeout {
+            text.push_str(&format!("; deadline {} ms", timeout.as_secs_f64() * 1e3));
+        }
+        if kind.cost > 0 {
+            text.push_str(&format!("; cost {}", kind.cost));
+        }
+        report.setup(kind.name.clone(), text);
+    }
+}

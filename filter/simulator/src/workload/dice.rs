@@ -1,0 +1,39 @@
+//! Chance, from a seed.
+
+use headgate_core::rng::Rng;
+use rand::TryRng;
+
+/// The engine's generator, as the distributions want it.
+#[derive(Debug, Clone)]
+pub(super) struct Dice(pub(super) Rng);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Rng::new(seed))
+    }
+
+    /// Uniform over 0 ≤ x < 1.
+    pub(super) fn unit(&mut self) -> f64 {
+        self.0.next_f64()
+    }
+}
+
+impl TryRng for Dice {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        // The upper half is as good as the lower.
+        Ok((self.0.next_u64() >> 32) as u32)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        Ok(self.0.next_u64())
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.0.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Times as people write them: `1.16ms`, `380us`, `2s`, `1m30s`.
+//!
+//! A policy's durations have no fractions (GEP-2257). Service times have: a mean is measured, not chosen.
+
+use std::fmt;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// A time as it was written; [`Time::ms`] says how long it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Time(pub String);
+
+/// Why a text is no time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TimeError {
+    /// Nothing there, or no number first.
+    #[error("a time such as 1.16ms, 2s or 1m30s")]
+    NoNumber,
+    /// A number without a unit.
+    #[error("no unit after {0}; write {0}ms or {0}s")]
+    NoUnit(String),
+    /// A unit that does not exist.
+    #[error("unknown unit {0:?}; units are h, m, s, ms and us")]
+    UnknownUnit(String),
+    /// A sign.
+    #[error("times have no sign")]
+    Sign,
+}
+
+impl Time {
+    /// How long it is, ms.
+    ///
+    /// # Errors
+    /// What is wrong with the text and what would be right.
+    pub fn ms(&self) -> Result<f64, TimeError> {
+        let mut rest = self.0.as_str();
+        let mut total = 0.0;
+        if rest.is_empty() {
+            return Err(TimeError::NoNumber);
+        }
+        while !rest.is_empty() {
+            if rest.starts_with(['-', '+']) {
+                return Err(TimeError::Sign);
+            }
+            let (number, after) = split(rest, |c| c.is_ascii_digit() || c == '.');
+            let Ok(value) = number.parse::<f64>() else {
+                return Err(TimeError::NoNumber);
+            };
+            let (unit, after) = split(after, |c| !c.is_ascii_digit() && !"+-.".contains(c));
+            total += value
+                * match unit {
+                    "h" => 3_600_000.0,
+                    "m" => 60_000.0,
+                    "s" => 1_000.0,
+                    "ms" => 1.0,
+                    "us" | "µs" => 0.001,
+                    "" => return Err(TimeError::NoUnit(number.to_owned())),
+                    _ => return Err(TimeError::UnknownUnit(unit.to_owned())),
+                };
+            rest = after;
+        }
+        Ok(total)
+    }
+}
+
+/// `text` in two: up to the first character that is not `belongs`, and the rest.
+fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = Time;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a time such as 1.16ms, 2s or 1m30s")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
+                Ok(Time(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(text: &str) -> Result<f64, String> {
+        Time(text.into()).ms().map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn times_are_read() {
+        for (text, expected) in [
+            ("1.16ms", 1.16),
+            ("380us", 0.38),
+            ("380µs", 0.38),
+            ("2s", 2_000.0),
+            ("1m30s", 90_000.0),
+            ("1s500ms", 1_500.0),
+            ("0.5h", 1_800_000.0),
+            ("0ms", 0.0),
+        ] {
+            assert!((ms(text).unwrap() - expected).abs() < 1e-9, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_say_what_would_be_right() {
+        for (text, expected) in [
+            ("", "a time such as 1.16ms, 2s or 1m30s"),
+            ("fast", "a time such as 1.16ms, 2s or 1m30s"),
+            ("1.2.3ms", "a time such as 1.16ms, 2s or 1m30s"),
+            ("18", "no unit after 18; write 18ms or 18s"),
+            ("18d", "unknown unit \"d\"; units are h, m, s, ms and us"),
+            ("1 ms", "unknown unit \" ms\"; units are h, m, s, ms and us"),
+            ("-1s", "times have no sign"),
+        ] {
+            assert_eq!(ms(text), Err(expected.to_owned()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Traffic that was recorded: an access log of Envoy.
+//!
+//! What a model leaves out (that types come in clumps, that load breathes, that one client's retries
+//! follow its refusals) is in a log. Requests arrive when they arrived, and take the backend as long as
+//! they took; the policy's own rules tell their types. A log is data from elsewhere: lines that are no
+//! requests are counted and passed by, and the count is shown.
+//!
+//! The service time of a request is its `x-envoy-upstream-service-time`, else its `DURATION`, both of
+//! which are whole milliseconds, cut: half a millisecond is added, which is right on average. Both include
+//! whatever the backend itself let the request wait. A request that Envoy answered itself, such as one that
+//! was refused, took no service; it would have, so it gets the time of another request of its type.
+
+mod fields;
+mod json;
+mod text;
+mod timestamp;
+
+use std::io::BufRead;
+
+use headgate_core::classify::Classifier;
+use headgate_core::config::StageConfig;
+use headgate_core::rng::Rng;
+use headgate_core::strategy::TypeId;
+
+use super::request::place;
+use crate::source::{Request, Source};
+use fields::Fields;
+
+/// Longest line, bytes.
+const LONGEST_LINE: usize = 1 << 20;
+/// Examples of lines that were passed by.
+const EXAMPLES: usize = 3;
+
+/// Why a log can't be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// It can't be read to its end.
+    #[error("line {line}: can't be read: {error}")]
+    Read {
+        /// From 1.
+        line: u64,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// There is nothing to replay.
+    #[error("no request: {0}")]
+    Empty(String),
+    /// The policy's rules can't be compiled.
+    #[error(transparent)]
+    Rules(#[from] headgate_core::config::ConfigError),
+}
+
+/// What a line is that is no request to replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Passed {
+    /// No line of an access log.
+    #[error("neither a JSON object nor Envoy's text format")]
+    Unknown,
+    /// Without a time at which it began.
+    #[error("no START_TIME")]
+    NoStart,
+    /// Without any time that it took.
+    #[error("neither DURATION nor x-envoy-upstream-service-time")]
+    NoDuration,
+    /// Too long to be one.
+    #[error("longer than 1 MiB")]
+    TooLong,
+    /// Excluded by the policy, or on a route that it is not for.
+    #[error("bypasses the policy")]
+    Bypasses,
+}
+
+/// Requests of an access log, as a stage sees them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recording {
+    /// Names and ids of the types that occur, in the policy's order.
+    types: Vec<(String, TypeId)>,
+    /// By arrival.
+    requests: Vec<Request>,
+    /// Requests that Envoy answered itself.
+    unserved: u64,
+    /// Lines that were passed by: reason, count, and the first of them.
+    passed: Vec<(Passed, u64, Vec<u64>)>,
+}
+
+/// Whether `head`, the begin of a file, is that of an access log rather than of YAML.
+#[must_use]
+pub fn is_access_log(head: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(head);
+    let line = text.lines().find(|line| !line.trim().is_empty());
+    line.is_some_and(|line| fields(line).is_ok_and(|fields| fields.start_ns.is_some()))
+}
+
+fn fields(line: &str) -> Result<Fields, Passed> {
+    match line.trim_start().as_bytes().first() {
+        Some(b'{') => json::fields(line),
+        Some(b'[') => text::fields(line),
+        _ => Err(Passed::Unknown),
+    }
+}
+
+impl Recording {
+    /// Reads a log, JSON lines or text, of requests to the stage.
+    ///
+    /// # Errors
+    /// [`RecordingError`].
+    pub fn read(mut log: impl BufRead, stage: &StageConfig) -> Result<Self, RecordingError> {
+        let classifier = Classifier::new(stage)?;
+        let mut reader = Reader::default();
+        let mut line = Vec::new();
+        for number in 1_u64.. {
+            line.clear();
+            let read = log.read_until(b'\n', &mut line);
+            match read {
+                Ok(0) => break,
+                Ok(_) => reader.take(number, &line, &classifier),
+                Err(error) => {
+                    return Err(RecordingError::Read {
+                        line: number,
+                        error,
+                    });
+                }
+            }
+        }
+        reader.finish(stage)
+    }
+
+    /// Names and ids of the types that occur, in the policy's order; [`Request::kind`] is an index here.
+    #[must_use]
+    pub fn types(&self) -> &[(String, TypeId)] {
+        &self.types
+    }
+
+    /// Requests.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether there is none; there always is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// From the first request to the last, ns.
+    #[must_use]
+    pub fn length_ns(&self) -> u64 {
+        self.requests.last().map_or(0, |last| last.at)
+    }
+
+    /// Mean service time, ms.
+    #[must_use]
+    pub fn mean_ms(&self) -> f64 {
+        let sum: u64 = self.requests.iter().map(|r| r.processing).sum();
+        sum as f64 / 1e6 / self.requests.len().max(1) as f64
+    }
+
+    /// What the requests of this type took, ms.
+    #[must_use]
+    pub fn service_times_ms(&self, kind: TypeId) -> Vec<f64> {
+        let at = self.types.iter().position(|(_, id)| *id == kind);
+        let of_kind = self.requests.iter().filter(|r| Some(r.kind) == at);
+        of_kind.map(|r| r.processing as f64 / 1e6).collect()
+    }
+
+    /// What a reader should know of it, a sentence each.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.passed.iter().map(say).collect();
+        if self.unserved > 0 {
+            notes.push(format!(
+                "{} of {} requests were answered by Envoy itself; each gets the service time of another \
+                 request of its type",
+                self.unserved,
+                self.requests.len()
+            ));
+        }
+        notes
+    }
+
+    /// The requests, in `1 / speed` of the time.
+    pub(crate) fn replay(&self, speed: f64) -> Replay<'_> {
+        Replay {
+            requests: &self.requests,
+            next: 0,
+            speed,
+        }
+    }
+}
+
+fn say((reason, count, examples): &(Passed, u64, Vec<u64>)) -> String {
+    let lines: Vec<String> = examples.iter().map(u64::to_string).collect();
+    let more = if *count > examples.len() as u64 {
+        ", …"
+    } else {
+        ""
+    };
+    let noun = if *count == 1 {
+        "line was"
+    } else {
+        "lines were"
+    };
+    let of = if lines.len() == 1 { "line" } else { "lines" };
+    format!(
+        "{count} {noun} passed by: {reason} ({of} {}{more})",
+        lines.join(", ")
+    )
+}
+
+/// A request whose time is in the epoch, and may have taken no service.
+struct Raw {
+    start_ns: u64,
+    service_ns: Option<u64>,
+    request: Request,
+}
+
+#[derive(Default)]
+struct Reader {
+    requests: Vec<Raw>,
+    passed: Vec<(Passed, u64, Vec<u64>)>,
+}
+
+impl Reader {
+    fn take(&mut self, number: u64, line: &[u8], classifier: &Classifier) {
+        if line.len() > LONGEST_LINE {
+            return self.pass(number, Passed::TooLong);
+        }
+        let line = String::from_utf8_lossy(line);
+        if line.trim().is_empty() {
+            return;
+        }
+        match fields(&line).and_then(|fields| raw(&fields, classifier)) {
+            Ok(raw) => self.requests.push(raw),
+            Err(reason) => self.pass(number, reason),
+        }
+    }
+
+    fn pass(&mut self, number: u64, reason: Passed) {
+        let at = self.passed.iter().position(|(r, ..)| *r == reason);
+        let at = at.unwrap_or_else(|| {
+            self.passed.push((reason, 0, Vec::new()));
+            self.passed.len() - 1
+        });
+        let (_, count, examples) = &mut self.passed[at];
+        *count += 1;
+        if examples.len() < EXAMPLES {
+            examples.push(number);
+        }
+    }
+
+    fn finish(mut self, stage: &StageConfig) -> Result<Recording, RecordingError> {
+        if self.requests.is_empty() {
+            let found: Vec<String> = self.passed.iter().map(say).collect();
+            let found = match found.is_empty() {
+                true => "the file is empty".to_owned(),
+                false => found.join("; "),
+            };
+            return Err(RecordingError::Empty(found));
+        }
+        // Envoy logs requests when they end.
+        self.requests.sort_by_key(|raw| raw.start_ns);
+        let unserved = self
+            .requests
+            .iter()
+            .filter(|r| r.service_ns.is_none())
+            .count();
+        self.fill_in();
+        let mut seen: Vec<usize> = self.requests.iter().map(|raw| raw.request.kind).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        let first = self.requests[0].start_ns;
+        let request = |raw: Raw| Request {
+            at: raw.start_ns - first,
+            kind: seen.binary_search(&raw.request.kind).unwrap_or(0),
+            processing: raw.service_ns.unwrap_or(0),
+            ..raw.request
+        };
+        let requests = self.requests.into_iter().map(request).collect();
+        let named = |kind: &usize| {
+            let name = stage.types.get(*kind).map(|kind| kind.name.clone());
+            let id = TypeId(u16::try_from(*kind).unwrap_or(u16::MAX));
+            (name.unwrap_or_default(), id)
+        };
+        Ok(Recording {
+            types: seen.iter().map(named).collect(),
+            requests,
+            unserved: unserved as u64,
+            passed: self.passed,
+        })
+    }
+
+    /// Gives requests without a service time that of another one: of the same type, where there is one.
+    fn fill_in(&mut self) {
+        // The same log is the same traffic, whatever the seed of a run.
+        let mut rng = Rng::new(0);
+        let known: Vec<(usize, u64)> = self
+            .requests
+            .iter()
+            .filter_map(|raw| Some((raw.request.kind, raw.service_ns?)))
+            .collect();
+        let mut by_kind: Vec<Vec<u64>> = Vec::new();
+        for (kind, ns) in &known {
+            by_kind.resize_with(by_kind.len().max(kind + 1), Vec::new);
+            by_kind[*kind].push(*ns);
+        }
+        let any: Vec<u64> = known.iter().map(|(_, ns)| *ns).collect();
+        for raw in self.requests.iter_mut().filter(|r| r.service_ns.is_none()) {
+            let own = by_kind.get(raw.request.kind).filter(|own| !own.is_empty());
+            let times = own.unwrap_or(&any);
+            let at = (rng.next_f64() * times.len() as f64) as usize;
+            raw.service_ns = times.get(at).copied();
+        }
+    }
+}
+
+fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
+    let start_ns = fields.start_ns.ok_or(Passed::NoStart)?;
+    let service_ns = match fields.reached_upstream {
+        Some(false) => None,
+        _ => Some(fields.service_ns().ok_or(Passed::NoDuration)?),
+    };
+    let place = place(classifier, &fields.request).ok_or(Passed::Bypasses)?;
+    let request = Request {
+        class: place.class,
+        cost: place.cost,
+        deadline: place.deadline,
+        ..Request::new(0, usize::from(place.kind.0), 0)
+    };
+    Ok(Raw {
+        start_ns,
+        service_ns,
+        request,
+    })
+}
+
+/// A recording as a source.
+#[derive(Debug)]
+pub(crate) struct Replay<'a> {
+    requests: &'a [Request],
+    next: usize,
+    speed: f64,
+}
+
+impl Source for Replay<'_> {
+    fn peek(&self) -> Option<u64> {
+        let next = self.requests.get(self.next)?;
+        Some((next.at as f64 / self.speed) as u64)
+    }
+
+    fn take(&mut self) -> Option<Request> {
+        let at = self.peek()?;
+        let next = self.requests.get(self.next)?;
+        self.next += 1;
+        Some(Request { at, ..*next })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use std::fmt::Write as _;
+
+use super::*;
+use crate::scenario;
+
+/// The stage of Bouncer §5.3: types by path below /q.
+fn stage() -> StageConfig {
+    let sweep = scenario::sweep("bouncer-table3").unwrap();
+    sweep.series[0].points[0].experiment.stage.clone()
+}
+
+fn read(log: &str) -> Recording {
+    Recording::read(log.as_bytes(), &stage()).unwrap()
+}
+
+fn names(recording: &Recording) -> Vec<&str> {
+    recording
+        .types()
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect()
+}
+
+const ENVOY: &str = r#"[2026-01-05T10:00:00.250Z] "GET /q/slow?x=1 HTTP/1.1" 200 - 0 1024 31 30 "10.0.0.9" "curl/8" "5f0c" "search" "10.0.0.2:80"
+[2026-01-05T10:00:00.100Z] "POST /q/fast HTTP/2" 200 - 12 4 2 - "-" "agent with spaces" "id" "search" "10.0.0.2:80"
+[2026-01-05T10:00:00.400Z] "GET /q/fast HTTP/1.1" 503 UO 0 81 0 - "-" "-" "-" "search" "-"
+"#;
+
+#[test]
+fn envoys_default_format_is_read() {
+    let recording = read(ENVOY);
+    assert_eq!(names(&recording), ["fast", "slow"]);
+    let requests: Vec<(u64, usize, u64)> = recording
+        .requests
+        .iter()
+        .map(|r| (r.at / 1_000_000, r.kind, r.processing))
+        .collect();
+    // In the order of their begin; the refused one takes what the other one of its type took.
+    assert_eq!(
+        requests,
+        [(0, 0, 2_500_000), (150, 1, 30_500_000), (300, 0, 2_500_000)]
+    );
+    assert_eq!(
+        recording.notes(),
+        [
+            "1 of 3 requests were answered by Envoy itself; each gets the service time of another request \
+             of its type"
+        ]
+    );
+    assert_eq!(recording.length_ns(), 300_000_000);
+}
+
+#[test]
+fn istios_and_headgates_formats_are_read() {
+    let istio = r#"[2026-01-05T10:00:00.100Z] "GET /q/slow HTTP/1.1" 200 - via_upstream - "-" 0 1024 31 30 "-" "curl/8" "5f0c" "search:80" "10.0.0.2:80" inbound|80|| 127.0.0.6:1 10.0.0.2:80 10.0.0.9:2 outbound_.80 default"#;
+    let headgate = r#"[2026-01-05T10:00:01.100Z] "GET /q/fast HTTP/1.1" 200 - via_upstream 4ms refused="-" retry_after=- upstream=3ms
+[2026-01-05T10:00:02.100Z] "GET /q/fast HTTP/1.1" 503 - headgate_slo_p50 0ms refused="policy=default/search; type=fast; reason=slo_p50" retry_after=1 upstream=-ms"#;
+    let recording = read(&format!("{istio}\n{headgate}\n"));
+    let times: Vec<u64> = recording
+        .requests
+        .iter()
+        .map(|r| r.processing / 1_000)
+        .collect();
+    assert_eq!(times, [30_500, 3_500, 3_500]);
+    assert_eq!(recording.unserved, 1);
+}
+
+#[test]
+fn json_lines_are_read_by_the_names_that_are_in_use() {
+    let log = r#"{"start_time":"2026-01-05T10:00:00.000Z","method":"GET","path":"/q/slow","duration":12,"upstream_service_time":"11","upstream_host":"10.0.0.2:80","response_code":200}
+{"startTime":"2026-01-05T10:00:00.010Z",":method":"GET",":path":"/x","x-envoy-original-path":"/q/fast","DURATION":7.25,"x-envoy-upstream-service-time":null}
+{"@timestamp":1767607200.02,"request_method":"GET","requestPath":"/q/mediumfast","duration_ms":5,"x-headgate-timeout-ms":"40","request_headers":{"x-headgate-cost":"17"}}
+{"start_time":"2026-01-05T10:00:00.030Z","method":"GET","path":"/q/slow","duration":0,"upstream_host":null}
+"#;
+    let recording = read(log);
+    assert_eq!(names(&recording), ["fast", "mediumfast", "slow"]);
+    let times: Vec<u64> = recording
+        .requests
+        .iter()
+        .map(|r| r.processing / 1_000)
+        .collect();
+    assert_eq!(times, [11_500, 7_250, 5_500, 11_500]);
+    let third = &recording.requests[2];
+    assert_eq!(third.cost, 17);
+    assert_eq!(third.deadline, Some(std::time::Duration::from_millis(40)));
+    assert_eq!(recording.unserved, 1);
+}
+
+#[test]
+fn lines_that_are_no_requests_are_counted_by_reason_with_their_numbers() {
+    let mut log = String::from("starting up\n\n{\"message\": \"hello\"}\n");
+    log.push_str(ENVOY);
+    let _ = writeln!(
+        log,
+        "[2026-01-05T10:00:00.250Z] \"GET /q/slow HTTP/1.1\" 200 -"
+    );
+    log.push_str("[warning] something odd\n[1] two\n[2] three\n[3] four\n{\"truncated\": ");
+    let recording = read(&log);
+    assert_eq!(recording.len(), 3);
+    assert_eq!(
+        recording.notes()[..3],
+        [
+            "6 lines were passed by: neither a JSON object nor Envoy's text format (lines 1, 8, 9, …)",
+            "1 line was passed by: no START_TIME (line 3)",
+            "1 line was passed by: neither DURATION nor x-envoy-upstream-service-time (line 7)",
+        ]
+    );
+}
+
+#[test]
+fn what_the_policy_excludes_is_passed_by() {
+    let mut stage = stage();
+    stage.excluded = stage.types[0].matches.clone();
+    let recording = Recording::read(ENVOY.as_bytes(), &stage).unwrap();
+    assert_eq!(names(&recording), ["slow"]);
+    assert_eq!(
+        recording.notes(),
+        ["2 lines were passed by: bypasses the policy (lines 2, 3)"]
+    );
+}
+
+#[test]
+fn a_log_without_requests_says_why() {
+    let error = |log: &str| {
+        let error = Recording::read(log.as_bytes(), &stage()).unwrap_err();
+        error.to_string()
+    };
+    assert_eq!(error("\n"), "no request: the file is empty");
+    assert_eq!(
+        error("a\nb\n"),
+        "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format (lines 1, 2)"
+    );
+}
+
+#[test]
+fn a_log_is_told_from_yaml() {
+    for log in [
+        ENVOY,
+        r#"{"start_time":"2026-01-05T10:00:00.000Z","path":"/"}"#,
+    ] {
+        assert!(is_access_log(log.as_bytes()), "{log}");
+    }
+    for yaml in [
+        "types:\n- {name: a}\n",
+        "{types: []}",
+        r#"{"types": [], "load": 1}"#,
+        "# a comment\n[a, b]",
+        "",
+    ] {
+        assert!(!is_access_log(yaml.as_bytes()), "{yaml}");
+    }
+}
+
+#[test]
+fn a_replay_keeps_the_order_and_divides_the_time() {
+    let recording = read(ENVOY);
+    let mut replay = recording.replay(2.0);
+    let mut times = Vec::new();
+    while let Some(at) = replay.peek() {
+        let request = replay.take().unwrap();
+        assert_eq!(request.at, at);
+        times.push(at / 1_000_000);
+    }
+    assert_eq!(times, [0, 75, 150]);
+    assert!(replay.take().is_none());
+}

@@ -1,0 +1,95 @@
+//! Requests as the policy's rules see them: the very classifier that runs in Envoy tells their type.
+
+use std::time::Duration;
+
+use headgate_core::classify::{Classified, Classifier, RequestView};
+use headgate_core::config::StageConfig;
+use headgate_core::deadline::own_deadline;
+use headgate_core::strategy::TypeId;
+
+use super::file::RequestEntry;
+
+/// The header in which a request says what it costs.
+const COST: &str = "x-headgate-cost";
+
+/// What a request looks like.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SampleRequest {
+    pub(crate) method: Option<String>,
+    pub(crate) path: Option<String>,
+    /// By lower case name.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) route: Option<String>,
+}
+
+impl From<&RequestEntry> for SampleRequest {
+    fn from(entry: &RequestEntry) -> Self {
+        let header = |(name, value): (&String, &String)| (name.to_ascii_lowercase(), value.clone());
+        Self {
+            method: Some(entry.method.clone().unwrap_or_else(|| "GET".to_owned())),
+            path: Some(entry.path.clone().unwrap_or_else(|| "/".to_owned())),
+            headers: entry.headers.iter().map(header).collect(),
+            route: entry.route.clone(),
+        }
+    }
+}
+
+impl RequestView for SampleRequest {
+    fn path(&self) -> Option<&[u8]> {
+        self.path.as_deref().map(str::as_bytes)
+    }
+
+    fn method(&self) -> Option<&[u8]> {
+        self.method.as_deref().map(str::as_bytes)
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let found = self.headers.iter().find(|(n, _)| n == name);
+        found.map(|(_, value)| value.as_bytes())
+    }
+
+    fn route_name(&self) -> Option<&[u8]> {
+        self.route.as_deref().map(str::as_bytes)
+    }
+}
+
+/// What a request is to a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) kind: TypeId,
+    pub(crate) class: u8,
+    /// 0 says nothing.
+    pub(crate) cost: u32,
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl Place {
+    /// A request of this type of which nothing else is known: of the lowest class.
+    pub(crate) fn of(kind: TypeId, stage: &StageConfig) -> Self {
+        let lowest = stage.classes.len().saturating_sub(1);
+        Self {
+            kind,
+            class: u8::try_from(lowest).unwrap_or(u8::MAX),
+            cost: 0,
+            deadline: None,
+        }
+    }
+}
+
+/// What `request` is to the stage whose rules these are; `None` when it passes it by.
+pub(crate) fn place(classifier: &Classifier, request: &SampleRequest) -> Option<Place> {
+    if !classifier.covers(request) {
+        return None;
+    }
+    let Classified::Type(kind) = classifier.classify(request) else {
+        return None;
+    };
+    let cost = request.header(COST);
+    let cost = cost.and_then(|cost| std::str::from_utf8(cost).ok()?.parse().ok());
+    Some(Place {
+        kind,
+        class: classifier.class(request).0,
+        cost: cost.unwrap_or(0),
+        deadline: own_deadline(request),
+    })
+}
