@@ -8,6 +8,7 @@ pub mod explain;
 mod input;
 pub mod render;
 pub mod run;
+pub mod simulate;
 pub mod status;
 pub mod table;
 pub mod validate;
@@ -35,6 +36,8 @@ pub enum Command {
     Render(render::RenderArgs),
     /// Tell which rule a request matches, and why
     Explain(explain::ExplainArgs),
+    /// Try a policy under a workload, or run an experiment of the papers
+    Simulate(simulate::SimulateArgs),
     /// Serve the policies of a folder to proxies
     Run(run::RunArgs),
     /// Print an Envoy bootstrap with a Headgate slot
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Render(args) => render::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => Ok(Output::ok(args.to_yaml())),
         Command::Status(args) => status::run(&args).map(Output::ok),

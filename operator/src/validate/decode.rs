@@ -27,8 +27,11 @@ pub(crate) struct Decoded<T> {
     pub(crate) mended: Vec<Path>,
 }
 
+/// What a missing field would look like, by its place and its name.
+pub(crate) type Example = fn(&Path, &str) -> &'static str;
+
 /// Reads `document`, mending it where it must.
-pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node) -> Decoded<T> {
+pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
     let (mut problems, mut mended) = (Vec::new(), Vec::new());
     while problems.len() < MAX_PROBLEMS {
         let error = match T::deserialize(&*document) {
@@ -108,26 +111,6 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node) -> Decoded<T> {
     }
 }
 
-/// What a missing field would look like.
-fn example(at: &Path, field: &str) -> &'static str {
-    match field {
-        "apiVersion" => "headgate.dev/v1alpha1",
-        "kind" if at.segments().len() > 1 => "Service, Gateway, HTTPRoute or GRPCRoute",
-        "kind" => "AdmissionPolicy",
-        "metadata" => "such as {name: search, namespace: default}",
-        "name" => "every object, type and header has a name",
-        "spec" => "targetRefs, parallelism and types",
-        "targetRefs" => "such as [{group: \"\", kind: Service, name: search}]",
-        "parallelism" => "how many requests the backend works on at once, such as {total: 20}",
-        "types" => {
-            "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
-        }
-        "value" => "the text to compare with",
-        "type" => "AcceptanceAllowance or HelpingTheUnderserved",
-        _ => "it has to be given",
-    }
-}
-
 fn rename_or_remove(node: &mut Node, field: &str, expected: &[&str]) {
     let meant = closest(field, expected.iter().copied()).filter(|m| node.get(m).is_none());
     let Value::Map(entries) = &mut node.value else {
@@ -162,10 +145,10 @@ fn insert_anything(node: &mut Node, field: &str) {
 mod tests {
     use super::*;
     use crate::api::AdmissionPolicy;
-    use crate::validate::node;
+    use crate::validate::{example, node};
 
     fn decoded(yaml: &str) -> Decoded<AdmissionPolicy> {
-        decode(&mut node::parse(yaml).unwrap().remove(0))
+        decode(&mut node::parse(yaml).unwrap().remove(0), example)
     }
 
     fn problems(yaml: &str) -> Vec<String> {
@@ -220,7 +203,7 @@ mod tests {
         for yaml in ["7", "[]", "a: {b: [c]}", "text", "{}", "? [a]\n: b"] {
             if let Ok(mut documents) = node::parse(yaml) {
                 assert_ne!(
-                    decode::<AdmissionPolicy>(&mut documents.remove(0)).problems,
+                    decode::<AdmissionPolicy>(&mut documents.remove(0), example).problems,
                     [],
                     "{yaml}"
                 );

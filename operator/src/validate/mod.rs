@@ -13,6 +13,7 @@ mod policy;
 mod problem;
 mod rules;
 mod suggest;
+mod workload;
 
 use std::collections::HashMap;
 
@@ -27,6 +28,8 @@ use suggest::closest;
 
 pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
+pub(crate) use suggest::instead_of;
+pub use workload::WorkloadDocument;
 
 /// Largest file, bytes: what an API server takes, too.
 pub const MAX_FILE: usize = 1 << 20;
@@ -85,26 +88,9 @@ impl FileReport {
 /// Reads `bytes`, the content of the file named `file`.
 #[must_use]
 pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
-    if bytes.len() > MAX_FILE {
-        return FileReport::failed(file, too_large(file, bytes.len()));
-    }
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => {
-            let line = 1 + bytes[..error.valid_up_to()]
-                .iter()
-                .filter(|b| **b == b'\n')
-                .count();
-            let message = format!("not UTF-8 on line {line}; save it as UTF-8");
-            return FileReport::failed(file, Problem::of_file(file, message));
-        }
-    };
-    let documents = match node::parse(text) {
+    let documents = match parse(file, bytes) {
         Ok(documents) => documents,
-        Err(error) => {
-            let field = error.field.unwrap_or_default();
-            return FileReport::failed(file, Problem::at(file, error.at, field, error.message));
-        }
+        Err(problem) => return FileReport::failed(file, problem),
     };
     if documents.is_empty() {
         let message = "empty; at least one AdmissionPolicy";
@@ -121,6 +107,25 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     };
     refuse_duplicates(std::slice::from_mut(&mut report));
     report
+}
+
+/// The documents of a file.
+fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
+    if bytes.len() > MAX_FILE {
+        return Err(too_large(file, bytes.len()));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()]
+            .iter()
+            .filter(|b| **b == b'\n')
+            .count();
+        let message = format!("not UTF-8 on line {line}; save it as UTF-8");
+        Problem::of_file(file, message)
+    })?;
+    node::parse(text).map_err(|error| {
+        let field = error.field.unwrap_or_default();
+        Problem::at(file, error.at, field, error.message)
+    })
 }
 
 /// The problem of a file of `size` bytes.
@@ -178,7 +183,7 @@ pub fn refuse_duplicates(reports: &mut [FileReport]) {
 fn check_document(file: &str, mut document: Node) -> Document {
     let line = document.at.line;
     let is_policy = is_policy(&document);
-    let decoded = decode::decode::<AdmissionPolicy>(&mut document);
+    let decoded = decode::decode::<AdmissionPolicy>(&mut document, example);
     let mut found = decoded.problems;
     let mut problems = Problems::default();
     let valid = decoded
@@ -219,6 +224,26 @@ fn check_document(file: &str, mut document: Node) -> Document {
             Some(valid) if problems.is_empty() => Ok(valid),
             _ => Err(problems),
         },
+    }
+}
+
+/// What a missing field of a policy would look like.
+fn example(at: &Path, field: &str) -> &'static str {
+    match field {
+        "apiVersion" => "headgate.dev/v1alpha1",
+        "kind" if at.segments().len() > 1 => "Service, Gateway, HTTPRoute or GRPCRoute",
+        "kind" => "AdmissionPolicy",
+        "metadata" => "such as {name: search, namespace: default}",
+        "name" => "every object, type and header has a name",
+        "spec" => "targetRefs, parallelism and types",
+        "targetRefs" => "such as [{group: \"\", kind: Service, name: search}]",
+        "parallelism" => "how many requests the backend works on at once, such as {total: 20}",
+        "types" => {
+            "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
+        }
+        "value" => "the text to compare with",
+        "type" => "AcceptanceAllowance or HelpingTheUnderserved",
+        _ => "it has to be given",
     }
 }
 

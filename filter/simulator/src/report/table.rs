@@ -151,8 +151,9 @@ impl Table {
                             verdict.limits += 1;
                             if !limited.holds() {
                                 let (ours, limit) = (cell.ours(), limited.limit);
-                                let words = format!("{ours}, the objective is {limit}");
-                                verdict.failures.push(format!("{}: {words}", place()));
+                                let words = format!("{column}: {ours}, the objective is {limit}");
+                                let (case, label) = (&group.title, &row.label);
+                                verdict.failures.push(format!("{case}: {label}, {words}"));
                             }
                         }
                         Cell::Empty | Cell::Text(_) | Cell::Number(..) => {}
@@ -219,7 +220,7 @@ mod tests {
             verdict.failures,
             [
                 "Bouncer, slow, factor 1.5: 95.00, the paper has 98.5 ± 3",
-                "Bouncer, p50, factor 1.5: 19.0, the objective is 18",
+                "Bouncer: 1.5, p50: 19.0, the objective is 18",
             ]
         );
     }

@@ -340,8 +340,9 @@ impl Empirical {
         let total: f64 = steps.iter().map(|(.., share)| share).sum();
         let middle = |(from, to, share): &(f64, f64, f64)| (from + to) / 2.0 * share / total;
         let mean_ms = steps.iter().map(middle).sum();
-        // Also not when the total is 0.
-        if !(mean_ms > 0.0) {
+        // Of shares that are all 0 it is no number.
+        let positive = mean_ms > 0.0;
+        if !positive {
             return ServiceTimeError::new("no time above 0; at least one");
         }
         let mut sum = 0.0;

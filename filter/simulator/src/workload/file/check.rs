@@ -48,8 +48,8 @@ pub struct Problem {
 pub enum Right {
     /// In words.
     Text(String),
-    /// One of these names; what was found is the name that was written.
-    OneOf(Vec<String>),
+    /// One of these names, those of the policy's types; what was found is the name that was written.
+    TypeOfPolicy(Vec<String>),
 }
 
 /// Gathers problems.
@@ -158,7 +158,7 @@ impl WorkloadFile {
     pub fn plan(
         &self,
         stage: &StageConfig,
-        recording: Option<Recording>,
+        recording: Option<&Recording>,
     ) -> Result<Plan, Vec<Problem>> {
         let mut checks = Checks::default();
         let offered = self.offered(stage, recording, &mut checks);
@@ -192,11 +192,11 @@ impl WorkloadFile {
     fn offered(
         &self,
         stage: &StageConfig,
-        recording: Option<Recording>,
+        recording: Option<&Recording>,
         checks: &mut Checks,
     ) -> Option<Offered> {
-        if let (Some(recording), true) = (&recording, self.types.is_empty()) {
-            return self.replayed(recording.clone(), checks);
+        if let (Some(recording), true) = (recording, self.types.is_empty()) {
+            return self.replayed(recording, checks);
         }
         if self.types.is_empty() {
             let right = "such as [{name: default, serviceTime: {distribution: Exponential, mean: 20ms}}], \
@@ -204,7 +204,7 @@ impl WorkloadFile {
             checks.add(&below(&[], "types"), "none".to_owned(), right);
         }
         let process = self.process(checks);
-        let types = types(&self.types, stage, recording.as_ref(), checks);
+        let types = types(&self.types, stage, recording, checks);
         let loads = self.loads(checks);
         let phases = self.phases(checks);
         let workload = Workload::new(types?);
@@ -224,7 +224,7 @@ impl WorkloadFile {
     }
 
     /// A recording as it was, faster or slower.
-    fn replayed(&self, recording: Recording, checks: &mut Checks) -> Option<Offered> {
+    fn replayed(&self, recording: &Recording, checks: &mut Checks) -> Option<Offered> {
         let mut refuse = |field: &'static str, given: bool, right: &str| {
             if given {
                 checks.add(&below(&[], field), "given".to_owned(), right);
@@ -247,7 +247,10 @@ impl WorkloadFile {
             true => vec![1.0],
             false => self.numbers("load", &self.load, HIGHEST_LOAD, checks)?,
         };
-        Some(Offered::Recorded { recording, speeds })
+        Some(Offered::Recorded {
+            recording: recording.clone(),
+            speeds,
+        })
     }
 
     fn process(&self, checks: &mut Checks) -> Option<Process> {
@@ -495,7 +498,7 @@ fn named(
         checks.0.push(Problem {
             at: below(at, "name"),
             found: entry.name.clone(),
-            right: Right::OneOf(stage.types.iter().map(|kind| kind.name.clone()).collect()),
+            right: Right::TypeOfPolicy(stage.types.iter().map(|kind| kind.name.clone()).collect()),
         });
         return None;
     };

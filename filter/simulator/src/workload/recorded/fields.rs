@@ -40,5 +40,5 @@ pub(super) fn present(text: &str) -> Option<&str> {
 pub(super) fn millis(text: &str) -> Option<f64> {
     let text = present(text)?;
     let ms: f64 = text.strip_suffix("ms").unwrap_or(text).parse().ok()?;
-    (ms >= 0.0 && ms < 1e9).then_some(ms)
+    (0.0..1e9).contains(&ms).then_some(ms)
 }

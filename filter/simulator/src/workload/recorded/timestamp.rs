@@ -10,7 +10,11 @@ pub(super) fn nanos(text: &str) -> Option<u64> {
 fn epoch(text: &str) -> Option<u64> {
     let number: f64 = text.parse().ok()?;
     // In seconds this would be the year 5138, in milliseconds it is 1973.
-    let micros = if number >= 1e11 { number * 1e3 } else { number * 1e6 };
+    let micros = if number >= 1e11 {
+        number * 1e3
+    } else {
+        number * 1e6
+    };
     // A double holds no more than microseconds of today.
     (number > 0.0 && number.is_finite()).then_some(micros.round() as u64 * 1_000)
 }

@@ -139,7 +139,7 @@ impl Study for SlackOrder {
             workload: &workload,
             warm_up: WARM_UP,
             requests: size.requests.unwrap_or(REQUESTS),
-            seed: size.seed,
+            seed: size.seed.unwrap_or(1),
             seeds: size.seeds.unwrap_or(SEEDS),
             threads: size.threads,
         };

@@ -1,0 +1,204 @@
+//! `headgate simulate`: try a policy under a workload, or run an experiment of the papers.
+
+mod progress;
+mod workload;
+
+use std::fmt::Write as _;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use headgate_simulator::report::{Report, json, text};
+use headgate_simulator::scenario::{self, Size, Study};
+use headgate_simulator::trial::Trial;
+
+use super::{Output, input};
+use crate::compile::configuration;
+use crate::validate::{ValidPolicy, instead_of};
+use progress::Bar;
+
+/// What `--scenario` takes to list all scenarios.
+const LIST: &str = "list";
+
+/// Runs the engine that runs in Envoy in simulated time: a policy under a workload, modelled or recorded, or
+/// an experiment of the papers.
+#[derive(Debug, Clone, Args)]
+#[command(
+    override_usage = "headgate simulate --policy <FILE> --workload <FILE> [OPTIONS]
+       headgate simulate --scenario <NAME> [OPTIONS]"
+)]
+pub struct SimulateArgs {
+    /// The policy to try
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "workload",
+        required_unless_present = "scenario"
+    )]
+    pub policy: Option<PathBuf>,
+    /// What arrives: a workload in YAML, or an access log of Envoy
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    pub workload: Option<PathBuf>,
+    /// An experiment of the papers by its name; `list` lists them
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["policy", "workload"])]
+    pub scenario: Option<String>,
+    /// Endpoints behind the proxy, for policies with slots per endpoint
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        conflicts_with = "scenario"
+    )]
+    pub endpoints: NonZeroU32,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Exit with 1 when a result is not as the paper has it, or when a type misses an objective
+    #[arg(long)]
+    pub check: bool,
+    /// Runs of each load, each with a seed of its own
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<NonZeroU32>,
+    /// Seed of the first run; the same seed gives the same results
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Requests of each run that count
+    #[arg(long, value_name = "N")]
+    pub requests: Option<NonZeroU64>,
+    /// Threads; all cores by default
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// Show no progress
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl SimulateArgs {
+    fn size(&self) -> Size {
+        Size {
+            requests: self.requests.map(NonZeroU64::get),
+            seeds: self.seeds.map(NonZeroU32::get),
+            seed: self.seed,
+            threads: self.threads,
+        }
+    }
+}
+
+/// Simulates.
+///
+/// # Errors
+/// A file that can't be read or written, a scenario that does not exist.
+pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
+    if args.scenario.as_deref() == Some(LIST) {
+        return Ok(Output::ok(list()));
+    }
+    let bar = Bar::new(args.quiet);
+    let report = match (&args.scenario, &args.policy, &args.workload) {
+        (Some(name), ..) => study(name)?.run(&args.size(), &bar),
+        (None, Some(policy), Some(workload)) => match trial(args, policy, workload)? {
+            Ok(trial) => trial.run(&args.size(), &bar),
+            Err(output) => return Ok(output),
+        },
+        // The command line asks for both.
+        _ => bail!("--policy and --workload, or --scenario"),
+    };
+    bar.end();
+    present(args, &report?)
+}
+
+/// What the command prints.
+fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
+    let verdict = report.verdict();
+    let mut notes = String::new();
+    // Writing to a String does not fail.
+    let text = match args.json {
+        false => text::text(report),
+        true => {
+            for note in &report.notes {
+                let _ = writeln!(notes, "note: {note}");
+            }
+            json::json(report)?
+        }
+    };
+    if args.check && !verdict.holds() {
+        let summary = verdict.summary().unwrap_or_default();
+        let _ = writeln!(notes, "error: {}", summary.trim_end_matches(':'));
+        if args.json {
+            for failure in &verdict.failures {
+                let _ = writeln!(notes, "  {failure}");
+            }
+        }
+    }
+    Ok(Output {
+        text,
+        notes,
+        ok: !args.check || verdict.holds(),
+    })
+}
+
+fn list() -> String {
+    let studies = scenario::studies();
+    let widest = studies.iter().map(|s| s.name().len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for study in studies {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{:widest$}  {}", study.name(), study.title());
+    }
+    text
+}
+
+fn study(name: &str) -> anyhow::Result<Box<dyn Study>> {
+    scenario::by_name(name).ok_or_else(|| {
+        let studies = scenario::studies();
+        let names: Vec<&str> = studies.iter().map(|study| study.name()).collect();
+        let right = instead_of(name, names.iter().copied());
+        anyhow!("--scenario {name}: no such scenario; {right}")
+    })
+}
+
+/// The trial, or what to print when there are mistakes.
+fn trial(
+    args: &SimulateArgs,
+    policy: &Path,
+    workload: &Path,
+) -> anyhow::Result<Result<Trial, Output>> {
+    let reports = input::read(std::slice::from_ref(&policy.to_path_buf()))?;
+    let policies = match input::policies(&reports) {
+        Ok(policies) => policies,
+        Err(output) => return Ok(Err(output)),
+    };
+    let policy = one(&policies, policy)?;
+    let config = configuration(policy, args.endpoints.get());
+    let stage = config.stages.first().context("the policy has no stage")?;
+    let named = workload.display().to_string();
+    let plan = match workload::plan(workload, stage)? {
+        Ok(plan) => plan,
+        Err(problems) => {
+            let lines = problems.iter().map(|problem| format!("{problem}\n"));
+            return Ok(Err(Output {
+                text: String::new(),
+                notes: lines.collect(),
+                ok: false,
+            }));
+        }
+    };
+    let name = policy.full_name();
+    Ok(Ok(Trial::new(stage.clone(), &name, plan, &named)))
+}
+
+fn one<'a>(policies: &[&'a ValidPolicy], file: &Path) -> anyhow::Result<&'a ValidPolicy> {
+    match policies {
+        [policy] => Ok(policy),
+        several => bail!(
+            "--policy {}: {} policies ({}); one at a time, so put it into a file of its own",
+            file.display(),
+            several.len(),
+            several
+                .iter()
+                .map(|policy| policy.full_name())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    }
+}
