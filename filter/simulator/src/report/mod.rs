@@ -11,10 +11,12 @@
 //! - [`Claim`]s: what the paper says in words, what it has, what was found, and whether it holds;
 //! - [`Record`]s: the rows for programs, with whatever fields the experiment has.
 //!
-//! [`text`] and [`json`] show it. A report holds nothing of the machine or the moment, so that
+//! [`text`], [`json`] and [`html`] show it. A report holds nothing of the machine or the moment, so that
 //! one seed gives one report, byte for byte.
 
+pub mod chart;
 mod figure;
+pub mod html;
 pub mod json;
 mod record;
 mod table;

@@ -4,12 +4,13 @@ mod progress;
 mod workload;
 
 use std::fmt::Write as _;
+use std::fs;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use headgate_simulator::report::{Report, json, text};
+use headgate_simulator::report::{Report, html, json, text};
 use headgate_simulator::scenario::{self, Size, Study};
 use headgate_simulator::trial::Trial;
 
@@ -54,6 +55,9 @@ pub struct SimulateArgs {
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
+    /// Write a page with tables and figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Exit with 1 when a result is not as the paper has it, or when a type misses an objective
     #[arg(long)]
     pub check: bool,
@@ -111,6 +115,10 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
 fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
     let verdict = report.verdict();
     let mut notes = String::new();
+    if let Some(path) = &args.html {
+        let written = fs::write(path, html::html(report));
+        written.with_context(|| format!("--html {}: can't be written", path.display()))?;
+    }
     // Writing to a String does not fail.
     let text = match args.json {
         false => text::text(report),

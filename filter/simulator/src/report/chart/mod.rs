@@ -1,0 +1,350 @@
+//! Figures as SVG, drawn here rather than by a library: a page must be one file that needs neither network
+//! nor scripts, and what it takes (two scales, ticks, lines with gaps, steps, dots, a legend) is less than a
+//! dependency.
+//!
+//! Colours come from CSS ([`theme`]), so one drawing serves a light and a dark page.
+
+mod legend;
+mod scale;
+pub mod theme;
+
+use std::fmt::Write as _;
+
+use super::{Figure, Level, Point, Series, Style};
+use scale::Ruler;
+
+const WIDTH: f64 = 640.0;
+const PLOT_HEIGHT: f64 = 280.0;
+/// Room for the numbers at the vertical axis and its label.
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 18.0;
+/// Room for the numbers at the horizontal axis and its label.
+const BOTTOM: f64 = 46.0;
+/// Room for names of vertical reference lines.
+const TOP: f64 = 20.0;
+/// Lines of more points are drawn without dots.
+const MOST_DOTS: usize = 32;
+/// About the width of a character of the small text, px.
+const CHARACTER: f64 = 6.3;
+
+/// The figure as an element for a page that has the rules of [`theme::CSS`].
+#[must_use]
+pub fn svg(figure: &Figure) -> String {
+    let mut body = String::new();
+    let legend = legend::draw(&mut body, figure, LEFT, WIDTH - RIGHT);
+    let plot = Plot::new(figure, legend + TOP);
+    plot.axes(&mut body);
+    for level in &figure.levels {
+        plot.level(&mut body, level);
+    }
+    for event in &figure.events {
+        plot.event(&mut body, event);
+    }
+    for (at, series) in figure.series.iter().enumerate() {
+        plot.series(&mut body, series, colour(at, series));
+    }
+    let height = legend + TOP + PLOT_HEIGHT + BOTTOM;
+    format!(
+        r#"<svg viewBox="0 0 {WIDTH} {height:.0}" role="img" aria-label="{}">{body}</svg>"#,
+        escape(&summary(figure))
+    )
+}
+
+/// The figure as a file of its own.
+#[must_use]
+pub fn file(figure: &Figure) -> String {
+    let inner = svg(figure);
+    // The first tag ends with the first `>`; its attributes are escaped.
+    let (tag, rest) = inner.split_once('>').unwrap_or(("<svg", ""));
+    format!(
+        r#"{tag} xmlns="http://www.w3.org/2000/svg"><style>{}</style><rect width="100%" height="100%" fill="var(--bg)"/>{rest}"#,
+        theme::CSS
+    )
+}
+
+/// The figure in words, for those who can't see it.
+fn summary(figure: &Figure) -> String {
+    let names: Vec<&str> = figure.series.iter().map(|s| s.name.as_str()).collect();
+    format!(
+        "{}: {} over {} for {}",
+        figure.title,
+        figure.y.label,
+        figure.x.label,
+        names.join(", ")
+    )
+}
+
+/// Number of the colour of the series that is `at`.
+fn colour(at: usize, series: &Series) -> usize {
+    series.colour.unwrap_or(at) % theme::COLOURS
+}
+
+/// Text for HTML and SVG.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+/// A rectangle with two axes.
+struct Plot<'a> {
+    figure: &'a Figure,
+    x: Ruler,
+    y: Ruler,
+}
+
+impl<'a> Plot<'a> {
+    fn new(figure: &'a Figure, top: f64) -> Self {
+        let points = || figure.series.iter().flat_map(|series| &series.points);
+        let drawn = points().filter(|point| point.y.is_some());
+        let xs = drawn.map(|point| point.x);
+        let xs = xs.chain(figure.events.iter().map(|event| event.at));
+        let ys = points().filter_map(|point| point.y);
+        let ys = ys.chain(figure.levels.iter().map(|level| level.at));
+        Self {
+            figure,
+            x: Ruler::horizontal(&figure.x, xs, LEFT, WIDTH - RIGHT),
+            y: Ruler::vertical(&figure.y, ys, top + PLOT_HEIGHT, top),
+        }
+    }
+
+    fn axes(&self, out: &mut String) {
+        let (left, right) = self.x.ends();
+        let (bottom, top) = self.y.ends();
+        // Writing to a String does not fail.
+        for (value, label) in self.y.ticks() {
+            let y = self.y.at(value);
+            let _ = write!(
+                out,
+                r#"<line class="grid" x1="{left:.1}" x2="{right:.1}" y1="{y:.1}" y2="{y:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{label}</text>"#,
+                left - 7.0,
+                y + 3.8
+            );
+        }
+        for (value, label) in self.x.ticks() {
+            let x = self.x.at(value);
+            let _ = write!(
+                out,
+                r#"<line class="axis" x1="{x:.1}" x2="{x:.1}" y1="{bottom:.1}" y2="{:.1}"/><text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{label}</text>"#,
+                bottom + 4.0,
+                bottom + 17.0
+            );
+        }
+        let middle = f64::midpoint(top, bottom);
+        let _ = write!(
+            out,
+            r#"<line class="axis" x1="{left:.1}" x2="{right:.1}" y1="{bottom:.1}" y2="{bottom:.1}"/><text class="name" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text><text class="name" transform="translate(14 {middle:.1}) rotate(-90)" text-anchor="middle">{}</text>"#,
+            f64::midpoint(left, right),
+            bottom + 37.0,
+            escape(&self.figure.x.label),
+            escape(&self.figure.y.label)
+        );
+    }
+
+    fn level(&self, out: &mut String, level: &Level) {
+        let (left, right) = self.x.ends();
+        let y = self.y.at(level.at);
+        let _ = write!(
+            out,
+            r#"<line class="level" x1="{left:.1}" x2="{right:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
+        );
+        if !level.label.is_empty() {
+            let _ = write!(
+                out,
+                r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="end">{} {}</text>"#,
+                right - 4.0,
+                y - 5.0,
+                escape(&level.label),
+                scale::short(level.at)
+            );
+        }
+    }
+
+    fn event(&self, out: &mut String, event: &Level) {
+        let (bottom, top) = self.y.ends();
+        let x = self.x.at(event.at);
+        let _ = write!(
+            out,
+            r#"<line class="event" x1="{x:.1}" x2="{x:.1}" y1="{:.1}" y2="{bottom:.1}"/>"#,
+            top - 4.0
+        );
+        if !event.label.is_empty() {
+            // A name at the right edge would be cut.
+            let width = event.label.chars().count() as f64 * CHARACTER;
+            let centre = x.min(WIDTH - width / 2.0);
+            let _ = write!(
+                out,
+                r#"<text class="tick" x="{centre:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+                top - 8.0,
+                escape(&event.label)
+            );
+        }
+    }
+
+    fn series(&self, out: &mut String, series: &Series, colour: usize) {
+        let runs = self.runs(series);
+        match series.style {
+            Style::Line | Style::Dashed | Style::Steps => {
+                let path = path(&runs, series.style);
+                let dashed = match series.style {
+                    Style::Dashed => " dashed",
+                    _ => "",
+                };
+                let _ = write!(out, r#"<path class="line c{colour}{dashed}" d="{path}"/>"#);
+                let few = series.points.len() <= MOST_DOTS;
+                if few && series.style != Style::Steps {
+                    self.dots(out, series, "dot", colour, 2.8);
+                }
+            }
+            Style::Points => self.dots(out, series, "dot", colour, 4.2),
+            Style::Paper => self.dots(out, series, "hollow", colour, 4.0),
+        }
+    }
+
+    /// Places of the points, in runs without a gap.
+    fn runs(&self, series: &Series) -> Vec<Vec<(f64, f64)>> {
+        let mut runs = vec![Vec::new()];
+        for point in &series.points {
+            match (self.place(point), runs.last_mut()) {
+                (Some(place), Some(run)) => run.push(place),
+                _ => runs.push(Vec::new()),
+            }
+        }
+        runs.retain(|run| !run.is_empty());
+        runs
+    }
+
+    fn place(&self, point: &Point) -> Option<(f64, f64)> {
+        let y = point.y.filter(|y| self.y.holds(*y))?;
+        self.x
+            .holds(point.x)
+            .then(|| (self.x.at(point.x), self.y.at(y)))
+    }
+
+    fn dots(&self, out: &mut String, series: &Series, class: &str, colour: usize, radius: f64) {
+        for point in &series.points {
+            let (Some((x, y)), Some(value)) = (self.place(point), point.y) else {
+                continue;
+            };
+            let name = match point.label.as_str() {
+                "" => series.name.clone(),
+                label => format!("{}, {label}", series.name),
+            };
+            let _ = write!(
+                out,
+                r#"<circle class="{class} c{colour}" cx="{x:.1}" cy="{y:.1}" r="{radius}"><title>{}: {} at {}</title></circle>"#,
+                escape(&name),
+                scale::short(value),
+                scale::short(point.x)
+            );
+            if !point.label.is_empty() {
+                let near_edge = x + point.label.chars().count() as f64 * CHARACTER > WIDTH - RIGHT;
+                let (dx, anchor) = if near_edge {
+                    (-7.0, "end")
+                } else {
+                    (7.0, "start")
+                };
+                let _ = write!(
+                    out,
+                    r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="{anchor}">{}</text>"#,
+                    x + dx,
+                    y + 4.0,
+                    escape(&point.label)
+                );
+            }
+        }
+    }
+}
+
+fn path(runs: &[Vec<(f64, f64)>], style: Style) -> String {
+    let mut path = String::new();
+    for run in runs {
+        for (i, (x, y)) in run.iter().enumerate() {
+            let _ = match (i, style) {
+                // A point alone between two gaps shows as a dot, thanks to round caps.
+                (0, _) => write!(path, "M{x:.1} {y:.1}h0"),
+                (_, Style::Steps) => write!(path, "H{x:.1}V{y:.1}"),
+                _ => write!(path, "L{x:.1} {y:.1}"),
+            };
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Axis, Scale};
+
+    fn figure() -> Figure {
+        Figure {
+            title: "Rejections".into(),
+            x: Axis::new("load"),
+            y: Axis::new("rejected, %"),
+            series: vec![
+                Series::new(
+                    "a <b>",
+                    Style::Line,
+                    [
+                        (1.0, Some(0.0)),
+                        (2.0, None),
+                        (3.0, Some(50.0)),
+                        (4.0, Some(10.0)),
+                    ],
+                ),
+                Series::new("the paper", Style::Paper, [(1.0, Some(5.0))]).coloured(0),
+            ],
+            levels: vec![Level::new(18.0, "objective")],
+            events: vec![Level::new(2.0, "burst")],
+            caption: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_drawing_has_its_curves_dots_lines_and_names() {
+        let svg = svg(&figure());
+        assert!(svg.contains(r#"class="line c0""#));
+        let path = svg
+            .split(" d=\"")
+            .nth(2)
+            .and_then(|d| d.split('"').next())
+            .unwrap();
+        assert_eq!(
+            (path.matches('M').count(), path.matches('L').count()),
+            (2, 1)
+        );
+        assert_eq!(svg.matches(r#"class="dot c0" cx"#).count(), 3);
+        assert_eq!(
+            svg.matches(r#"class="hollow c0" cx"#).count(),
+            2,
+            "one in the legend"
+        );
+        assert!(svg.contains("objective 18") && svg.contains(">burst<"));
+        assert!(svg.contains("a &lt;b&gt;") && !svg.contains("a <b>"));
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
+
+    #[test]
+    fn nothing_to_draw_is_no_trouble() {
+        let mut empty = Figure::default();
+        assert!(!svg(&empty).contains("NaN"));
+        empty.series = vec![Series::new("one", Style::Steps, [(1.0, Some(f64::NAN))])];
+        empty.y.scale = Scale::Log;
+        assert!(!svg(&empty).contains("NaN"));
+        empty.series = vec![Series::new(
+            "one",
+            Style::Line,
+            [(0.0, Some(0.0)), (1.0, Some(-1.0))],
+        )];
+        assert!(!svg(&empty).contains("NaN"));
+    }
+
+    #[test]
+    fn a_file_of_its_own_brings_its_colours() {
+        let file = file(&figure());
+        assert!(file.starts_with("<svg viewBox") && file.ends_with("</svg>"));
+        assert!(file.contains("xmlns=") && file.contains("--c0"));
+    }
+}
