@@ -20,6 +20,7 @@ pub mod results;
 pub mod scenario;
 pub mod simulation;
 pub mod source;
+pub mod sysid;
 pub mod trial;
 pub mod workload;
 

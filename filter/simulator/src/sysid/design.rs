@@ -1,0 +1,405 @@
+//! The PI controller: where gains put the poles of the closed loop, and gains that put them where overshoot
+//! and settling time want them (Chronos §4, Eq. 7 and 8; Hellerstein et al., Feedback Control of Computing
+//! Systems, the paper's [6]).
+//!
+//! With x = K_P (K_I + 1) and y = K_P, Eq. 8 is ψ(z) = (x z − y)/(z − 1), and the closed loop's poles are
+//! the roots of D(z)(z − 1) + N(z)(x z − y), where N/D is the plant. That is linear in x and y, so two
+//! gains place two poles exactly, for a plant of any order; the others fall where they fall and have to be
+//! looked at. Overshoot M and settling time k (in periods) ask for the pair r e^{±iθ} with
+//! r = e^{−4/k}, θ = π ln r / ln M.
+//!
+//! **What the gains drive.** Eq. 7 gives δd(k), and Eq. 1 adds that to the bound: d_t(k) = d_t(k−1) + δd(k).
+//! Taken by the letter, the loop integrates twice, which Eq. 8 does not show. [`Law`] has both readings.
+
+use std::f64::consts::PI;
+
+use num_complex::Complex64;
+
+use super::plant::Plant;
+use super::polynomial::Polynomial;
+
+/// What the output of Eq. 7 is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Law {
+    /// The bound on the backlog itself: the loop of Figure 2, Eq. 8, which the paper's poles belong to.
+    #[default]
+    Bound,
+    /// Its adjustment, which Eq. 1 sums up once more.
+    Adjustment,
+}
+
+/// Gains of the PI controller.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gains {
+    /// K_P, backlog per second of error.
+    pub proportional: f64,
+    /// K_I.
+    pub integral: f64,
+}
+
+impl Gains {
+    fn from_xy(x: f64, y: f64) -> Self {
+        Self {
+            proportional: y,
+            integral: x / y - 1.0,
+        }
+    }
+
+    /// x = K_P (K_I + 1).
+    fn x(self) -> f64 {
+        self.proportional * (self.integral + 1.0)
+    }
+
+    fn are_usable(self) -> bool {
+        let positive = |gain: f64| gain > 0.0 && gain.is_finite();
+        positive(self.proportional) && positive(self.integral)
+    }
+}
+
+/// What the closed loop should do (Chronos Table 1).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Goal {
+    /// M, overshoot as part of the step, 0 < M < 1. Table 1: (2.5 s − 2 s) / 2 s.
+    pub overshoot: f64,
+    /// Time to within 2%, sampling periods. Table 1: 10.
+    pub settling: f64,
+}
+
+impl Goal {
+    /// The pair of poles that a system of the second order needs for it; that with the positive imaginary
+    /// part.
+    #[must_use]
+    pub fn pole(&self) -> Complex64 {
+        let ln_r = -4.0 / self.settling;
+        Complex64::from_polar(ln_r.exp(), (PI * ln_r / self.overshoot.ln()).min(PI))
+    }
+}
+
+/// The closed loop's answer to a step of the target by 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Response {
+    /// Part of the step by which it goes too far.
+    pub overshoot: f64,
+    /// Periods until it stays within 2% of the target; `None` when it doesn't within a thousand.
+    pub settling: Option<usize>,
+}
+
+/// Gains and what they do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Design {
+    /// The gains.
+    pub gains: Gains,
+    /// Poles of the closed loop, the slowest first.
+    pub poles: Vec<Complex64>,
+    /// Its answer to a step.
+    pub response: Response,
+}
+
+impl Design {
+    /// What `gains` do with `plant`.
+    #[must_use]
+    pub fn of(plant: &Plant, law: Law, gains: Gains) -> Self {
+        Self {
+            gains,
+            poles: closed_loop(plant, law, gains).roots(),
+            response: step(plant, law, gains),
+        }
+    }
+
+    /// Whether all poles lie inside of the unit circle.
+    #[must_use]
+    pub fn is_stable(&self) -> bool {
+        self.poles.iter().all(|pole| pole.norm() < 1.0)
+    }
+
+    /// Whether the answer to a step keeps to the goal.
+    #[must_use]
+    pub fn meets(&self, goal: &Goal) -> bool {
+        let settles = self
+            .response
+            .settling
+            .is_some_and(|k| k as f64 <= goal.settling);
+        self.is_stable() && settles && self.response.overshoot <= goal.overshoot
+    }
+}
+
+/// Why no gains were found.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum DesignError {
+    /// The goal is none.
+    #[error(
+        "overshoot {overshoot} and settling time of {settling} periods; 0 < overshoot < 1 and at least 1 period"
+    )]
+    Goal {
+        /// As given.
+        overshoot: f64,
+        /// As given.
+        settling: f64,
+    },
+    /// More backlog must mean more delay.
+    #[error(
+        "in this model more backlog means less delay ({0:.3e} s a unit): no controller can use it; record a \
+         trace in which requests queue"
+    )]
+    NegativeGain(f64),
+    /// None that meet the goal.
+    #[error(
+        "no gains above 0 settle within {settling} periods with an overshoot of at most {overshoot}: allow more of either"
+    )]
+    Unreachable {
+        /// As given.
+        overshoot: f64,
+        /// As given.
+        settling: f64,
+    },
+}
+
+/// The polynomial whose roots are the closed loop's poles: the denominator of η(z).
+#[must_use]
+pub fn closed_loop(plant: &Plant, law: Law, gains: Gains) -> Polynomial {
+    let controller = Polynomial::new([gains.x(), -gains.proportional]);
+    let (integrator, zero) = parts(law);
+    let open = plant.denominator().times(&integrator);
+    open.plus(&plant.numerator().times(&zero).times(&controller))
+}
+
+/// What stands beside x z − y in the controller: denominator and numerator.
+fn parts(law: Law) -> (Polynomial, Polynomial) {
+    let once = Polynomial::new([1.0, -1.0]);
+    match law {
+        Law::Bound => (once, Polynomial::new([1.0])),
+        Law::Adjustment => (once.times(&once), Polynomial::new([1.0, 0.0])),
+    }
+}
+
+/// The gains that make `poles` poles of the closed loop: two real ones, or one complex one and, with it,
+/// its conjugate. `None` where no gains do. They may be negative, or other poles unstable.
+#[must_use]
+pub fn place(plant: &Plant, law: Law, poles: [Complex64; 2]) -> Option<Gains> {
+    let (integrator, zero) = parts(law);
+    // x p − y = q for each pole p.
+    let q = |p: Complex64| {
+        -plant.denominator().at(p) * integrator.at(p) / (plant.numerator().at(p) * zero.at(p))
+    };
+    let (p, other) = (poles[0], poles[1]);
+    let (x, y) = if p.im != 0.0 {
+        if (p.conj() - other).norm() > 1e-9 * p.norm() {
+            return None;
+        }
+        let x = q(p).im / p.im;
+        (x, x * p.re - q(p).re)
+    } else {
+        if other.im != 0.0 || p.re == other.re {
+            return None;
+        }
+        let x = (q(p).re - q(other).re) / (p.re - other.re);
+        (x, x * p.re - q(p).re)
+    };
+    let gains = Gains::from_xy(x, y);
+    (gains.proportional.is_finite() && gains.integral.is_finite()).then_some(gains)
+}
+
+/// Gains for a goal: those of the pair of poles that the goal asks for if the closed loop then keeps to
+/// it, else those of the fastest pair that does. Zeros and the poles that weren't placed have their part
+/// in the response, so it is simulated rather than believed.
+///
+/// # Errors
+/// [`DesignError`].
+pub fn design(plant: &Plant, law: Law, goal: Goal) -> Result<Design, DesignError> {
+    let Goal {
+        overshoot,
+        settling,
+    } = goal;
+    if !(overshoot > 0.0 && overshoot < 1.0 && settling >= 1.0 && settling.is_finite()) {
+        return Err(DesignError::Goal {
+            overshoot,
+            settling,
+        });
+    }
+    let gain = plant.gain();
+    if gain <= 0.0 || !gain.is_finite() {
+        return Err(DesignError::NegativeGain(gain));
+    }
+    let wanted = goal.pole();
+    let pairs = std::iter::once([wanted, wanted.conj()]).chain(pairs());
+    pairs
+        .filter_map(|pair| place(plant, law, pair))
+        .filter(|gains| gains.are_usable())
+        .map(|gains| Design::of(plant, law, gains))
+        .find(|design| design.meets(&goal))
+        .ok_or(DesignError::Unreachable {
+            overshoot,
+            settling,
+        })
+}
+
+/// Pairs of poles, the fastest first: complex ones, and real ones of which one is faster.
+fn pairs() -> impl Iterator<Item = [Complex64; 2]> {
+    const RADII: u32 = 97;
+    const SHAPES: u32 = 12;
+    (1..=RADII).flat_map(|r| {
+        let r = f64::from(r) / f64::from(RADII + 1);
+        let complex = (1..=SHAPES).map(move |k| {
+            let pole = Complex64::from_polar(r, f64::from(k) * PI / 2.0 / f64::from(SHAPES));
+            [pole, pole.conj()]
+        });
+        let real = (0..SHAPES).map(move |k| {
+            let faster = r * f64::from(k) / f64::from(SHAPES);
+            [Complex64::new(r, 0.0), Complex64::new(faster, 0.0)]
+        });
+        complex.chain(real)
+    })
+}
+
+/// Longest response that is looked at, periods.
+const LONGEST: usize = 1_000;
+const WITHIN: f64 = 0.02;
+
+/// Simulates Eq. 4 and 7 from rest, with a target of 1.
+fn step(plant: &Plant, law: Law, gains: Gains) -> Response {
+    let n = plant.order();
+    // The latest first.
+    let (mut delays, mut bounds) = (vec![0.0; n], vec![0.0; n]);
+    let (mut output, mut error_before) = (0.0, 0.0);
+    let (mut highest, mut outside) = (0.0_f64, 0);
+    for k in 0..LONGEST {
+        let delay = plant.next(&delays, &bounds);
+        highest = highest.max(delay);
+        if (delay - 1.0).abs() > WITHIN || !delay.is_finite() {
+            outside = k + 1;
+        }
+        let error = 1.0 - delay;
+        output += gains.x() * error - gains.proportional * error_before;
+        error_before = error;
+        let bound = match law {
+            Law::Bound => output,
+            Law::Adjustment => bounds[0] + output,
+        };
+        delays.rotate_right(1);
+        delays[0] = delay;
+        bounds.rotate_right(1);
+        bounds[0] = bound;
+    }
+    Response {
+        overshoot: highest - 1.0,
+        settling: (outside < LONGEST).then_some(outside),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_the_paper() -> (Plant, Gains) {
+        let plant = Plant::new(vec![-0.003, -0.104], vec![0.015, 0.006]).unwrap();
+        let gains = Gains {
+            proportional: 2.77,
+            integral: 5.28,
+        };
+        (plant, gains)
+    }
+
+    fn assert_poles(found: &[Complex64], expected: &[(f64, f64)], tolerance: f64) {
+        assert_eq!(found.len(), expected.len());
+        for (re, im) in expected {
+            let pole = Complex64::new(*re, *im);
+            let near = found.iter().any(|p| (p - pole).norm() < tolerance);
+            assert!(near, "{pole} is not among {found:?}");
+        }
+    }
+
+    /// §4: "The selected closed loop poles are −0.308 and 0.52 ± 0.106i. The corresponding K_P = 2.77 and
+    /// K_I = 5.28." With Eq. 6 as printed they are others, though stable.
+    #[test]
+    fn gains_of_the_paper_do_not_give_its_poles_with_equation_6_as_printed() {
+        let (plant, gains) = of_the_paper();
+        let design = Design::of(&plant, Law::Bound, gains);
+        assert_poles(
+            &design.poles,
+            &[(0.7353, 0.0), (0.0004, 0.405), (0.0004, -0.405)],
+            1e-3,
+        );
+        assert!(design.is_stable());
+    }
+
+    /// They are those of Eq. 6 with the sign of 0.104 turned round, that is, with
+    /// s(k) = −0.003 s(k−1) + 0.104 s(k−2) + …, as near as b₁ = 0.015 and b₂ = 0.006 are printed: half a
+    /// unit of their last digit moves the imaginary part by 0.03.
+    #[test]
+    fn poles_of_the_paper_belong_to_the_other_sign_of_a_2() {
+        let (_, gains) = of_the_paper();
+        let plant = Plant::new(vec![-0.003, 0.104], vec![0.015, 0.006]).unwrap();
+        let design = Design::of(&plant, Law::Bound, gains);
+        assert_poles(
+            &design.poles,
+            &[(-0.308, 0.0), (0.52, 0.106), (0.52, -0.106)],
+            0.025,
+        );
+    }
+
+    /// Then the gains of the paper hardly damp: a step goes 100% too far and rings for minutes, where
+    /// Table 1 asks for 25% and 10 s. So the paper's controller can't have done that.
+    #[test]
+    fn taken_by_the_letter_equation_1_integrates_once_more_and_rings() {
+        let (plant, gains) = of_the_paper();
+        let design = Design::of(&plant, Law::Adjustment, gains);
+        assert_eq!(design.poles.len(), 4);
+        assert!((design.poles[0].norm() - 0.991).abs() < 1e-3);
+        assert!(design.response.overshoot > 1.0);
+        assert!(design.response.settling.is_some_and(|k| k > 200));
+        let once = Design::of(&plant, Law::Bound, gains);
+        assert!(once.response.overshoot < 0.25);
+        assert!(once.response.settling.is_some_and(|k| k <= 15), "{once:?}");
+    }
+
+    #[test]
+    fn placed_poles_are_roots_of_the_closed_loop() {
+        let (plant, _) = of_the_paper();
+        for law in [Law::Bound, Law::Adjustment] {
+            for pair in [
+                [Complex64::new(0.6, 0.3), Complex64::new(0.6, -0.3)],
+                [Complex64::new(0.8, 0.0), Complex64::new(0.3, 0.0)],
+            ] {
+                let gains = place(&plant, law, pair).unwrap();
+                let poles = closed_loop(&plant, law, gains).roots();
+                for pole in pair {
+                    let near = poles.iter().any(|p| (p - pole).norm() < 1e-8);
+                    assert!(near, "{pole} is not among {poles:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_goal_is_met_or_refused() {
+        let (plant, _) = of_the_paper();
+        let goal = Goal {
+            overshoot: 0.25,
+            settling: 10.0,
+        };
+        assert!((goal.pole().norm() - (-0.4_f64).exp()).abs() < 1e-12);
+        let found = design(&plant, Law::Bound, goal).unwrap();
+        assert!(found.meets(&goal) && found.gains.are_usable(), "{found:?}");
+        let hasty = Goal {
+            overshoot: 0.01,
+            settling: 1.0,
+        };
+        assert!(matches!(
+            design(&plant, Law::Bound, hasty),
+            Err(DesignError::Unreachable { .. })
+        ));
+        let backwards = Plant::new(vec![0.5], vec![-1.0]).unwrap();
+        assert_eq!(
+            design(&backwards, Law::Bound, goal),
+            Err(DesignError::NegativeGain(-2.0))
+        );
+        let none = Goal {
+            overshoot: 0.0,
+            settling: 10.0,
+        };
+        assert!(matches!(
+            design(&plant, Law::Bound, none),
+            Err(DesignError::Goal { .. })
+        ));
+    }
+}

@@ -1,0 +1,167 @@
+//! System identification: the coefficients of Chronos Eq. 4 from a trace, by least squares, and how well
+//! they predict (§4).
+//!
+//! s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i). Eq. 4 has no constant term, so it holds around an operating point
+//! only; a constant is fitted beside the coefficients and left out of the model. The paper fits the square roots of delays and
+//! backlogs; that is there as [`Transform::SquareRoot`], to be compared, but gains that come from such a
+//! model are for square roots, too, and a controller that takes delays as they are can't use them.
+
+use super::plant::Plant;
+use super::qr::least_squares;
+
+/// Highest order.
+pub const MAX_ORDER: usize = 4;
+/// Those of the coefficients, and the constant.
+const MAX_COLUMNS: usize = 2 * MAX_ORDER + 1;
+/// What R² must gain for a higher order to be worth it.
+const WORTH: f64 = 0.01;
+/// Samples a coefficient.
+const SAMPLES_A_COEFFICIENT: usize = 5;
+
+/// Samples without a gap: the same period lies between any two.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Segment {
+    /// Mean service delay in each period, s.
+    pub delays: Vec<f64>,
+    /// Backlog in each period.
+    pub backlogs: Vec<f64>,
+}
+
+/// What is done to samples first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transform {
+    /// Nothing.
+    #[default]
+    None,
+    /// The square root of both, as in the paper.
+    SquareRoot,
+}
+
+impl Transform {
+    fn of(self, x: f64) -> f64 {
+        match self {
+            Self::None => x,
+            Self::SquareRoot => x.max(0.0).sqrt(),
+        }
+    }
+}
+
+/// A model and how good it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// The model.
+    pub plant: Plant,
+    /// R² = 1 − var(prediction error) / var(delay), of predictions one period ahead.
+    pub r_squared: f64,
+    /// Predictions that were made.
+    pub samples: usize,
+    /// Mean delay, s (of square roots where those were fitted).
+    pub mean_delay: f64,
+    /// Mean backlog.
+    pub mean_backlog: f64,
+}
+
+/// Why there is no model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IdentifyError {
+    /// Of the order.
+    #[error("order {0}; 1 to {MAX_ORDER}")]
+    Order(usize),
+    /// Of the length.
+    #[error(
+        "{found} samples with their {order} predecessors; order {order} needs {needed}: take a longer trace"
+    )]
+    TooShort {
+        /// Samples there are.
+        found: usize,
+        /// Samples that are needed.
+        needed: usize,
+        /// The order.
+        order: usize,
+    },
+    /// Nothing to be learned.
+    #[error(
+        "delay or backlog don't vary enough to tell what depends on what: vary the load while you record"
+    )]
+    Flat,
+}
+
+/// Fits a model of this order.
+///
+/// # Errors
+/// [`IdentifyError`].
+pub fn identify(
+    segments: &[Segment],
+    order: usize,
+    transform: Transform,
+) -> Result<Fit, IdentifyError> {
+    if !(1..=MAX_ORDER).contains(&order) {
+        return Err(IdentifyError::Order(order));
+    }
+    let pairs = || {
+        segments
+            .iter()
+            .flat_map(|s| s.delays.iter().zip(&s.backlogs))
+            .map(|(s, d)| (transform.of(*s), transform.of(*d)))
+    };
+    let mean_delay = mean(pairs().map(|(s, _)| s));
+    let mean_backlog = mean(pairs().map(|(_, d)| d));
+    let mut rows: Vec<[f64; MAX_COLUMNS]> = Vec::new();
+    let mut actual = Vec::new();
+    for segment in segments {
+        let delay = |k: usize| transform.of(segment.delays[k]) - mean_delay;
+        let backlog = |k: usize| transform.of(segment.backlogs[k]) - mean_backlog;
+        for k in order..segment.delays.len().min(segment.backlogs.len()) {
+            let mut row = [0.0; MAX_COLUMNS];
+            row[2 * order] = 1.0;
+            for i in 1..=order {
+                row[i - 1] = delay(k - i);
+                row[order + i - 1] = backlog(k - i);
+            }
+            rows.push(row);
+            actual.push(delay(k));
+        }
+    }
+    let needed = SAMPLES_A_COEFFICIENT * 2 * order;
+    if rows.len() < needed {
+        return Err(IdentifyError::TooShort {
+            found: rows.len(),
+            needed,
+            order,
+        });
+    }
+    let spread = variance(&actual);
+    let x = least_squares(&rows, 2 * order + 1, &actual).ok_or(IdentifyError::Flat)?;
+    let (a, b) = x[..2 * order].split_at(order);
+    let plant = Plant::new(a.to_vec(), b.to_vec()).ok_or(IdentifyError::Flat)?;
+    let errors: Vec<f64> = rows
+        .iter()
+        .zip(&actual)
+        .map(|(row, actual)| actual - plant.next(&row[..order], &row[order..2 * order]))
+        .collect();
+    Ok(Fit {
+        plant,
+        r_squared: 1.0 - variance(&errors) / spread,
+        samples: rows.len(),
+        mean_delay,
+        mean_backlog,
+    })
+}
+
+/// Of fits by ascending order, the one to use: the first that none of higher order beats by more than a
+/// hundredth of R². So the paper chose the second order.
+#[must_use]
+pub fn choose_order(fits: &[Fit]) -> Option<&Fit> {
+    let best = fits.iter().map(|f| f.r_squared).fold(f64::MIN, f64::max);
+    fits.iter().find(|f| f.r_squared >= best - WORTH)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_usize), |(sum, count), v| (sum + v, count + 1));
+    sum / count.max(1) as f64
+}
+
+fn variance(values: &[f64]) -> f64 {
+    let middle = mean(values.iter().copied());
+    mean(values.iter().map(|v| (v - middle) * (v - middle)))
+}

@@ -1,0 +1,128 @@
+//! The identified system: delay as a function of past delays and backlogs (Chronos Eq. 4 and 6).
+
+use std::fmt;
+
+use num_complex::Complex64;
+
+use super::polynomial::Polynomial;
+
+/// s(k) = Σᵢ aᵢ s(k−i) + bᵢ d(k−i), i = 1..n (Eq. 4), with s in seconds and d in the backlog's unit, both
+/// around the operating point.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plant {
+    a: Vec<f64>,
+    b: Vec<f64>,
+}
+
+impl Plant {
+    /// With these coefficients, a₁ and b₁ first; `None` unless there are as many of both, and at least one.
+    #[must_use]
+    pub fn new(a: Vec<f64>, b: Vec<f64>) -> Option<Self> {
+        let finite = a.iter().chain(&b).all(|c| c.is_finite());
+        (finite && !a.is_empty() && a.len() == b.len()).then_some(Self { a, b })
+    }
+
+    /// n.
+    #[must_use]
+    pub fn order(&self) -> usize {
+        self.a.len()
+    }
+
+    /// aᵢ, a₁ first.
+    #[must_use]
+    pub fn a(&self) -> &[f64] {
+        &self.a
+    }
+
+    /// bᵢ, s per unit of backlog, b₁ first.
+    #[must_use]
+    pub fn b(&self) -> &[f64] {
+        &self.b
+    }
+
+    /// Numerator of Eq. 6: Σᵢ bᵢ zⁿ⁻ⁱ.
+    #[must_use]
+    pub fn numerator(&self) -> Polynomial {
+        Polynomial::new(self.b.clone())
+    }
+
+    /// Denominator of Eq. 6: zⁿ − Σᵢ aᵢ zⁿ⁻ⁱ.
+    #[must_use]
+    pub fn denominator(&self) -> Polynomial {
+        let rest = self.a.iter().map(|a| -a);
+        Polynomial::new(std::iter::once(1.0).chain(rest).collect::<Vec<_>>())
+    }
+
+    /// Poles of the open loop.
+    #[must_use]
+    pub fn poles(&self) -> Vec<Complex64> {
+        self.denominator().roots()
+    }
+
+    /// What a lasting change of the backlog by 1 changes the delay by, s: Eq. 6 at z = 1.
+    #[must_use]
+    pub fn gain(&self) -> f64 {
+        self.b.iter().sum::<f64>() / (1.0 - self.a.iter().sum::<f64>())
+    }
+
+    /// s(k), from the last delays and backlogs, the latest first.
+    #[must_use]
+    pub fn next(&self, delays: &[f64], backlogs: &[f64]) -> f64 {
+        let sum = |c: &[f64], x: &[f64]| c.iter().zip(x).map(|(c, x)| c * x).sum::<f64>();
+        sum(&self.a, delays) + sum(&self.b, backlogs)
+    }
+}
+
+/// A number as people want it in a formula: three significant digits.
+fn short(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let digits = (2 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    format!("{value:.digits$}")
+}
+
+impl fmt::Display for Plant {
+    /// Eq. 4 with its numbers.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let terms = |c: &[f64], name: &'static str| -> Vec<(f64, String)> {
+            (1..)
+                .zip(c)
+                .map(|(i, c)| (*c, format!("{name}(k-{i})")))
+                .collect()
+        };
+        write!(f, "s(k) =")?;
+        for (at, (c, of)) in terms(&self.a, "s")
+            .into_iter()
+            .chain(terms(&self.b, "d"))
+            .enumerate()
+        {
+            match (at, c < 0.0) {
+                (0, true) => write!(f, " -{} {of}", short(-c))?,
+                (0, false) => write!(f, " {} {of}", short(c))?,
+                (_, true) => write!(f, " - {} {of}", short(-c))?,
+                (_, false) => write!(f, " + {} {of}", short(c))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equations_5_and_6_of_the_paper() {
+        let plant = Plant::new(vec![-0.003, -0.104], vec![0.015, 0.006]).unwrap();
+        assert_eq!(plant.numerator().coefficients(), [0.015, 0.006]);
+        assert_eq!(plant.denominator().coefficients(), [1.0, 0.003, 0.104]);
+        assert!((plant.gain() - 0.021 / 1.107).abs() < 1e-12);
+        assert_eq!(
+            plant.to_string(),
+            "s(k) = -0.00300 s(k-1) - 0.104 s(k-2) + 0.0150 d(k-1) + 0.00600 d(k-2)"
+        );
+        assert_eq!(Plant::new(vec![1.0], vec![]), None);
+        assert_eq!(Plant::new(vec![], vec![]), None);
+    }
+}

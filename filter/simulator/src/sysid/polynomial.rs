@@ -1,0 +1,185 @@
+//! Polynomials in z with real coefficients, and their roots.
+
+use std::f64::consts::TAU;
+
+use num_complex::Complex64;
+
+/// Steps of Aberth's method; simple roots take about ten, double ones about fifty.
+const MAX_STEPS: usize = 500;
+/// Relative step at which a root has been found.
+const SMALL_STEP: f64 = 1e-15;
+
+/// A polynomial by its coefficients, that of the highest power first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Polynomial(Vec<f64>);
+
+impl Polynomial {
+    /// With these coefficients, that of the highest power first. Leading zeros fall away.
+    #[must_use]
+    pub fn new(coefficients: impl Into<Vec<f64>>) -> Self {
+        let mut all: Vec<f64> = coefficients.into();
+        let zeros = all.iter().take_while(|c| **c == 0.0).count();
+        all.drain(..zeros);
+        Self(all)
+    }
+
+    /// With these roots and the leading coefficient 1; complex roots must come with their conjugates.
+    #[must_use]
+    pub fn from_roots(roots: &[Complex64]) -> Self {
+        let mut product = vec![Complex64::new(1.0, 0.0)];
+        for root in roots {
+            let mut next = product.clone();
+            next.push(Complex64::new(0.0, 0.0));
+            for (to, from) in next[1..].iter_mut().zip(&product) {
+                *to -= root * from;
+            }
+            product = next;
+        }
+        Self::new(product.iter().map(|c| c.re).collect::<Vec<_>>())
+    }
+
+    /// Coefficients, that of the highest power first; none of the zero polynomial.
+    #[must_use]
+    pub fn coefficients(&self) -> &[f64] {
+        &self.0
+    }
+
+    /// Its degree; 0 for constants.
+    #[must_use]
+    pub fn degree(&self) -> usize {
+        self.0.len().saturating_sub(1)
+    }
+
+    /// Its value at `z`.
+    #[must_use]
+    pub fn at(&self, z: Complex64) -> Complex64 {
+        let zero = Complex64::new(0.0, 0.0);
+        self.0.iter().fold(zero, |sum, c| sum * z + c)
+    }
+
+    /// The product.
+    #[must_use]
+    pub fn times(&self, other: &Self) -> Self {
+        if self.0.is_empty() || other.0.is_empty() {
+            return Self(Vec::new());
+        }
+        let mut product = vec![0.0; self.0.len() + other.0.len() - 1];
+        for (i, a) in self.0.iter().enumerate() {
+            for (j, b) in other.0.iter().enumerate() {
+                product[i + j] += a * b;
+            }
+        }
+        Self::new(product)
+    }
+
+    /// The sum.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let (long, short) = match self.0.len() >= other.0.len() {
+            true => (self, other),
+            false => (other, self),
+        };
+        let mut sum = long.0.clone();
+        let offset = long.0.len() - short.0.len();
+        for (to, from) in sum[offset..].iter_mut().zip(&short.0) {
+            *to += from;
+        }
+        Self::new(sum)
+    }
+
+    /// All roots, by Aberth's method, the largest first. Empty for constants.
+    #[must_use]
+    pub fn roots(&self) -> Vec<Complex64> {
+        let n = self.degree();
+        let Some(lead) = self.0.first().filter(|_| n > 0) else {
+            return Vec::new();
+        };
+        // Cauchy: all roots lie within.
+        let bound = 1.0 + self.0.iter().map(|c| (c / lead).abs()).fold(0.0, f64::max);
+        let derivative: Vec<f64> = self.0[..n]
+            .iter()
+            .zip((1..=n).rev())
+            .map(|(c, power)| c * power as f64)
+            .collect();
+        let derivative = Self(derivative);
+        // Off the real axis and off symmetry, or pairs would move alike for ever.
+        let mut roots: Vec<Complex64> = (0..n)
+            .map(|k| Complex64::from_polar(bound / 2.0, TAU * (k as f64 + 0.3) / n as f64))
+            .collect();
+        for _ in 0..MAX_STEPS {
+            let mut moved = 0.0_f64;
+            for k in 0..n {
+                let z = roots[k];
+                let value = self.at(z);
+                if value.norm() == 0.0 {
+                    continue;
+                }
+                let newton = value / derivative.at(z);
+                let others: Complex64 = (0..n)
+                    .filter(|j| *j != k && roots[*j] != z)
+                    .map(|j| (z - roots[j]).inv())
+                    .sum();
+                let step = newton / (1.0 - newton * others);
+                if step.is_finite() {
+                    roots[k] -= step;
+                    moved = moved.max(step.norm() / z.norm().max(1e-300));
+                }
+            }
+            if moved < SMALL_STEP {
+                break;
+            }
+        }
+        for root in &mut roots {
+            // Real coefficients: what is left of an imaginary part is error.
+            if root.im.abs() < 1e-9 * root.norm().max(1e-9) {
+                root.im = 0.0;
+            }
+        }
+        roots.sort_by(|a, b| {
+            let by_size = (b.norm_sqr() - a.norm_sqr()).abs() > 1e-9 * a.norm_sqr().max(1e-300);
+            match by_size {
+                true => b.norm_sqr().total_cmp(&a.norm_sqr()),
+                false => b.im.total_cmp(&a.im).then(b.re.total_cmp(&a.re)),
+            }
+        });
+        roots
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn c(re: f64, im: f64) -> Complex64 {
+        Complex64::new(re, im)
+    }
+
+    #[test]
+    fn roots_and_coefficients_are_two_sides_of_one_thing() {
+        let roots = [c(0.9, 0.0), c(0.5, 0.2), c(0.5, -0.2), c(-0.3, 0.0)];
+        let found = Polynomial::from_roots(&roots).roots();
+        assert_eq!(found.len(), roots.len());
+        for (found, root) in found.iter().zip(&roots) {
+            assert!((found - root).norm() < 1e-10, "{found} {root}");
+        }
+    }
+
+    #[test]
+    fn double_roots_and_roots_at_zero_are_found() {
+        let found = Polynomial::new([1.0, -1.0, 0.25, 0.0]).roots();
+        assert!((found[0] - 0.5).norm() < 1e-6 && (found[1] - 0.5).norm() < 1e-6);
+        assert!(found[2].norm() < 1e-12, "{found:?}");
+        assert!(Polynomial::new([3.0]).roots().is_empty());
+        assert!(Polynomial::new(Vec::new()).roots().is_empty());
+    }
+
+    #[test]
+    fn products_and_sums() {
+        let a = Polynomial::new([1.0, 2.0]);
+        let b = Polynomial::new([1.0, 0.0, -1.0]);
+        assert_eq!(a.times(&b).coefficients(), [1.0, 2.0, -1.0, -2.0]);
+        assert_eq!(a.plus(&b).coefficients(), [1.0, 1.0, 1.0]);
+        let cancel = b.plus(&Polynomial::new([-1.0, 0.0, 0.0]));
+        assert_eq!(cancel.coefficients(), [-1.0]);
+    }
+}
