@@ -11,6 +11,7 @@
 
 pub mod backend;
 pub mod batch;
+pub mod clients;
 mod host;
 mod observe;
 mod parallel;

@@ -211,7 +211,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
                         continue;
                     }
                     let Some(request) = self.source.take() else {
-                        return Ok(());
+                        continue;
                     };
                     left -= 1;
                     self.arrive(request)?;

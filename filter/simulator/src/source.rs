@@ -70,8 +70,8 @@ pub trait Source {
     /// A closed loop may have one again after an answer.
     fn peek(&self) -> Option<u64>;
 
-    /// The request that [`Source::peek`] announced. Called only after it gave `Some`; of a source that
-    /// has none after all, the run takes nothing more.
+    /// The request that [`Source::peek`] announced, or `None` if, when the time has come, there is none
+    /// after all; then [`Source::peek`] tells another time.
     fn take(&mut self) -> Option<Request>;
 
     /// The request leaves the stage for the backend at `at`, ns (point 2 of Bouncer's Figure 1).

@@ -1,0 +1,108 @@
+//! A service of stages (SEDA §2): each request type has a thread pool with a queue of its own, and all
+//! threads share one back end.
+//!
+//! This is what makes one kind of request slow while another is quick: a queue grows in front of the
+//! stage whose threads can't keep up, and nowhere else. What is left out: the stages that read and write
+//! packets, which are never the bottleneck, and pools that grow and shrink.
+
+use std::collections::VecDeque;
+
+use super::{Backend, SharedProcessor};
+use crate::source::Request;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Staged {
+    processor: SharedProcessor,
+    pools: Vec<Pool>,
+    /// The pool of each job at work.
+    pool_of: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    /// Threads that have nothing to do.
+    idle: u32,
+    /// Jobs and their work, ns.
+    queue: VecDeque<(u32, u64)>,
+}
+
+impl Staged {
+    /// So many threads for each request type, by [`Request::kind`].
+    #[must_use]
+    pub fn new(processor: SharedProcessor, threads: impl IntoIterator<Item = u32>) -> Self {
+        let pool = |threads: u32| Pool {
+            idle: threads.max(1),
+            queue: VecDeque::new(),
+        };
+        Self {
+            processor,
+            pools: threads.into_iter().map(pool).collect(),
+            pool_of: Vec::new(),
+        }
+    }
+}
+
+impl Backend for Staged {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        let at = job as usize;
+        if self.pool_of.len() <= at {
+            self.pool_of.resize(at + 1, 0);
+        }
+        self.pool_of[at] = request.kind as u16;
+        let pool = &mut self.pools[request.kind];
+        if pool.idle > 0 {
+            pool.idle -= 1;
+            self.processor.start(now, job, request.processing);
+        } else {
+            pool.queue.push_back((job, request.processing));
+        }
+    }
+
+    fn next_end(&self) -> u64 {
+        self.processor.next_end()
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        let job = self.processor.end(now)?;
+        let pool = &mut self.pools[usize::from(self.pool_of[job as usize])];
+        match pool.queue.pop_front() {
+            Some((next, work)) => self.processor.start(now, next, work),
+            None => pool.idle += 1,
+        }
+        Some(job)
+    }
+
+    fn busy(&self) -> u32 {
+        self.processor.busy()
+    }
+
+    fn servers(&self) -> u32 {
+        self.processor.servers()
+    }
+
+    fn refused(&mut self, now: u64) {
+        self.processor.refused(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_pool_keeps_its_own_type_waiting_and_no_other() {
+        let mut service = Staged::new(SharedProcessor::new(1, 0.0), [1, 1]);
+        let request = |kind, work| Request::new(0, kind, work);
+        service.take(0, 0, &request(0, 100));
+        service.take(0, 1, &request(0, 100));
+        service.take(0, 2, &request(1, 100));
+        // Jobs 0 and 2 share; then 1 alone.
+        let mut order = Vec::new();
+        while service.next_end() < u64::MAX {
+            let at = service.next_end();
+            order.push((service.end(at).unwrap(), at));
+        }
+        assert_eq!(order, [(0, 200), (2, 200), (1, 300)]);
+    }
+}

@@ -1,0 +1,51 @@
+//! What clients leave to chance.
+
+use std::f64::consts::TAU;
+
+use headgate_core::rng::Rng;
+
+use crate::workload::LogNormal;
+
+/// The engine's generator, for clients.
+#[derive(Debug)]
+pub(super) struct Chance(Rng);
+
+impl Chance {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Rng::new(seed))
+    }
+
+    /// Ratio 0..1.
+    pub(super) fn ratio(&mut self) -> f64 {
+        self.0.next_f64()
+    }
+
+    /// Evenly between two times, ns.
+    pub(super) fn between(&mut self, (low, high): (u64, u64)) -> u64 {
+        low + ((high.saturating_sub(low)) as f64 * self.ratio()) as u64
+    }
+
+    /// One of 1..=most.
+    pub(super) fn up_to(&mut self, most: u32) -> u32 {
+        1 + (f64::from(most) * self.ratio()) as u32
+    }
+
+    /// An index, by weights that sum up to 1.
+    pub(super) fn index(&mut self, weights: &[f64]) -> usize {
+        let mut left = self.ratio();
+        let taken = weights.iter().position(|weight| {
+            left -= weight;
+            left < 0.0
+        });
+        taken.unwrap_or(weights.len().saturating_sub(1))
+    }
+
+    /// A time of this distribution, ns.
+    pub(super) fn time(&mut self, times: &LogNormal) -> u64 {
+        // Box and Muller; 1 − u is never 0.
+        let radius = (-2.0 * (1.0 - self.ratio()).ln()).sqrt();
+        let normal = radius * (TAU * self.ratio()).cos();
+        let sigma = (2.0 * (times.mean_ms() / times.median_ms()).ln()).sqrt();
+        (times.median_ms() * 1e6 * (sigma * normal).exp()) as u64
+    }
+}

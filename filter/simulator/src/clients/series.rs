@@ -1,0 +1,133 @@
+//! What clients saw, interval by interval, as the papers plot it.
+
+use crate::source::Ending;
+
+/// Answers of one interval.
+#[derive(Debug, Clone, Default)]
+struct Interval {
+    /// Of those served, µs.
+    response_times: Vec<u32>,
+    refused: u32,
+}
+
+/// Answers by the interval in which they came.
+#[derive(Debug, Clone)]
+pub struct Series {
+    length: u64,
+    intervals: Vec<Interval>,
+}
+
+impl Series {
+    /// Intervals of this length, ns.
+    #[must_use]
+    pub fn new(length: u64) -> Self {
+        Self {
+            length: length.max(1),
+            intervals: Vec::new(),
+        }
+    }
+
+    /// An answer came at `at` to who began to ask at `begun`, ns.
+    pub fn add(&mut self, begun: u64, at: u64, ending: Ending) {
+        let interval = (at / self.length) as usize;
+        if self.intervals.len() <= interval {
+            self.intervals.resize(interval + 1, Interval::default());
+        }
+        let interval = &mut self.intervals[interval];
+        match ending {
+            Ending::Served => {
+                let micros = at.saturating_sub(begun) / 1_000;
+                interval
+                    .response_times
+                    .push(u32::try_from(micros).unwrap_or(u32::MAX));
+            }
+            Ending::Refused => interval.refused += 1,
+        }
+    }
+
+    /// Intervals in which answers came, and those before them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.intervals.len()
+    }
+
+    /// Whether there was no answer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.intervals.is_empty()
+    }
+
+    fn of(&self, intervals: std::ops::Range<usize>) -> impl Iterator<Item = &Interval> {
+        let end = intervals.end.min(self.intervals.len());
+        self.intervals[intervals.start.min(end)..end].iter()
+    }
+
+    /// Requests served in these intervals.
+    #[must_use]
+    pub fn served(&self, intervals: std::ops::Range<usize>) -> u64 {
+        self.of(intervals)
+            .map(|i| i.response_times.len() as u64)
+            .sum()
+    }
+
+    /// Percent of the answers of these intervals that were refusals; `None` without answers.
+    #[must_use]
+    pub fn refused_pct(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
+        let refused: u64 = self
+            .of(intervals.clone())
+            .map(|i| u64::from(i.refused))
+            .sum();
+        let all = refused + self.served(intervals);
+        (all > 0).then(|| 100.0 * refused as f64 / all as f64)
+    }
+
+    /// Response time at quantile `q` over these intervals, s; `None` if nobody was served.
+    #[must_use]
+    pub fn response_time(&self, intervals: std::ops::Range<usize>, q: f64) -> Option<f64> {
+        let mut all: Vec<u32> = self
+            .of(intervals)
+            .flat_map(|i| i.response_times.iter().copied())
+            .collect();
+        // The least value that q of all don't exceed.
+        let rank = ((all.len() as f64 * q).ceil() as usize).max(1) - 1;
+        if rank >= all.len() {
+            return None;
+        }
+        let (_, value, _) = all.select_nth_unstable(rank);
+        Some(f64::from(*value) / 1e6)
+    }
+
+    /// A point for each of the first `intervals` intervals: its beginning, s, and what `value` makes of it.
+    pub fn curve<T>(
+        &self,
+        intervals: usize,
+        value: impl Fn(&Self, std::ops::Range<usize>) -> T,
+    ) -> Vec<(f64, T)> {
+        let seconds = self.length as f64 / 1e9;
+        (0..intervals)
+            .map(|i| (i as f64 * seconds, value(self, i..i + 1)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_counted_where_they_came() {
+        let mut series = Series::new(1_000_000_000);
+        for ms in 1..=10_u64 {
+            series.add(0, ms * 1_000_000, Ending::Served);
+        }
+        series.add(0, 2_500_000_000, Ending::Refused);
+        series.add(2_000_000_000, 2_500_000_000, Ending::Served);
+        assert_eq!(series.response_time(0..1, 0.9), Some(0.009));
+        assert_eq!(series.response_time(0..1, 0.5), Some(0.005));
+        assert_eq!(series.response_time(1..2, 0.5), None);
+        assert_eq!(series.refused_pct(2..3), Some(50.0));
+        assert_eq!(series.refused_pct(1..2), None);
+        assert_eq!(series.response_time(0..9, 1.0), Some(0.5));
+        assert_eq!(series.served(0..3), 11);
+    }
+}

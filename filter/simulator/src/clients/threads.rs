@@ -1,0 +1,202 @@
+//! Client threads of a database, as they load Chronos (§5.1), and what the server's monitor sees of them.
+//!
+//! Each of m threads sends a request, waits for the answer or for the busy message, and sends the next one
+//! after an inter-request time; the range that this is drawn from changes while the experiment runs. A
+//! request's size in data accesses follows §3.1. With smoothing (§3.2, FC-TS), a thread that was told the
+//! rejection rate p waits longer, with probability p, and that time counts as delay.
+//!
+//! The portfolios keep their sizes: purchases and sales balance over an experiment.
+
+use super::chance::Chance;
+use super::{Behaviour, Wake};
+use crate::source::{Answer, Ending, Request};
+
+/// Transactions, in the order of [`Request::kind`].
+pub const TRANSACTIONS: [&str; 4] = ["view-stock", "view-portfolio", "purchase", "sale"];
+/// §5.1: 60% of the time stock prices, else one of the others.
+const SHARES: [f64; 4] = [0.6, 0.4 / 3.0, 0.4 / 3.0, 0.4 / 3.0];
+
+/// Inter-request times from a time on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Phase {
+    /// ns since the start.
+    pub from: u64,
+    /// Shortest and longest inter-request time, ns.
+    pub think: (u64, u64),
+}
+
+/// How threads behave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Habits {
+    /// m.
+    pub threads: u32,
+    /// By time; the first from 0.
+    pub phases: Vec<Phase>,
+    /// Range of the delay for smoothing, ns (t_a, t_b); none without smoothing.
+    pub smoothing: Option<(u64, u64)>,
+    /// Most companies in a stock query (n_c is 1 to this).
+    pub companies: u32,
+    /// Most items in a portfolio (1 to this).
+    pub portfolio: u32,
+    /// Work of one data access, ns.
+    pub access: f64,
+}
+
+/// One sampling period.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sample {
+    /// Requests served.
+    pub served: u32,
+    /// Requests refused.
+    pub refused: u32,
+    /// Σ of their service delays, s.
+    pub delay: f64,
+    /// Data accesses of the served.
+    pub data: u64,
+    /// Of those, of the requests served within the target.
+    pub timely: u64,
+    /// d(k): data accesses that wait in the queue at the end of the period (Eq. 2).
+    pub backlog: u64,
+}
+
+impl Sample {
+    /// s(k), s; `None` if nothing was served.
+    #[must_use]
+    pub fn mean_delay(&self) -> Option<f64> {
+        (self.served > 0).then(|| self.delay / f64::from(self.served))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Threads<'a> {
+    habits: &'a Habits,
+    /// Items of each thread's portfolio.
+    portfolios: Vec<u32>,
+    /// When each thread would have sent its request without smoothing.
+    begun: Vec<u64>,
+    chance: Chance,
+    period: u64,
+    timely_within: u64,
+    backlog: u64,
+    samples: Vec<Sample>,
+}
+
+impl<'a> Threads<'a> {
+    /// Threads, sampled every `period` ns, whose answers are timely within `timely_within` ns.
+    #[must_use]
+    pub fn new(habits: &'a Habits, period: u64, timely_within: u64, seed: u64) -> Self {
+        let mut chance = Chance::new(seed);
+        let portfolios = (0..habits.threads)
+            .map(|_| chance.up_to(habits.portfolio))
+            .collect();
+        Self {
+            habits,
+            portfolios,
+            begun: vec![0; habits.threads as usize],
+            chance,
+            period: period.max(1),
+            timely_within,
+            backlog: 0,
+            samples: vec![Sample::default()],
+        }
+    }
+
+    /// Times at which the threads begin, spread over their first inter-request time.
+    #[must_use]
+    pub fn starts(&mut self) -> Vec<u64> {
+        let longest = self.think(0).1;
+        let chance = &mut self.chance;
+        for begun in &mut self.begun {
+            *begun = chance.between((0, longest));
+        }
+        self.begun.clone()
+    }
+
+    /// What was seen, period by period.
+    #[must_use]
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    fn think(&self, at: u64) -> (u64, u64) {
+        let phases = self.habits.phases.iter();
+        let current = phases.take_while(|phase| phase.from <= at).last();
+        current.map_or((0, 0), |phase| phase.think)
+    }
+
+    /// The period that `at` falls into.
+    fn sample(&mut self, at: u64) -> &mut Sample {
+        let period = (at / self.period) as usize;
+        while self.samples.len() <= period {
+            if let Some(last) = self.samples.last_mut() {
+                last.backlog = self.backlog;
+            }
+            self.samples.push(Sample::default());
+        }
+        &mut self.samples[period]
+    }
+
+    /// n_i of §3.1, in data accesses.
+    fn cost(&mut self, kind: usize, client: usize) -> u32 {
+        let portfolio = self.portfolios[client];
+        match kind {
+            0 => 2 * self.chance.up_to(self.habits.companies),
+            1 => 2 * portfolio,
+            2 => 1 + (portfolio + 1),
+            _ => portfolio + 2 * self.chance.up_to(portfolio),
+        }
+    }
+
+    fn left_queue(&mut self, request: &Request, at: u64) {
+        self.sample(at);
+        self.backlog = self.backlog.saturating_sub(u64::from(request.cost));
+    }
+}
+
+impl Behaviour for Threads<'_> {
+    fn wake(&mut self, client: u32, at: u64) -> Wake {
+        let kind = self.chance.index(&SHARES);
+        let cost = self.cost(kind, client as usize);
+        self.sample(at);
+        self.backlog += u64::from(cost);
+        let work = f64::from(cost) * self.habits.access;
+        Wake::Send(Request {
+            client,
+            cost,
+            ..Request::new(at, kind, work as u64)
+        })
+    }
+
+    fn forwarded(&mut self, request: &Request, at: u64) {
+        self.left_queue(request, at);
+    }
+
+    fn answered(&mut self, request: &Request, at: u64, answer: Answer) -> u64 {
+        let client = request.client as usize;
+        let delay = at.saturating_sub(self.begun[client]);
+        let timely = delay <= self.timely_within;
+        match answer.ending {
+            Ending::Served => {
+                let cost = u64::from(request.cost);
+                let sample = self.sample(at);
+                sample.served += 1;
+                sample.delay += delay as f64 / 1e9;
+                sample.data += cost;
+                sample.timely += if timely { cost } else { 0 };
+            }
+            Ending::Refused => {
+                self.left_queue(request, at);
+                self.sample(at).refused += 1;
+            }
+        }
+        let think = self.think(at);
+        let next = at + self.chance.between(think);
+        self.begun[client] = next;
+        let smoothed = self
+            .habits
+            .smoothing
+            .filter(|_| self.chance.ratio() < answer.rejection_rate);
+        next + smoothed.map_or(0, |range| self.chance.between(range))
+    }
+}

@@ -1,0 +1,176 @@
+//! Users of a service, page after page (SEDA §4.1).
+//!
+//! A user's next request depends on the last one (a Markov chain) and comes after a short think time. Who
+//! is refused waits for a while and then begins again with the first request, the login. Users come and
+//! go, alone or all at once, and belong to classes.
+//!
+//! With a limit on connections, as servers of processes have one, a request needs a connection of its
+//! own. Who gets none hears nothing; its TCP tries again after 3 s and then twice as long each time, and
+//! gives up after five times, 189 s in all (Linux 2.4: `tcp_syn_retries` 5, first timeout 3 s).
+
+use super::chance::Chance;
+use super::series::Series;
+use super::{Behaviour, Wake};
+use crate::source::{Answer, Ending, Request};
+use crate::workload::LogNormal;
+
+const SYN_TIMEOUT: u64 = 3_000_000_000;
+const SYN_RETRIES: u32 = 5;
+
+/// A request type, as users see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    /// Its name.
+    pub name: &'static str,
+    /// Work that it makes.
+    pub work: LogNormal,
+    /// Which page is next, by probabilities that sum up to 1.
+    pub next: Vec<f64>,
+}
+
+/// How users behave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Habits {
+    /// Pages; the first is where users begin.
+    pub pages: Vec<Page>,
+    /// Between an answer and the next request, ns.
+    pub think: u64,
+    /// Between a refusal and the next attempt, ns.
+    pub after_refusal: u64,
+    /// Connections to be had; all that are wanted where it is absent.
+    pub connections: Option<u32>,
+}
+
+/// A user's stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stay {
+    /// ns since the start.
+    pub from: u64,
+    /// ns since the start; a request that is under way then is still waited for.
+    pub until: u64,
+    /// The user's class, 0 for the highest.
+    pub class: u8,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct User {
+    stay: Stay,
+    page: usize,
+    /// When the user began to ask for it.
+    begun: u64,
+    attempts: u32,
+    timed_out: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Users<'a> {
+    habits: &'a Habits,
+    users: Vec<User>,
+    connected: u32,
+    chance: Chance,
+    /// By class.
+    classes: Vec<Series>,
+    /// By page.
+    pages: Vec<Series>,
+}
+
+impl<'a> Users<'a> {
+    /// Users who stay so long. What they see is recorded in intervals of `interval` ns.
+    #[must_use]
+    pub fn new(habits: &'a Habits, stays: &[Stay], interval: u64, seed: u64) -> Self {
+        let user = |stay: &Stay| User {
+            stay: *stay,
+            page: 0,
+            begun: stay.from,
+            attempts: 0,
+            timed_out: false,
+        };
+        let classes = stays.iter().map(|s| usize::from(s.class) + 1).max();
+        Self {
+            habits,
+            users: stays.iter().map(user).collect(),
+            connected: 0,
+            chance: Chance::new(seed),
+            classes: vec![Series::new(interval); classes.unwrap_or_default()],
+            pages: vec![Series::new(interval); habits.pages.len()],
+        }
+    }
+
+    /// What users of a class saw.
+    #[must_use]
+    pub fn class(&self, class: u8) -> &Series {
+        &self.classes[usize::from(class)]
+    }
+
+    /// What those saw who asked for a page.
+    #[must_use]
+    pub fn page(&self, page: usize) -> &Series {
+        &self.pages[page]
+    }
+
+    /// Users whose TCP gave up at least once.
+    #[must_use]
+    pub fn timed_out(&self) -> usize {
+        self.users.iter().filter(|user| user.timed_out).count()
+    }
+
+    /// No connection to be had: when to try again.
+    fn again(&mut self, client: usize, at: u64) -> u64 {
+        let user = &mut self.users[client];
+        user.attempts += 1;
+        let wait = SYN_TIMEOUT << (user.attempts - 1);
+        if user.attempts > SYN_RETRIES {
+            user.timed_out = true;
+            user.attempts = 0;
+            user.page = 0;
+            let next = at + wait + self.habits.after_refusal;
+            user.begun = next;
+            return next;
+        }
+        at + wait
+    }
+}
+
+impl Behaviour for Users<'_> {
+    fn wake(&mut self, client: u32, at: u64) -> Wake {
+        let user = self.users[client as usize];
+        if at >= user.stay.until {
+            return Wake::Leave;
+        }
+        if self
+            .habits
+            .connections
+            .is_some_and(|most| self.connected >= most)
+        {
+            return Wake::Later(self.again(client as usize, at));
+        }
+        self.connected += 1;
+        let page = &self.habits.pages[user.page];
+        Wake::Send(Request {
+            client,
+            class: user.stay.class,
+            ..Request::new(at, user.page, self.chance.time(&page.work))
+        })
+    }
+
+    fn answered(&mut self, request: &Request, at: u64, answer: Answer) -> u64 {
+        self.connected -= 1;
+        let user = &mut self.users[request.client as usize];
+        self.classes[usize::from(request.class)].add(user.begun, at, answer.ending);
+        self.pages[request.kind].add(user.begun, at, answer.ending);
+        let pause = match answer.ending {
+            Ending::Served => {
+                user.page = self.chance.index(&self.habits.pages[request.kind].next);
+                self.habits.think
+            }
+            Ending::Refused => {
+                user.page = 0;
+                self.habits.after_refusal
+            }
+        };
+        user.attempts = 0;
+        user.begun = at + pause;
+        user.begun
+    }
+}
