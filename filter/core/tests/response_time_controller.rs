@@ -325,55 +325,132 @@ fn summary(seen: &[Seen], when: std::ops::Range<u64>, class: impl Fn(bool) -> bo
     )
 }
 
+/// Mean quality of those who arrived within `when`.
+fn quality(seen: &[Seen], when: std::ops::Range<u64>) -> f64 {
+    let within = seen.iter().filter(|s| when.contains(&(s.arrived / SECOND)));
+    let qualities: Vec<f64> = within.filter_map(|s| s.served.map(|s| s.0)).collect();
+    qualities.iter().sum::<f64>() / qualities.len() as f64
+}
+
+/// 30 requests a second of the lower class, and `spike` from 20 s to 320 s.
+fn spike(spike: f64) -> Vec<Load> {
+    vec![(
+        false,
+        vec![(30.0, 0..20), (spike, 20..320), (30.0, 320..420)],
+    )]
+}
+
+fn degradation(admission: bool) -> Option<DegradationConfig> {
+    Some(DegradationConfig {
+        min_quality: 0.2,
+        decrease: 1.2,
+        increase: 0.05,
+        admission,
+    })
+}
+
+fn any(_gold: bool) -> bool {
+    true
+}
+
+/// Everything that happened, over 420 s.
+fn run(workers: usize, settings: &ResponseTimeControllerConfig, loads: Vec<Load>) -> Vec<Seen> {
+    World::run(workers, &config(settings), loads, 1, 420)
+}
+
 #[test]
-fn explore() {
+fn response_times_are_held_at_the_target_and_the_spike_is_forgotten() {
     for workers in [1, 4] {
-        for (name, settings) in [
-            ("plain", settings()),
-            (
-                "degr",
-                ResponseTimeControllerConfig {
-                    degradation: Some(DegradationConfig {
-                        min_quality: 0.2,
-                        decrease: 1.2,
-                        increase: 0.05,
-                        admission: true,
-                    }),
-                    ..settings()
-                },
-            ),
-            (
-                "degr only",
-                ResponseTimeControllerConfig {
-                    degradation: Some(DegradationConfig {
-                        min_quality: 0.2,
-                        decrease: 1.2,
-                        increase: 0.05,
-                        admission: false,
-                    }),
-                    ..settings()
-                },
-            ),
-        ] {
-            let loads = vec![(
-                false,
-                vec![(30.0, 0..30), (300.0, 30..330), (30.0, 330..500)],
-            )];
-            let seen = World::run(workers, &config(&settings), loads, 1, 500);
-            println!("== {name} {workers}");
-            for t in (0..500).step_by(10) {
-                let (p90, refused) = summary(&seen, t..t + 10, |_| true);
-                let q: Vec<f64> = seen
-                    .iter()
-                    .filter(|s| (t..t + 10).contains(&(s.arrived / SECOND)))
-                    .filter_map(|s| s.served.map(|s| s.0))
-                    .collect();
-                println!(
-                    "{t:4} p90 {p90:.2} refused {refused:.3} admitted {} q {:.2}",
-                    q.len(),
-                    q.iter().sum::<f64>() / q.len() as f64
-                );
-            }
-        }
+        let seen = run(workers, &settings(), spike(300.0));
+        let (before, refused) = summary(&seen, 0..20, any);
+        assert!(before < 0.5 && refused == 0.0, "{before} s, {refused}");
+        // Once the queue of the first seconds is gone: a sawtooth below and a little above the target.
+        let (p90, refused) = summary(&seen, 120..320, any);
+        assert!((0.5..1.3).contains(&p90), "{workers} workers: {p90} s");
+        // Two thirds is all that is too much.
+        assert!(
+            (0.66..0.85).contains(&refused),
+            "{workers} workers: {refused}"
+        );
+        let (after, refused) = summary(&seen, 335..420, any);
+        assert!(after < 0.5 && refused < 0.005, "{after} s, {refused}");
     }
+}
+
+#[test]
+fn less_quality_serves_everybody() {
+    let settings = ResponseTimeControllerConfig {
+        degradation: degradation(false),
+        ..settings()
+    };
+    for workers in [1, 4] {
+        let seen = run(workers, &settings, spike(300.0));
+        assert_eq!(summary(&seen, 0..420, any).1, 0.0, "nobody is refused");
+        // A third of the quality is a third of the work.
+        let during = quality(&seen, 120..320);
+        assert!((0.25..0.4).contains(&during), "{workers} workers: {during}");
+        let (p90, _) = summary(&seen, 120..320, any);
+        assert!((0.5..3.0).contains(&p90), "{workers} workers: {p90} s");
+        let after = quality(&seen, 350..420);
+        assert!(after > 0.97, "{workers} workers: {after}");
+    }
+}
+
+#[test]
+fn where_the_lowest_quality_does_not_do_requests_are_refused() {
+    let settings = ResponseTimeControllerConfig {
+        degradation: degradation(true),
+        ..settings()
+    };
+    for workers in [1, 4] {
+        // At a fifth of the quality, half of this.
+        let seen = run(workers, &settings, spike(1_000.0));
+        let during = quality(&seen, 120..320);
+        assert!((0.199..0.25).contains(&during), "{workers} workers: {during}");
+        let (p90, refused) = summary(&seen, 120..320, any);
+        assert!((0.3..3.0).contains(&p90), "{workers} workers: {p90} s");
+        assert!(
+            (0.5..0.9).contains(&refused),
+            "{workers} workers: {refused}"
+        );
+        let (_, refused) = summary(&seen, 340..420, any);
+        assert!(refused < 0.005, "{workers} workers: {refused}");
+        assert!(quality(&seen, 350..420) > 0.97);
+    }
+}
+
+#[test]
+fn the_lower_class_pays_for_the_higher() {
+    for workers in [1, 4] {
+        let mut loads = spike(240.0);
+        loads.push((true, vec![(60.0, 20..320)]));
+        let seen = run(workers, &settings(), loads);
+        let (gold, refused) = summary(&seen, 120..320, |gold| gold);
+        assert!(
+            gold < 1.3 && refused < 0.01,
+            "{workers} workers: {gold} s, {refused}"
+        );
+        // There is room for 40 of 240.
+        let (rest, refused) = summary(&seen, 120..320, |gold| !gold);
+        assert!(rest < 1.3, "{workers} workers: {rest} s");
+        assert!(
+            (0.83..0.97).contains(&refused),
+            "{workers} workers: {refused}"
+        );
+        let (_, refused) = summary(&seen, 350..420, any);
+        assert!(refused < 0.005, "{workers} workers: {refused}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let loads = || vec![(false, vec![(300.0, 0..60)])];
+    let served = |seed| {
+        let seen = World::run(3, &config(&settings()), loads(), seed, 90);
+        seen.iter()
+            .map(|s| (s.arrived, s.served))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(served(5), served(5));
+    assert_ne!(served(5), served(6));
 }

@@ -31,7 +31,7 @@ pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {
     } else {
         own.runs_in_vain = 0.0;
         for lower in lower {
-            law.set_rate(lower, lower.rate / law.lower_class_decrease);
+            law.divide(lower, law.lower_class_decrease);
         }
     }
 }

@@ -8,15 +8,16 @@
 //! err < err_i   →   q = q + increase          not above 1
 //! ```
 //!
-//! §4.5 raises quality "slowly when the response time is below the limit", without a band between; with
-//! the band of §3.2 the application doesn't change its mind in every run.
+//! §4.5 raises quality "slowly when the response time is below the limit": here at most once a timeout,
+//! however often the controller runs, as what a change does is seen only a response time later. It knows
+//! no band between the rules; with that of §3.2 the application doesn't change its mind in every run.
 //!
 //! "The stage optionally re-enables the admission controller when the quality factor is at its lowest
 //! setting and response times continue to exceed the target." With `admission`, the rate is decreased
-//! only then; the way back is the same in reverse: while requests are refused, the rate is increased,
-//! and quality rises once nobody is. Raising quality first would switch the admission controller off in
-//! the middle of the overload that it holds back. Until the rate is decreased for the first time, and
-//! from when quality rises again, the bucket is not asked.
+//! only then. The way back is the same in reverse: while requests are refused the rate is increased, and
+//! once nobody is, the door is opened and quality rises. Raising quality first would switch the admission
+//! controller off in the middle of the overload that it holds back. Behind the open door the rate stays
+//! what it was, since it had come to suit the demand, until quality is full again.
 //!
 //! Quality is each controller's own affair; among classes, §3.3 holds for rates.
 
@@ -46,20 +47,18 @@ pub(super) fn increase(
     degradation: &DegradationConfig,
     own: &mut Controller,
     error: f64,
+    now: f64,
 ) {
-    if controls_admission(law, degradation, own) && own.refused > 0.0 {
+    if law.is_enforced(own) && own.refused > 0.0 {
         law.increase(own, error);
-    } else {
-        law.set_rate(own, law.max_rate);
+        return;
+    }
+    own.at_the_door = false;
+    if now - own.raised >= law.timeout {
+        own.raised = now;
         own.quality = (own.quality + degradation.increase).min(1.0);
     }
-}
-
-/// Whether the rate is enforced.
-pub(super) fn controls_admission(
-    law: &Law,
-    degradation: &DegradationConfig,
-    controller: &Controller,
-) -> bool {
-    degradation.admission && controller.rate < law.max_rate
+    if own.quality >= 1.0 {
+        law.set_rate(own, law.max_rate);
+    }
 }

@@ -37,6 +37,8 @@ pub(super) struct Law {
     increase_offset: f64,
     min_rate: f64,
     pub(super) max_rate: f64,
+    /// Seconds between runs without a complete batch.
+    pub(super) timeout: f64,
     pub(super) lower_class_decrease: f64,
     pub(super) lower_class_patience: f64,
     pub(super) degradation: Option<DegradationConfig>,
@@ -53,6 +55,7 @@ impl Law {
             increase_offset: config.increase_offset,
             min_rate: config.min_rate,
             max_rate: config.max_rate,
+            timeout: config.timeout_us as f64 / 1e6,
             lower_class_decrease: config.lower_class_decrease,
             lower_class_patience: f64::from(config.lower_class_patience),
             degradation: config.degradation,
@@ -68,6 +71,8 @@ impl Law {
             missing: false,
             runs_in_vain: 0.0,
             quality: 1.0,
+            raised: now,
+            at_the_door: false,
             refused: 0.0,
             ran: now,
             busy: now,
@@ -92,6 +97,7 @@ impl Law {
         class: usize,
         target: f64,
         sample: Option<f64>,
+        now: f64,
     ) {
         let held = classes[..class].iter().any(|higher| higher.missing);
         let own = &mut classes[class];
@@ -111,11 +117,13 @@ impl Law {
             }
         } else if error < self.increase_below && !held {
             match &self.degradation {
-                Some(degradation) => degradation::increase(self, degradation, own, error),
+                Some(degradation) => degradation::increase(self, degradation, own, error, now),
                 None => self.increase(own, error),
             }
         }
-        classes[class].refused = 0.0;
+        let own = &mut classes[class];
+        own.refused = 0.0;
+        own.ran = now;
     }
 
     fn smoothed(&self, own: &Controller, sample: Option<f64>) -> f64 {
@@ -135,7 +143,12 @@ impl Law {
     }
 
     pub(super) fn decrease(&self, own: &mut Controller) {
-        self.set_rate(own, own.rate / self.decrease);
+        self.divide(own, self.decrease);
+    }
+
+    pub(super) fn divide(&self, own: &mut Controller, divisor: f64) {
+        own.at_the_door = true;
+        self.set_rate(own, own.rate / divisor);
     }
 
     pub(super) fn set_rate(&self, own: &mut Controller, rate: f64) {
@@ -146,7 +159,15 @@ impl Law {
 
     /// Whether the rate can't go lower.
     pub(super) fn is_least(&self, controller: &Controller) -> bool {
-        controller.rate <= self.min_rate
+        self.is_enforced(controller) && controller.rate <= self.min_rate
+    }
+
+    /// Whether requests need a token.
+    pub(super) fn is_enforced(&self, controller: &Controller) -> bool {
+        match &self.degradation {
+            Some(degradation) => degradation.admission && controller.at_the_door,
+            None => true,
+        }
     }
 
     /// Whether idle time would change nothing any more.

@@ -43,8 +43,6 @@ use record::{Controller, FIELDS, seconds};
 #[derive(Debug)]
 pub struct ResponseTimeController {
     law: Law,
-    /// Seconds between runs without a complete batch.
-    timeout: f64,
     scope: ControlScope,
     classes: usize,
     /// Names what the numbers in the record belong to.
@@ -93,7 +91,6 @@ impl ResponseTimeController {
             folded: false,
         };
         Self {
-            timeout: settings.timeout_us as f64 / 1e6,
             scope: settings.scope,
             classes: config.classes.len().max(1),
             fingerprint: fingerprint(settings.scope, config),
@@ -117,7 +114,7 @@ impl ResponseTimeController {
     #[must_use]
     pub fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         let controller = self.controllers.get(self.index(kind, class))?;
-        self.is_enforced(controller).then_some(controller.rate)
+        self.law.is_enforced(controller).then_some(controller.rate)
     }
 
     /// Time until there is a token again for who was just refused.
@@ -135,18 +132,12 @@ impl ResponseTimeController {
         kind * self.classes + usize::from(class.0).min(self.classes - 1)
     }
 
-    fn is_enforced(&self, controller: &Controller) -> bool {
-        self.law.degradation.as_ref().is_none_or(|degradation| {
-            degradation::controls_admission(&self.law, degradation, controller)
-        })
-    }
-
     /// Takes a token for a request, where one is needed; false if there is none.
     fn admits(&mut self, kind: TypeId, class: ClassId, now: Instant) -> bool {
         self.taken = None;
         let at = self.index(kind, class);
         let controller = self.controllers.get(at);
-        if !controller.is_some_and(|controller| self.is_enforced(controller)) {
+        if !controller.is_some_and(|controller| self.law.is_enforced(controller)) {
             return true;
         }
         let Some(part) = self.parts.get_mut(at) else {
@@ -166,24 +157,21 @@ impl ResponseTimeController {
         let classes = &mut self.controllers[first..first + self.classes];
         let mut due = false;
         for &sample in part.batch.complete() {
-            self.law.run(classes, class, target, Some(sample));
+            self.law.run(classes, class, target, Some(sample), now);
             due = true;
         }
         let own = &classes[class];
         let since = |then: f64| now - then;
         if part.batch.is_begun() {
-            if since(own.ran.max(part.begun)) >= self.timeout {
+            if since(own.ran.max(part.begun)) >= self.law.timeout {
                 let sample = part.batch.partial();
-                self.law.run(classes, class, target, sample);
+                self.law.run(classes, class, target, sample, now);
                 part.folded = true;
                 due = true;
             }
-        } else if since(own.ran.max(own.busy)) >= self.timeout && !self.law.is_recovered(own) {
-            self.law.run(classes, class, target, None);
+        } else if since(own.ran.max(own.busy)) >= self.law.timeout && !self.law.is_recovered(own) {
+            self.law.run(classes, class, target, None, now);
             due = true;
-        }
-        if due {
-            classes[class].ran = now;
         }
         due
     }
@@ -265,7 +253,7 @@ impl Controlled for ResponseTimeController {
             changed |= part.bucket.has_news();
             part.bucket.book(now, controller);
             let busy = part.active || part.under_way > 0;
-            if busy && secs - controller.busy > self.timeout / 4.0 {
+            if busy && secs - controller.busy > self.law.timeout / 4.0 {
                 controller.busy = secs;
                 changed = true;
             }

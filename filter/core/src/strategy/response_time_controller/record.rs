@@ -5,7 +5,7 @@
 use crate::time::Instant;
 
 /// Numbers a controller has in the record.
-pub(super) const FIELDS: usize = 12;
+pub(super) const FIELDS: usize = 14;
 
 /// A controller: one class of one type, or of all types.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,6 +22,10 @@ pub(super) struct Controller {
     pub(super) runs_in_vain: f64,
     /// Quality that the application should deliver, ratio.
     pub(super) quality: f64,
+    /// When quality was last raised, s.
+    pub(super) raised: f64,
+    /// Whether quality didn't do, so that the rate is enforced. Without degradation it always is.
+    pub(super) at_the_door: bool,
     /// Requests refused since the last run, over all workers.
     pub(super) refused: f64,
     /// The last run, s.
@@ -46,6 +50,8 @@ impl Controller {
             missing,
             runs_in_vain,
             quality,
+            raised,
+            at_the_door,
             refused,
             ran,
             busy,
@@ -61,6 +67,8 @@ impl Controller {
             missing: missing > 0.0,
             runs_in_vain,
             quality,
+            raised,
+            at_the_door: at_the_door > 0.0,
             refused,
             ran,
             busy,
@@ -79,6 +87,8 @@ impl Controller {
             f64::from(self.missing),
             self.runs_in_vain,
             self.quality,
+            self.raised,
+            f64::from(self.at_the_door),
             self.refused,
             self.ran,
             self.busy,
@@ -105,7 +115,7 @@ mod tests {
             *number = 0.5 + i as f64;
         }
         // Flags are 0 or 1.
-        (numbers[2], numbers[3]) = (1.0, 0.0);
+        (numbers[2], numbers[3], numbers[7]) = (1.0, 0.0, 1.0);
         let mut written = [0.0; FIELDS];
         Controller::read(&numbers).write(&mut written);
         assert_eq!(written, numbers);
