@@ -276,7 +276,7 @@ grpc_services:
     )
 }
 
-/// Turns policy, type, reason and objective into labels: Envoy takes the second group's text as the
+/// Turns policy, type, reason, objective and class into labels: Envoy takes the second group's text as the
 /// value and cuts the first out of the name. Buckets, in µs, are finer than Envoy's where objectives are.
 const STATS: &str = r#"stats_config:
   stats_tags:
@@ -288,6 +288,8 @@ const STATS: &str = r#"stats_config:
     regex: '^wasmcustom\.headgate\..*\.reason(\.([^.]+))$'
   - tag_name: headgate_objective
     regex: '^wasmcustom\.headgate\..*\.objective(\.([^.]+))$'
+  - tag_name: headgate_class
+    regex: '^wasmcustom\.headgate\..*\.class(\.([^.]+))$'
   histogram_bucket_settings:
   - match: {prefix: wasmcustom.headgate.}
     buckets: [50, 100, 250, 500, 1000, 2000, 4000, 6000, 8000, 10000, 12500, 15000, 17500, 20000, 25000,

@@ -9,14 +9,17 @@ mod common;
 use std::hint::black_box;
 use std::time::Duration;
 
-use common::{BOUNCER, PARALLELISM, stage, starvation_avoidances};
+use common::{
+    BOUNCER, DEGRADATION, PARALLELISM, classes, response_time_controller, stage,
+    starvation_avoidances,
+};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use headgate_core::config::{StageConfig, StarvationAvoidance};
 use headgate_core::host::memory::MemoryHost;
-use headgate_core::request::Attributes;
+use headgate_core::request::{Attributes, ClassId, Served};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Strategy, TypeId, View};
+use headgate_core::strategy::{Admission, Strategy, TypeId, Verdict, View};
 use headgate_core::time::Instant;
 
 const SIZES: [u16; 4] = [1, 10, 100, 1_000];
@@ -84,6 +87,76 @@ fn decide(c: &mut Criterion) {
     }
 }
 
+/// Admission control at the lowest quality, two classes.
+fn controlled(types: u16) -> (StageConfig, Strategy) {
+    let names: Vec<String> = (0..types).map(|i| format!("t{i}")).collect();
+    let controller = response_time_controller(types.into(), 2, Some(DEGRADATION));
+    let mut config = stage(names.iter().map(String::as_str), controller, None);
+    config.classes = classes();
+    let strategy = Strategy::from_config(&config);
+    (config, strategy)
+}
+
+/// A decision of the response time controller, and its tick with as many measurements as it adopts.
+fn control(c: &mut Criterion) {
+    for types in [1, 10, 100] {
+        let (config, mut strategy) = controlled(types);
+        let times = warm(&config);
+        let (mut rng, mut n, mut record) = (Rng::new(1), 0_u64, Vec::new());
+        let mut step = |strategy: &mut Strategy, ticks: bool| {
+            n += 1;
+            let now = Instant::from_nanos(n * 50_000);
+            let view = View {
+                now,
+                parallelism: PARALLELISM,
+                slots_in_use: PARALLELISM,
+                queue_length: 40,
+                queue_work: 40_000,
+                work: 1_000,
+                queue_wait: Duration::from_millis(30),
+                service_times: &times,
+            };
+            let kind = TypeId((rng.next_u64() % u64::from(types)) as u16);
+            let request = Attributes {
+                class: ClassId((rng.next_u64() % 2) as u8),
+                ..Attributes::of(kind)
+            };
+            let verdict = black_box(strategy.decide(&request, black_box(&view), &mut rng));
+            if verdict == Verdict::Admit {
+                let served = Served {
+                    kind,
+                    class: request.class,
+                    queue_wait: Duration::from_millis(30),
+                    processing: Duration::from_millis(30),
+                    weight: 1,
+                    work: 1_000,
+                };
+                strategy.completed(&served, now);
+            }
+            // A tick in 10 ms.
+            if !(ticks || n.is_multiple_of(200)) {
+                return;
+            }
+            if let Some(controlled) = strategy.controlled_mut() {
+                record.resize(controlled.record_len(), 0.0);
+                if controlled.sync(now, &mut record) {
+                    controlled.stored();
+                }
+            }
+        };
+        // Until requests are refused.
+        (0..2_000_000).for_each(|_| step(&mut strategy, false));
+        let mut group = c.benchmark_group("response_time_controller");
+        group.bench_function(BenchmarkId::new("decide", types), |b| {
+            b.iter(|| step(&mut strategy, false));
+        });
+        group.bench_function(BenchmarkId::new("decide+tick", types), |b| {
+            b.iter(|| step(&mut strategy, true));
+        });
+        group.finish();
+    }
+}
+
 /// A measurement, with its share of the exchange that a tick makes for 1,000 of them.
 fn record(c: &mut Criterion) {
     let mut group = c.benchmark_group("record+share");
@@ -109,5 +182,5 @@ fn record(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide, record);
+criterion_group!(benches, decide, control, record);
 criterion_main!(benches);

@@ -15,17 +15,26 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter
 //! headgate.policy.<namespace>/<name>.type.<type>.{queue_wait,processing_time,response_time}_us   histograms
 //! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram
+//! headgate.policy.<namespace>/<name>.type.<type>.admission_rate_mhz[.class.<class>]  gauge      requests admitted in 1000 s, at most
+//! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
+//!
+//! The last two are the response time controller's; one controller for all types has them without the
+//! type.
 //!
 //! Counters are tallied in the worker and added to the host's once a tick: a host call per tick instead
 //! of several per request. Distributions are recorded as they happen.
+
+mod controllers;
 
 use std::time::Duration;
 
 use crate::config::{StageConfig, StrategyConfig};
 use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::refusal::Cause;
-use crate::strategy::TypeId;
+use crate::strategy::{ResponseTimeController, TypeId};
+
+use controllers::Controllers;
 
 /// Types beyond this many share the stats of `_other`: each type costs some twenty metrics.
 pub const MAX_TYPES_IN_STATS: usize = 256;
@@ -138,6 +147,7 @@ pub struct StageStats {
     queued_work: MetricId,
     handover: MetricId,
     backlog_control: Option<BacklogControlGauges>,
+    controllers: Controllers,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -156,6 +166,7 @@ impl StageStats {
         let shown = config.types.len().min(MAX_TYPES_IN_STATS);
         let folded = config.types.len() - shown;
         let mut types = Vec::with_capacity(config.types.len());
+        let mut names = Vec::with_capacity(config.types.len());
         for (i, kind) in config.types.iter().enumerate() {
             // `default` is the last and always shown.
             let name = if i < shown - 1 || i + 1 == config.types.len() || folded == 0 {
@@ -163,6 +174,7 @@ impl StageStats {
             } else {
                 "_other"
             };
+            names.push(name);
             let objectives: Vec<String> = kind
                 .slo
                 .iter()
@@ -193,6 +205,7 @@ impl StageStats {
                 }),
                 _ => None,
             },
+            controllers: Controllers::new(host, &prefix, &names, config)?,
         })
     }
 
@@ -310,6 +323,18 @@ impl StageStats {
         };
         host.record(gauges.bound, bound)?;
         host.record(gauges.delay, micros(delay))
+    }
+
+    /// Publishes what the response time controllers have set.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn controllers(
+        &mut self,
+        host: &impl Host,
+        controller: &ResponseTimeController,
+    ) -> Result<(), HostError> {
+        self.controllers.publish(host, controller)
     }
 
     /// Publishes P.

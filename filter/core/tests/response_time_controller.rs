@@ -83,7 +83,7 @@ impl RequestView for Request {
     }
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     Tick(usize),
     End(u32),
@@ -124,13 +124,7 @@ struct World {
 }
 
 impl World {
-    fn run(
-        workers: usize,
-        config: &FilterConfig,
-        loads: Vec<Load>,
-        seed: u64,
-        end: u64,
-    ) -> Vec<Seen> {
+    fn run(workers: usize, config: &FilterConfig, loads: Vec<Load>, seed: u64, end: u64) -> Self {
         let mut this = Self {
             host: MemoryHost::new(),
             workers: (0..workers as u64).map(|i| Engine::new(i + 1)).collect(),
@@ -161,7 +155,7 @@ impl World {
             this.happen(happens);
             this.carry_out();
         }
-        this.seen
+        this
     }
 
     fn schedule(&mut self, after: u64, what: Happens) {
@@ -355,7 +349,7 @@ fn any(_gold: bool) -> bool {
 
 /// Everything that happened, over 420 s.
 fn run(workers: usize, settings: &ResponseTimeControllerConfig, loads: Vec<Load>) -> Vec<Seen> {
-    World::run(workers, &config(settings), loads, 1, 420)
+    World::run(workers, &config(settings), loads, 1, 420).seen
 }
 
 #[test]
@@ -406,7 +400,10 @@ fn where_the_lowest_quality_does_not_do_requests_are_refused() {
         // At a fifth of the quality, half of this.
         let seen = run(workers, &settings, spike(1_000.0));
         let during = quality(&seen, 120..320);
-        assert!((0.199..0.25).contains(&during), "{workers} workers: {during}");
+        assert!(
+            (0.199..0.25).contains(&during),
+            "{workers} workers: {during}"
+        );
         let (p90, refused) = summary(&seen, 120..320, any);
         assert!((0.3..3.0).contains(&p90), "{workers} workers: {p90} s");
         assert!(
@@ -446,11 +443,37 @@ fn the_lower_class_pays_for_the_higher() {
 fn the_same_seed_is_the_same_run() {
     let loads = || vec![(false, vec![(300.0, 0..60)])];
     let served = |seed| {
-        let seen = World::run(3, &config(&settings()), loads(), seed, 90);
+        let seen = World::run(3, &config(&settings()), loads(), seed, 90).seen;
         seen.iter()
             .map(|s| (s.arrived, s.served))
             .collect::<Vec<_>>()
     };
     assert_eq!(served(5), served(5));
     assert_ne!(served(5), served(6));
+}
+
+#[test]
+fn rate_and_quality_are_gauges() {
+    let settings = ResponseTimeControllerConfig {
+        degradation: degradation(true),
+        ..settings()
+    };
+    let loads = vec![(false, vec![(1_000.0, 0..60)])];
+    let world = World::run(2, &config(&settings), loads, 1, 60);
+    let gauge = |what: &str, class: &str| {
+        let name = format!("headgate.policy.default/mail.type.default.{what}.class.{class}");
+        world.host.value(&name).unwrap()
+    };
+    assert_eq!(gauge("quality_permille", "rest"), 200);
+    let rate = gauge("admission_rate_mhz", "rest");
+    assert!((50..500_000).contains(&rate), "{rate}");
+    assert_eq!(gauge("quality_permille", "gold"), 1_000);
+    assert_eq!(gauge("admission_rate_mhz", "gold"), 2_000_000);
+    let refused = "headgate.policy.default/mail.type.default.rq_rejected.reason.response_time";
+    let counted = world
+        .seen
+        .iter()
+        .filter(|seen| seen.served.is_none())
+        .count() as u64;
+    assert!(counted > 1_000 && world.host.value(refused).unwrap().abs_diff(counted) < 100);
 }

@@ -95,6 +95,9 @@ impl Stage {
             self.stats
                 .backlog_control(host, control.gauge(), control.service_delay())?;
         }
+        if let Some(controller) = self.strategy.response_time_controller() {
+            self.stats.controllers(host, controller)?;
+        }
         self.stats.flush(host)
     }
 

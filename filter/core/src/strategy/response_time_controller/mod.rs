@@ -117,6 +117,12 @@ impl ResponseTimeController {
         self.law.is_enforced(controller).then_some(controller.rate)
     }
 
+    /// The greatest rate, requests/s.
+    #[must_use]
+    pub fn max_rate(&self) -> f64 {
+        self.law.max_rate
+    }
+
     /// Time until there is a token again for who was just refused.
     #[must_use]
     pub fn next_token(&self, kind: TypeId, class: ClassId) -> Duration {

@@ -335,12 +335,22 @@ fn quality_gives_way_before_anybody_is_refused() {
     }
     assert_eq!(quality(&worker), 0.5);
     assert!(worker.rate(TypeId(0), ClassId(0)).unwrap() > rate);
-    // Nobody is: the bucket is not needed any more.
-    for i in 1_000..1_020 {
-        batch(&mut worker, &mut record, i, 0, 10);
+    // Nobody is: the door opens, and quality rises once a timeout.
+    for i in 0..50 {
+        batch(&mut worker, &mut record, 5_000 + i * 10, 0, 10);
     }
-    assert_eq!(quality(&worker), 1.0);
     assert_eq!(worker.rate(TypeId(0), ClassId(0)), None);
+    assert!((quality(&worker) - 0.6).abs() < 1e-9);
+    for i in 0..3 {
+        batch(&mut worker, &mut record, 6_100 + i * 1_000, 0, 10);
+    }
+    assert!((quality(&worker) - 0.9).abs() < 1e-9);
+    assert!(rates(&worker)[0] < 50.0, "still what it had come to be");
+    // The sum of tenths is a rounding error below 1.
+    batch(&mut worker, &mut record, 9_100, 0, 10);
+    batch(&mut worker, &mut record, 10_100, 0, 10);
+    assert_eq!(quality(&worker), 1.0);
+    assert_eq!(rates(&worker), [2_000.0]);
 }
 
 #[test]

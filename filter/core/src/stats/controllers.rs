@@ -1,0 +1,90 @@
+//! What the response time controllers have set: gauges for each of them.
+//!
+//! All workers see the same controllers, and each writes what it sees when that has changed.
+
+use crate::config::{ControlScope, StageConfig, StrategyConfig};
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::request::{ClassId, TypeId};
+use crate::strategy::ResponseTimeController;
+
+/// The gauges of one controller, with what they were set to here.
+#[derive(Debug)]
+struct ControllerStats {
+    kind: TypeId,
+    class: ClassId,
+    rate: (MetricId, Option<u64>),
+    quality: Option<(MetricId, Option<u64>)>,
+}
+
+/// Gauges of a stage's controllers; none where something else decides.
+#[derive(Debug)]
+pub(super) struct Controllers(Vec<ControllerStats>);
+
+impl Controllers {
+    /// `names` are those of the types in stats.
+    pub(super) fn new(
+        host: &impl Host,
+        prefix: &str,
+        names: &[&str],
+        config: &StageConfig,
+    ) -> Result<Self, HostError> {
+        let StrategyConfig::ResponseTimeController(settings) = &config.strategy else {
+            return Ok(Self(Vec::new()));
+        };
+        let kinds: Vec<String> = match settings.scope {
+            ControlScope::Type => names.iter().map(|name| format!("type.{name}.")).collect(),
+            ControlScope::Policy => vec![String::new()],
+        };
+        let mut all = Vec::new();
+        for (kind, of_type) in (0..).map(TypeId).zip(&kinds) {
+            for class in 0..config.classes.len().max(1) {
+                let of_class = config.classes.get(class);
+                let of_class = of_class.map_or(String::new(), |c| format!(".class.{}", c.name));
+                let gauge = |what: &str| {
+                    let name = format!("{prefix}.{of_type}{what}{of_class}");
+                    host.define(MetricKind::Gauge, &name).map(|id| (id, None))
+                };
+                let degrades = settings.degradation.is_some();
+                all.push(ControllerStats {
+                    kind,
+                    class: ClassId(u8::try_from(class).unwrap_or(u8::MAX)),
+                    rate: gauge("admission_rate_mhz")?,
+                    quality: degrades.then(|| gauge("quality_permille")).transpose()?,
+                });
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// Publishes what has changed.
+    pub(super) fn publish(
+        &mut self,
+        host: &impl Host,
+        controller: &ResponseTimeController,
+    ) -> Result<(), HostError> {
+        for stats in &mut self.0 {
+            let rate = controller.rate(stats.kind, stats.class);
+            // While degradation does without, the rate is no limit.
+            let rate = rate.unwrap_or(controller.max_rate());
+            set(host, &mut stats.rate, Some(rate))?;
+            if let Some(quality) = &mut stats.quality {
+                set(host, quality, controller.quality(stats.kind, stats.class))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sets a gauge to thousandths of `value`.
+fn set(
+    host: &impl Host,
+    (gauge, last): &mut (MetricId, Option<u64>),
+    value: Option<f64>,
+) -> Result<(), HostError> {
+    let thousandths = value.map(|value| (value * 1e3).round() as u64);
+    if let Some(value) = thousandths.filter(|_| thousandths != *last) {
+        host.record(*gauge, value)?;
+        *last = thousandths;
+    }
+    Ok(())
+}
