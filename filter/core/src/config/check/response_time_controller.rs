@@ -185,3 +185,106 @@ fn within(
 fn err(field: &'static str, problem: String) -> Result<(), Problem> {
     Err((field, problem))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::config::FilterConfig;
+
+    fn stage() -> Value {
+        json!({
+            "policy": "default/mail",
+            "parallelism": 4,
+            "queue": {"max_length": 100, "timeout_us": 1_000_000},
+            "strategy": {
+                "type": "ResponseTimeController",
+                "percentile": 90, "targets_us": [[1_000, 2_000], [3_000, 4_000]], "scope": "Type",
+                "smoothing": 0.7, "requests": 100, "timeout_us": 1_000_000,
+                "increase_below": -0.5, "decrease_above": 0, "increase": 2, "decrease": 1.2,
+                "increase_offset": -0.1, "min_rate": 0.05, "max_rate": 2000,
+                "lower_class_decrease": 10, "lower_class_patience": 20,
+                "degradation": {"min_quality": 0.1, "decrease": 1.2, "increase": 0.05, "admission": true},
+            },
+            "types": [{"name": "list", "matches": [{"method": "GET"}]}, {"name": "default"}],
+            "classes": [{"name": "gold", "matches": [{"method": "GET"}]}, {"name": "rest"}],
+        })
+    }
+
+    fn checked(stage: Value) -> Result<FilterConfig, ConfigError> {
+        FilterConfig::from_json(json!({"stages": [stage]}).to_string().as_bytes())
+    }
+
+    #[test]
+    fn what_is_right_passes_and_comes_back() {
+        let config = checked(stage()).unwrap();
+        let json = serde_json::to_vec(&config).unwrap();
+        assert_eq!(FilterConfig::from_json(&json).unwrap(), config);
+        let mut one_for_all = stage();
+        one_for_all["strategy"]["scope"] = json!("Policy");
+        one_for_all["strategy"]["targets_us"] = json!([[1_000, 2_000]]);
+        checked(one_for_all).unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = [
+            ("/percentile", json!(100)),
+            ("/targets_us", json!([[1_000, 2_000]])),
+            ("/targets_us", json!([[1_000], [2_000]])),
+            ("/targets_us", json!([[1_000, 0], [1, 1]])),
+            ("/smoothing", json!(1)),
+            ("/requests", json!(0)),
+            ("/requests", json!(10_001)),
+            ("/timeout_us", json!(9_999)),
+            // As the paper's table is printed.
+            ("/increase_below", json!(0.5)),
+            ("/increase_below", json!(-1)),
+            ("/decrease_above", json!(-0.6)),
+            ("/increase_offset", json!(-0.6)),
+            ("/increase", json!(0)),
+            ("/decrease", json!(1)),
+            ("/lower_class_decrease", json!(0.5)),
+            ("/min_rate", json!(0)),
+            ("/max_rate", json!(0.01)),
+            ("/degradation/min_quality", json!(0)),
+            ("/degradation/decrease", json!(1)),
+            ("/degradation/increase", json!(1.5)),
+        ];
+        for (field, value) in wrong {
+            let mut stage = stage();
+            *stage["strategy"].pointer_mut(field).unwrap() = value.clone();
+            let error = checked(stage).unwrap_err();
+            // The rule between the three errors is the lowest's.
+            let named = match field {
+                "/decrease_above" | "/increase_offset" => "increase_below".to_owned(),
+                field => field[1..].replace('/', "."),
+            };
+            let expected = format!("stages[0].strategy.{named}");
+            assert_eq!(error.field, expected, "{value}: {error}");
+        }
+    }
+
+    #[test]
+    fn too_many_controllers_and_pointless_wrappers_are_refused() {
+        let mut many = stage();
+        let kind = |i| json!({"name": format!("t{i}"), "matches": [{"method": "GET"}]});
+        let mut types: Vec<Value> = (0..128).map(kind).collect();
+        types.push(json!({"name": "default"}));
+        many["strategy"]["targets_us"] = json!(vec![[1_000, 1_000]; types.len()]);
+        many["types"] = types.into();
+        assert_eq!(checked(many).unwrap_err().field, "stages[0].strategy.scope");
+        let mut wrapped = stage();
+        wrapped["starvation_avoidance"] = json!({
+            "type": "AcceptanceAllowance", "allowance": 0.1, "window_us": 1_000_000, "step_us": 10_000,
+        });
+        checked(wrapped.clone()).unwrap();
+        wrapped["strategy"]["scope"] = json!("Policy");
+        wrapped["strategy"]["targets_us"] = json!([[1_000, 2_000]]);
+        assert_eq!(
+            checked(wrapped).unwrap_err().field,
+            "stages[0].starvation_avoidance"
+        );
+    }
+}

@@ -12,10 +12,22 @@
 //! that runs twice as often would use the flag up, be increased, and so keep the higher one from ever
 //! being decreased itself.
 //!
+//! And where the higher class has no run at all, because it sends requests that don't come back, its last
+//! one holds nobody after [`STALE`] timeouts.
+//!
 //! The paper doesn't say when lc starts over. Here: when the lower classes have something to give again.
 
 use super::law::Law;
 use super::record::Controller;
+
+/// Timeouts after which a run no longer says that a class misses its target.
+const STALE: f64 = 60.0;
+
+/// Whether one of the `higher` classes misses its target.
+pub(super) fn hold(law: &Law, higher: &[Controller], now: f64) -> bool {
+    let recent = |class: &Controller| now - class.ran < STALE * law.timeout;
+    higher.iter().any(|class| class.missing && recent(class))
+}
 
 /// Class `class` missed its target.
 pub(super) fn decrease(law: &Law, classes: &mut [Controller], class: usize) {

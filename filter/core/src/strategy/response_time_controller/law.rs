@@ -99,7 +99,7 @@ impl Law {
         sample: Option<f64>,
         now: f64,
     ) {
-        let held = classes[..class].iter().any(|higher| higher.missing);
+        let held = classes::hold(self, &classes[..class], now);
         let own = &mut classes[class];
         let current = self.smoothed(own, sample);
         own.current = Some(current);

@@ -17,7 +17,12 @@
 //! (see [`Controlled`]). So the law runs as often per request as with one worker. At a few requests a
 //! second, where it runs on the timeout, a run sees the samples of one worker only.
 //!
-//! A rate starts at its greatest: nothing says yet that it must be lower.
+//! A rate starts at its greatest: nothing says yet that it must be lower. From far above the demand it
+//! takes a decrease after the other until one has an effect, while a queue builds up. The paper has it
+//! so, and a `max_rate` near what the backend can do makes it short.
+//!
+//! **A dry run** has no effect on response times. Where they miss the target, the rate (and quality) falls
+//! to its least, so it shows that requests would be refused, and not how many.
 
 mod batch;
 mod bucket;

@@ -245,6 +245,25 @@ fn idle_time_brings_the_rate_back_and_waiting_for_answers_does_not() {
     assert!(!record.tick(&mut worker, at(4_000_000)));
 }
 
+#[test]
+fn a_higher_class_that_does_not_come_back_holds_nobody_for_ever() {
+    let mut worker = controller(&classes());
+    let mut record = Record::default();
+    record.tick(&mut worker, at(0));
+    worker.entered(TypeId(0), ClassId(0));
+    batch(&mut worker, &mut record, 10, 0, 1_500);
+    for i in 0..5 {
+        batch(&mut worker, &mut record, 1_000 * i, 2, 100);
+    }
+    assert_eq!(rates(&worker)[2], 200.0);
+    batch(&mut worker, &mut record, 61_000, 2, 100);
+    assert!(
+        (rates(&worker)[2] - 201.75).abs() < 1e-9,
+        "{:?}",
+        rates(&worker)
+    );
+}
+
 fn classes() -> ResponseTimeControllerConfig {
     ResponseTimeControllerConfig {
         targets_us: vec![vec![1_000_000, 2_000_000, 4_000_000]],
