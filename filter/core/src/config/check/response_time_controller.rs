@@ -212,19 +212,19 @@ mod tests {
         })
     }
 
-    fn checked(stage: Value) -> Result<FilterConfig, ConfigError> {
+    fn checked(stage: &Value) -> Result<FilterConfig, ConfigError> {
         FilterConfig::from_json(json!({"stages": [stage]}).to_string().as_bytes())
     }
 
     #[test]
     fn what_is_right_passes_and_comes_back() {
-        let config = checked(stage()).unwrap();
+        let config = checked(&stage()).unwrap();
         let json = serde_json::to_vec(&config).unwrap();
         assert_eq!(FilterConfig::from_json(&json).unwrap(), config);
         let mut one_for_all = stage();
         one_for_all["strategy"]["scope"] = json!("Policy");
         one_for_all["strategy"]["targets_us"] = json!([[1_000, 2_000]]);
-        checked(one_for_all).unwrap();
+        checked(&one_for_all).unwrap();
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         for (field, value) in wrong {
             let mut stage = stage();
             *stage["strategy"].pointer_mut(field).unwrap() = value.clone();
-            let error = checked(stage).unwrap_err();
+            let error = checked(&stage).unwrap_err();
             // The rule between the three errors is the lowest's.
             let named = match field {
                 "/decrease_above" | "/increase_offset" => "increase_below".to_owned(),
@@ -274,16 +274,19 @@ mod tests {
         types.push(json!({"name": "default"}));
         many["strategy"]["targets_us"] = json!(vec![[1_000, 1_000]; types.len()]);
         many["types"] = types.into();
-        assert_eq!(checked(many).unwrap_err().field, "stages[0].strategy.scope");
+        assert_eq!(
+            checked(&many).unwrap_err().field,
+            "stages[0].strategy.scope"
+        );
         let mut wrapped = stage();
         wrapped["starvation_avoidance"] = json!({
             "type": "AcceptanceAllowance", "allowance": 0.1, "window_us": 1_000_000, "step_us": 10_000,
         });
-        checked(wrapped.clone()).unwrap();
+        checked(&wrapped).unwrap();
         wrapped["strategy"]["scope"] = json!("Policy");
         wrapped["strategy"]["targets_us"] = json!([[1_000, 2_000]]);
         assert_eq!(
-            checked(wrapped).unwrap_err().field,
+            checked(&wrapped).unwrap_err().field,
             "stages[0].starvation_avoidance"
         );
     }
