@@ -9,9 +9,9 @@
 //!
 //! Waiters may stand in *lines* (the flows of deficit round robin). A line is served first come, first
 //! served; ranks are its turns and not its waiters': whoever leaves a line gives its turn to the one
-//! behind, and the last turn is void. Else a flow whose clients give up before their turn would be owed
-//! all the turns that they left, and new ones would always stand behind them. Only the first of a line
-//! is in the heap.
+//! behind, and the last turn is void. Else the early turns would be lost with the clients that give up, and
+//! a flow whose clients do so would not be served until all others have used as many rounds as it has
+//! waiters. Only the first of a line is in the heap.
 
 use std::collections::VecDeque;
 

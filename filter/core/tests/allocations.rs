@@ -1,4 +1,4 @@
-//! A decision and a measurement allocate nothing.
+//! A decision, a place in the queue and a measurement allocate nothing once warm.
 //!
 //! The data path runs inside a proxy's worker thread, where an allocation costs more than the decision.
 //! One test only: the counter is the process's.
@@ -11,17 +11,22 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{
     BOUNCER, DEGRADATION, classes, response_time_controller, stage, starvation_avoidances,
 };
+use headgate_core::classify::RequestView;
+use headgate_core::config::FilterConfig;
+use headgate_core::engine::{Admission, Engine, Pass};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Strategy, View};
+use headgate_core::stage::Outcome;
+use headgate_core::strategy::{Admission as _, Strategy, View};
 use headgate_core::time::Instant;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -111,8 +116,99 @@ fn run(
     counted
 }
 
+/// A request of which every discipline finds something to order by.
+struct Request(u64);
+
+impl RequestView for Request {
+    fn path(&self) -> Option<&[u8]> {
+        Some(if self.0.is_multiple_of(3) {
+            b"/a"
+        } else {
+            b"/"
+        })
+    }
+    fn method(&self) -> Option<&[u8]> {
+        Some(b"GET")
+    }
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        match name {
+            "baggage" => Some([&b"workflow=%78"[..], b"user=1,workflow=y"][self.0 as usize % 2]),
+            "x-headgate-progress" => Some(b"elapsed=1, total=20, work=3, total-work=30"),
+            _ => None,
+        }
+    }
+    fn route_name(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// Two workers queue, serve and lose requests under `discipline`; the allocations of it.
+fn run_queue(discipline: &str) -> u64 {
+    let json = format!(
+        r#"{{"stages":[{{"policy":"ns/p","parallelism":4,
+        "queue":{{"discipline":{discipline},"max_length":100,"timeout_us":60000000}},
+        "strategy":{{"type":"MaxQueueLength"}},
+        "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},{{"name":"default"}}],
+        "classes":[{{"name":"high","matches":[{{"method":"PUT"}}]}},{{"name":"low"}}]}}]}}"#
+    );
+    let config = FilterConfig::from_json(json.as_bytes()).unwrap();
+    let host = MemoryHost::new();
+    let mut actions = Vec::with_capacity(64);
+    let mut engines = [Engine::new(1), Engine::new(2)];
+    let mut passes: VecDeque<(usize, Pass)> = VecDeque::with_capacity(256);
+    let at = |n: u64| Instant::default() + Duration::from_millis(1_000 + n);
+    for engine in &mut engines {
+        engine
+            .configure(&host, at(0), &config, &mut actions)
+            .unwrap();
+    }
+    let mut counted = 0;
+    for n in 0..8_000 {
+        let worker = n as usize % 2;
+        let now = at(n);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let admission =
+            engines[worker].arrive(&host, now, n as u32, &Request(n), None, &mut actions);
+        if let Ok(Admission::Forward(pass) | Admission::Hold(pass)) = admission {
+            passes.push_back((worker, pass));
+        }
+        if passes.len() > 40 {
+            // From the queue or from the backend, whoever it is.
+            for at in [0, passes.len() / 2] {
+                let (worker, pass) = passes.remove(at).unwrap();
+                let engine = &mut engines[worker];
+                let done = engine.finish(&host, now, pass, Outcome::Completed, &mut actions);
+                done.unwrap();
+            }
+        }
+        for (worker, engine) in engines.iter_mut().enumerate() {
+            if host.take_wakes(worker as u32) > 0 {
+                engine.woken(&host, now, &mut actions).unwrap();
+            }
+        }
+        actions.clear();
+        if n >= 4_000 {
+            counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
+        }
+        if n.is_multiple_of(10) {
+            for engine in &mut engines {
+                engine.tick(&host, now, &mut actions).unwrap();
+            }
+        }
+    }
+    counted
+}
+
 #[test]
-fn deciding_and_measuring_allocate_nothing() {
+fn deciding_queueing_and_measuring_allocate_nothing() {
+    for name in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "Slack"] {
+        assert_eq!(run_queue(&format!(r#"{{"type":{name:?}}}"#)), 0, "{name}");
+    }
+    for by in ["Type", "Class", "Workflow"] {
+        let drr = format!(r#"{{"type":"DRR","by":{by:?},"quantum_us":1000}}"#);
+        assert_eq!(run_queue(&drr), 0, "{drr}");
+    }
+
     let names: Vec<String> = (0..TYPES).map(|i| format!("t{i}")).collect();
     let names = || names.iter().map(String::as_str);
     let mut configs = Vec::new();
