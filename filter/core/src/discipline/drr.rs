@@ -16,8 +16,9 @@
 //! for the round in progress, one that comes back within the round has what it left of it. (The textbook
 //! takes the rest away at once and puts the flow at the end of its list, into the round in progress or the
 //! next: to know that here, all workers would have to agree on when a flow is empty.) *Cost* is
-//! the mean processing time of the request's type at this stage: slots are what is shared here, so what
-//! the request costs elsewhere in its tree doesn't count. Before anything was measured all costs are 0 and
+//! the time that the request is expected to take of a slot here: the mean processing time of its type, or
+//! what its stated cost comes to (`Work`). What it costs elsewhere in its tree doesn't count: slots are
+//! what is shared here. Before anything was measured all costs are 0 and
 //! the order is a FIFO's.
 //!
 //! Two flows that have requests waiting all the time are served in proportion to their weights: what each
@@ -123,8 +124,13 @@ impl Drr {
         })
     }
 
+    /// How many flows there are.
+    pub(super) fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
     /// The flow of `request`.
-    fn flow_of(&self, request: &Attributes) -> u16 {
+    pub(super) fn flow_of(&self, request: &Attributes) -> u16 {
         let flow = match self.by {
             Flow::Type => request.kind.0,
             Flow::Class => u16::from(request.class.0),

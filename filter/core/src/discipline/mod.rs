@@ -94,6 +94,20 @@ impl Order {
         })
     }
 
+    /// Requests of one group stand alike in the queue: those of a type, or of a flow. A number below
+    /// [`Order::groups`].
+    pub(crate) fn group(&self, request: &Attributes) -> u16 {
+        match &self.drr {
+            Some(drr) => drr.flow_of(request),
+            None => request.kind.0,
+        }
+    }
+
+    /// How many groups there are, of so many `types`.
+    pub(crate) fn groups(&self, types: usize) -> usize {
+        self.drr.as_ref().map_or(types, Drr::flows)
+    }
+
     /// What the other workers are told of a first waiter of `rank`.
     pub(crate) fn announce(&self, rank: u64) -> u64 {
         rank::announce(rank, self.number())

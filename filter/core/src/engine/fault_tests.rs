@@ -160,11 +160,11 @@ fn avoidance_with_envoys_counters() {
 }
 
 /// Fails metric call number `fail_at` of a busy life; what is left booked afterwards.
-fn scenario(fail_at: u64) -> (u64, Option<String>) {
+fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let m = MemoryHost::new();
     let h = H::new(&m);
     let h2 = H::new(&m);
-    let c = config(1, |_| {});
+    let c = config(1, |s| s.queue.discipline = discipline.clone());
     let (mut e, mut o) = (Engine::new(1), Engine::new(2));
     let mut a = Vec::new();
     for (e, s) in [(&mut o, 900), (&mut e, 901)] {
@@ -268,15 +268,25 @@ fn scenario(fail_at: u64) -> (u64, Option<String>) {
 }
 #[test]
 fn one_failing_call_anywhere_leaks_nothing() {
-    let (calls, ok) = scenario(0);
-    assert_eq!(ok, None);
-    let mut bad = Vec::new();
-    for n in 1..=calls.min(200) {
-        if let (_, Some(why)) = scenario(n) {
-            bad.push((n, why));
+    let drr = Discipline::Drr {
+        by: Flow::Workflow,
+        quantum_us: 1_000,
+        weights: BTreeMap::new(),
+    };
+    for discipline in [Discipline::Fifo, drr] {
+        let (calls, ok) = scenario(0, &discipline);
+        assert_eq!(ok, None);
+        let mut bad = Vec::new();
+        for n in 1..=calls.min(200) {
+            if let (_, Some(why)) = scenario(n, &discipline) {
+                bad.push((n, why));
+            }
         }
+        assert!(
+            bad.is_empty(),
+            "{discipline:?}, by number of the failing call: {bad:?}"
+        );
     }
-    assert!(bad.is_empty(), "by number of the failing call: {bad:?}");
 }
 
 #[test]

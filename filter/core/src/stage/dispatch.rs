@@ -151,8 +151,8 @@ impl Stage {
         };
         let (stream, work_us) = (request.stream, request.work_us);
         let waited = dequeued.since(request.arrived);
-        self.places
-            .dequeued(request.kind, waited, request.fifo_wait);
+        let (group, fifo_wait) = (request.group(), request.fifo_wait);
+        self.places.left(group, waited, fifo_wait);
         // It has left, whatever the host says to the rest.
         if holds {
             events.push(Event::Resume { stream });
@@ -213,6 +213,12 @@ impl Stage {
             .and(published)
     }
 
+    /// A request leaves the queue without a slot, having waited at least until now.
+    pub(super) fn gave_up(&mut self, now: Instant, request: &Request) {
+        let waited = now.since(request.arrived);
+        self.places.left(request.group(), waited, request.fifo_wait);
+    }
+
     pub(super) fn push(&mut self, slot: u32, request: &Request) {
         match request.turn {
             Some(turn) => self.queue.push_into(turn.flow, slot, request.rank),
@@ -247,7 +253,7 @@ impl Stage {
             {
                 break;
             }
-            self.expire(host, slot, events)?;
+            self.expire(host, now, slot, events)?;
         }
         Ok(())
     }
@@ -278,7 +284,7 @@ impl Stage {
         // All of them, since `next_deadline` no longer counts them.
         let mut done = Ok(());
         for slot in late {
-            done = done.and(self.expire(host, slot, events));
+            done = done.and(self.expire(host, now, slot, events));
         }
         done
     }
@@ -286,6 +292,7 @@ impl Stage {
     fn expire(
         &mut self,
         host: &impl Host,
+        now: Instant,
         slot: u32,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
@@ -293,6 +300,7 @@ impl Stage {
             return Ok(());
         };
         self.strategy.left(request.kind, request.class);
+        self.gave_up(now, &request);
         let left = self.leave_queue(host, slot, &request);
         self.stats.count(request.kind, Count::Unmeasured);
         let cause = if request.own_deadline {

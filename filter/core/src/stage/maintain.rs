@@ -162,8 +162,11 @@ impl Stage {
             self.acceptance = Exchange::new(host, &prefix, &config)?;
             self.demand = DemandExchange::new(host, &prefix, &config)?;
         }
-        if config.types != self.config.types || config.queue != self.config.queue {
-            self.places = Places::new(config.types.len());
+        if config.types != self.config.types
+            || config.classes != self.config.classes
+            || config.queue != self.config.queue
+        {
+            self.places = Places::new(order.groups(config.types.len()));
         }
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
@@ -204,9 +207,9 @@ impl Stage {
                 old.left(host, request.turn).or(Ok(()))?;
             }
         }
-        let queue = self.ledger.queue(host).unwrap_or_default();
+        let queue = self.in_time(self.ledger.queue(host).unwrap_or_default());
         for (arrived, slot) in waiting {
-            let Some(request) = self.requests.get_mut(slot) else {
+            let Some(mut request) = self.requests.get(slot).copied() else {
                 continue;
             };
             let attributes = Attributes {
@@ -214,7 +217,7 @@ impl Stage {
                 class: request.class,
                 ..request.attributes
             };
-            let cost_us = request.work_us.cast_unsigned();
+            let cost_us = self.time_us(request.work_us.cast_unsigned());
             let times = &self.service_times;
             let placed = self
                 .order
@@ -222,7 +225,9 @@ impl Stage {
             // Where the host fails it is better to go first than not to wait at all.
             let Place { rank, turn } = placed.unwrap_or_default();
             (request.rank, request.turn) = (rank, turn);
-            let request = *request;
+            if let Some(waiting) = self.requests.get_mut(slot) {
+                *waiting = request;
+            }
             self.push(slot, &request);
         }
         self.publish_head(host)

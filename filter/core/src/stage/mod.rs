@@ -146,11 +146,12 @@ impl Stage {
         host: &impl Host,
     ) -> Result<Self, HostError> {
         let prefix = stats::prefix(&config.policy);
+        let order = Order::new(host, &prefix, &config)?;
         let this = Self {
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
-            order: Order::new(host, &prefix, &config)?,
-            places: Places::new(config.types.len()),
+            places: Places::new(order.groups(config.types.len())),
+            order,
             work: Work::from_config(&config),
             requests: Requests::default(),
             service_times: ServiceTimes::new(Settings::from_config(&config)),
@@ -311,6 +312,20 @@ impl Stage {
         }
     }
 
+    /// What a request with these attributes that arrives now can expect to wait, should it be admitted.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn expected_wait(
+        &self,
+        host: &impl Host,
+        now: Instant,
+        attributes: &Attributes,
+    ) -> Result<Duration, HostError> {
+        let queue = self.ledger.queue(host)?;
+        Ok(self.look(host, now, attributes, queue)?.wait)
+    }
+
     /// What decisions about a request are to be based on.
     fn look(
         &self,
@@ -325,8 +340,9 @@ impl Stage {
             Mode::DryRun => Some(self.backlog.queue(host, now, times, slots)?),
         };
         let fifo_wait = modelled.map_or_else(|| self.drain_time(queue), |m| m.wait);
-        let wait = if self.order.reorders() {
-            self.places.queue_wait(request.kind, fifo_wait)
+        // Where nobody waits there may well be a free slot.
+        let wait = if self.order.reorders() && queue.length > 0 {
+            self.places.queue_wait(self.order.group(request), fifo_wait)
         } else {
             fifo_wait
         };
@@ -388,6 +404,18 @@ impl Stage {
                 let seconds = work as f64 * self.strategy.time_per_work().unwrap_or(0.0);
                 Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
             }
+        }
+    }
+
+    fn time_us(&self, work: u64) -> u64 {
+        u64::try_from(self.time(work).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The queue with its work in µs of slots' time, whatever unit work is counted in.
+    fn in_time(&self, queue: QueueState) -> QueueState {
+        QueueState {
+            work_us: self.time_us(queue.work_us),
+            ..queue
         }
     }
 
@@ -546,15 +574,10 @@ impl Stage {
             self.strategy.withdrawn(attributes);
             return Ok(Arrival::Refuse(self.refuse(kind, cause, sight.wait)));
         }
-        let cost_us = u64::try_from(self.time(sight.work).as_micros()).unwrap_or(u64::MAX);
-        let Place { rank, turn } = self.order.place(
-            host,
-            now,
-            attributes,
-            &self.service_times,
-            cost_us,
-            sight.queue,
-        )?;
+        let (cost_us, queue) = (self.time_us(sight.work), self.in_time(sight.queue));
+        let Place { rank, turn } =
+            self.order
+                .place(host, now, attributes, &self.service_times, cost_us, queue)?;
         (request.rank, request.turn) = (rank, turn);
         request.fifo_wait = self.drain_time(sight.queue);
         request.phase = Phase::Queued;
@@ -610,6 +633,7 @@ impl Stage {
                     self.stats.count(request.kind, Count::Abandoned);
                 }
                 self.stats.count(request.kind, Count::Unmeasured);
+                self.gave_up(now, &request);
                 self.leave_queue(host, ticket.slot, &request)?;
             }
             Phase::Running { dequeued } => {

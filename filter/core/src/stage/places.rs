@@ -2,37 +2,98 @@
 //!
 //! Bouncer's Eq. 2 estimates the wait of a request from all the work that is queued before it, which in
 //! a FIFO is all there is. Under any other order some of that work comes later, and some that has not
-//! arrived yet comes first. How much depends on the discipline, the mix and the load. So it is measured:
-//! for each type
+//! arrived yet comes first. How much depends on the discipline, the mix and the load. So it is measured,
+//! for each *group* that the order treats alike: a type, or a flow of deficit round robin. Over the
+//! requests of a group that left the queue lately, with x a FIFO's estimate at arrival and y the wait,
 //!
 //! ```text
-//! place = Σ queue wait / Σ FIFO estimate at arrival        estimate = place · FIFO estimate
+//! wait(x) = ȳ + b (x − x̄)      b = (Sxy + k x̄² ȳ/x̄) / (Sxx + k x̄²), within 0 ..= ȳ/x̄
 //! ```
 //!
-//! over its requests that left the queue lately. 0 is the front of the queue, 1 what a FIFO gives, more is
-//! being overtaken. The numbers decay by half in about a second, towards 1 through a prior that weighs as
-//! much as a short wait, so a type that nobody sent or let in for a while is judged as in a FIFO again.
-//! One multiplication a decision, no host call; every worker learns from its own requests.
+//! the least-squares line with k requests added on the line through the origin. Where the queue's length
+//! says something about the wait (slack, deadlines) the line follows it at once; where it says nothing
+//! (short jobs under SJF, light flows under DRR) the line is flat and a sudden queue doesn't frighten
+//! those who pass it by. Where the queue's length hardly varies the line goes through the origin: twice the queue, twice the wait. The alternative that was measured, the ratio ȳ/x̄ alone, is as
+//! good at steady load, but half a second after a jump of the load from 0.9 to 1.5 it takes `fast` under
+//! SJF for 4.0 ms where 1.1 is right (this: 1.3), and for 0.1 ms where 1.2 is right after the way back.
+//!
+//! The past loses half of its weight in a second. A group that nobody has seen for some seconds is judged
+//! as in a FIFO again, so that a type that was starved is tried anew. Requests that leave without a slot
+//! (expired, client gone) count with what they waited: without them a starved type would be known by
+//! its luckiest requests alone.
+//!
+//! How near estimates come (`tests/wait_estimates.rs`: Bouncer's mix at 1.2 and 1.5 times the full load, one
+//! worker and four; mean estimate against mean wait of each type). With a full queue: within 2% under EDF,
+//! LSTF, LASF and Slack; under DRR within 4% for those who wait long, and 1.5 ms for the light flows (11.1 for
+//! 10.2 ms); under SJF and SRTF within 10% or 2 ms for those who are served and 10% for those who mostly
+//! expire (790 for at least 717 ms). Admitted by Bouncer: within 0.3 ms, but for the rare `slow`: 1.0 for
+//! 4.1 ms under SJF. That one comes in when nobody is queued; then the estimate is 0, as in Eq. 2, though
+//! those that come later may still go first.
+//!
+//! Left out: progress headers make requests of one type differ, and their mean is all that is known here;
+//! each worker learns from its own requests, so a group with less than a request a second on a worker
+//! counts as in a FIFO. No host call, and nothing is allocated.
 
 use std::time::Duration;
 
-use crate::request::TypeId;
 use crate::time::Instant;
 
 /// The past loses half of its weight in this time.
 const HALF_LIFE: Duration = Duration::from_secs(1);
-/// What a type that has not been seen weighs, seconds of wait.
-const PRIOR: f64 = 0.02;
+/// What the assumption of a FIFO weighs, requests.
+const PRIOR: f64 = 0.2;
+/// What the line through the origin weighs, requests that are off the mean by as much as the mean: k.
+const STEADY: f64 = 5.0;
+/// Less is nothing.
+const LEAST: f64 = 1e-6;
 
+/// What was seen of a group, in sums that decay. Times in s.
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
-    /// Σ queue wait, s.
-    waited: f64,
-    /// Σ FIFO estimate, s.
-    expected: f64,
+    requests: f64,
+    fifo_wait: f64,
+    wait: f64,
+    fifo_wait_squared: f64,
+    product: f64,
 }
 
-/// Places by type.
+impl Place {
+    fn add(&mut self, fifo_wait: f64, wait: f64) {
+        self.requests += 1.0;
+        self.fifo_wait += fifo_wait;
+        self.wait += wait;
+        self.fifo_wait_squared += fifo_wait * fifo_wait;
+        self.product += fifo_wait * wait;
+    }
+
+    fn decay(&mut self, kept: f64) {
+        self.requests *= kept;
+        self.fifo_wait *= kept;
+        self.wait *= kept;
+        self.fifo_wait_squared *= kept;
+        self.product *= kept;
+    }
+
+    /// The wait where a FIFO's would be `fifo_wait`.
+    fn wait(&self, fifo_wait: f64) -> f64 {
+        if self.requests < LEAST {
+            return fifo_wait;
+        }
+        let (x, y) = (self.fifo_wait / self.requests, self.wait / self.requests);
+        let slope = if x > LEAST {
+            let steady = STEADY * x * x;
+            let spread = (self.fifo_wait_squared - self.fifo_wait * x).max(0.0);
+            let common = self.product - self.fifo_wait * y;
+            ((common + steady * (y / x)) / (spread + steady)).clamp(0.0, y / x)
+        } else {
+            0.0
+        };
+        let line = y + slope * (fifo_wait - x);
+        (line * self.requests + fifo_wait * PRIOR) / (self.requests + PRIOR)
+    }
+}
+
+/// Places by group ([`crate::discipline::Order::group`]).
 #[derive(Debug)]
 pub(super) struct Places {
     places: Vec<Place>,
@@ -40,26 +101,26 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(types: usize) -> Self {
+    pub(super) fn new(groups: usize) -> Self {
         Self {
-            places: vec![Place::default(); types],
+            places: vec![Place::default(); groups],
             decayed: Instant::default(),
         }
     }
 
-    /// Queue wait of a request of `kind` where a FIFO's would be `fifo_wait`.
-    pub(super) fn queue_wait(&self, kind: TypeId, fifo_wait: Duration) -> Duration {
-        match self.places.get(kind.0 as usize) {
-            Some(place) => fifo_wait.mul_f64((place.waited + PRIOR) / (place.expected + PRIOR)),
-            None => fifo_wait,
-        }
+    /// Queue wait of a request of `group` where a FIFO's would be `fifo_wait`.
+    pub(super) fn queue_wait(&self, group: u16, fifo_wait: Duration) -> Duration {
+        let place = self.places.get(usize::from(group));
+        let wait = place.map(|place| place.wait(fifo_wait.as_secs_f64()));
+        wait.and_then(|wait| Duration::try_from_secs_f64(wait).ok())
+            .unwrap_or(fifo_wait)
     }
 
-    /// A request of `kind` left the queue for a slot.
-    pub(super) fn dequeued(&mut self, kind: TypeId, waited: Duration, fifo_wait: Duration) {
-        if let Some(place) = self.places.get_mut(kind.0 as usize) {
-            place.waited += waited.as_secs_f64();
-            place.expected += fifo_wait.as_secs_f64();
+    /// A request of `group` left the queue, where a FIFO would have let it wait `fifo_wait`: for a slot, or
+    /// without one, and then it would have waited longer.
+    pub(super) fn left(&mut self, group: u16, waited: Duration, fifo_wait: Duration) {
+        if let Some(place) = self.places.get_mut(usize::from(group)) {
+            place.add(fifo_wait.as_secs_f64(), waited.as_secs_f64());
         }
     }
 
@@ -69,8 +130,89 @@ impl Places {
         self.decayed = now;
         let kept = (-elapsed.as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2();
         for place in &mut self.places {
-            place.waited *= kept;
-            place.expected *= kept;
+            place.decay(kept);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn near(found: Duration, expected: Duration) -> bool {
+        found.abs_diff(expected) < expected / 20 + ms(1)
+    }
+
+    /// A place learned from FIFO waits of 50 to 150 ms and what becomes of them.
+    fn learned(wait: impl Fn(u64) -> u64) -> Places {
+        let mut places = Places::new(1);
+        for n in 0..200 {
+            let fifo_wait = 50 + n * 37 % 101;
+            places.left(0, ms(wait(fifo_wait)), ms(fifo_wait));
+        }
+        places
+    }
+
+    #[test]
+    fn who_passes_the_queue_by_is_not_frightened_by_its_length() {
+        let front = learned(|_| 2);
+        for fifo_wait in [10, 100, 400] {
+            let found = front.queue_wait(0, ms(fifo_wait));
+            assert!(found > ms(1) && found < ms(4), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_overtaken_waits_in_proportion() {
+        let back = learned(|fifo_wait| 3 * fifo_wait);
+        for fifo_wait in [10, 100, 400] {
+            assert!(near(back.queue_wait(0, ms(fifo_wait)), ms(3 * fifo_wait)));
+        }
+    }
+
+    #[test]
+    fn queues_that_were_all_alike_tell_a_proportion() {
+        let mut places = Places::new(1);
+        for n in 0..200 {
+            places.left(0, ms(30 + n % 3), ms(100));
+        }
+        assert!(near(places.queue_wait(0, ms(50)), ms(15)));
+    }
+
+    #[test]
+    fn the_unseen_and_the_forgotten_wait_as_in_a_fifo() {
+        assert_eq!(Places::new(1).queue_wait(0, ms(70)), ms(70));
+        let mut places = learned(|_| 2);
+        let at = |s| Instant::default() + Duration::from_secs(s);
+        places.tick(at(0));
+        places.tick(at(1));
+        assert!(near(places.queue_wait(0, ms(100)), ms(2)));
+        places.tick(at(20));
+        assert!(near(places.queue_wait(0, ms(100)), ms(100)));
+    }
+
+    proptest! {
+        #[test]
+        fn an_estimate_is_always_a_time_between_nothing_and_what_was_seen(
+            seen in prop::collection::vec((0_u64..5_000, 0_u64..5_000), 0..50),
+            fifo_wait in 0_u64..5_000,
+        ) {
+            let mut places = Places::new(1);
+            for &(wait, fifo_wait) in &seen {
+                places.left(0, ms(wait), ms(fifo_wait));
+            }
+            let found = places.queue_wait(0, ms(fifo_wait));
+            let sum = |f: fn(&(u64, u64)) -> u64| seen.iter().map(f).sum::<u64>() as f64;
+            let ratio = if sum(|s| s.1) > 0.0 { sum(|s| s.0) / sum(|s| s.1) } else { 1.0 };
+            let mean = sum(|s| s.0) / (seen.len().max(1) as f64);
+            let most = mean + fifo_wait as f64 * ratio.max(1.0);
+            prop_assert!(found.as_secs_f64() * 1e3 <= most * 1.001 + 0.001, "{found:?}, at most {most}");
         }
     }
 }

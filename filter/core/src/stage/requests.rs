@@ -65,6 +65,13 @@ pub(super) struct Request {
     pub(super) phase: Phase,
 }
 
+impl Request {
+    /// Its group in the order of the queue ([`crate::discipline::Order::group`]).
+    pub(super) fn group(&self) -> u16 {
+        self.turn.map_or(self.kind.0, |turn| turn.flow)
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
     generation: u32,

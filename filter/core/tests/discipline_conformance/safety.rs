@@ -1,7 +1,7 @@
 //! Whatever the order: slots are conserved and never idle beside a waiter, nobody is lost, served twice or
 //! too late, and no worker's waiter overtakes another's by more than the tolerance.
 
-use headgate_core::config::Discipline;
+use headgate_core::config::{Discipline, QueueMode};
 use headgate_core::stage::{ORDER_TOLERANCE, Outcome};
 use proptest::prelude::*;
 
@@ -188,6 +188,45 @@ fn a_slot_that_gets_free_goes_to_nobody_who_is_late() {
         assert_eq!(served, alive, "{discipline:?}");
         process.run_for(ms(10));
         assert_eq!(process.refused.len(), 6);
+        process.assert_nothing_booked();
+    }
+}
+
+/// What is only watched is in the backend, which has an order of its own.
+#[test]
+fn a_watched_queue_is_a_fifo_whatever_is_configured() {
+    for discipline in all() {
+        let mut config = config(1, &discipline);
+        let mut process = Process::new(2, &config);
+        config.stages[0].queue.mode = QueueMode::Observe;
+        for worker in 0..2 {
+            process.configure(worker, &config);
+        }
+        process.run_for(ms(100));
+        let waits = |process: &Process| {
+            let name = "headgate.policy.ns/p.type.a.queue_wait_us";
+            process.host.recorded(name).unwrap()
+        };
+        let before = waits(&process);
+        let sent = [B, B, A, B, A];
+        let streams: Vec<u32> = sent
+            .into_iter()
+            .enumerate()
+            .map(|(n, sent)| {
+                process.pass(ms(1));
+                process.arrive(n % 2, sent)
+            })
+            .collect();
+        assert_eq!(process.in_backend(), streams, "nobody is held");
+        for stream in streams {
+            process.pass(ms(10));
+            process.finish(stream, Outcome::Completed);
+            process.settle();
+        }
+        // They arrived after 3 and 5 ms and started after 25 and 45 ms.
+        let after = waits(&process);
+        let found = (after.0 - before.0, after.1 - before.1);
+        assert_eq!(found, (2, 22_000 + 40_000), "{discipline:?}");
         process.assert_nothing_booked();
     }
 }
