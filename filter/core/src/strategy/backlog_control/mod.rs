@@ -53,7 +53,7 @@ use crate::work::MAX_WORK;
 pub use pi::Gains;
 pub use smoothing::load_reduction;
 
-use pi::Control;
+use pi::{Control, dead_time};
 use record::{LEN, Record, Sums};
 
 /// Requests served before there is a bound.
@@ -192,8 +192,7 @@ impl BacklogControl {
             self.learn(&sums, record);
             record.delay = sums.delay / sums.served;
             let error = self.target.as_secs_f64() - record.delay;
-            let binding = sums.over_bound > 0.0;
-            record.control = self.law(error, binding, record);
+            record.control = self.law(error, sums.over_bound > 0.0, record);
         }
         true
     }
@@ -236,22 +235,25 @@ impl BacklogControl {
         record.time_per_work = moved(record.time_per_work, sums.work);
     }
 
-    fn law(&self, error: f64, binding: bool, record: &Record) -> Control {
+    fn law(&self, error: f64, refused: bool, record: &Record) -> Control {
         let derived = Gains::derived(self.drain(record), self.target, self.period);
         if self.signal == BacklogSignal::Proportional {
             let gain = self.proportional.unwrap_or(1.0);
             let probability = -error / self.target.as_secs_f64() * gain;
             return Control {
                 bound: probability.clamp(0.0, 1.0),
-                step: 0.0,
                 error: Some(error),
+                ..Control::default()
             };
         }
         let gains = Gains {
             proportional: self.proportional.unwrap_or(derived.proportional),
             integral: self.integral.unwrap_or(derived.integral),
         };
-        record.control.next(error, gains, self.max(record), binding)
+        let dead_time = dead_time(self.target, self.period);
+        record
+            .control
+            .next(error, gains, self.max(record), refused, dead_time)
     }
 
     /// g: seconds in which all slots together serve one unit of the signal.

@@ -6,36 +6,43 @@
 //! d_t(k) = d_t(k−1) + δd(k),  0 ≤ d_t(k) ≤ max-data     (Eq. 1)     cost
 //! ```
 //!
-//! **Two integrators.** The paper places the poles of η = τψ / (1 + τψ), with ψ from Eq. 8 as the
-//! controller. But ψ already integrates, its output is δd, and Eq. 1 sums δd once more: the loop that runs
-//! has (z − 1)² in its denominator, and poles placed for one integrator are not its poles. It can still
-//! be stable, because the zero at β = 1 / (K_I + 1) gives the phase back. In a FIFO of P slots that is
-//! always busy, what is admitted behind a backlog d is served c̄ d / P later, c̄ being the time that a unit
-//! of cost takes, so with g = c̄ / P the plant is s(k) = g d_t(k − m), and the loop closes at
+//! **Two integrators, and what that does to the paper's gains.** The paper places the poles of
+//! η = τψ / (1 + τψ), with ψ from Eq. 8 as the controller. But ψ integrates already, its output is δd, and
+//! Eq. 1 sums δd once more: the loop that runs has (z − 1)² in its denominator. The published poles,
+//! −0.308 and 0.52 ± 0.106i, are those of one integrator (and of Eq. 5 with +0.104 s(k−2): with the printed
+//! sign they come out elsewhere). With Eq. 1 counted, K_P = 2.77 and K_I = 5.28 put a pair of poles at
+//! |z| = 1.04: that loop is unstable, as a test below shows. So the equations are implemented as printed,
+//! and the gains are not the paper's.
+//!
+//! They follow from the plant. In a FIFO of P slots that are always busy, what is admitted behind a
+//! backlog d is served c̄ d / P later, where c̄ is the time that a unit of cost takes in a slot. Whoever is
+//! served in a period was admitted a service delay ago, and the loop holds that at S_t; so with
+//! g = c̄ / P and periods of T
 //!
 //! ```text
-//! (z − 1)² z^(m−1) + a (z − β) = 0        a = g K_P (K_I + 1)
+//! s(k) = g d_t(k − m)        m = 1 + S_t / T
+//! (z − 1)² z^(m−1) + a (z − β) = 0        a = g K_P (K_I + 1),   β = 1 / (K_I + 1)
 //! ```
 //!
-//! For m = 1 this is z² + (a − 2) z + 1 − aβ, stable exactly for 0 < β < 1 and 0 < a < 4 / (1 + β) (Jury),
-//! and a = 2q, β = 1 − q/2 put both poles at 1 − q. The paper's own gains, K_P = 2.77 and K_I = 5.28, have
-//! β = 0.16 and with its plant, Eq. 5, an a of at most 0.37: stable, too.
-//!
-//! **Dead time.** m is not 1. Whoever is served in a period was admitted a service delay ago, which the
-//! loop holds at S_t: m = 1 + S_t / T with a period of T. A double integrator with that much dead time is
-//! stable only if it moves slowly in proportion: q = 0.7 / (2m − 1), which leaves the loop stable for
-//! a plant gain from nothing to more than twice as much as measured (tests below). Hence
+//! For m = 1 this is z² + (a − 2) z + 1 − aβ, stable exactly for 0 < β < 1 and 0 < a < 4 / (1 + β) (Jury).
+//! The zero at β is what makes two integrators controllable at all. With dead time the loop must be
+//! slower in proportion. a = 2q and β = 1 − 3q/4 with q = 0.7 / (2m − 1) keep it stable, whatever m, for
+//! any plant gain from nothing to 1.9 times the one assumed; nine tenths of a step of the error are gone
+//! within 6 m periods and the target is overshot by a hundredth (a tenth for m = 1). Hence
 //!
 //! ```text
-//! K_I = q / (2 − q)        K_P = 2 q β / g = q (2 − q) P / c̄        cost / s
+//! K_I = 0.75 q / (1 − 0.75 q)        K_P = 2 q (1 − 0.75 q) P / c̄        cost / s
 //! ```
 //!
 //! **Anti-windup** is back-calculation: whatever keeps d_t from moving by δd, δd(k) becomes the step that
-//! was really made, so that neither integrator remembers what had no effect. Three things do: the clamp to
-//! \[0, max-data\]; and, beyond the paper, an error that asks for a larger bound, or none, after a period in which
-//! the bound refused nobody. There the bound is not what keeps the delay below S_t, so raising it does
-//! nothing until the load comes back, and then it lets a queue of max-data build up. The paper, which
-//! clamps at max-data only, reports overshoots up to 4.13 s for S_t = 2 s (§5.3).
+//! was really made, so that neither integrator remembers what had no effect. Two things do:
+//!
+//! - the clamp to \[0, max-data\] of the paper;
+//! - beyond the paper: while s(k) ≤ S_t, the bound moves only if it has been refusing requests for m
+//!   periods. Before that, what was served was admitted when something else than the bound was the
+//!   limit, so the error says nothing about the bound; and where nothing is refused, raising it has no
+//!   effect until the load comes back, and then lets in a queue of max-data. The paper, which clamps at
+//!   max-data only, reports overshoots up to 4.13 s for S_t = 2 s (§5.3).
 
 use std::time::Duration;
 
@@ -48,46 +55,67 @@ pub struct Gains {
     pub integral: f64,
 }
 
+/// m, periods: how long it takes until a bound shows in the delay.
+pub(super) fn dead_time(target: Duration, period: Duration) -> f64 {
+    1.0 + target.as_secs_f64() / period.as_secs_f64().max(1e-3)
+}
+
 impl Gains {
     /// The gains for a plant in which a unit of the bound takes `drain` seconds to be served by all slots
     /// together (g = c̄ / P), where the delay is held at `target` and measured every `period`.
     #[must_use]
     pub fn derived(drain: f64, target: Duration, period: Duration) -> Self {
-        let delay = 1.0 + target.as_secs_f64() / period.as_secs_f64().max(1e-3);
-        let q = 0.7 / (2.0 * delay - 1.0);
+        let q = 0.7 / (2.0 * dead_time(target, period) - 1.0);
+        let beta = 1.0 - 0.75 * q;
         Self {
-            proportional: q * (2.0 - q) / drain.max(1e-12),
-            integral: q / (2.0 - q),
+            proportional: 2.0 * q * beta / drain.max(1e-15),
+            integral: 1.0 / beta - 1.0,
         }
     }
 }
 
-/// d_t, δd and e of one period.
+/// The state of the law at the end of a period.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Control {
     /// d_t, the bound.
     pub(super) bound: f64,
     /// δd, the step that the bound made.
     pub(super) step: f64,
-    /// e, s; `None` before the first period.
+    /// e, s; `None` where there is no error that the next could be compared with.
     pub(super) error: Option<f64>,
+    /// How many more periods there were lately in which the bound refused somebody than in which it
+    /// didn't; at most m.
+    pub(super) limiting: f64,
 }
 
 impl Control {
-    /// d_t(k) and δd(k). `binding` says whether the bound refused anybody in the period.
-    pub(super) fn next(self, error: f64, gains: Gains, max: f64, binding: bool) -> Self {
-        let Gains {
-            proportional,
-            integral,
-        } = gains;
-        // There is no e(k−1) at first: the error was what it is.
-        let previous = self.error.unwrap_or(error);
-        let step = self.step + proportional * ((integral + 1.0) * error - previous);
-        let wanted = if error >= 0.0 && !binding {
-            self.bound
+    /// d_t(k) and δd(k). `refused` says whether the bound refused anybody in the period, `dead_time` is m.
+    pub(super) fn next(
+        self,
+        error: f64,
+        gains: Gains,
+        max: f64,
+        refused: bool,
+        dead_time: f64,
+    ) -> Self {
+        let dead_time = dead_time.ceil();
+        let limiting = if refused {
+            (self.limiting + 1.0).min(dead_time)
         } else {
-            self.bound + step
+            (self.limiting - 1.0).max(0.0)
         };
+        if error >= 0.0 && limiting < dead_time {
+            return Self {
+                bound: self.bound,
+                step: 0.0,
+                error: None,
+                limiting,
+            };
+        }
+        // Without an e(k−1), the error is taken to have been what it is.
+        let previous = self.error.unwrap_or(error);
+        let change = (gains.integral + 1.0) * error - previous;
+        let wanted = self.bound + self.step + gains.proportional * change;
         let bound = if wanted.is_finite() {
             wanted.clamp(0.0, max.max(0.0))
         } else {
@@ -97,6 +125,197 @@ impl Control {
             bound,
             step: bound - self.bound,
             error: Some(error),
+            limiting,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET: f64 = 2.0;
+
+    /// Delays in a loop of s(k) = g d_t(k − m), `factor` being the true gain by the one assumed. The bound
+    /// starts where the delay is `start`.
+    fn close(gains: Gains, gain: f64, dead_time: usize, start: f64, periods: usize) -> Vec<f64> {
+        let mut control = Control {
+            bound: start / gain,
+            limiting: 1e9,
+            ..Control::default()
+        };
+        let mut bounds = vec![control.bound; dead_time];
+        let mut delays = Vec::new();
+        for _ in 0..periods {
+            let delay = gain * bounds[bounds.len() - dead_time];
+            control = control.next(TARGET - delay, gains, 1e9, true, 1.0);
+            bounds.push(control.bound);
+            delays.push(delay);
+        }
+        delays
+    }
+
+    fn derived(gain: f64, dead_time: usize) -> Gains {
+        let target = Duration::from_secs_f64(TARGET);
+        // With one period of delay only, the target is far below the period.
+        let period = match dead_time {
+            1 => Duration::from_secs(3_600),
+            m => target.div_f64(m as f64 - 1.0),
+        };
+        Gains::derived(gain, target, period)
+    }
+
+    #[test]
+    fn derived_gains_hold_any_plant_up_to_1_9_times_the_gain_assumed() {
+        for dead_time in [1, 2, 3, 5, 11, 21] {
+            for gain in [1e-4, 0.02, 30.0] {
+                let gains = derived(gain, dead_time);
+                for factor in [0.1, 0.3, 1.0, 1.5, 1.9] {
+                    let periods = 1_500 * dead_time;
+                    let delays = close(gains, gain * factor, dead_time, 0.3, periods);
+                    let last = &delays[periods - 10..];
+                    assert!(
+                        last.iter().all(|s| (s - TARGET).abs() < 0.02),
+                        "m = {dead_time}, {factor} of {gain}: {last:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_is_gone_within_six_dead_times_and_hardly_overshoots() {
+        for dead_time in [1, 2, 3, 5, 11, 21] {
+            let delays = close(derived(0.01, dead_time), 0.01, dead_time, 1.0, 500);
+            let off = |s: &f64| (s - TARGET).abs() > 0.1;
+            let settled = delays.iter().rposition(off).unwrap() + 1;
+            assert!(settled <= 6 * dead_time, "m = {dead_time}: {settled}");
+            let highest = delays.iter().fold(0.0, |h: f64, s| h.max(*s));
+            let allowed = if dead_time == 1 { 0.12 } else { 0.03 };
+            assert!(
+                highest < TARGET * (1.0 + allowed),
+                "m = {dead_time}: {highest}"
+            );
+        }
+    }
+
+    /// Eq. 5, with the sign of its second term that the published poles belong to.
+    fn chronos(mut next: impl FnMut(f64) -> f64, periods: usize) -> Vec<f64> {
+        let (mut s, mut d) = ([0.5, 0.5], [22.0, 22.0]);
+        let mut delays = Vec::new();
+        for _ in 0..periods {
+            let delay = -0.003 * s[0] + 0.104 * s[1] + 0.015 * d[0] + 0.006 * d[1];
+            (s, d) = ([delay, s[0]], [next(TARGET - delay), d[0]]);
+            delays.push(delay);
+        }
+        delays
+    }
+
+    #[test]
+    fn the_papers_gains_suit_one_integrator_and_not_the_two_of_its_equations() {
+        const PAPER: Gains = Gains {
+            proportional: 2.77,
+            integral: 5.28,
+        };
+        // Eq. 7 alone, its output taken for the bound itself.
+        let (mut bound, mut previous) = (22.0, 1.5);
+        let one = |error: f64| {
+            bound += PAPER.proportional * ((PAPER.integral + 1.0) * error - previous);
+            previous = error;
+            bound
+        };
+        let delays = chronos(one, 40);
+        assert!((delays[39] - TARGET).abs() < 1e-6, "{delays:?}");
+        // Eq. 7 and Eq. 1, without the clamp.
+        let (mut bound, mut step, mut previous) = (22.0, 0.0, 1.5);
+        let two = |error: f64| {
+            step += PAPER.proportional * ((PAPER.integral + 1.0) * error - previous);
+            bound += step;
+            previous = error;
+            bound
+        };
+        let delays = chronos(two, 400);
+        let swing = |of: &[f64]| of.iter().fold(0.0, |s: f64, d| s.max((d - TARGET).abs()));
+        assert!(swing(&delays[360..]) > 1_000.0 * swing(&delays[..40]));
+    }
+
+    const GAINS: Gains = Gains {
+        proportional: 10.0,
+        integral: 0.5,
+    };
+
+    #[test]
+    fn the_law_is_that_of_the_paper() {
+        let control = Control {
+            bound: 100.0,
+            step: 3.0,
+            error: Some(0.4),
+            limiting: 3.0,
+        };
+        // δd = 3 + 10 (1.5 · 0.2 − 0.4) = 2.
+        let next = control.next(0.2, GAINS, 1e6, true, 3.0);
+        assert!((next.step - 2.0).abs() < 1e-9 && (next.bound - 102.0).abs() < 1e-9);
+        assert_eq!(next.error, Some(0.2));
+    }
+
+    #[test]
+    fn neither_integrator_winds_up_at_a_clamp() {
+        let mut control = Control {
+            bound: 50.0,
+            limiting: 3.0,
+            ..Control::default()
+        };
+        for _ in 0..1_000 {
+            control = control.next(-5.0, GAINS, 1e6, true, 3.0);
+        }
+        assert_eq!((control.bound, control.step), (0.0, 0.0));
+        // The first period without an error of that sign moves it.
+        control = control.next(0.5, GAINS, 1e6, true, 3.0);
+        assert!(control.bound > 0.0);
+        for _ in 0..1_000 {
+            control = control.next(5.0, GAINS, 400.0, true, 3.0);
+        }
+        assert_eq!((control.bound, control.step), (400.0, 0.0));
+        control = control.next(-0.5, GAINS, 400.0, true, 3.0);
+        assert!(control.bound < 400.0);
+    }
+
+    #[test]
+    fn a_bound_that_limits_nobody_is_not_raised_but_lowered() {
+        let start = Control {
+            bound: 100.0,
+            step: 7.0,
+            error: Some(1.0),
+            limiting: 3.0,
+        };
+        let mut control = start;
+        for _ in 0..100 {
+            control = control.next(1.9, GAINS, 1e6, false, 3.0);
+        }
+        assert_eq!((control.bound, control.step), (100.0, 0.0));
+        // The load is back; it takes m periods until the delay is the bound's doing.
+        for _ in 0..2 {
+            control = control.next(1.5, GAINS, 1e6, true, 3.0);
+            assert_eq!(control.bound, 100.0);
+        }
+        assert!(control.next(1.5, GAINS, 1e6, true, 3.0).bound > 100.0);
+        assert!(control.next(-0.1, GAINS, 1e6, false, 3.0).bound < 100.0);
+    }
+
+    #[test]
+    fn absurd_gains_break_nothing() {
+        let absurd = Gains {
+            proportional: 1e300,
+            integral: 1e300,
+        };
+        let mut control = Control {
+            bound: 1.0,
+            limiting: 3.0,
+            ..Control::default()
+        };
+        for error in [1.0, -1.0, 1e9, -1e9] {
+            control = control.next(error, absurd, 100.0, true, 3.0);
+            assert!((0.0..=100.0).contains(&control.bound) && control.step.is_finite());
         }
     }
 }

@@ -69,7 +69,7 @@ pub(super) struct Record {
 }
 
 /// Numbers in a [`Record`].
-pub(super) const LEN: usize = 21;
+pub(super) const LEN: usize = 22;
 
 impl Record {
     pub(super) fn new(signature: f64, now: Instant, period: Duration) -> Self {
@@ -100,6 +100,7 @@ impl Record {
             step,
             has_error,
             error,
+            limiting,
             last_delay,
             time_per_cost,
             time_per_work,
@@ -128,6 +129,7 @@ impl Record {
                 bound,
                 step,
                 error: (has_error != 0.0).then_some(error),
+                limiting,
             },
             delay: last_delay,
             time_per_cost,
@@ -165,6 +167,7 @@ impl Record {
             self.control.step,
             f64::from(self.control.error.is_some()),
             self.control.error.unwrap_or(0.0),
+            self.control.limiting,
             self.delay,
             self.time_per_cost,
             self.time_per_work,
