@@ -10,6 +10,9 @@ use crate::config::FilterConfig;
 use crate::host::memory::{Fault, MemoryHost};
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 
+mod backlog_control;
+mod dry_run;
+
 struct Request(&'static str);
 
 impl RequestView for Request {
@@ -129,10 +132,19 @@ impl Process {
         path: &'static str,
         deadline: Option<Duration>,
     ) -> u32 {
+        self.arrive_as(worker, &Request(path), deadline)
+    }
+
+    fn arrive_as(
+        &mut self,
+        worker: usize,
+        request: &impl RequestView,
+        deadline: Option<Duration>,
+    ) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 1;
         let admission = self.with(worker, |engine, host, now, actions| {
-            engine.arrive(host, now, stream, &Request(path), deadline, actions)
+            engine.arrive(host, now, stream, request, deadline, actions)
         });
         match admission {
             None | Some(Err(_) | Ok(Admission::PassBy)) => {}

@@ -1,0 +1,151 @@
+//! Backlog control over several workers: one bound, one rejection rate, costs from a header.
+
+use super::*;
+use crate::config::StrategyConfig;
+
+/// A request that names its cost.
+struct Costing(&'static str);
+
+impl RequestView for Costing {
+    fn path(&self) -> Option<&[u8]> {
+        Some(b"/")
+    }
+    fn method(&self) -> Option<&[u8]> {
+        Some(b"GET")
+    }
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        (name == "x-headgate-cost").then_some(self.0.as_bytes())
+    }
+    fn route_name(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// One slot, S_t = 1 s, T = 1 s.
+fn config(change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
+    super::config(1, |stage| {
+        let strategy = r#"{"type":"BacklogControl","target_us":1000000,"control":"Backlog",
+            "cost":{"type":"Header","header":"x-headgate-cost"},"period_us":1000000,"hint":true}"#;
+        stage.strategy = serde_json::from_str::<StrategyConfig>(strategy).unwrap();
+        stage.queue.timeout_us = 60_000_000;
+        change(stage);
+    })
+}
+
+/// Three workers, and 20 requests served that cost 10 and took 100 ms each.
+fn warm() -> Process {
+    let mut process = Process::new(3, &config(|_| {}));
+    for n in 0..20 {
+        let stream = process.arrive_as(n % 3, &Costing("10"), None);
+        process.run_for(Duration::from_millis(100));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_millis(10));
+    process
+}
+
+fn rates(process: &Process) -> Vec<Option<f64>> {
+    let rate = |engine: &Option<Engine>| {
+        let engine = engine.as_ref().unwrap();
+        engine.rejection_rate(engine.running[0].id)
+    };
+    process.workers.iter().map(rate).collect()
+}
+
+#[test]
+fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
+    let mut process = warm();
+    let bound = process.gauge("backlog_bound");
+    // At 10 ms a unit, 45 units are half of 1 s less the 100 ms of a request.
+    assert!((40..=50).contains(&bound), "{bound}");
+    process.run_for(Duration::from_secs(3));
+    assert_eq!(rates(&process), [Some(0.0); 3]);
+    process.refused.clear();
+    for n in 0..20 {
+        process.arrive_as(n % 3, &Costing("10"), None);
+    }
+    let admitted = 1 + bound / 10;
+    assert_eq!(process.queued().len() as u64, admitted - 1);
+    assert_eq!(process.gauge("queued_work_us"), (admitted - 1) * 10);
+    assert!(
+        process
+            .refused
+            .iter()
+            .all(|(_, cause)| *cause == Cause::Backlog)
+    );
+    // A smaller one fits in between; which workers had refused doesn't matter.
+    let room = bound - (admitted - 1) * 10;
+    assert!(room >= 1);
+    process.arrive_as(2, &Costing("1"), None);
+    assert_eq!(process.queued().len() as u64, admitted);
+    // Everybody's counts are in the record after the first tick, and with everybody after the second.
+    process.run_for(Duration::from_millis(20));
+    let rate = (20 - admitted) as f64 / 21.0;
+    for told in rates(&process) {
+        assert!((told.unwrap() - rate).abs() < 1e-9, "{told:?}, {rate}");
+    }
+    // The queue's stat is in time whatever the unit of costs.
+    let micros = process.host.value("headgate.policy.ns/p.queued_work_us");
+    let expected = ((admitted - 1) * 10 + 1) * 10_000;
+    assert!(
+        micros.unwrap().abs_diff(expected) < expected / 100,
+        "{micros:?}"
+    );
+}
+
+#[test]
+fn a_dry_run_and_a_policy_without_hint_tell_nothing() {
+    for change in [
+        (|stage: &mut StageConfig| stage.mode = crate::config::Mode::DryRun) as fn(&mut _),
+        |stage| {
+            if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
+                control.hint = false;
+            }
+        },
+        |stage| stage.strategy = StrategyConfig::MaxQueueLength,
+    ] {
+        let mut process = warm();
+        assert!(rates(&process).iter().all(Option::is_some));
+        process.configure(&config(change));
+        process.run_for(Duration::from_millis(20));
+        assert_eq!(rates(&process), [None; 3]);
+    }
+}
+
+#[test]
+fn a_cost_that_cannot_be_read_is_1_and_counted() {
+    let mut process = warm();
+    process.run_for(Duration::from_millis(10));
+    // The members' first requests had no cost either.
+    let before = process.gauge("rq_cost_unknown");
+    process.arrive_as(0, &Costing("10"), None);
+    for odd in ["", "many", "-3", "0"] {
+        process.arrive_as(1, &Costing(odd), None);
+    }
+    assert_eq!(process.gauge("queued_work_us"), 4);
+    process.run_for(Duration::from_millis(10));
+    assert_eq!(process.gauge("rq_cost_unknown"), before + 4);
+}
+
+#[test]
+fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
+    let mut process = warm();
+    let bound = process.gauge("backlog_bound");
+    process.configure(&config(|stage| {
+        if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
+            control.target_us = 3_000_000;
+        }
+    }));
+    process.run_for(Duration::from_millis(20));
+    assert_eq!(process.gauge("backlog_bound"), bound);
+    // Without a bound, everything is admitted.
+    process.configure(&config(|stage| {
+        if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
+            control.cost = crate::config::CostConfig::Measured;
+        }
+    }));
+    for _ in 0..50 {
+        process.arrive_as(0, &Costing("10"), None);
+    }
+    assert_eq!(process.queued().len(), 49);
+}

@@ -1,0 +1,105 @@
+//! What a dry run says of a policy is what enforcing it would do.
+
+use super::*;
+use crate::config::{Mode, Objective, StrategyConfig};
+
+const SERVICE: Duration = Duration::from_millis(20);
+
+/// A request to one slot every 10 ms, which takes 20 ms: twice the load. How many are rejected of those
+/// that arrive after `warm_up`, in 1,000.
+fn rejected(mode: Mode, strategy: &str, warm_up: u64) -> u64 {
+    let mut config = config(1, |stage| {
+        stage.mode = mode;
+        stage.queue.max_length = 20;
+        stage.queue.timeout_us = 300_000;
+        stage.strategy = serde_json::from_str::<StrategyConfig>(strategy).unwrap();
+        for kind in &mut stage.types {
+            kind.slo.push(Objective {
+                percentile: 50.0,
+                objective_us: 105_000,
+            });
+        }
+    });
+    config.stages[0].service_times.min_samples = 5;
+    let mut process = Process::new(2, &config);
+    let mut served = 0;
+    let mut ends = None;
+    let mut before = 0;
+    for n in 0..warm_up + 1_000 {
+        if n == warm_up {
+            before = process.gauge("type.default.rq_rejected");
+        }
+        process.arrive(n as usize % 2, "/");
+        process.run_for(Duration::from_millis(10));
+        // The backend: one server, in order of arrival there.
+        if ends.is_some_and(|at| at <= process.now) {
+            process.finish(process.started[served], Outcome::Completed);
+            process.settle();
+            served += 1;
+            ends = None;
+        }
+        if ends.is_none() && served < process.started.len() {
+            ends = Some(process.now + SERVICE);
+        }
+    }
+    process.run_for(Duration::from_millis(10));
+    process.gauge("type.default.rq_rejected") - before
+}
+
+#[test]
+fn it_rejects_about_as_many_as_enforcing_would() {
+    let control = |signal: &str| {
+        format!(
+            r#"{{"type":"BacklogControl","target_us":150000,"control":"{signal}",
+            "cost":{{"type":"Measured"}},"period_us":500000}}"#
+        )
+    };
+    for strategy in [
+        r#"{"type":"MaxQueueLength"}"#.to_owned(),
+        r#"{"type":"MaxQueueWait","limit_us":100000,"window_us":1000000,"step_us":100000}"#
+            .to_owned(),
+        r#"{"type":"Bouncer"}"#.to_owned(),
+        control("Backlog"),
+        control("QueueLength"),
+        control("Proportional"),
+    ] {
+        let enforced = rejected(Mode::Enforce, &strategy, 500);
+        let dry = rejected(Mode::DryRun, &strategy, 500);
+        assert!((450..=550).contains(&enforced), "{strategy}: {enforced}");
+        assert!(
+            dry.abs_diff(enforced) <= 50,
+            "{strategy}: {dry} of {enforced}"
+        );
+    }
+}
+
+#[test]
+fn a_queue_that_nobody_would_be_in_refuses_nobody() {
+    let mut process = Process::new(
+        1,
+        &config(1, |stage| {
+            stage.mode = Mode::DryRun;
+            stage.queue.max_length = 2;
+        }),
+    );
+    for _ in 0..30 {
+        let stream = process.arrive(0, "/slow");
+        process.pass_time(SERVICE);
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_secs(3));
+    let rejected = |process: &mut Process| {
+        process.run_for(Duration::from_millis(10));
+        process.gauge("type.slow.rq_rejected")
+    };
+    // One would run and two wait. All twenty are in the backend, which works them off one by one.
+    let burst: Vec<u32> = (0..20).map(|_| process.arrive(0, "/slow")).collect();
+    assert_eq!(rejected(&mut process), 17);
+    for stream in &burst[..5] {
+        process.run_for(SERVICE);
+        process.finish(*stream, Outcome::Completed);
+    }
+    // The three would be done by now.
+    process.arrive(0, "/slow");
+    assert_eq!(rejected(&mut process), 17);
+}
