@@ -1,8 +1,6 @@
 //! Native cost of what the engine does per request: one decision, one measurement; and of what it does
 //! per tick: sharing measurements. At 1 to 1,000 types, of which all are active.
 
-// The tests have stages of more kinds.
-#[allow(dead_code)]
 #[path = "../tests/common/mod.rs"]
 mod common;
 

@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{
-    BOUNCER, DEGRADATION, classes, response_time_controller, stage, starvation_avoidances,
+    BOUNCER, DEGRADATION, backlog_control, classes, response_time_controller, stage,
+    starvation_avoidances,
 };
 use headgate_core::classify::RequestView;
-use headgate_core::config::FilterConfig;
+use headgate_core::config::{BacklogSignal, FilterConfig, StageConfig};
 use headgate_core::engine::{Admission, Engine, Pass};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
@@ -221,9 +222,18 @@ fn deciding_queueing_and_measuring_allocate_nothing() {
             configs.push(stage(names(), strategy, decorator.clone()));
         }
     }
+    for signal in [
+        BacklogSignal::Backlog,
+        BacklogSignal::QueueLength,
+        BacklogSignal::Proportional,
+    ] {
+        configs.push(stage(names(), backlog_control(signal), None));
+    }
     let by_class = response_time_controller(TYPES.into(), 2, None);
-    configs.push(stage(names(), by_class, None));
-    configs[9].classes = classes();
+    configs.push(StageConfig {
+        classes: classes(),
+        ..stage(names(), by_class, None)
+    });
     for config in configs {
         let mut strategy = Strategy::from_config(&config);
         let mut times = ServiceTimes::new(Settings::from_config(&config));

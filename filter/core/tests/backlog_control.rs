@@ -3,7 +3,6 @@
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[allow(dead_code)] // stages for other strategies, too
 mod common;
 
 use std::collections::VecDeque;

@@ -8,13 +8,10 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    BOUNCER, DEGRADATION, MAX_QUEUE, PARALLELISM, classes, response_time_controller, stage,
-    starvation_avoidances,
+    BOUNCER, DEGRADATION, MAX_QUEUE, PARALLELISM, backlog_control, classes,
+    response_time_controller, stage, starvation_avoidances,
 };
-use headgate_core::config::{
-    BacklogControlConfig, BacklogSignal, CostConfig, StageConfig, StarvationAvoidance,
-    StrategyConfig,
-};
+use headgate_core::config::{BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
@@ -69,20 +66,6 @@ fn accept_fraction() -> StrategyConfig {
         window_us: 60_000_000,
         step_us: 1_000_000,
     }
-}
-
-/// S_t = 20 ms, measured every 100 ms.
-fn backlog_control(control: BacklogSignal) -> StrategyConfig {
-    StrategyConfig::BacklogControl(BacklogControlConfig {
-        target_us: 20_000,
-        control,
-        cost: CostConfig::Measured,
-        period_us: 100_000,
-        proportional_gain: None,
-        integral_gain: None,
-        max_backlog: None,
-        hint: true,
-    })
 }
 
 /// Every strategy, bare and decorated.

@@ -15,31 +15,33 @@ mod maintain;
 mod places;
 mod requests;
 mod sampling;
+mod sight;
 
 use std::time::Duration;
 
 use crate::config::{Measure, Mode, QueueMode, StageConfig};
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
-use crate::ledger::{Ledger, QueueState};
+use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::refusal::{Cause, Refusal};
 use crate::request::{Attributes, Served, TypeId};
 use crate::rng::Rng;
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, Count, StageCount, StageStats};
-use crate::strategy::{Admission, Reason, Strategy, Verdict, View};
+use crate::strategy::{Admission, Strategy};
 use crate::time::Instant;
 use crate::work::Work;
 use crate::workers::{Membership, WorkerId};
 
 use acceptance::Exchange;
-use backlog::{Backlog, Modelled};
+use backlog::Backlog;
 use control::Control;
 use demand::DemandExchange;
 use places::Places;
 use requests::{Counts, Phase, Request, Requests};
 use sampling::Sampling;
+use sight::Sight;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use requests::Ticket;
@@ -85,21 +87,6 @@ pub enum Outcome {
     Unmeasured,
     /// An answer that [`Stage::wants_sample`] didn't ask to look at.
     Unsampled,
-}
-
-/// What a request meets at its arrival.
-#[derive(Debug, Clone, Copy)]
-struct Sight {
-    /// The queue.
-    queue: QueueState,
-    /// The queue that would be there, in a dry run.
-    modelled: Option<Modelled>,
-    /// Its estimated queue wait.
-    wait: Duration,
-    /// The wait that it is to be judged by ([`Order::admits_by_drain`]).
-    judged_wait: Duration,
-    /// What it adds to the work of the queue.
-    work: u64,
 }
 
 /// A stage, seen from one worker.
@@ -312,124 +299,6 @@ impl Stage {
         }
     }
 
-    /// What a request with these attributes that arrives now can expect to wait, should it be admitted.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn expected_wait(
-        &self,
-        host: &impl Host,
-        now: Instant,
-        attributes: &Attributes,
-    ) -> Result<Duration, HostError> {
-        let queue = self.ledger.queue(host)?;
-        Ok(self.look(host, now, attributes, queue)?.wait)
-    }
-
-    /// What decisions about a request are to be based on.
-    fn look(
-        &self,
-        host: &impl Host,
-        now: Instant,
-        request: &Attributes,
-        queue: QueueState,
-    ) -> Result<Sight, HostError> {
-        let (times, slots) = (&self.service_times, self.config.parallelism);
-        let modelled = match self.config.mode {
-            Mode::Enforce => None,
-            Mode::DryRun => Some(self.backlog.queue(host, now, times, slots)?),
-        };
-        let fifo_wait = modelled.map_or_else(|| self.drain_time(queue), |m| m.wait);
-        // Where nobody waits there may well be a free slot.
-        let wait = if self.order.reorders() && queue.length > 0 {
-            self.places.queue_wait(self.order.group(request), fifo_wait)
-        } else {
-            fifo_wait
-        };
-        Ok(Sight {
-            queue,
-            modelled,
-            wait,
-            judged_wait: if self.order.admits_by_drain() {
-                fifo_wait
-            } else {
-                wait
-            },
-            work: self.work.of(request, times),
-        })
-    }
-
-    /// In a dry run: the request takes its place in the queue that would be there, if there is one.
-    fn place_in_model(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-        request: &Attributes,
-        sight: &Sight,
-        modelled: Modelled,
-    ) -> Result<Result<(), Cause>, HostError> {
-        let holds = self.config.queue.mode == QueueMode::Hold;
-        let no_slot = modelled.slots_in_use >= self.config.parallelism;
-        if holds
-            && no_slot
-            && let Some(cause) = self.no_room(request, modelled.length, sight.wait)
-        {
-            self.strategy.withdrawn(request);
-            return Ok(Err(cause));
-        }
-        let work = self.time(sight.work);
-        self.backlog
-            .accept(host, now, work, self.config.parallelism)?;
-        Ok(Ok(()))
-    }
-
-    /// Why a request that finds no free slot can't wait either.
-    fn no_room(&self, request: &Attributes, queued: u32, wait: Duration) -> Option<Cause> {
-        let timeout = Duration::from_micros(self.config.queue.timeout_us);
-        let own = request.own_deadline.filter(|own| *own < timeout);
-        if queued >= self.config.queue.max_length {
-            Some(Cause::QueueFull)
-        } else if wait > own.unwrap_or(timeout) {
-            Some(own.map_or(Cause::QueueTimeout, |_| Cause::Deadline))
-        } else {
-            None
-        }
-    }
-
-    /// How long a slot is busy with so much work.
-    fn time(&self, work: u64) -> Duration {
-        match self.work {
-            Work::Time => Duration::from_micros(work),
-            Work::Type(_) | Work::Header => {
-                let seconds = work as f64 * self.strategy.time_per_work().unwrap_or(0.0);
-                Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
-            }
-        }
-    }
-
-    fn time_us(&self, work: u64) -> u64 {
-        u64::try_from(self.time(work).as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// The queue with its work in µs of slots' time, whatever unit work is counted in.
-    fn in_time(&self, queue: QueueState) -> QueueState {
-        QueueState {
-            work_us: self.time_us(queue.work_us),
-            ..queue
-        }
-    }
-
-    /// The work that all slots together do in `wait`.
-    fn work_done_in(&self, wait: Duration) -> u64 {
-        let time = wait.as_secs_f64() * f64::from(self.config.parallelism);
-        let unit = match self.work {
-            Work::Time => Some(1e-6),
-            Work::Type(_) | Work::Header => self.strategy.time_per_work(),
-        };
-        // A float too large becomes the largest integer.
-        unit.map_or(0, |unit| (time / unit) as u64)
-    }
-
     /// The part of the requests that was refused lately, ratio 0..=1, if clients are to be told: never by
     /// a dry run, which changes nothing.
     #[must_use]
@@ -438,53 +307,6 @@ impl Stage {
             Mode::Enforce if !self.retired => self.strategy.rejection_rate(),
             Mode::Enforce | Mode::DryRun => None,
         }
-    }
-
-    /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
-    /// enqueued and takes the same amount back when it leaves.
-    fn drain_time(&self, queue: QueueState) -> Duration {
-        self.time(queue.work_us) / self.config.parallelism
-    }
-
-    fn decide(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-        request: &Attributes,
-        sight: &Sight,
-    ) -> Result<Result<(), Cause>, HostError> {
-        let (queue_length, queue_work) = match sight.modelled {
-            None => (sight.queue.length, sight.queue.work_us),
-            Some(modelled) => (modelled.length, self.work_done_in(modelled.wait)),
-        };
-        // A host call less where the decision doesn't ask.
-        let slots_in_use = match sight.modelled {
-            Some(modelled) => modelled.slots_in_use,
-            None if self.strategy.needs_slots_in_use(queue_length, sight.work) => {
-                let slots = self.ledger.slots_in_use(host)?.max(0);
-                u32::try_from(slots).unwrap_or(u32::MAX)
-            }
-            None => 0,
-        };
-        let view = View {
-            now,
-            parallelism: self.config.parallelism,
-            slots_in_use,
-            queue_length,
-            queue_work,
-            work: sight.work,
-            queue_wait: sight.judged_wait,
-            service_times: &self.service_times,
-        };
-        Ok(match self.strategy.decide(request, &view, &mut self.rng) {
-            Verdict::Admit => Ok(()),
-            Verdict::Refuse(Reason::Objective { objective }) => Err(Cause::Objective(objective)),
-            Verdict::Refuse(Reason::QueueFull) => Err(Cause::QueueFull),
-            Verdict::Refuse(Reason::QueueWait) => Err(Cause::QueueWait),
-            Verdict::Refuse(Reason::Utilization) => Err(Cause::Utilization),
-            Verdict::Refuse(Reason::Backlog) => Err(Cause::Backlog),
-            Verdict::Refuse(Reason::ResponseTime) => Err(Cause::ResponseTime),
-        })
     }
 
     /// Counts a rejection and says when coming back is worth it.

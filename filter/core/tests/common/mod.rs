@@ -1,8 +1,10 @@
 //! Stages to test and measure strategies with.
+#![allow(dead_code)] // nobody needs all of it
 
 use headgate_core::config::{
-    ClassConfig, ControlScope, DegradationConfig, Logic, Measure, Mode, Objective, QueueConfig,
-    ResponseTimeControllerConfig, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    BacklogControlConfig, BacklogSignal, ClassConfig, ControlScope, CostConfig, DegradationConfig,
+    Logic, Measure, Mode, Objective, QueueConfig, ResponseTimeControllerConfig, StageConfig,
+    StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 /// P of [`stage`].
@@ -72,6 +74,20 @@ pub(crate) fn classes() -> Vec<ClassConfig> {
         matches: Vec::new(),
     };
     vec![class("gold"), class("rest")]
+}
+
+/// S_t = 20 ms, measured every 100 ms.
+pub(crate) fn backlog_control(control: BacklogSignal) -> StrategyConfig {
+    StrategyConfig::BacklogControl(BacklogControlConfig {
+        target_us: 20_000,
+        control,
+        cost: CostConfig::Measured,
+        period_us: 100_000,
+        proportional_gain: None,
+        integral_gain: None,
+        max_backlog: None,
+        hint: true,
+    })
 }
 
 /// A stage whose types all have the objectives p50 = 18 ms, p90 = 50 ms.

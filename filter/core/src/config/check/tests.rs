@@ -1,0 +1,133 @@
+use super::*;
+
+/// The problem with backlog control whose fields are `json`, beside those that have no default.
+fn backlog_control(json: &str) -> Option<(String, String)> {
+    let json = format!(
+        r#"{{"stages":[{{"policy":"ns/p","parallelism":1,"queue":{{"max_length":1,"timeout_us":1}},
+        "strategy":{{"type":"BacklogControl","control":"Backlog",{json}}},
+        "types":[{{"name":"a","matches":[{{"method":"GET"}}]}},{{"name":"default"}}]}}]}}"#
+    );
+    let error = FilterConfig::from_json(json.as_bytes()).err()?;
+    Some((error.field, error.problem))
+}
+
+#[test]
+fn backlog_control_is_checked() {
+    let measured = r#""target_us":2000000,"period_us":1000000,"cost":{"type":"Measured"}"#;
+    assert_eq!(backlog_control(measured), None);
+    let cost = |cost: &str| {
+        backlog_control(&format!(
+            r#""target_us":2000000,"period_us":1000000,"cost":{cost}"#
+        ))
+    };
+    assert_eq!(cost(r#"{"type":"Type","costs":[20,1]}"#), None);
+    assert_eq!(cost(r#"{"type":"Header","header":"x-cost"}"#), None);
+    let at = |field: &str| format!("stages[0].strategy.{field}");
+    for (cost, field, problem) in [
+        (
+            r#"{"type":"Type","costs":[20]}"#,
+            "cost.costs",
+            "1 costs; one for each of 2 types",
+        ),
+        (
+            r#"{"type":"Type","costs":[20,0]}"#,
+            "cost.costs",
+            "0; 1 to 16777216",
+        ),
+        (
+            r#"{"type":"Header","header":"X-Cost"}"#,
+            "cost.header",
+            "\"X-Cost\"; a lower case header name",
+        ),
+        (
+            r#"{"type":"Header","header":""}"#,
+            "cost.header",
+            "\"\"; a lower case header name",
+        ),
+    ] {
+        let found = backlog_control(&format!(
+            r#""target_us":2000000,"period_us":1000000,"cost":{cost}"#
+        ));
+        assert_eq!(found, Some((at(field), problem.to_owned())));
+    }
+    for (field, value) in [
+        ("proportional_gain", "0"),
+        ("integral_gain", "-1"),
+        ("max_backlog", "1e13"),
+    ] {
+        let (found, problem) = backlog_control(&format!("{measured},\"{field}\":{value}")).unwrap();
+        assert_eq!(found, at(field));
+        assert!(problem.ends_with("; above 0, at most 1e12"), "{problem}");
+    }
+    for times in [
+        r#""target_us":0,"period_us":1000000"#,
+        r#""target_us":1000000,"period_us":9999"#,
+    ] {
+        let (_, problem) =
+            backlog_control(&format!(r#"{times},"cost":{{"type":"Measured"}}"#)).unwrap();
+        assert!(problem.ends_with("; 10000 to 3600000000"), "{problem}");
+    }
+    let (_, problem) = backlog_control(&format!("{measured},\"hints\":true")).unwrap();
+    assert!(problem.contains("unknown field `hints`"), "{problem}");
+}
+
+fn with(discipline: &str) -> Result<FilterConfig, ConfigError> {
+    let json = format!(
+        r#"{{"stages":[{{"policy":"ns/p","parallelism":1,
+        "queue":{{"discipline":{discipline},"max_length":10,"timeout_us":1000000}},
+        "strategy":{{"type":"MaxQueueLength"}},"types":[{{"name":"default"}}]}}]}}"#
+    );
+    FilterConfig::from_json(json.as_bytes())
+}
+
+#[test]
+fn disciplines_by_their_names() {
+    for name in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "Slack"] {
+        let config = with(&format!(r#"{{"type":{name:?}}}"#)).unwrap();
+        let json = serde_json::to_string(&config).unwrap();
+        assert_eq!(FilterConfig::from_json(json.as_bytes()), Ok(config));
+    }
+    let drr = r#"{"type":"DRR","by":"Type","quantum_us":10000,"weights":{"default":2.5}}"#;
+    let config = with(drr).unwrap();
+    let expected = Discipline::Drr {
+        by: Flow::Type,
+        quantum_us: 10_000,
+        weights: [("default".to_owned(), 2.5)].into(),
+    };
+    assert_eq!(config.stages[0].queue.discipline, expected);
+    let json = serde_json::to_string(&config).unwrap();
+    assert_eq!(FilterConfig::from_json(json.as_bytes()), Ok(config));
+}
+
+#[test]
+fn mistakes_in_deficit_round_robin_are_named() {
+    let problem = |rest: &str| {
+        let error = with(&format!(r#"{{"type":"DRR",{rest}}}"#)).unwrap_err();
+        error.to_string()
+    };
+    let at = "stages[0].queue.discipline.";
+    for (rest, expected) in [
+        (
+            r#""by":"Type","quantum_us":99"#,
+            "quantum_us: 99; 100 to 60000000",
+        ),
+        (
+            r#""by":"Class","quantum_us":1000"#,
+            "by: Class; the stage has no classes",
+        ),
+        (
+            r#""by":"Type","quantum_us":1000,"weights":{"fast":1}"#,
+            r#"weights: "fast"; no type has that name"#,
+        ),
+        (
+            r#""by":"Workflow","quantum_us":1000,"weights":{"":1}"#,
+            r#"weights: ""; no workflow has that name"#,
+        ),
+        (
+            r#""by":"Type","quantum_us":1000,"weights":{"default":0}"#,
+            r#"weights: 0 for "default"; 0.01 to 100"#,
+        ),
+    ] {
+        assert_eq!(problem(rest), format!("{at}{expected}"));
+    }
+}
