@@ -1,7 +1,7 @@
 //! The numbers that decide: slots and queued work of one stage, over all workers of the process.
 //!
 //! Two atomic gauges of the host per stage serve the decisions: the slots in use, and the queue, whose
-//! length and work share one gauge (length in the upper 20 bits, µs of work in the lower 44) because
+//! length and work share one gauge (length in the upper 20 bits, work in the lower 44) because
 //! they change and are asked for together and every host call counts. Beside them every worker keeps its
 //! own share of both, so that a dead worker's share can be given back ([`Ledger::give_back`]).
 //!
@@ -17,9 +17,9 @@ use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
-/// Bits of the queue gauge that hold the work, µs: 203 days.
+/// Bits of the queue gauge that hold the work; as µs, 203 days.
 const WORK_BITS: u32 = 44;
-/// Most work of one request, µs: 2^20 of them fit into [`WORK_BITS`].
+/// Most work of one request: 2^20 of them fit into [`WORK_BITS`].
 pub const MAX_WORK_US: i64 = 1 << (WORK_BITS - 20);
 
 /// The queue over all workers.
@@ -27,7 +27,8 @@ pub const MAX_WORK_US: i64 = 1 << (WORK_BITS - 20);
 pub struct QueueState {
     /// Requests.
     pub length: u32,
-    /// Their processing times as estimated when they were enqueued, µs: the sum in Bouncer's Eq. 2.
+    /// Their work as estimated when they were enqueued, in the unit of [`crate::work::Work`]: the sum in
+    /// Bouncer's Eq. 2, and in Chronos' Eq. 2.
     pub work_us: u64,
 }
 
@@ -48,7 +49,7 @@ pub struct Share {
     pub slots: i64,
     /// Queued requests.
     pub queued: i64,
-    /// Queued work, µs of processing time.
+    /// Queued work.
     pub work_us: i64,
 }
 

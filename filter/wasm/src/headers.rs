@@ -102,16 +102,6 @@ fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '
     })
 }
 
-/// Tells clients which part of the requests is refused, so that they come less often (Chronos §3.2).
-pub(crate) const HINT: &str = "x-headgate-rejection-rate";
-
-/// The value of [`HINT`] for a rejection rate: a ratio with at most three digits behind the point, and not
-/// 0 where anybody was refused.
-pub(crate) fn hint(rate: f64) -> String {
-    let thousandths = (rate.clamp(0.0, 1.0) * 1e3).ceil();
-    (thousandths / 1e3).to_string()
-}
-
 /// Serializes `pairs` into `out`, for a response.
 pub(crate) fn serialize<'a>(
     pairs: impl Iterator<Item = (&'a str, &'a str)> + Clone,

@@ -4,14 +4,15 @@ use headgate_core::engine::Words;
 use headgate_core::host::HostError;
 use headgate_core::refusal::{Cause, Refusal};
 use headgate_core::rng::Rng;
+use headgate_core::strategy::hint;
 
 use crate::{ffi, headers};
 
-/// Answers the effective stream with `refusal`.
+/// Answers the effective stream with `refusal`, and with the rejection rate if clients are to be told.
 pub(crate) fn send(
     words: Words<'_>,
     refusal: &Refusal,
-    hint: Option<f64>,
+    rejection_rate: Option<f64>,
     rng: &mut Rng,
 ) -> Result<(), HostError> {
     let retry_after = refusal.retry_after_secs(rng).to_string();
@@ -23,8 +24,8 @@ pub(crate) fn send(
     } = words;
     let described = format!("policy={policy}; type={kind}; reason={reason}");
     let mut serialized = Vec::with_capacity(256);
-    let hint = hint.map(headers::hint);
-    let hint = hint.as_deref().map(|rate| (headers::HINT, rate));
+    let hint = rejection_rate.map(hint::value);
+    let hint = hint.as_deref().map(|rate| (hint::HEADER, rate));
     let always = [
         ("retry-after", retry_after.as_str()),
         ("grpc-retry-pushback-ms", pushback.as_str()),

@@ -15,11 +15,12 @@ use headgate_core::host::HostError;
 use headgate_core::refusal::Refusal;
 use headgate_core::rng::Rng;
 use headgate_core::stage::Outcome;
+use headgate_core::strategy::hint;
 use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
 use crate::ffi::{self, Level};
-use crate::headers::{self, Headers};
+use crate::headers::Headers;
 use crate::host::EnvoyHost;
 use crate::refusal;
 
@@ -286,7 +287,7 @@ impl Vm {
     pub(crate) fn hint(&mut self, pass: Pass) {
         if let Some(rate) = self.engine.rejection_rate(pass.stage) {
             // The backend's own, if it has one, is about another queue than ours.
-            let set = ffi::set_response_header(headers::HINT, &headers::hint(rate));
+            let set = ffi::set_response_header(hint::HEADER, &hint::value(rate));
             self.check(set);
         }
     }
@@ -354,8 +355,8 @@ impl Vm {
 
     fn refuse(&mut self, stage: StageId, refusal: &Refusal) {
         let words = self.engine.words(stage, refusal);
-        let hint = self.engine.rejection_rate(stage);
-        let sent = refusal::send(words, refusal, hint, &mut self.rng);
+        let rate = self.engine.rejection_rate(stage);
+        let sent = refusal::send(words, refusal, rate, &mut self.rng);
         self.check(sent);
     }
 

@@ -31,7 +31,7 @@ use crate::window::Window;
 
 pub use accept_fraction::AcceptFraction;
 pub use acceptance_allowance::AcceptanceAllowance;
-pub use backlog_control::{BacklogControl, Gains, load_reduction};
+pub use backlog_control::{BacklogControl, Gains, hint};
 pub use bouncer::Bouncer;
 pub use controlled::Controlled;
 pub use helping_the_underserved::HelpingTheUnderserved;

@@ -37,9 +37,9 @@
 //! estimation of costs from a database's schema (§3.1), which is the application's to do: it names the cost in
 //! a header, or per type.
 
+pub mod hint;
 mod pi;
 mod record;
-mod smoothing;
 
 use std::time::Duration;
 
@@ -51,7 +51,6 @@ use crate::time::Instant;
 use crate::work::MAX_WORK;
 
 pub use pi::Gains;
-pub use smoothing::load_reduction;
 
 use pi::{Control, dead_time};
 use record::{LEN, Record, Sums};

@@ -178,10 +178,10 @@ impl Record {
         }
     }
 
-    /// Whether the period is over. A period that would end later than one from now was begun by another
-    /// clock.
+    /// Whether the period is over. One that has more than twice its length to go was begun by another clock;
+    /// up to once, by a worker that read the same clock a little later.
     pub(super) fn is_due(&self, now: Instant, period: Duration) -> bool {
-        nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period)
+        nanos_f64(now) >= self.ends || self.ends > nanos_f64(now + period * 2)
     }
 
     /// Begins the next period where the last one ended, or now if that is long ago. Takes what was
@@ -248,6 +248,10 @@ mod tests {
         assert_eq!(record.ends, 2e9);
         record.turn(at(7_500), period);
         assert_eq!(record.ends, 8.5e9);
+        assert!(
+            !record.is_due(at(7_499), period),
+            "begun a moment ago, elsewhere"
+        );
         assert!(record.is_due(at(100), period), "another clock's");
         record.turn(at(100), period);
         assert_eq!(record.ends, 1.1e9);
