@@ -39,6 +39,7 @@ fn warm(config: &StageConfig) -> ServiceTimes {
             times.record(
                 TypeId(kind),
                 Duration::from_micros(900 + 20 * i + u64::from(kind) * 7),
+                1,
             );
         }
         times
@@ -169,6 +170,7 @@ fn record(c: &mut Criterion) {
                 times.record(
                     kind,
                     Duration::from_nanos(1_000_000 + (rng.next_u64() & 0x0fff_ffff)),
+                    1,
                 );
                 if n.is_multiple_of(1_000) {
                     let now = Instant::from_nanos(n * 100_000);

@@ -73,19 +73,28 @@ impl Histogram {
 
     /// Adds one value: O(1) for values in ascending order, a binary search otherwise.
     pub fn record(&mut self, value: Duration) {
+        self.record_n(value, 1);
+    }
+
+    /// Adds the same value `n` times, at the cost of once.
+    pub fn record_n(&mut self, value: Duration, n: u32) {
+        if n == 0 {
+            return;
+        }
         let value = nanos(value);
         let bucket = bucket_of(value);
-        self.count += 1;
-        self.sum_nanos = self.sum_nanos.saturating_add(value);
+        self.count = self.count.saturating_add(u64::from(n));
+        let sum = value.saturating_mul(u64::from(n));
+        self.sum_nanos = self.sum_nanos.saturating_add(sum);
         match self.buckets.last_mut() {
-            Some((last, n)) if *last == bucket => *n = n.saturating_add(1),
+            Some((last, count)) if *last == bucket => *count = count.saturating_add(n),
             Some((last, _)) if *last > bucket => {
                 match self.buckets.binary_search_by_key(&bucket, |&(b, _)| b) {
-                    Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(1),
-                    Err(at) => self.buckets.insert(at, (bucket, 1)),
+                    Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(n),
+                    Err(at) => self.buckets.insert(at, (bucket, n)),
                 }
             }
-            _ => self.buckets.push((bucket, 1)),
+            _ => self.buckets.push((bucket, n)),
         }
     }
 
@@ -309,6 +318,19 @@ mod tests {
             let mut merged = of(&a);
             merged.merge(&of(&b));
             prop_assert_eq!(merged, of(&[a, b].concat()));
+        }
+
+        #[test]
+        fn recording_n_times_is_recording_each(
+            values in prop::collection::vec((a_duration(), 0_u32..5), 0..200),
+        ) {
+            let mut counted = Histogram::default();
+            let mut each = Histogram::default();
+            for &(value, n) in &values {
+                counted.record_n(Duration::from_nanos(value), n);
+                (0..n).for_each(|_| each.record(Duration::from_nanos(value)));
+            }
+            prop_assert_eq!(counted, each);
         }
 
         #[test]

@@ -2,23 +2,26 @@
 //!
 //! Bouncer (§3) keeps a histogram of processing times per type and updates it "using a dual-buffer
 //! technique": one histogram is read while a second is populated, and at the end of an interval they are
-//! swapped. Appendix A adds a general histogram over all types, which stands in for a type that has too
-//! few samples, judged by the objectives of `default`; and it retains a histogram through a lull.
+//! swapped. §7 suggests a sliding window instead. Both are one algorithm here, which `record` describes:
+//! dual buffers are a window that slides by its whole length. Appendix A adds a general histogram over all
+//! types, which stands in for a type that has too few samples, judged by the objectives of `default`; and
+//! it retains a histogram through a lull.
 //!
 //! The difficulty is that each worker of the proxy sees only its part of the completions, and that VMs
-//! come and go with every policy edit and upgrade. So both buffers of a type live in data that the
-//! workers share (`shared::Record`), under the type's *name*: what was learned survives edits that
-//! reorder, add or remove types, and upgrades of the code. As whole histograms are shared, an edit may
-//! ask for other percentiles and gets them from what is already known.
+//! come and go with every policy edit and upgrade. So all histograms of a type live in data that the
+//! workers share (`record::Record`), under the type's *name*: what was learned survives edits that
+//! reorder, add or remove types, change the window, and upgrades of the code. As whole histograms are
+//! shared, an edit may ask for other percentiles and gets them from what is already known.
 //!
 //! - A worker appends its samples to a log of fixed size: [`ServiceTimes::record`] neither allocates nor
 //!   calls the host, and costs the same for 1 type or 1,024.
-//! - About ten times an interval (sooner while a type is cold) [`ServiceTimes::sync`] merges the log into
-//!   the shared buffers. The first visit after an interval's end swaps them, in the same compare-and-swap:
-//!   no leader, nobody to wait for, no swap twice.
-//! - Decisions read the worker's own table of mean and quantiles. A swap changes one shared number; a
+//! - About ten times a step (sooner while a type is cold) [`ServiceTimes::sync`] merges the log into the
+//!   shared records. The first visit after a step's end moves the window on, in the same
+//!   compare-and-swap: no leader, nobody to wait for, no step ended twice.
+//! - Decisions read the worker's own table of mean and quantiles. A step changes one shared number; a
 //!   worker that sees it changed reads the records again. An idle sync is one read of a few bytes.
-//! - One sync visits at most 64 records, the next goes on: a thousand types don't stall a worker.
+//! - One sync visits at most 64 records for what it measured and 64 for what changed, the next goes on
+//!   where it ended: a thousand types don't stall a worker, and none waits for more than its turn.
 //!
 //! **Where this adds to Appendix A.** A retained histogram has a trap: if it misses an objective by
 //! itself, even without any queue wait, then every request of its type is refused, nothing is measured,
@@ -30,60 +33,55 @@
 //! utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
 //!
 //! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types with
-//! two objectives 0.3 MB in total. Shared: two sparse histograms a type, typically 1 to 2 KB, at most
-//! 30 KB (every bucket occupied); 1,000 types 2 MB, at most 30 MB. While a sync runs, two decoded
-//! histograms, at most 34 KB.
+//! two objectives 0.3 MB in total. Shared: a sparse histogram a type and step and one more, of 3 bytes for
+//! each different value (to 1.6%), typically 0.2 to 1 KB, at most 15 KB; 1,000 types with dual buffers
+//! 2 MB, at most 30 MB. While a sync runs, two decoded histograms, at most 34 KB.
 //!
-//! Left out on purpose: a VM that dies takes along what is in its log (about a tenth of an interval's
+//! Left out on purpose: a VM that dies takes along what is in its log (about a tenth of a step's
 //! samples), and a retained histogram doesn't decay (App. A sets no age either).
 
+mod log;
+mod record;
 mod shared;
+#[cfg(test)]
+mod sliding_tests;
 mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::histogram::Histogram;
 use crate::host::{Host, HostError};
 use crate::strategy::TypeId;
-use crate::time::{Instant, nanos};
+use crate::time::Instant;
 
 pub use table::{Estimate, Objective, Settings, Source, TypeSettings};
 
+use log::Log;
+use record::Window;
 use table::Row;
 
-/// Samples that a worker keeps between two exchanges. More are left out; at an exchange every 10 ms that
-/// is beyond 800,000 requests/s of one worker.
-const LOG: usize = 8_192;
 /// Records that one sync visits at most, apart from a worker's first.
 const VISITS: usize = 64;
-/// A sample in the log: the type above, nanoseconds below.
-const NANOS_BITS: u32 = 48;
-const NANOS: u64 = (1 << NANOS_BITS) - 1;
 
 /// Processing times of one stage, as one worker measures and knows them.
 #[derive(Debug)]
 pub struct ServiceTimes {
-    interval: Duration,
-    min_samples: u32,
+    window: Window,
     /// By type, then the general row.
     rows: Vec<Row>,
-    log: Vec<u64>,
-    /// The first so many entries of the log are in the general histogram already.
-    log_in_general: usize,
+    log: Log,
     /// The log holds a sample that a cold or condemned row waits for.
     log_urgent: bool,
-    /// Type at which the next exchange continues.
-    cursor: u64,
-    left_out: u64,
     exchanged: Instant,
     epoch: u64,
-    /// Rows whose records are to be looked at.
-    visits: Vec<u16>,
+    /// Rows whose records are to be looked at, in this order.
+    visits: VecDeque<u16>,
     /// The shared number of changes, as last seen; `None` before the first sync.
     seen: Option<u64>,
-    /// A swap that could not be announced yet.
+    /// A change that could not be announced yet.
     announce: bool,
 }
 
@@ -100,43 +98,44 @@ impl ServiceTimes {
             .types
             .into_iter()
             .map(|kind| (format!("type/{}", kind.name), kind.objectives));
-        let rows = types.chain([("general".to_owned(), default)]);
+        let rows: Vec<Row> = types
+            .chain([("general".to_owned(), default)])
+            .map(|(name, objectives)| Row::new(name, objectives))
+            .collect();
+        let steps = settings.steps.max(1);
         Self {
-            interval: settings.interval,
-            min_samples: settings.min_samples,
-            rows: rows
-                .map(|(name, objectives)| Row::new(name, objectives))
-                .collect(),
-            log: Vec::with_capacity(LOG),
-            log_in_general: 0,
+            window: Window {
+                step: settings.interval / steps,
+                steps,
+                min_samples: settings.min_samples,
+            },
+            log: Log::new(rows.len()),
+            rows,
             log_urgent: false,
-            cursor: 0,
-            left_out: 0,
             exchanged: Instant::default(),
             epoch: 0,
-            visits: Vec::new(),
+            visits: VecDeque::new(),
             seen: None,
             announce: false,
         }
     }
 
-    /// Records one processing time. Neither allocates nor calls the host.
-    pub fn record(&mut self, kind: TypeId, processing: Duration) {
-        if self.log.len() >= LOG {
-            self.left_out += 1;
-            return;
-        }
+    /// Records one processing time, of a request that stands for `weight` ones, itself included: not every
+    /// answer is measured ([`Served::weight`](crate::request::Served)). A type's own statistics don't
+    /// depend on that; those over all types weigh every type by its traffic. Neither allocates nor calls
+    /// the host.
+    pub fn record(&mut self, kind: TypeId, processing: Duration, weight: u32) {
         let kind = self.index(kind);
-        let waiting = |row: &Row| !row.is_ready() || row.condemned;
-        self.log_urgent |= waiting(&self.rows[kind]) || waiting(self.general());
-        self.log
-            .push((kind as u64) << NANOS_BITS | nanos(processing).min(NANOS));
+        if self.log.push(kind, processing, weight) {
+            let waiting = |row: &Row| !row.is_ready() || row.condemned;
+            self.log_urgent |= waiting(&self.rows[kind]) || waiting(self.general());
+        }
     }
 
     /// Samples that were left out because no sync came before the log was full.
     #[must_use]
     pub fn left_out(&self) -> u64 {
-        self.left_out
+        self.log.left_out()
     }
 
     /// What decisions about a request of `kind` are to use. Unknown types count as `default`.
@@ -199,8 +198,8 @@ impl ServiceTimes {
         key_prefix: &str,
     ) -> Result<bool, HostError> {
         let first = self.seen.is_none();
-        let urgent = self.log_urgent || self.log.len() >= LOG / 2;
-        let period = self.interval / 10;
+        let urgent = self.log_urgent || self.log.is_half_full();
+        let period = self.window.step / 10;
         // A clock that stepped back makes it due, too.
         let elapsed = now < self.exchanged || now.since(self.exchanged) >= period;
         let due = urgent || elapsed;
@@ -238,19 +237,23 @@ impl ServiceTimes {
         if exchange {
             changed |= self.exchange(now, host, prefix, budget)?;
         }
-        let epoch = shared::epoch(now, self.interval);
+        let epoch = shared::epoch(now, self.window.step);
         if epoch != self.epoch {
             self.epoch = epoch;
-            self.visit_rows(|row| row.populating);
+            self.plan_visits(|row| row.moving);
         }
         let change = shared::load_change(host, &format!("{prefix}/change"))?;
         if self.seen != Some(change) {
             self.seen = Some(change);
-            self.visit_rows(|_| true);
+            self.plan_visits(|_| true);
         }
         for _ in 0..budget.min(self.visits.len()) {
-            let Some(row) = self.visits.pop() else { break };
-            match self.visit(now, host, prefix, row as usize, None) {
+            let Some(row) = self.visits.pop_front() else {
+                break;
+            };
+            let row = usize::from(row);
+            self.rows[row].planned = false;
+            match self.visit(now, host, prefix, row, None) {
                 Err(HostError::Conflict) => {}
                 other => changed |= other?,
             }
@@ -259,7 +262,7 @@ impl ServiceTimes {
             match shared::announce_change(host, &format!("{prefix}/change")) {
                 Ok(number) => {
                     self.announce = false;
-                    // Only our own swaps in between: nothing to pick up.
+                    // Only our own changes in between: nothing to pick up.
                     if self.seen.is_some_and(|seen| seen.wrapping_add(1) == number) {
                         self.seen = Some(number);
                     }
@@ -271,15 +274,19 @@ impl ServiceTimes {
         Ok(changed)
     }
 
-    /// Plans a look at the records of the rows that `wanted` says; the general one comes first.
-    fn visit_rows(&mut self, wanted: impl Fn(&Row) -> bool) {
-        let mut planned = vec![false; self.rows.len()];
-        self.visits
-            .drain(..)
-            .for_each(|row| planned[row as usize] = true);
-        for (at, row) in self.rows.iter().enumerate() {
-            if planned[at] || wanted(row) {
-                self.visits.push(at as u16);
+    /// Plans a look at the records of the rows that `wanted` says, after those that are planned already;
+    /// only the general one, which all types may need, comes first.
+    fn plan_visits(&mut self, wanted: impl Fn(&Row) -> bool) {
+        let general = self.rows.len() - 1;
+        for (at, row) in self.rows.iter_mut().enumerate() {
+            if row.planned || !wanted(row) {
+                continue;
+            }
+            row.planned = true;
+            if at == general {
+                self.visits.push_front(at as u16);
+            } else {
+                self.visits.push_back(at as u16);
             }
         }
     }
@@ -292,60 +299,39 @@ impl ServiceTimes {
         prefix: &str,
         budget: usize,
     ) -> Result<bool, HostError> {
-        if self.log.is_empty() {
-            self.exchanged = now;
-            return Ok(false);
-        }
-        let mut delta = Histogram::default();
-        let fresh = &mut self.log[self.log_in_general..];
-        fresh.sort_unstable_by_key(|sample| sample & NANOS);
-        fresh
-            .iter()
-            .for_each(|sample| delta.record(Duration::from_nanos(sample & NANOS)));
-        let mut changed = false;
-        if !delta.is_empty() {
-            match self.visit(now, host, prefix, self.rows.len() - 1, Some(&delta)) {
-                Err(HostError::Conflict) => return Ok(false),
-                other => changed |= other?,
-            }
-        }
-        // Sorted by type, and within a type by time; the turn goes round so that every type has one.
         let mut log = std::mem::take(&mut self.log);
-        log.sort_unstable();
-        let turn = log.partition_point(|sample| sample >> NANOS_BITS < self.cursor);
-        log.rotate_left(turn);
-        let mut done = 0;
-        let mut failure = None;
-        for group in log
-            .chunk_by(|a, b| a >> NANOS_BITS == b >> NANOS_BITS)
-            .take(budget)
-        {
-            let row = group[0] >> NANOS_BITS;
-            delta.clear();
-            group
-                .iter()
-                .for_each(|sample| delta.record(Duration::from_nanos(sample & NANOS)));
-            match self.visit(now, host, prefix, row as usize, Some(&delta)) {
-                Ok(news) => changed |= news,
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
-            }
-            done += group.len();
-            self.cursor = row + 1;
-        }
-        log.drain(..done);
-        self.log_in_general = log.len();
+        let mut changed = false;
+        let result = self.merge(&mut log, now, host, prefix, budget, &mut changed);
         self.log = log;
         if self.log.is_empty() {
             self.log_urgent = false;
             self.exchanged = now;
         }
-        match failure {
-            None | Some(HostError::Conflict) => Ok(changed),
-            Some(error) => Err(error),
+        match result {
+            // What could not be merged now stays in the log.
+            Ok(()) | Err(HostError::Conflict) => Ok(changed),
+            Err(error) => Err(error),
         }
+    }
+
+    fn merge(
+        &mut self,
+        log: &mut Log,
+        now: Instant,
+        host: &impl Host,
+        prefix: &str,
+        budget: usize,
+        changed: &mut bool,
+    ) -> Result<(), HostError> {
+        let delta = log.for_general();
+        if !delta.is_empty() {
+            *changed |= self.visit(now, host, prefix, self.rows.len() - 1, Some(&delta))?;
+            log.general_has_all();
+        }
+        log.drain_types(budget, |row, delta| {
+            *changed |= self.visit(now, host, prefix, row, Some(delta))?;
+            Ok(())
+        })
     }
 
     fn visit(
@@ -356,18 +342,16 @@ impl ServiceTimes {
         row: usize,
         delta: Option<&Histogram>,
     ) -> Result<bool, HostError> {
-        let interval = self.interval;
         let row = &mut self.rows[row];
         let visit = shared::Visit {
             now,
-            interval,
-            min_samples: self.min_samples,
+            window: self.window,
             condemned: row.generation.filter(|_| row.condemned),
             delta,
         };
-        let (record, rotated) = shared::update(host, &format!("{prefix}/{}", row.name), &visit)?;
-        self.announce |= rotated;
-        Ok(row.adopt(&record))
+        let (record, moved) = shared::update(host, &format!("{prefix}/{}", row.name), &visit)?;
+        self.announce |= moved;
+        Ok(row.adopt(&record, &self.window))
     }
 
     fn index(&self, kind: TypeId) -> usize {

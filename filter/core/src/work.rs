@@ -97,6 +97,7 @@ mod tests {
     fn work_is_bounded_and_never_nothing() {
         let times = ServiceTimes::new(Settings {
             interval: Duration::from_secs(1),
+            steps: 1,
             min_samples: 1,
             types: Vec::new(),
         });

@@ -89,7 +89,7 @@ fn run(
             };
             std::hint::black_box(strategy.decide(&request, &view, rng));
             let processing = Duration::from_micros(500 + 700 * u64::from(kind.0) + ms);
-            times.record(kind, processing);
+            times.record(kind, processing, 1);
             let served = Served {
                 kind,
                 class: request.class,

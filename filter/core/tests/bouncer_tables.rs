@@ -100,6 +100,7 @@ fn service_times() -> ServiceTimes {
     });
     ServiceTimes::new(Settings {
         interval: Duration::from_secs(1),
+        steps: 1,
         min_samples: 50,
         types: types.collect(),
     })
@@ -138,7 +139,8 @@ impl Stage<'_> {
             let Some(Reverse(job)) = self.slots.pop() else {
                 break;
             };
-            self.times.record(TypeId(job.kind as u16), job.processing);
+            self.times
+                .record(TypeId(job.kind as u16), job.processing, 1);
             if let Some(next) = self.queue.pop_front() {
                 self.queued[next.kind] -= 1;
                 self.start(at, next);

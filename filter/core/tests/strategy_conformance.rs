@@ -121,8 +121,8 @@ fn cold(config: &StageConfig) -> ServiceTimes {
 fn warm(config: &StageConfig) -> ServiceTimes {
     let mut times = cold(config);
     for _ in 0..100 {
-        times.record(FAST, ms(1));
-        times.record(SLOW, ms(10));
+        times.record(FAST, ms(1), 1);
+        times.record(SLOW, ms(10), 1);
     }
     times.sync(at(0), &MemoryHost::new(), "test").unwrap();
     times
@@ -497,7 +497,7 @@ proptest! {
         };
         for (name, config) in all().into_iter().filter(|(name, _)| !keeps_a_rate(name)) {
             let mut times = cold(&config);
-            samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing)));
+            samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing), 1));
             times.sync(at(0), &MemoryHost::new(), "test").unwrap();
             let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
             let (mut now, mut record) = (0, Vec::new());

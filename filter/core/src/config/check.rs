@@ -82,13 +82,7 @@ impl StageConfig {
         if self.queue.timeout_us == 0 {
             return err("queue.timeout_us", "0; at least 1".into());
         }
-        let interval_us = self.service_times.interval_us;
-        if !(10_000..=3_600_000_000).contains(&interval_us) {
-            return err(
-                "service_times.interval_us",
-                format!("{interval_us}; 10000 to 3600000000"),
-            );
-        }
+        self.service_times.check(&format!("{at}.service_times"))?;
         self.check_strategy(at)?;
         match self.starvation_avoidance {
             None => {}

@@ -7,17 +7,18 @@
 //! keeps the data path safe whatever arrives.
 
 mod check;
+mod service_times;
 mod strategy;
 mod types;
 
+pub use service_times::{HistogramWindow, ServiceTimesConfig};
 pub use strategy::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DegradationConfig, Logic,
     ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
 };
 pub use types::{
     ClassConfig, Discipline, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match, Measure, Mode,
-    Objective, PathMatch, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StringMatchKind,
-    TypeConfig,
+    Objective, PathMatch, QueueConfig, QueueMode, StageConfig, StringMatchKind, TypeConfig,
 };
 
 /// Why a configuration was refused. One line: the field, the value, what would be right.
@@ -47,6 +48,8 @@ pub const MAX_STAGES: usize = 64;
 pub const MAX_TYPES: usize = 1024;
 /// Most classes one stage may have.
 pub const MAX_CLASSES: usize = 16;
+/// Most steps of a sliding window of processing times.
+pub const MAX_HISTOGRAM_STEPS: usize = 100;
 /// Most slots one stage may have.
 pub const MAX_PARALLELISM: u32 = 1_000_000;
 /// Largest cost of a request: 2^20 of them fit into the gauge of the queue.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{StarvationAvoidance, StrategyConfig};
+use super::{ServiceTimesConfig, StarvationAvoidance, StrategyConfig};
 
 /// Everything one proxy workload enforces.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -155,25 +155,6 @@ pub enum Flow {
     Class,
     /// The workflow (`workflow`).
     Workflow,
-}
-
-/// How processing times are learned.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ServiceTimesConfig {
-    /// Length of a dual-buffer interval, µs.
-    pub interval_us: u64,
-    /// Samples that a histogram needs before it is used in place of the general one.
-    pub min_samples: u32,
-}
-
-impl Default for ServiceTimesConfig {
-    fn default() -> Self {
-        Self {
-            interval_us: 1_000_000,
-            min_samples: 50,
-        }
-    }
 }
 
 /// A query type.

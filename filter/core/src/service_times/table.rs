@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::shared::Record;
-use crate::config::{self, StageConfig};
+use super::record::{Record, Window};
+use crate::config::{self, HistogramWindow, StageConfig};
 
 /// A response time objective, as decisions use it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,8 +35,10 @@ pub struct TypeSettings {
 /// What to learn and when to use it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Length of a dual-buffer interval.
+    /// Length of the window that estimates are from.
     pub interval: Duration,
+    /// Steps by which the window passes an interval. 1: not overlapping, dual buffers.
+    pub steps: u32,
     /// Samples that a histogram needs before it is used.
     pub min_samples: u32,
     /// By [`TypeId`](crate::strategy::TypeId); the last is `default`.
@@ -51,8 +53,14 @@ impl Settings {
             name: kind.name.clone(),
             objectives: kind.slo.iter().map(Objective::from).collect(),
         });
+        let interval_us = config.service_times.interval_us;
+        let steps = match config.service_times.window {
+            HistogramWindow::DualBuffer => 1,
+            HistogramWindow::Sliding { step_us } => interval_us.checked_div(step_us).unwrap_or(1),
+        };
         Self {
-            interval: Duration::from_micros(config.service_times.interval_us),
+            interval: Duration::from_micros(interval_us),
+            steps: u32::try_from(steps).unwrap_or(1),
             min_samples: config.service_times.min_samples,
             types: types.collect(),
         }
@@ -107,8 +115,10 @@ pub(super) struct Row {
     pub(super) generation: Option<u64>,
     /// Some quantile misses its objective even without any queue wait.
     pub(super) condemned: bool,
-    /// As far as this worker knows, samples wait for the end of the interval.
-    pub(super) populating: bool,
+    /// As far as this worker knows, the end of a step changes the record.
+    pub(super) moving: bool,
+    /// A look at the record is planned.
+    pub(super) planned: bool,
 }
 
 impl Row {
@@ -127,18 +137,19 @@ impl Row {
     }
 
     /// Takes over what is readable. Returns whether that is news.
-    pub(super) fn adopt(&mut self, record: &Record) -> bool {
-        self.populating = !record.populating.is_empty();
-        let Some(mean) = record.readable.mean() else {
-            return false;
-        };
+    pub(super) fn adopt(&mut self, record: &Record, window: &Window) -> bool {
+        self.moving = record.is_moving(window);
         if self.generation == Some(record.generation) {
             return false;
         }
+        let readable = record.readable();
+        let Some(mean) = readable.mean() else {
+            return false;
+        };
         self.generation = Some(record.generation);
         self.mean = mean;
-        self.mean_residual = record.readable.mean_residual();
-        let quantile = |o: &Objective| record.readable.quantile(o.percentile).unwrap_or(mean);
+        self.mean_residual = readable.mean_residual();
+        let quantile = |o: &Objective| readable.quantile(o.percentile).unwrap_or(mean);
         self.quantiles.clear();
         self.quantiles.extend(self.objectives.iter().map(quantile));
         let mut pairs = self.quantiles.iter().zip(&self.objectives);

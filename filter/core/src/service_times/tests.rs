@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use super::log::CAPACITY;
+use super::record::Record;
 use super::*;
 use crate::host::Expected;
 use crate::host::memory::{Fault, MemoryHost};
@@ -31,12 +33,21 @@ fn kind(name: &str, objectives: &[(f64, u64)]) -> TypeSettings {
 fn settings() -> Settings {
     Settings {
         interval: ms(1000),
+        steps: 1,
         min_samples: 50,
         types: vec![
             kind("fast", &[(50.0, 10), (90.0, 90)]),
             kind("slow", &[(50.0, 60), (90.0, 270)]),
             kind("default", &[(50.0, 30), (90.0, 400)]),
         ],
+    }
+}
+
+fn window(steps: u32, min_samples: u32) -> Window {
+    Window {
+        step: ms(1000) / steps,
+        steps,
+        min_samples,
     }
 }
 
@@ -47,7 +58,7 @@ fn assert_close(found: Duration, expected: Duration) {
 
 /// Records 1, 2, …, `n` ms.
 fn record_ramp(times: &mut ServiceTimes, kind: TypeId, n: u64) {
-    (1..=n).for_each(|i| times.record(kind, ms(i)));
+    (1..=n).for_each(|i| times.record(kind, ms(i), 1));
 }
 
 #[test]
@@ -69,7 +80,7 @@ fn a_cold_type_is_read_as_soon_as_it_has_enough_samples() {
     record_ramp(&mut times, FAST, 49);
     assert!(!times.sync(at(110), &host, PREFIX).unwrap());
     assert_eq!(times.estimate(FAST).source, Source::None);
-    times.record(FAST, ms(50));
+    times.record(FAST, ms(50), 1);
     assert!(
         times.sync(at(120), &host, PREFIX).unwrap(),
         "in the middle of an interval"
@@ -104,9 +115,9 @@ fn a_cold_type_uses_the_general_histogram_and_the_objectives_of_default() {
 fn histograms_swap_at_the_end_of_an_interval_only() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    (0..100).for_each(|_| times.record(SLOW, ms(10)));
+    (0..100).for_each(|_| times.record(SLOW, ms(10), 1));
     times.sync(at(0), &host, PREFIX).unwrap();
-    (0..100).for_each(|_| times.record(SLOW, ms(20)));
+    (0..100).for_each(|_| times.record(SLOW, ms(20), 1));
     times.sync(at(500), &host, PREFIX).unwrap();
     times.sync(at(999), &host, PREFIX).unwrap();
     assert_eq!(times.mean(SLOW), Some(ms(10)));
@@ -119,10 +130,10 @@ fn histograms_swap_at_the_end_of_an_interval_only() {
 fn a_lull_retains_the_histogram_and_goes_on_accumulating() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    (0..100).for_each(|_| times.record(SLOW, ms(10)));
+    (0..100).for_each(|_| times.record(SLOW, ms(10), 1));
     times.sync(at(0), &host, PREFIX).unwrap();
     for second in 1..=4 {
-        (0..10).for_each(|_| times.record(SLOW, ms(20)));
+        (0..10).for_each(|_| times.record(SLOW, ms(20), 1));
         times.sync(at(second * 1000), &host, PREFIX).unwrap();
         assert_eq!(
             times.mean(SLOW),
@@ -130,7 +141,7 @@ fn a_lull_retains_the_histogram_and_goes_on_accumulating() {
             "10 samples a second are too few"
         );
     }
-    (0..10).for_each(|_| times.record(SLOW, ms(20)));
+    (0..10).for_each(|_| times.record(SLOW, ms(20), 1));
     times.sync(at(5000), &host, PREFIX).unwrap();
     assert_eq!(
         times.mean(SLOW),
@@ -146,8 +157,8 @@ fn workers_learn_from_each_other() {
     let mut b = ServiceTimes::new(settings());
     a.sync(at(0), &host, PREFIX).unwrap();
     b.sync(at(0), &host, PREFIX).unwrap();
-    (0..30).for_each(|_| a.record(SLOW, ms(10)));
-    (0..30).for_each(|_| b.record(SLOW, ms(30)));
+    (0..30).for_each(|_| a.record(SLOW, ms(10), 1));
+    (0..30).for_each(|_| b.record(SLOW, ms(30), 1));
     assert!(!a.sync(at(10), &host, PREFIX).unwrap());
     assert!(b.sync(at(10), &host, PREFIX).unwrap());
     assert!(a.sync(at(20), &host, PREFIX).unwrap());
@@ -170,7 +181,7 @@ fn threads_that_share_at_the_same_time_lose_nothing() {
             std::thread::spawn(move || {
                 let mut times = ServiceTimes::new(settings);
                 for tick in 0..200 {
-                    (0..5).for_each(|_| times.record(SLOW, ms(4)));
+                    (0..5).for_each(|_| times.record(SLOW, ms(4), 1));
                     times.sync(at(tick), &*host, PREFIX).unwrap();
                 }
                 while !times.log.is_empty() {
@@ -183,14 +194,13 @@ fn threads_that_share_at_the_same_time_lose_nothing() {
     for key in ["type/slow", "general"] {
         let visit = shared::Visit {
             now: at(200),
-            interval: ms(1000),
-            min_samples: 1,
+            window: window(1, 1),
             condemned: None,
             delta: None,
         };
         let (record, _) = shared::update(&*host, &format!("{PREFIX}/{key}"), &visit).unwrap();
         assert_eq!(
-            record.readable.count() + record.populating.count(),
+            record.readable().count() + record.populating.count(),
             4 * 200 * 5,
             "{key}"
         );
@@ -202,7 +212,7 @@ fn an_edited_policy_finds_what_was_learned_under_the_types_names() {
     let host = MemoryHost::new();
     let mut before = ServiceTimes::new(settings());
     record_ramp(&mut before, FAST, 100);
-    (0..100).for_each(|_| before.record(SLOW, ms(200)));
+    (0..100).for_each(|_| before.record(SLOW, ms(200), 1));
     before.flush(at(0), &host, PREFIX).unwrap();
 
     // A type in front, two swapped, and other percentiles.
@@ -214,6 +224,7 @@ fn an_edited_policy_finds_what_was_learned_under_the_types_names() {
             kind("default", &[(95.0, 30)]),
         ],
         interval: ms(100),
+        steps: 1,
         min_samples: 500,
     };
     let mut after = ServiceTimes::new(edited);
@@ -316,14 +327,13 @@ fn a_host_that_fails_loses_no_sample() {
     for (key, expected) in [("general", 60), ("type/fast", 30), ("type/slow", 30)] {
         let visit = shared::Visit {
             now: at(50),
-            interval: ms(1000),
-            min_samples: 50,
+            window: window(1, 50),
             condemned: None,
             delta: None,
         };
         let (record, _) = shared::update(&host, &format!("{PREFIX}/{key}"), &visit).unwrap();
         assert_eq!(
-            record.readable.count() + record.populating.count(),
+            record.readable().count() + record.populating.count(),
             expected,
             "{key}"
         );
@@ -333,10 +343,14 @@ fn a_host_that_fails_loses_no_sample() {
 #[test]
 fn the_log_is_bounded_and_counts_what_it_leaves_out() {
     let mut times = ServiceTimes::new(settings());
-    (0..LOG as u64 + 7).for_each(|_| times.record(FAST, ms(1)));
+    (0..CAPACITY as u64 + 7).for_each(|_| times.record(FAST, ms(1), 1));
     assert_eq!(
-        (times.log.len(), times.log.capacity(), times.left_out()),
-        (LOG, LOG, 7)
+        (
+            times.log.samples.len(),
+            times.log.samples.capacity(),
+            times.left_out()
+        ),
+        (CAPACITY, CAPACITY, 7)
     );
     times.flush(at(0), &MemoryHost::new(), PREFIX).unwrap();
     assert_eq!(times.mean(FAST), Some(ms(1)));
@@ -367,6 +381,7 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
         .collect();
     let settings = Settings {
         interval: ms(1000),
+        steps: 1,
         min_samples: 1,
         types,
     };
@@ -376,7 +391,7 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
     reader.sync(at(0), &host, PREFIX).unwrap();
     // Every tick all types get another sample, so the low numbers are never done.
     for tick in 1..=40 {
-        (0..1_000).for_each(|i| writer.record(TypeId(i), ms(3)));
+        (0..1_000).for_each(|i| writer.record(TypeId(i), ms(3), 1));
         for times in [&mut writer, &mut reader] {
             let before = host.calls();
             times.sync(at(tick * 10), &host, PREFIX).unwrap();
@@ -388,8 +403,8 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
             );
         }
         if tick < 8 {
-            writer.log.truncate(2_000);
-            writer.log_in_general = writer.log_in_general.min(2_000);
+            writer.log.samples.truncate(2_000);
+            writer.log.in_general = writer.log.in_general.min(2_000);
         }
     }
     for i in 0..1_000 {
@@ -402,9 +417,9 @@ fn a_thousand_types_are_shared_in_turns_and_none_is_forgotten() {
 fn a_clock_that_steps_back_stops_nothing() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    (0..100).for_each(|_| times.record(SLOW, ms(10)));
+    (0..100).for_each(|_| times.record(SLOW, ms(10), 1));
     times.sync(at(3_600_000), &host, PREFIX).unwrap();
-    (0..100).for_each(|_| times.record(SLOW, ms(20)));
+    (0..100).for_each(|_| times.record(SLOW, ms(20), 1));
     times.sync(at(1_000), &host, PREFIX).unwrap();
     assert_eq!(times.mean(SLOW), Some(ms(20)));
 }
@@ -413,14 +428,14 @@ fn a_clock_that_steps_back_stops_nothing() {
 fn a_histogram_that_condemns_its_type_is_replaced_without_delay() {
     let host = MemoryHost::new();
     let mut times = ServiceTimes::new(settings());
-    (0..100).for_each(|_| times.record(FAST, ms(5)));
+    (0..100).for_each(|_| times.record(FAST, ms(5), 1));
     // p50 of slow is 60 ms at most.
-    (0..100).for_each(|_| times.record(SLOW, ms(100)));
+    (0..100).for_each(|_| times.record(SLOW, ms(100), 1));
     times.sync(at(0), &host, PREFIX).unwrap();
     assert!(times.estimate(SLOW).condemned && times.estimate(SLOW).is_own());
     assert!(!times.estimate(FAST).condemned);
     for kind in [FAST, SLOW] {
-        (0..50).for_each(|_| times.record(kind, ms(7)));
+        (0..50).for_each(|_| times.record(kind, ms(7), 1));
     }
     assert!(times.sync(at(10), &host, PREFIX).unwrap());
     assert!(!times.estimate(SLOW).condemned);
@@ -440,8 +455,8 @@ fn a_worker_that_is_late_swaps_nothing_out_early() {
     for times in [&mut early, &mut late] {
         times.sync(at(0), &host, PREFIX).unwrap();
     }
-    (0..60).for_each(|_| early.record(SLOW, ms(10)));
-    (0..60).for_each(|_| late.record(SLOW, ms(30)));
+    (0..60).for_each(|_| early.record(SLOW, ms(10), 1));
+    (0..60).for_each(|_| late.record(SLOW, ms(30), 1));
     early.sync(at(10), &host, PREFIX).unwrap();
     late.sync(at(20), &host, PREFIX).unwrap();
     assert_eq!(
@@ -449,4 +464,60 @@ fn a_worker_that_is_late_swaps_nothing_out_early() {
         Some(ms(10)),
         "it didn't know of the first swap"
     );
+}
+
+#[test]
+fn the_general_histogram_weighs_types_by_their_traffic_and_not_by_their_samples() {
+    let host = MemoryHost::new();
+    let mut times = ServiceTimes::new(settings());
+    // 10,000 requests/s of 1 ms, of which 800 are measured; 200 of 20 ms, which all are.
+    let mut sampling = 0;
+    for n in 0..10_000 {
+        sampling += 1;
+        if n % 100 < 8 {
+            times.record(FAST, ms(1), sampling);
+            sampling = 0;
+        }
+        if n % 50 == 0 {
+            times.record(SLOW, ms(20), 1);
+        }
+        if n % 100 == 99 {
+            times.sync(at(n / 10), &host, PREFIX).unwrap();
+        }
+    }
+    times.record(FAST, ms(1), 1 + sampling);
+    times.sync(at(1_000), &host, PREFIX).unwrap();
+    let mean = times.mean_of_all().unwrap();
+    let expected = Duration::from_nanos((10_000 * 1_000_000 + 200 * 20_000_000) / 10_200);
+    assert_close(mean, expected);
+    // A type that was never seen is judged by all requests: half of them take 1 ms.
+    let cold = times.estimate(DEFAULT);
+    assert_eq!(cold.source, Source::General);
+    assert_close(cold.quantiles[0], ms(1));
+    // E[x²] / (2 E[x]), x in ms.
+    let residual = (10_000.0 + 200.0 * 400.0) / (2.0 * (10_000.0 + 200.0 * 20.0));
+    assert_close(
+        times.mean_residual(),
+        Duration::from_secs_f64(residual / 1e3),
+    );
+    // Its own histogram doesn't care.
+    assert_eq!(times.mean(FAST), Some(ms(1)));
+}
+
+#[test]
+fn answers_that_found_no_room_in_the_log_still_count_as_traffic() {
+    let host = MemoryHost::new();
+    let mut times = ServiceTimes::new(settings());
+    (0..CAPACITY).for_each(|_| times.record(FAST, ms(1), 1));
+    (0..CAPACITY).for_each(|_| times.record(SLOW, ms(11), 1));
+    times.flush(at(0), &host, PREFIX).unwrap();
+    assert_eq!(times.mean_of_all(), Some(ms(1)), "nothing measured of slow");
+    times.record(SLOW, ms(11), 1);
+    times.flush(at(1_000), &host, PREFIX).unwrap();
+    times.flush(at(2_000), &host, PREFIX).unwrap();
+    let key = format!("{PREFIX}/general");
+    let (bytes, _) = host.load(&key).unwrap().unwrap();
+    let record = Record::decode(&bytes).unwrap();
+    assert_eq!(record.readable().count(), CAPACITY as u64 + 1);
+    assert_eq!(record.readable().mean(), Some(ms(11)));
 }

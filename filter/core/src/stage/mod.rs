@@ -496,7 +496,8 @@ impl Stage {
     ) -> Result<(), HostError> {
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
-        self.service_times.record(request.kind, processing);
+        self.service_times
+            .record(request.kind, processing, request.weight);
         let counted_wait = match request.counts {
             Counts::Real => Some(queue_wait),
             Counts::Modelled(wait) => Some(wait),

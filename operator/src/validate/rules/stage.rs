@@ -3,8 +3,8 @@
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    Logic, MAX_PARALLELISM, MAX_QUEUE_LENGTH, QueueConfig, ServiceTimesConfig, StageConfig,
-    StarvationAvoidance, StrategyConfig,
+    HistogramWindow, Logic, MAX_PARALLELISM, MAX_QUEUE_LENGTH, QueueConfig, ServiceTimesConfig,
+    StageConfig, StarvationAvoidance, StrategyConfig,
 };
 
 use super::types::{excluded, types};
@@ -141,6 +141,7 @@ fn service_times(
     ServiceTimesConfig {
         interval_us,
         min_samples,
+        window: HistogramWindow::default(),
     }
 }
 

@@ -77,6 +77,7 @@ fn decide_with(
 ) -> bool {
     let times = ServiceTimes::new(Settings {
         interval: Duration::from_secs(1),
+        steps: 1,
         min_samples: 1,
         types: Vec::new(),
     });

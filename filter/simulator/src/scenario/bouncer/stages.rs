@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config::{
-    DEFAULT_TYPE, Discipline, Logic, MAX_QUEUE_LENGTH, Match, Measure, Mode, Objective, PathMatch,
-    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StarvationAvoidance, StrategyConfig,
-    TypeConfig,
+    DEFAULT_TYPE, Discipline, HistogramWindow, Logic, MAX_QUEUE_LENGTH, Match, Measure, Mode,
+    Objective, PathMatch, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig,
+    StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
 
@@ -132,6 +132,7 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
         service_times: ServiceTimesConfig {
             interval_us: SECOND_US,
             min_samples: MIN_SAMPLES,
+            window: HistogramWindow::DualBuffer,
         },
         strategy,
         starvation_avoidance: None,

@@ -1,0 +1,152 @@
+//! What a worker measured and hasn't shared yet: a list of fixed size, so that measuring neither
+//! allocates nor calls the host.
+//!
+//! Of a busy type only a sample of the answers is measured (see `stage/sampling.rs`). For its own
+//! histogram that changes nothing. In the general one, which is over *all* requests, it would count for
+//! less than its traffic: with 10,000 requests/s of 1 ms, of which 800 are measured, and 200 requests/s of
+//! 20 ms, the mean over all requests is 1.4 ms, the mean over all samples 4.8 ms. So every type also
+//! counts the answers that its samples stand for, and the general histogram takes each sample as often as
+//! is needed. They are spread evenly over the type's samples of an exchange: which of them came just after
+//! those that were left out says nothing about them.
+
+use std::time::Duration;
+
+use crate::histogram::Histogram;
+use crate::time::nanos;
+
+/// Samples that are kept between two exchanges. More are left out; at an exchange every 10 ms that is
+/// beyond 800,000 requests/s of one worker.
+pub(super) const CAPACITY: usize = 8_192;
+/// A sample: the type above, nanoseconds below.
+const NANOS_BITS: u32 = 48;
+const NANOS: u64 = (1 << NANOS_BITS) - 1;
+
+/// What is not in the general histogram yet, of one type.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fresh {
+    samples: u32,
+    /// Answers beside these samples that they stand for.
+    unmeasured: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    pub(super) samples: Vec<u64>,
+    /// The first so many are in the general histogram already.
+    pub(super) in_general: usize,
+    /// By type.
+    fresh: Vec<Fresh>,
+    left_out: u64,
+    /// Type at which the next exchange continues.
+    cursor: u64,
+}
+
+impl Log {
+    pub(super) fn new(types: usize) -> Self {
+        Self {
+            samples: Vec::with_capacity(CAPACITY),
+            in_general: 0,
+            fresh: vec![Fresh::default(); types],
+            left_out: 0,
+            cursor: 0,
+        }
+    }
+
+    /// Keeps a sample of type `kind`, which stands for `weight` answers, itself included. False when there
+    /// is no room; later samples then stand for this one, too.
+    pub(super) fn push(&mut self, kind: usize, processing: Duration, weight: u32) -> bool {
+        let fresh = &mut self.fresh[kind];
+        if self.samples.len() >= CAPACITY {
+            self.left_out += 1;
+            fresh.unmeasured += u64::from(weight);
+            return false;
+        }
+        fresh.samples += 1;
+        fresh.unmeasured += u64::from(weight.saturating_sub(1));
+        self.samples
+            .push((kind as u64) << NANOS_BITS | nanos(processing).min(NANOS));
+        true
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    pub(super) fn is_half_full(&self) -> bool {
+        self.samples.len() >= CAPACITY / 2
+    }
+
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// What is new for the general histogram, each sample as often as the answers that it stands for.
+    pub(super) fn for_general(&mut self) -> Histogram {
+        let mut all = Histogram::default();
+        let samples = &mut self.samples[self.in_general..];
+        // Ascending values are the cheapest to record.
+        samples.sort_unstable_by_key(|sample| sample & NANOS);
+        let mut remainders: Vec<u64> = self
+            .fresh
+            .iter()
+            .map(|fresh| fresh.unmeasured % u64::from(fresh.samples.max(1)))
+            .collect();
+        for sample in samples {
+            let kind = (*sample >> NANOS_BITS) as usize;
+            let fresh = self.fresh[kind];
+            let mut answers = 1 + fresh.unmeasured / u64::from(fresh.samples.max(1));
+            if remainders[kind] > 0 {
+                remainders[kind] -= 1;
+                answers += 1;
+            }
+            let answers = u32::try_from(answers).unwrap_or(u32::MAX);
+            all.record_n(Duration::from_nanos(*sample & NANOS), answers);
+        }
+        all
+    }
+
+    /// [`Log::for_general`] was merged.
+    pub(super) fn general_has_all(&mut self) {
+        self.in_general = self.samples.len();
+        for fresh in &mut self.fresh {
+            if fresh.samples > 0 {
+                *fresh = Fresh::default();
+            }
+        }
+    }
+
+    /// Hands the samples of at most `most` types to `merge`, and forgets those of a type when that
+    /// succeeded. The turn goes round, so that every type has one. All must be in the general histogram.
+    pub(super) fn drain_types<E>(
+        &mut self,
+        most: usize,
+        mut merge: impl FnMut(usize, &Histogram) -> Result<(), E>,
+    ) -> Result<(), E> {
+        // Sorted by type, and within a type by time.
+        self.samples.sort_unstable();
+        let turn = self
+            .samples
+            .partition_point(|sample| sample >> NANOS_BITS < self.cursor);
+        self.samples.rotate_left(turn);
+        let same_type = |a: &u64, b: &u64| a >> NANOS_BITS == b >> NANOS_BITS;
+        let mut histogram = Histogram::default();
+        let (mut done, mut result) = (0, Ok(()));
+        for group in self.samples.chunk_by(same_type).take(most) {
+            let kind = group[0] >> NANOS_BITS;
+            histogram.clear();
+            group
+                .iter()
+                .for_each(|sample| histogram.record(Duration::from_nanos(sample & NANOS)));
+            result = merge(kind as usize, &histogram);
+            if result.is_err() {
+                break;
+            }
+            done += group.len();
+            self.cursor = kind + 1;
+        }
+        self.samples.drain(..done);
+        self.in_general = self.samples.len();
+        result
+    }
+}

@@ -1,0 +1,250 @@
+//! The histograms of one type in a window of time that moves on by steps.
+//!
+//! ```text
+//! steps    [ n-1 ] … [ 1 ] [ 0 ]   populating
+//!          └───── readable ────┘   (new samples)
+//! ```
+//!
+//! New samples go into `populating`. At the first visit after a step's end it becomes the newest of the
+//! closed steps, and what lies behind the window is forgotten. Decisions are based on the sum of the
+//! closed steps: always the last n whole steps, n · step = interval, so that estimates follow a change
+//! within a step and have forgotten what was before it after n + 1 of them (Bouncer §7: "update processing
+//! time histograms in a sliding window, instead of nonoverlapping windows").
+//!
+//! **Dual buffers** (§3, footnote 4) are the same with n = 1: what was populated in one interval is read
+//! in the next.
+//!
+//! **Lulls** (Appendix A prefers old data to none). `populating` closes only with 1/n of `min_samples`,
+//! else it goes on over the next step; and the oldest step is forgotten only if the rest has
+//! `min_samples`. So the window of a rare type reaches back as far as it needs to, and moves on with every
+//! n-th part of `min_samples`. With n = 1 that is the retained histogram of Appendix A.
+//!
+//! **Nothing readable, or readable but condemned** (see [`super`]): as soon as `populating` has
+//! `min_samples`, it takes the place of everything.
+//!
+//! Closed steps are kept encoded: adding samples must not cost more for a window of many steps. Their
+//! sum is built once a step, by who wants to read it.
+//!
+//! The alternative, one sum from which the step that ends is subtracted, needs the steps as well (what
+//! else to subtract), so it is more memory and not less.
+//!
+//! Times are absolute, not numbers of steps: a record stays readable when interval, step or kind of
+//! window change, and takes the new shape within one interval.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::shared::epoch;
+use crate::config::MAX_HISTOGRAM_STEPS;
+use crate::histogram::{Histogram, put_varint, take_varint};
+use crate::time::Instant;
+
+/// First bytes of every record: whose it is, and the version of the format. Other blobs are not ours to
+/// read: learning starts over and the next store replaces them.
+const HEADER: [u8; 3] = [b'H', b'T', 2];
+/// The format before: one dual buffer.
+const HEADER_1: [u8; 3] = [b'H', b'T', 1];
+
+/// When samples become readable, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    pub(super) step: Duration,
+    /// Steps that are readable at once, at least 1.
+    pub(super) steps: u32,
+    /// Samples that a histogram needs to be used.
+    pub(super) min_samples: u32,
+}
+
+impl Window {
+    /// Samples that a readable histogram has, at least.
+    fn enough(&self) -> u64 {
+        u64::from(self.min_samples.max(1))
+    }
+
+    /// Samples that a step has, at least: n of them are enough.
+    fn enough_for_a_step(&self) -> u64 {
+        self.enough().div_ceil(u64::from(self.steps.max(1)))
+    }
+
+    /// Whether at `now` it has moved past what was measured at `then`.
+    fn is_past(&self, then: Instant, now: Instant) -> bool {
+        epoch(then, self.step) + u64::from(self.steps) < epoch(now, self.step)
+    }
+}
+
+/// A closed step.
+#[derive(Debug)]
+struct Step {
+    /// When its last samples were added.
+    last: Instant,
+    count: u64,
+    histogram: Vec<u8>,
+}
+
+/// What the workers share about one type.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// Counts the changes of what is readable; tells a worker whether it has seen that.
+    pub(super) generation: u64,
+    /// When the newest step was closed.
+    closed: Instant,
+    /// When samples were last added to `populating`.
+    populated: Instant,
+    pub(super) populating: Histogram,
+    /// Oldest first.
+    steps: VecDeque<Step>,
+}
+
+impl Record {
+    /// Adds samples. [`Record::advance`] first, so that they fall into their own step.
+    pub(super) fn add(&mut self, now: Instant, samples: &Histogram) {
+        self.populating.merge(samples);
+        self.populated = now;
+    }
+
+    /// Closes and forgets steps if it is time to. `condemned`: the generation of which somebody knows that
+    /// it misses an objective by itself. Returns whether what is readable changed.
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        window: &Window,
+        condemned: Option<u64>,
+    ) -> bool {
+        let urgent = self.steps.is_empty() || condemned == Some(self.generation);
+        let over = epoch(self.closed, window.step) != epoch(now, window.step);
+        let enough = if urgent {
+            window.enough()
+        } else {
+            window.enough_for_a_step()
+        };
+        let mut changed = false;
+        if (urgent || over) && self.populating.count() >= enough {
+            if urgent {
+                self.steps.clear();
+            }
+            self.close(now);
+            changed = true;
+        }
+        while self.steps.len() > window.steps.max(1) as usize || self.forgets_oldest(now, window) {
+            self.steps.pop_front();
+            changed = true;
+        }
+        if changed {
+            self.generation = self.generation.wrapping_add(1);
+        }
+        changed
+    }
+
+    fn close(&mut self, now: Instant) {
+        let samples = std::mem::take(&mut self.populating);
+        self.steps.push_back(Step::new(self.populated, &samples));
+        self.closed = now;
+    }
+
+    /// Whether the oldest step lies behind the window and can be missed.
+    fn forgets_oldest(&self, now: Instant, window: &Window) -> bool {
+        let oldest = self.steps.front();
+        oldest.is_some_and(|step| window.is_past(step.last, now) && self.can_forget(window))
+    }
+
+    /// Whether the oldest step can be missed.
+    fn can_forget(&self, window: &Window) -> bool {
+        let newer: u64 = self.steps.iter().skip(1).map(|step| step.count).sum();
+        newer >= window.enough()
+    }
+
+    /// Whether time alone will change it: samples wait for the end of a step, or old ones for theirs.
+    pub(super) fn is_moving(&self, window: &Window) -> bool {
+        !self.populating.is_empty() || self.can_forget(window)
+    }
+
+    /// Number of closed steps.
+    #[cfg(test)]
+    pub(super) fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// What decisions are to be based on.
+    pub(super) fn readable(&self) -> Histogram {
+        let mut sum = Histogram::default();
+        for step in &self.steps {
+            // Nobody but us writes these bytes. If somebody did, the step is missing until it is past.
+            if let Some(histogram) = Histogram::decode(&mut step.histogram.as_slice()) {
+                sum.merge(&histogram);
+            }
+        }
+        sum
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let steps: usize = self.steps.iter().map(|s| s.histogram.len() + 24).sum();
+        let mut out = Vec::with_capacity(steps + 256);
+        out.extend_from_slice(&HEADER);
+        put_varint(&mut out, self.generation);
+        put_varint(&mut out, self.closed.as_nanos());
+        put_varint(&mut out, self.populated.as_nanos());
+        self.populating.encode(&mut out);
+        for step in &self.steps {
+            put_varint(&mut out, step.last.as_nanos());
+            put_varint(&mut out, step.count);
+            put_varint(&mut out, step.histogram.len() as u64);
+            out.extend_from_slice(&step.histogram);
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        if let Some(mut input) = bytes.strip_prefix(&HEADER_1) {
+            return Self::decode_version_1(&mut input).filter(|_| input.is_empty());
+        }
+        let mut input = bytes.strip_prefix(&HEADER)?;
+        let mut this = Self {
+            generation: take_varint(&mut input)?,
+            closed: Instant::from_nanos(take_varint(&mut input)?),
+            populated: Instant::from_nanos(take_varint(&mut input)?),
+            populating: Histogram::decode(&mut input)?,
+            steps: VecDeque::new(),
+        };
+        while !input.is_empty() {
+            let last = Instant::from_nanos(take_varint(&mut input)?);
+            let count = take_varint(&mut input)?;
+            let len = usize::try_from(take_varint(&mut input)?).ok()?;
+            let (histogram, rest) = input.split_at_checked(len)?;
+            input = rest;
+            this.steps.push_back(Step {
+                last,
+                count,
+                histogram: histogram.to_vec(),
+            });
+        }
+        (this.steps.len() <= MAX_HISTOGRAM_STEPS).then_some(this)
+    }
+
+    /// What an older version of this code has learned.
+    fn decode_version_1(input: &mut &[u8]) -> Option<Self> {
+        let generation = take_varint(input)?;
+        let closed = Instant::from_nanos(take_varint(input)?);
+        let readable = Histogram::decode(input)?;
+        let populating = Histogram::decode(input)?;
+        let steps = (!readable.is_empty()).then(|| Step::new(closed, &readable));
+        Some(Self {
+            generation,
+            closed,
+            populated: closed,
+            populating,
+            steps: steps.into_iter().collect(),
+        })
+    }
+}
+
+impl Step {
+    fn new(last: Instant, samples: &Histogram) -> Self {
+        let mut histogram = Vec::new();
+        samples.encode(&mut histogram);
+        Self {
+            last,
+            count: samples.count(),
+            histogram,
+        }
+    }
+}
