@@ -149,3 +149,34 @@ fn results_are_held_against_the_paper() {
         "Bouncer, slow, factor 0.9: 3.10, the paper has 0.01 ± 3"
     );
 }
+
+#[test]
+fn sliding_windows_stay_within_the_tolerances_of_table_3() {
+    let scenario = sweep("bouncer-windows").unwrap();
+    // Table 3, Bouncer: slow and ALL.
+    for (load, slow, all) in [(1.05, 15.89, 1.59), (1.2, 53.63, 5.36), (1.5, 98.46, 11.30)] {
+        let rows = run(&scenario, "Bouncer+Sliding", load, 200_000);
+        let rejected = |kind| value(&rows, Metric::Rejected, kind);
+        for (kind, paper, within) in [("slow", slow, 3.0), (ALL, all, 1.0)] {
+            let found = rejected(kind);
+            assert!(
+                (found - paper).abs() <= within,
+                "{kind} at {load}: {found:.2}, the paper has {paper}"
+            );
+        }
+        assert_eq!((rejected("fast"), rejected("mediumfast")), (0.0, 0.0));
+        let busy = value(&rows, Metric::Utilization, ALL);
+        assert!(busy > 0.99, "{busy} at {load}");
+    }
+}
+
+#[test]
+fn all_gives_up_the_tighter_objective_and_any_does_not() {
+    let scenario = sweep("bouncer-windows").unwrap();
+    let median = |strategy| {
+        let rows = run(&scenario, strategy, 1.3, 200_000);
+        value(&rows, Metric::MedianResponseTime, "slow")
+    };
+    assert!(median("Bouncer+Sliding") <= 18.0);
+    assert!(median("Bouncer+All+Sliding") > 18.5);
+}

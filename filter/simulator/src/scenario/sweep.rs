@@ -34,6 +34,8 @@ pub enum Metric {
     Rejected,
     /// ms.
     MedianResponseTime,
+    /// 90th percentile, ms.
+    P90ResponseTime,
     /// Ratio.
     Utilization,
 }
@@ -45,6 +47,7 @@ impl Metric {
         match self {
             Self::Rejected => Some(row.rejected_pct),
             Self::MedianResponseTime => row.rt_p50_ms,
+            Self::P90ResponseTime => row.rt_p90_ms,
             Self::Utilization => Some(row.utilization),
         }
     }
@@ -55,6 +58,7 @@ impl Metric {
         match self {
             Self::Rejected => "rejected, %",
             Self::MedianResponseTime => "median response time, ms",
+            Self::P90ResponseTime => "p90 response time, ms",
             Self::Utilization => "utilization",
         }
     }

@@ -8,6 +8,7 @@
 mod claims;
 mod slack_order;
 mod stages;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use stages::{
     max_queue_length, max_queue_wait, wait_limits_by_type, workload,
 };
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "bouncer-table3",
     "bouncer-table4",
     "bouncer-table5",
@@ -35,6 +36,7 @@ const NAMES: [&str; 9] = [
     "bouncer-fig9",
     "bouncer-fig10",
     "bouncer-fig14",
+    windows::NAME,
 ];
 /// §5.3: from 0.9 to 1.5 times the full load.
 const FACTORS: [f64; 13] = [
@@ -151,6 +153,7 @@ fn sweep(name: &str) -> Option<Sweep> {
                 Axis::Factor,
             )?
         },
+        windows::NAME => windows::sweep()?,
         _ => return None,
     };
     Some(sweep)

@@ -28,7 +28,7 @@ const MAX_QUEUE: u32 = 400;
 const MAX_WAIT_US: u64 = 10_000;
 /// Threshold of AcceptFraction.
 pub(super) const MAX_UTILIZATION: f64 = 0.95;
-const SECOND_US: u64 = 1_000_000;
+pub(super) const SECOND_US: u64 = 1_000_000;
 const MIN_SAMPLES: u32 = 50;
 
 pub(super) fn workload() -> Result<Workload, WorkloadError> {

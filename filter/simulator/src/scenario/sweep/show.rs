@@ -227,7 +227,7 @@ fn axis_head(axis: Axis) -> &'static str {
 fn decimals(metric: Metric) -> usize {
     match metric {
         Metric::Rejected => 2,
-        Metric::MedianResponseTime => 1,
+        Metric::MedianResponseTime | Metric::P90ResponseTime => 1,
         Metric::Utilization => 3,
     }
 }
