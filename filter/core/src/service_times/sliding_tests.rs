@@ -333,3 +333,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_a_thousand_types_that_never_rest_none_is_forgotten() {
+    let host = MemoryHost::new();
+    let kind = |i: u16| TypeSettings {
+        name: format!("t{i}"),
+        objectives: Vec::new(),
+    };
+    let settings = Settings {
+        types: (0..1_000).map(kind).collect(),
+        ..settings(STEPS, 1)
+    };
+    let mut writer = ServiceTimes::new(settings.clone());
+    let mut reader = ServiceTimes::new(settings);
+    reader.sync(at(0), &host, PREFIX).unwrap();
+    // Every step of every type ends, so at every tick something has changed.
+    for tick in 1..=80 {
+        (0..1_000).for_each(|i| writer.record(TypeId(i), ms(3), 1));
+        writer.flush(at(tick * 50), &host, PREFIX).unwrap();
+        let before = host.calls();
+        reader.sync(at(tick * 50), &host, PREFIX).unwrap();
+        assert!(host.calls() - before <= 2 * VISITS as u64 + 3);
+    }
+    for i in 0..1_000 {
+        assert!(reader.estimate(TypeId(i)).is_own(), "type {i}");
+    }
+}
