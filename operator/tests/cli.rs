@@ -106,6 +106,100 @@ fn explain_names_the_rule_and_why_not_those_before() {
 }
 
 #[test]
+fn explain_says_what_each_strategy_does() {
+    for example in [
+        "accept-fraction",
+        "backlog-control",
+        "bouncer",
+        "fair-queue",
+        "max-queue-length",
+        "max-queue-wait",
+        "response-time-controller",
+    ] {
+        let policy = format!("examples/policies/{example}.yaml");
+        let request = ["--path", "/prices/history", "-H", "x-tenant: acme"];
+        let answer = headgate(&[&["explain", &policy][..], &request].concat());
+        insta::assert_snapshot!(format!("explain_{example}"), text(&answer.stdout));
+    }
+}
+
+/// Every discipline in a policy whose types have objectives or none, and for a request without a type.
+#[test]
+fn explain_says_what_each_discipline_does() {
+    let mut all = String::new();
+    let mut explain = |queue: &str, request: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policy.yaml");
+        let policy = format!(
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\nspec:\n  \
+             targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {{total: 4}}\n  queue: {queue}\n  \
+             strategy: {{type: MaxQueueLength}}\n  types: [{{name: with, matches: [{{path: {{value: /with}}}}], \
+             slo: {{p50: 10ms, p99.9: 2s}}}}, {{name: default{}}}]\n  exclude: [{{path: {{value: \
+             /healthz}}}}]\n",
+            if queue.contains("Slack") {
+                ", slo: {p50: 1s}"
+            } else {
+                ""
+            }
+        );
+        std::fs::write(&file, policy).unwrap();
+        let answer = headgate(&["explain", file.to_str().unwrap(), "--path", request]);
+        assert_eq!(text(&answer.stderr), "");
+        let lines = text(&answer.stdout).lines();
+        let part: Vec<&str> = lines
+            .skip_while(|line| !line.starts_with("queue"))
+            .take_while(|line| !line.is_empty())
+            .collect();
+        all += &format!("{queue} {request}\n{}\n\n", part.join("\n"));
+    };
+    for discipline in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "Slack"] {
+        explain(&format!("{{discipline: {discipline}}}"), "/with");
+    }
+    for request in ["/without", "/healthz"] {
+        for queue in [
+            "{discipline: EDF, timeout: 5s}",
+            "{discipline: Slack}",
+            "{discipline: DRR, drr: {weights: {with: 2, default: 0.5}, quantum: 5ms}}",
+        ] {
+            explain(queue, request);
+        }
+    }
+    explain(
+        "{discipline: DRR, drr: {by: Workflow, weights: {checkout: 4}}}",
+        "/with",
+    );
+    explain("{mode: Observe}", "/with");
+    explain("{maxLength: 0}", "/with");
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn explain_tells_the_class() {
+    let policy = "operator/tests/policies/everything.yaml";
+    let args = [
+        "explain",
+        policy,
+        "--workload",
+        "Service/shop/search",
+        "-o",
+        "json",
+    ];
+    let class = |request: &[&str]| {
+        let answer = headgate(&[&args[..], request].concat());
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+        answer
+    };
+    let gold = class(&["-H", "X-Class: gold"]);
+    assert_eq!(gold["class"]["name"], "gold");
+    assert_eq!(gold["class"]["matched"], "gold: x-class = gold");
+    let rest = class(&["-H", "X-Class: silver"]);
+    assert_eq!(rest["class"]["name"], "rest");
+    assert_eq!(rest["triedForClass"][0]["because"], "x-class is \"silver\"");
+    let none = class(&["--path", "/healthz"]);
+    assert_eq!(none["class"], serde_json::Value::Null);
+}
+
+#[test]
 fn explain_needs_a_workload_where_there_is_a_choice() {
     let policy = "operator/tests/policies/everything.yaml";
     let one = headgate(&["explain", policy, "examples/quickstart", "--path", "/a"]);

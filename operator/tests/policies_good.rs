@@ -34,6 +34,34 @@ fn every_field_means_something() {
     insta::assert_json_snapshot!(configuration(&policy, 3));
 }
 
+/// One policy for each strategy: each passes, and what it compiles to is reviewed.
+#[test]
+fn examples_are_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/policies");
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "README.md")
+        .collect();
+    names.sort();
+    for name in &names {
+        let policy = policy(&format!("../examples/policies/{name}"));
+        let stage = configuration(&policy, 1).stages.remove(0);
+        let name = name.trim_end_matches(".yaml");
+        insta::assert_json_snapshot!(format!("example_{name}"), stage);
+    }
+    let strategies = [
+        "accept-fraction.yaml",
+        "backlog-control.yaml",
+        "bouncer.yaml",
+        "fair-queue.yaml",
+        "max-queue-length.yaml",
+        "max-queue-wait.yaml",
+        "response-time-controller.yaml",
+    ];
+    assert_eq!(names, strategies);
+}
+
 #[test]
 fn the_quick_start_is_right() {
     let policy = policy("../examples/quickstart/policy.yaml");

@@ -5,18 +5,30 @@
 //! can't be wrong and explains what is. Choices are a `type` field beside optional settings, as in the
 //! Gateway API, rather than untagged unions, so that errors can name the field at fault.
 
+mod backlog_control;
 mod duration;
 mod policy;
+mod queue;
 mod request_match;
+mod response_time_controller;
+mod strategy;
 
+pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostType};
 pub use duration::{Duration, ParseDurationError};
 pub use policy::{
-    AcceptanceAllowance, AdmissionPolicySpec, BouncerSettings, DisciplineType,
-    HelpingTheUnderserved, MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType, Queue,
-    QueueModeType, StarvationAvoidance, StarvationAvoidanceType, Strategy, StrategyType,
+    AdmissionPolicySpec, MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType,
+    RequestClass,
 };
+pub use queue::{DeficitRoundRobin, DisciplineType, FlowType, Queue, QueueModeType};
 pub use request_match::{
     GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType,
+};
+pub use response_time_controller::{
+    ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
+};
+pub use strategy::{
+    AcceptFractionSettings, AcceptanceAllowance, BouncerSettings, HelpingTheUnderserved, LogicType,
+    MaxQueueWaitSettings, StarvationAvoidance, StarvationAvoidanceType, Strategy, StrategyType,
 };
 
 use std::collections::BTreeMap;

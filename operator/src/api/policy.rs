@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use headgate_core::config;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, RequestMatch};
+use super::{Duration, Queue, RequestMatch, Strategy};
 
 /// What a policy wants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,18 +22,22 @@ pub struct AdmissionPolicySpec {
     pub mode: ModeType,
     /// Requests that the backend works on at once.
     pub parallelism: Parallelism,
-    /// When a request's processing time ends.
+    /// When a request's processing time ends; with the last byte of the response by default.
     #[serde(default)]
     pub measure: MeasureType,
     /// The queue in front of the backend.
     #[serde(default)]
     pub queue: Queue,
-    /// Decides which requests may enter the queue.
+    /// Decides which requests may enter the queue; `Bouncer` by default.
     #[serde(default)]
     pub strategy: Strategy,
-    /// Query types, tried in order; `default`, wherever it stands, takes the rest.
+    /// Query types, tried in order; `default`, wherever it stands, takes the rest. 1 to 1024.
     pub types: Vec<QueryType>,
-    /// Requests that bypass admission, such as health checks.
+    /// Classes of requests by what they are worth, the highest priority first; the last has no matches and
+    /// takes the rest. At most 16; none by default, and then all requests are of one class.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<RequestClass>,
+    /// Requests that bypass admission, such as health checks; at most 64 matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<RequestMatch>,
 }
@@ -73,10 +77,10 @@ pub enum ModeType {
     expecting = "a mapping with total or perEndpoint"
 )]
 pub struct Parallelism {
-    /// Slots over all endpoints.
+    /// Slots over all endpoints, 1 to 1000000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
-    /// Slots of each ready endpoint.
+    /// Slots of each ready endpoint, 1 to 1000000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_endpoint: Option<i64>,
 }
@@ -91,161 +95,6 @@ pub enum MeasureType {
     FirstByte,
 }
 
-/// The queue in front of the backend.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with mode, discipline, maxLength and timeout"
-)]
-pub struct Queue {
-    /// Who holds it.
-    pub mode: QueueModeType,
-    /// Its order.
-    pub discipline: DisciplineType,
-    /// Longest queue, in requests; 800 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_length: Option<i64>,
-    /// Longest wait in the queue; 1s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Duration>,
-}
-
-/// Who holds the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum QueueModeType {
-    /// The proxy.
-    #[default]
-    Hold,
-    /// The backend; wait and processing time are reconstructed.
-    Observe,
-}
-
-/// Order of the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum DisciplineType {
-    /// First in, first out.
-    #[default]
-    #[serde(rename = "FIFO")]
-    Fifo,
-}
-
-/// Decides which requests may enter the queue.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with type and its settings"
-)]
-pub struct Strategy {
-    /// Which one.
-    #[serde(rename = "type")]
-    pub kind: StrategyType,
-    /// Settings of `Bouncer`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bouncer: Option<BouncerSettings>,
-    /// Wraps a strategy that tells types apart, so that none of them starves.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub starvation_avoidance: Option<StarvationAvoidance>,
-}
-
-/// Which strategy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum StrategyType {
-    /// Refuses what would miss its objectives (Bouncer Alg. 1).
-    #[default]
-    Bouncer,
-    /// Refuses only when the queue is full.
-    MaxQueueLength,
-}
-
-/// Settings of `Bouncer`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with interval and minSamples"
-)]
-pub struct BouncerSettings {
-    /// How long a histogram of processing times is filled before it is used; 1s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interval: Option<Duration>,
-    /// Samples it needs before it replaces the one over all types; 50 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_samples: Option<i64>,
-}
-
-/// Wraps a strategy so that no type starves.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    expecting = "a mapping with type and its settings"
-)]
-pub struct StarvationAvoidance {
-    /// Which one.
-    #[serde(rename = "type")]
-    pub kind: StarvationAvoidanceType,
-    /// Settings of `AcceptanceAllowance`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acceptance_allowance: Option<AcceptanceAllowance>,
-    /// Settings of `HelpingTheUnderserved`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub helping_the_underserved: Option<HelpingTheUnderserved>,
-}
-
-/// Which starvation avoidance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StarvationAvoidanceType {
-    /// Each type is let in at least for this share of its requests (Bouncer Alg. 2).
-    AcceptanceAllowance,
-    /// Types that are refused more than others are let in more often (Bouncer Alg. 3).
-    HelpingTheUnderserved,
-}
-
-/// Settings of Bouncer Alg. 2.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with allowance, window and step"
-)]
-pub struct AcceptanceAllowance {
-    /// A, the share of a type's requests that is always let in: 0 to 1; 0.1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allowance: Option<f64>,
-    /// D, the time over which shares are counted; 1s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<Duration>,
-    /// Δ, by which the window slides; 10ms by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<Duration>,
-}
-
-/// Settings of Bouncer Alg. 3.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    deny_unknown_fields,
-    default,
-    expecting = "a mapping with alpha, window and step"
-)]
-pub struct HelpingTheUnderserved {
-    /// α, the greatest probability to let in what the strategy refused: above 0, at most 1; 1 by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub alpha: Option<f64>,
-    /// D, the time over which shares are counted; 1s by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<Duration>,
-    /// Δ, by which the window slides; 10ms by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub step: Option<Duration>,
-}
-
 /// A query type: requests of about the same cost with the same objectives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
@@ -256,12 +105,28 @@ pub struct HelpingTheUnderserved {
 pub struct QueryType {
     /// Its name in stats, headers and access logs.
     pub name: String,
-    /// Any of these; none for `default`.
+    /// Any of these; none for `default`. At most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RequestMatch>,
-    /// Response time objectives by percentile, such as `p50` or `p99.9`.
+    /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most 16.
+    /// `Bouncer` and the discipline `Slack` need one or more for each type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub slo: BTreeMap<String, Duration>,
+}
+
+/// A class: requests that are worth the same, whatever their type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with name and matches"
+)]
+pub struct RequestClass {
+    /// Its name in stats.
+    pub name: String,
+    /// Any of these; none for the last class. At most 64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<RequestMatch>,
 }
 
 impl From<ModeType> for config::Mode {
@@ -278,23 +143,6 @@ impl From<MeasureType> for config::Measure {
         match measure {
             MeasureType::LastByte => Self::LastByte,
             MeasureType::FirstByte => Self::FirstByte,
-        }
-    }
-}
-
-impl From<QueueModeType> for config::QueueMode {
-    fn from(mode: QueueModeType) -> Self {
-        match mode {
-            QueueModeType::Hold => Self::Hold,
-            QueueModeType::Observe => Self::Observe,
-        }
-    }
-}
-
-impl From<DisciplineType> for config::Discipline {
-    fn from(discipline: DisciplineType) -> Self {
-        match discipline {
-            DisciplineType::Fifo => Self::Fifo,
         }
     }
 }

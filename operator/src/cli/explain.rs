@@ -1,14 +1,14 @@
-//! `headgate explain`: which rule a request matches, and why not the rules before it.
+//! `headgate explain`: which rule a request matches, why not the rules before it, and what its policy does
+//! with it.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration as Span;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
-use headgate_core::config::{Match, Objective, StageConfig, StarvationAvoidance, StrategyConfig};
+use headgate_core::config::{Match, Mode, StageConfig, TypeConfig};
 use serde::Serialize;
 
 use super::validate::ReportFormat;
@@ -16,7 +16,11 @@ use super::{Output, input};
 use crate::api::Duration;
 use crate::plan::TargetRef;
 
-mod words;
+mod conditions;
+mod feedback;
+mod queue;
+mod strategy;
+mod text;
 
 /// Tells which type a request is of, by which rule, and what holds for it.
 #[derive(Debug, Clone, Args)]
@@ -89,12 +93,34 @@ struct Explanation {
     kind: Option<String>,
     matched: String,
     objectives: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<Class>,
     mode: String,
     parallelism: u32,
-    strategy: String,
-    queue: String,
-    /// Every rule that was tried, in order.
+    strategy: Part,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starvation_avoidance: Option<Part>,
+    queue: Part,
+    /// Every rule that was tried for the type, in order.
     tried: Vec<Rule>,
+    /// Every rule that was tried for the class.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tried_for_class: Vec<Rule>,
+}
+
+#[derive(Debug, Serialize)]
+struct Class {
+    name: String,
+    matched: String,
+    /// What the class makes a difference to; empty: nothing.
+    matters: &'static str,
+}
+
+/// A part of a policy: its name and what it does with this request.
+#[derive(Debug, Serialize)]
+struct Part {
+    name: String,
+    does: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -112,31 +138,17 @@ struct Rule {
 /// # Errors
 /// A file that can't be read, or several targets to choose from.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
-    let reports = input::read(&args.files)?;
-    let policies = match input::policies(&reports) {
-        Ok(policies) => policies,
+    let selection = match input::select(&args.files, args.workload.as_ref())? {
+        Ok(selection) => selection,
         Err(output) => return Ok(output),
     };
-    let compiled = input::compiled(&policies);
-    let target = input::target(&compiled, args.workload.as_ref())?;
-    let config = compiled
-        .workloads
-        .get(target)
-        .with_context(|| format!("no policy targets {target}"))?;
-    let stage = config
-        .stages
-        .first()
-        .with_context(|| format!("nothing is enforced for {target}"))?;
-    let file = reports
-        .iter()
-        .find(|r| r.policies().any(|p| p.full_name() == stage.policy));
-
+    let stage = selection.stage()?;
     let trace = trace(stage, args).map_err(|e| anyhow!("{e}"))?;
-    let file = file.map(|r| r.file.clone()).unwrap_or_default();
-    let explanation = explain(stage, &trace, args, file, target.clone());
+    let file = selection.file_of(&stage.policy);
+    let explanation = explain(stage, &trace, args, file, &selection.target);
     let text = match args.output {
         ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
-        ReportFormat::Text => explanation.text(),
+        ReportFormat::Text => text::text(&explanation),
     };
     Ok(Output::ok(text))
 }
@@ -145,43 +157,101 @@ fn explain(
     stage: &StageConfig,
     trace: &Trace,
     request: &ExplainArgs,
-    file: String,
-    workload: TargetRef,
+    file: &str,
+    workload: &TargetRef,
 ) -> Explanation {
     let mut tried = rules("exclude", &stage.excluded, &trace.excluded, request);
-    for (kind, outcomes) in stage.types.iter().zip(&trace.types) {
-        if kind.matches.is_empty() {
+    let types = stage.types.iter().map(|t| (&t.name, t.matches.as_slice()));
+    tried.extend(all_rules(types, &trace.types, request));
+    let classes = stage
+        .classes
+        .iter()
+        .map(|c| (&c.name, c.matches.as_slice()));
+    let tried_for_class = all_rules(classes, &trace.classes, request);
+    let kind = match trace.classified {
+        Classified::Type(id) => Some(usize::from(id.0)),
+        Classified::Excluded => None,
+    };
+    let subject = Subject {
+        stage,
+        kind,
+        class: kind.map(|_| usize::from(trace.class.0)),
+    };
+    let kind = subject.type_config();
+    let objectives = kind.map(|k| k.slo.as_slice()).unwrap_or_default();
+    Explanation {
+        policy: stage.policy.clone(),
+        file: file.to_owned(),
+        workload: workload.clone(),
+        kind: kind.map(|k| k.name.clone()),
+        matched: matched(&tried),
+        objectives: objectives
+            .iter()
+            .map(|o| format!("p{} within {}", o.percentile, duration(o.objective_us)))
+            .collect(),
+        class: subject.class_name().map(|name| Class {
+            name: name.to_owned(),
+            matched: matched(&tried_for_class),
+            matters: strategy::use_of_classes(stage),
+        }),
+        mode: match stage.mode {
+            Mode::Enforce => "Enforce".to_owned(),
+            Mode::DryRun => "DryRun: decides and counts, refuses nothing, holds nothing".to_owned(),
+        },
+        parallelism: stage.parallelism,
+        strategy: strategy::strategy(&subject),
+        starvation_avoidance: strategy::starvation_avoidance(stage),
+        queue: queue::queue(&subject),
+        tried,
+        tried_for_class,
+    }
+}
+
+/// What is explained: a request, as far as policies tell requests apart.
+struct Subject<'s> {
+    stage: &'s StageConfig,
+    /// Index of its type; `None`: it bypasses admission.
+    kind: Option<usize>,
+    /// Index of its class, which a stage without classes doesn't have.
+    class: Option<usize>,
+}
+
+impl<'s> Subject<'s> {
+    fn type_config(&self) -> Option<&'s TypeConfig> {
+        self.stage.types.get(self.kind?)
+    }
+
+    fn class_name(&self) -> Option<&'s str> {
+        let class = self.stage.classes.get(self.class?)?;
+        Some(&class.name)
+    }
+}
+
+fn matched(tried: &[Rule]) -> String {
+    let rule = tried.iter().find(|r| r.matches);
+    rule.map(|r| format!("{}: {}", r.rule, r.condition))
+        .unwrap_or_default()
+}
+
+/// The rules of all types, or of all classes, that were tried; the last of them has none.
+fn all_rules<'s>(
+    lists: impl Iterator<Item = (&'s String, &'s [Match])>,
+    outcomes: &[Vec<Outcome>],
+    request: &ExplainArgs,
+) -> Vec<Rule> {
+    let mut tried = Vec::new();
+    for ((name, matches), outcomes) in lists.zip(outcomes) {
+        if matches.is_empty() {
             tried.push(Rule {
-                rule: kind.name.clone(),
+                rule: name.clone(),
                 condition: "everything else".to_owned(),
                 matches: true,
                 because: None,
             });
         }
-        tried.extend(rules(&kind.name, &kind.matches, outcomes, request));
+        tried.extend(rules(name, matches, outcomes, request));
     }
-    let kind = match trace.class {
-        Classified::Type(id) => stage.types.get(usize::from(id.0)),
-        Classified::Excluded => None,
-    };
-    let matched = tried.iter().find(|r| r.matches);
-    Explanation {
-        policy: stage.policy.clone(),
-        file,
-        workload,
-        kind: kind.map(|k| k.name.clone()),
-        matched: matched
-            .map(|r| format!("{}: {}", r.rule, r.condition))
-            .unwrap_or_default(),
-        objectives: kind
-            .map(|k| k.slo.iter().map(objective).collect())
-            .unwrap_or_default(),
-        mode: format!("{:?}", stage.mode),
-        parallelism: stage.parallelism,
-        strategy: strategy(stage),
-        queue: queue(stage),
-        tried,
-    }
+    tried
 }
 
 fn rules(owner: &str, rules: &[Match], outcomes: &[Outcome], request: &ExplainArgs) -> Vec<Rule> {
@@ -192,123 +262,13 @@ fn rules(owner: &str, rules: &[Match], outcomes: &[Outcome], request: &ExplainAr
         } else {
             owner.to_owned()
         },
-        condition: words::condition(rule),
+        condition: conditions::condition(rule),
         matches: outcome.is_none(),
-        because: outcome.map(|failing| words::because(rule, failing, request)),
+        because: outcome.map(|failing| conditions::because(rule, failing, request)),
     };
     rules.iter().zip(outcomes).enumerate().map(rule).collect()
 }
 
 fn duration(us: u64) -> Duration {
     Duration::from(Span::from_micros(us))
-}
-
-fn objective(objective: &Objective) -> String {
-    format!(
-        "p{} within {}",
-        objective.percentile,
-        duration(objective.objective_us)
-    )
-}
-
-fn strategy(stage: &StageConfig) -> String {
-    let strategy = match stage.strategy {
-        StrategyConfig::Bouncer { .. } => {
-            let times = &stage.service_times;
-            format!(
-                "Bouncer (interval {}, at least {} samples)",
-                duration(times.interval_us),
-                times.min_samples
-            )
-        }
-        StrategyConfig::MaxQueueLength => "MaxQueueLength".to_owned(),
-        StrategyConfig::MaxQueueWait { .. } => "MaxQueueWait".to_owned(),
-        StrategyConfig::AcceptFraction { .. } => "AcceptFraction".to_owned(),
-        StrategyConfig::BacklogControl(_) => "BacklogControl".to_owned(),
-        StrategyConfig::ResponseTimeController(_) => "ResponseTimeController".to_owned(),
-    };
-    let avoidance = match stage.starvation_avoidance {
-        None => return strategy,
-        Some(StarvationAvoidance::AcceptanceAllowance {
-            allowance,
-            window_us,
-            step_us,
-        }) => format!(
-            "AcceptanceAllowance (allowance {allowance}, window {}, step {})",
-            duration(window_us),
-            duration(step_us)
-        ),
-        Some(StarvationAvoidance::HelpingTheUnderserved {
-            alpha,
-            window_us,
-            step_us,
-        }) => format!(
-            "HelpingTheUnderserved (alpha {alpha}, window {}, step {})",
-            duration(window_us),
-            duration(step_us)
-        ),
-    };
-    format!("{strategy} + {avoidance}")
-}
-
-fn queue(stage: &StageConfig) -> String {
-    let queue = &stage.queue;
-    let (length, timeout) = (queue.max_length, duration(queue.timeout_us));
-    format!(
-        "{:?}, first in first out, at most {length} requests and {timeout}",
-        queue.mode
-    )
-}
-
-impl Explanation {
-    fn text(&self) -> String {
-        let objectives = match self.objectives.as_slice() {
-            [] => "none".to_owned(),
-            some => some.join(", "),
-        };
-        let mut text = String::new();
-        // Writing to a String does not fail.
-        let mut line = |label: &str, value: &str| {
-            let _ = writeln!(text, "{label:<12} {value}");
-        };
-        match &self.kind {
-            Some(kind) => {
-                line("type", kind);
-                line("matched", &self.matched);
-                line("objectives", &objectives);
-            }
-            None => {
-                line("type", "none: the request bypasses admission");
-                line("matched", &self.matched);
-            }
-        }
-        line("policy", &format!("{} ({})", self.policy, self.file));
-        line("workload", &self.workload.to_string());
-        line("mode", &self.mode);
-        line("parallelism", &self.parallelism.to_string());
-        line("strategy", &self.strategy);
-        line("queue", &self.queue);
-        text.push_str("\nRules are tried in this order, exclusions first; the first match wins:\n");
-        let widest = self
-            .tried
-            .iter()
-            .map(|r| r.rule.chars().count())
-            .max()
-            .unwrap_or(0);
-        for Rule {
-            rule,
-            condition,
-            matches,
-            because,
-        } in &self.tried
-        {
-            let answer = if *matches { "yes" } else { "no " };
-            let because = because
-                .as_ref()
-                .map(|b| format!(" ({b})"))
-                .unwrap_or_default();
-            let _ = writeln!(text, "  {answer} {rule:<widest$} {condition}{because}");
-        }
-        text
-    }
 }

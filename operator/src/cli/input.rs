@@ -3,14 +3,66 @@
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+
+use headgate_core::config::{FilterConfig, StageConfig};
 
 use super::Output;
 use crate::compile::{Compiled, compile};
 use crate::plan::TargetRef;
 use crate::source::read::{read_dir, read_file};
 use crate::validate::{FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates};
+
+/// What applies to one workload.
+#[derive(Debug)]
+pub(super) struct Selection {
+    /// The workload.
+    pub(super) target: TargetRef,
+    /// What its proxies enforce.
+    pub(super) config: Arc<FilterConfig>,
+    files: Vec<(String, Vec<String>)>,
+}
+
+impl Selection {
+    /// The one stage that a policy compiles to.
+    pub(super) fn stage(&self) -> anyhow::Result<&StageConfig> {
+        let nothing = || format!("nothing is enforced for {}", self.target);
+        self.config.stages.first().with_context(nothing)
+    }
+
+    /// The file of a policy, by `namespace/name`.
+    pub(super) fn file_of(&self, policy: &str) -> &str {
+        let holds = |(_, names): &&(String, Vec<String>)| names.iter().any(|n| n == policy);
+        let found = self.files.iter().find(holds);
+        found.map_or("", |(file, _)| file.as_str())
+    }
+}
+
+/// Reads and compiles `paths` and chooses a workload: the one asked for, or the only one that makes a
+/// difference. Where policies have mistakes, the inner error is what to print.
+///
+/// # Errors
+/// A file that can't be read, or several targets to choose from.
+pub(super) fn select(
+    paths: &[PathBuf],
+    workload: Option<&TargetRef>,
+) -> anyhow::Result<Result<Selection, Output>> {
+    let reports = read(paths)?;
+    let policies = match policies(&reports) {
+        Ok(policies) => policies,
+        Err(output) => return Ok(Err(output)),
+    };
+    let compiled = compiled(&policies);
+    let (target, config) = choose(&compiled, workload)?;
+    let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
+    Ok(Ok(Selection {
+        target: target.clone(),
+        config: Arc::clone(config),
+        files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
+    }))
+}
 
 /// Reads and checks all files of `paths`; of a folder those that a running `headgate` would read.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
@@ -80,11 +132,10 @@ pub(super) fn policies(reports: &[FileReport]) -> Result<Vec<&ValidPolicy>, Outp
     })
 }
 
-/// The target that is meant: the one asked for, or the only one that makes a difference.
-pub(super) fn target<'c>(
+fn choose<'c>(
     compiled: &'c Compiled,
     wanted: Option<&TargetRef>,
-) -> anyhow::Result<&'c TargetRef> {
+) -> anyhow::Result<(&'c TargetRef, &'c Arc<FilterConfig>)> {
     let all = || {
         compiled
             .workloads
@@ -94,21 +145,17 @@ pub(super) fn target<'c>(
             .join(", ")
     };
     if let Some(wanted) = wanted {
-        let found = compiled
-            .workloads
-            .get_key_value(wanted)
-            .map(|(target, _)| target);
-        return found.with_context(|| {
+        return compiled.workloads.get_key_value(wanted).with_context(|| {
             format!(
                 "--workload {wanted}: no policy targets it; policies target {}",
                 all()
             )
         });
     }
-    let Some((first, config)) = compiled.workloads.first_key_value() else {
+    let Some(first) = compiled.workloads.first_key_value() else {
         bail!("no policy given");
     };
-    if compiled.workloads.values().any(|other| other != config) {
+    if compiled.workloads.values().any(|other| other != first.1) {
         bail!(
             "policies differ by target; choose one with --workload: {}",
             all()

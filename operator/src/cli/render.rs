@@ -59,17 +59,10 @@ pub enum FileFormat {
 /// # Errors
 /// A file that can't be read, or several targets to choose from.
 pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
-    let reports = input::read(&args.files)?;
-    let policies = match input::policies(&reports) {
-        Ok(policies) => policies,
+    let selection = match input::select(&args.files, args.workload.as_ref())? {
+        Ok(selection) => selection,
         Err(output) => return Ok(output),
     };
-    let compiled = input::compiled(&policies);
-    let target = input::target(&compiled, args.workload.as_ref())?;
-    let config = compiled
-        .workloads
-        .get(target)
-        .with_context(|| format!("no policy targets {target}"))?;
 
     let wasm = std::path::absolute(&args.wasm)
         .with_context(|| format!("--wasm {}: not usable as a path", args.wasm.display()))?;
@@ -81,7 +74,7 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         ),
     };
     let Proxy::Envoy = args.target;
-    let response = discovery_json(config, &args.name, &wasm);
+    let response = discovery_json(&selection.config, &args.name, &wasm);
     let text = match args.output {
         FileFormat::Json => serde_json::to_string_pretty(&response)? + "\n",
         FileFormat::Yaml => serde_saphyr::to_string(&response)?,

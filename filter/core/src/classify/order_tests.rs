@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::tests::{Request, stage};
-use super::{Classifier, trace};
-use crate::config::{GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
+use super::{Classified, Classifier, trace};
+use crate::config::{ClassConfig, GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
 
 fn one_of(texts: &'static [&'static str]) -> impl Strategy<Value = String> + Clone {
     proptest::sample::select(texts).prop_map(String::from)
@@ -95,13 +95,23 @@ proptest! {
     fn the_index_answers_as_the_plain_scan(
         types in proptest::collection::vec(proptest::collection::vec(a_match(), 1..3), 0..8),
         excluded in proptest::collection::vec(a_match(), 0..2),
+        classes in proptest::collection::vec(proptest::collection::vec(a_match(), 1..3), 0..4),
         requests in proptest::collection::vec(a_request(), 1..8),
     ) {
-        let stage = stage(types, excluded);
+        let mut stage = stage(types, excluded);
+        if !classes.is_empty() {
+            let lists = classes.into_iter().chain([Vec::new()]).enumerate();
+            stage.classes = lists
+                .map(|(i, matches)| ClassConfig { name: format!("c{i}"), matches })
+                .collect();
+        }
         let classifier = Classifier::new(&stage).unwrap();
         for request in requests {
-            let expected = trace::trace(&stage, &request).unwrap().class;
-            prop_assert_eq!(classifier.classify(&request), expected);
+            let expected = trace::trace(&stage, &request).unwrap();
+            prop_assert_eq!(classifier.classify(&request), expected.classified);
+            if expected.classified != Classified::Excluded {
+                prop_assert_eq!(classifier.class(&request), expected.class);
+            }
         }
     }
 }

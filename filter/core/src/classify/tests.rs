@@ -90,7 +90,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
 fn holds(rule: Match, request: &Request) -> bool {
     let stage = stage(vec![vec![rule]], Vec::new());
     let class = Classifier::new(&stage).unwrap().classify(request);
-    assert_eq!(class, trace::trace(&stage, request).unwrap().class);
+    assert_eq!(class, trace::trace(&stage, request).unwrap().classified);
     class == Classified::Type(TypeId(0))
 }
 

@@ -6,7 +6,7 @@
 use super::condition::Conditions;
 use super::{Classified, Condition, RequestView, without_query};
 use crate::config::{ConfigError, Match, StageConfig};
-use crate::strategy::TypeId;
+use crate::request::{ClassId, TypeId};
 
 /// The outcome of one match: `None` when it holds, else the first condition that does not.
 pub type Outcome = Option<Condition>;
@@ -19,8 +19,12 @@ pub struct Trace {
     /// Outcomes of the matches of each type, up to the first that holds; types behind the one that
     /// matched are left out.
     pub types: Vec<Vec<Outcome>>,
-    /// The answer.
-    pub class: Classified,
+    /// The same of classes; empty where the stage has none.
+    pub classes: Vec<Vec<Outcome>>,
+    /// The answer: the type.
+    pub classified: Classified,
+    /// The answer: the class.
+    pub class: ClassId,
 }
 
 /// Tries all rules of `stage` in order.
@@ -33,29 +37,48 @@ pub fn trace(stage: &StageConfig, request: &impl RequestView) -> Result<Trace, C
         return Ok(Trace {
             excluded,
             types: Vec::new(),
-            class: Classified::Excluded,
+            classes: Vec::new(),
+            classified: Classified::Excluded,
+            class: super::class_id(stage.classes.len().saturating_sub(1)),
         });
     }
-    let mut types = Vec::new();
-    for (i, kind) in stage.types.iter().enumerate() {
-        let id = u16::try_from(i)
-            .map(TypeId)
-            .map_err(|_| ConfigError::new("types", format!("{} types", stage.types.len())))?;
-        let tried = outcomes(&kind.matches, &format!("types[{i}].matches"), request)?;
-        let hit = tried.last() == Some(&None) || i + 1 == stage.types.len();
-        types.push(tried);
+    let lists = stage.types.iter().map(|t| t.matches.as_slice());
+    let (types, kind) = first(lists, "types", request)?;
+    let kind = kind
+        .and_then(|i| u16::try_from(i).ok())
+        .map(TypeId)
+        .ok_or_else(|| {
+            ConfigError::new("types", format!("{} types; 1 or more", stage.types.len()))
+        })?;
+    let lists = stage.classes.iter().map(|c| c.matches.as_slice());
+    let (classes, class) = first(lists, "classes", request)?;
+    Ok(Trace {
+        excluded,
+        types,
+        classes,
+        classified: Classified::Type(kind),
+        class: super::class_id(class.unwrap_or(0)),
+    })
+}
+
+/// The outcomes of each list of matches, up to the first that holds, and that list's index. The last list
+/// holds for every request.
+fn first<'s>(
+    lists: impl ExactSizeIterator<Item = &'s [Match]>,
+    name: &str,
+    request: &impl RequestView,
+) -> Result<(Vec<Vec<Outcome>>, Option<usize>), ConfigError> {
+    let last = lists.len().checked_sub(1);
+    let mut all = Vec::new();
+    for (i, rules) in lists.enumerate() {
+        let tried = outcomes(rules, &format!("{name}[{i}].matches"), request)?;
+        let hit = tried.last() == Some(&None) || Some(i) == last;
+        all.push(tried);
         if hit {
-            return Ok(Trace {
-                excluded,
-                types,
-                class: Classified::Type(id),
-            });
+            return Ok((all, Some(i)));
         }
     }
-    Err(ConfigError::new(
-        "types",
-        "0 types; at least the default type",
-    ))
+    Ok((all, None))
 }
 
 fn outcomes(

@@ -78,6 +78,7 @@ impl de::Error for DecodeError {
         Self::wrong(match expected.to_string().as_str() {
             "a sequence" => "a list",
             "a map" => "a mapping",
+            "a boolean" => "true or false",
             other => other,
         })
     }
@@ -171,6 +172,14 @@ impl<'de> Deserializer<'de> for &Node {
         }
     }
 
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+        match self.value {
+            Value::Bool(b) => visitor.visit_bool(b),
+            Value::Anything => visitor.visit_bool(false),
+            _ => Err(Node::mismatch(&visitor)),
+        }
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.value {
             Value::Null => visitor.visit_none(),
@@ -246,7 +255,7 @@ impl<'de> Deserializer<'de> for &Node {
     }
 
     serde::forward_to_deserialize_any! {
-        bool i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct
+        i128 u128 f32 char bytes byte_buf unit unit_struct tuple tuple_struct
     }
 }
 

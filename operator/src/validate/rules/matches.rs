@@ -1,6 +1,7 @@
-//! Rules for a single match.
+//! Rules for matches.
 
 use headgate_core::classify::check_pattern;
+use headgate_core::config::Match;
 
 use super::Problems;
 use crate::api::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType};
@@ -11,14 +12,33 @@ use crate::validate::suggest::instead_of;
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
+/// Most matches of one type, of one class, and most exclusions.
+const MAX_MATCHES: usize = 64;
 const MAX_PATH: usize = 1024;
 const MAX_HEADERS: usize = 16;
 const MAX_HEADER_NAME: usize = 256;
 const MAX_HEADER_VALUE: usize = 4096;
 const MAX_ROUTE_NAME: usize = 1024;
 
-/// Checks one match.
-pub(super) fn check_match(rule: &RequestMatch, at: &Path, problems: &mut Problems) {
+/// Checks the matches of a type or class, or the exclusions.
+pub(super) fn check_matches(
+    matches: &[RequestMatch],
+    at: &Path,
+    problems: &mut Problems,
+) -> Vec<Match> {
+    if matches.len() > MAX_MATCHES {
+        problems.add(
+            at.clone(),
+            format!("{} matches; at most {MAX_MATCHES}", matches.len()),
+        );
+    }
+    for (i, rule) in matches.iter().enumerate() {
+        check_match(rule, &at.item(i), problems);
+    }
+    matches.iter().map(Match::from).collect()
+}
+
+fn check_match(rule: &RequestMatch, at: &Path, problems: &mut Problems) {
     if *rule == RequestMatch::default() {
         problems.add(
             at.clone(),

@@ -1,11 +1,16 @@
 //! What a policy must obey beyond its shape, and what it means: from the API's types to types that can't
 //! be wrong. All problems are gathered; a value that is wrong reads as its default meanwhile.
 
+mod classes;
 mod identity;
 mod matches;
+mod names;
+mod queue;
 mod shadow;
 mod stage;
+mod strategy;
 mod types;
+mod window;
 
 use std::time::Duration as Span;
 
@@ -14,6 +19,15 @@ use crate::api::Duration;
 
 pub(crate) use identity::{identity, targets};
 pub(crate) use stage::stage;
+
+const MILLISECOND: Span = Span::from_millis(1);
+const SECOND: Span = Span::from_secs(1);
+const HOUR: Span = Span::from_secs(3600);
+
+/// `span` in µs; spans of policies are at most years.
+fn micros(span: Span) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
 
 /// Gathers problems.
 #[derive(Debug, Default)]
@@ -37,7 +51,7 @@ impl Problems {
                 self.add(path.clone(), format!("{duration}; {min} to {max}"));
                 None
             }
-            Ok(span) => u64::try_from(span.as_micros()).ok(),
+            Ok(span) => Some(micros(span)),
         }
     }
 
@@ -49,10 +63,28 @@ impl Problems {
         default: Span,
         (min, max): (Span, Span),
     ) -> u64 {
-        let default = u64::try_from(default.as_micros()).unwrap_or(u64::MAX);
         duration
             .and_then(|d| self.duration(path, d, min, max))
-            .unwrap_or(default)
+            .unwrap_or(micros(default))
+    }
+
+    /// `number` if it is `allowed`, which `right` says in words; or the default.
+    fn real(
+        &mut self,
+        path: Path,
+        number: Option<f64>,
+        default: f64,
+        allowed: impl Fn(f64) -> bool,
+        right: &str,
+    ) -> f64 {
+        match number {
+            None => default,
+            Some(number) if allowed(number) => number,
+            Some(number) => {
+                self.add(path, format!("{number}; {right}"));
+                default
+            }
+        }
     }
 
     /// `number` within bounds, or the default.

@@ -18,33 +18,37 @@ use crate::validate::path::Path;
 /// Earlier matches by what they ask of the path; a list for each keeps this from comparing all with all.
 type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a RequestMatch)>>;
 
-/// Notes every match of a type that is covered by an exclusion, by an earlier type or by an earlier
-/// match of its own type.
+/// Notes every match of a type or a class that is covered by an exclusion, by an earlier type (or class)
+/// or by an earlier match of its own.
 pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) {
     let mut earlier = Earlier::new();
-    let exclusions = spec
-        .exclude
-        .iter()
-        .enumerate()
-        .map(|(i, rule)| (at.field("exclude").item(i), rule));
-    let types = at.field("types");
-    let of_types = spec
-        .types
-        .iter()
-        .enumerate()
-        .filter(|(_, t)| t.name != DEFAULT_TYPE);
-    let of_types = of_types.flat_map(|(i, kind)| {
-        let at = types.item(i).field("matches");
-        kind.matches
-            .iter()
-            .enumerate()
-            .map(move |(j, rule)| (at.item(j), rule))
-    });
-    for (at, rule) in exclusions.chain(of_types) {
+    check_list(&spec.exclude, &at.field("exclude"), &mut earlier, problems);
+    let mut earlier_classes = earlier.clone();
+    for (i, kind) in spec.types.iter().enumerate() {
+        if kind.name != DEFAULT_TYPE {
+            let at = at.field("types").item(i).field("matches");
+            check_list(&kind.matches, &at, &mut earlier, problems);
+        }
+    }
+    for (i, class) in spec.classes.iter().enumerate() {
+        let at = at.field("classes").item(i).field("matches");
+        check_list(&class.matches, &at, &mut earlier_classes, problems);
+    }
+}
+
+/// Notes what `earlier` covers of `rules`, and adds the rest to it.
+fn check_list<'a>(
+    rules: &'a [RequestMatch],
+    at: &Path,
+    earlier: &mut Earlier<'a>,
+    problems: &mut Problems,
+) {
+    for (i, rule) in rules.iter().enumerate() {
         if *rule == RequestMatch::default() {
             continue; // Noted elsewhere, and it would cover all that follows.
         }
-        if let Some((by, covering)) = covering(rule, &earlier) {
+        let at = at.item(i);
+        if let Some((by, covering)) = covering(rule, earlier) {
             let how = if *covering == *rule {
                 "is the same"
             } else {
@@ -57,13 +61,9 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
             continue;
         }
         let place = at.to_string();
-        earlier
-            .entry(path_key(rule.path.as_ref()))
-            .or_default()
-            .push((
-                place.strip_prefix("spec.").unwrap_or(&place).to_owned(),
-                rule,
-            ));
+        let place = place.strip_prefix("spec.").unwrap_or(&place).to_owned();
+        let same_path = earlier.entry(path_key(rule.path.as_ref())).or_default();
+        same_path.push((place, rule));
     }
 }
 

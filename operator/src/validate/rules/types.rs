@@ -1,26 +1,25 @@
 //! Query types: names, objectives, and that there is exactly one default.
 
-use std::collections::HashMap;
 use std::time::Duration as Span;
 
 use headgate_core::config::{DEFAULT_TYPE, MAX_TYPES, Match, Objective, TypeConfig};
 
-use super::Problems;
-use super::matches::check_match;
+use super::matches::check_matches;
+use super::names::{check_name, check_unique};
+use super::{HOUR, MILLISECOND, Problems};
 use crate::api::{Duration, QueryType, RequestMatch};
 use crate::validate::path::Path;
 
-/// Most matches of one type, and most exclusions.
-const MAX_MATCHES: usize = 64;
 /// Most matches of one policy.
 const MAX_MATCHES_OF_ALL: usize = 4096;
 /// Most objectives of one type.
 const MAX_OBJECTIVES: usize = 16;
+const OBJECTIVE: (Span, Span) = (MILLISECOND, HOUR);
 
-/// Checks the types and puts `default` last.
+/// Checks the types and puts `default` last. Each needs an objective if there is a `reason` for it.
 pub(super) fn types(
     types: &[QueryType],
-    needs_objectives: bool,
+    reason: Option<&str>,
     at: &Path,
     problems: &mut Problems,
 ) -> Vec<TypeConfig> {
@@ -52,20 +51,12 @@ pub(super) fn types(
         let right = "one named default takes the requests that no other type matches";
         problems.add(at.clone(), format!("{found}; {right}"));
     }
-    let mut first_of: HashMap<&str, usize> = HashMap::new();
+    let names: Vec<&str> = types.iter().map(|t| t.name.as_str()).collect();
+    check_unique(&names, at, "types", problems);
     let mut checked = Vec::new();
     for (i, kind) in types.iter().enumerate() {
         let at = at.item(i);
-        name(&kind.name, &at.field("name"), problems);
-        if let Some(first) = first_of.get(kind.name.as_str()) {
-            let right = "names of types are unique";
-            problems.add(
-                at.field("name"),
-                format!("{:?} is also types[{first}]; {right}", kind.name),
-            );
-        } else {
-            first_of.insert(&kind.name, i);
-        }
+        check_name(&kind.name, &at.field("name"), problems);
         let is_default = kind.name == DEFAULT_TYPE;
         if is_default && !kind.matches.is_empty() {
             let right =
@@ -79,11 +70,13 @@ pub(super) fn types(
             let right = "at least one, such as {path: {type: PathPrefix, value: /search}}";
             problems.add(at.field("matches"), format!("none; {right}"));
         }
-        let rules = rules(&kind.matches, &at.field("matches"), problems);
+        let rules = check_matches(&kind.matches, &at.field("matches"), problems);
         let slo = slo(kind, &at.field("slo"), problems);
-        if needs_objectives && kind.slo.is_empty() {
-            let right = "Bouncer decides by objectives, such as {p50: 18ms, p90: 50ms}";
-            problems.add(at.field("slo"), format!("none; {right}"));
+        if let Some(reason) = reason
+            && kind.slo.is_empty()
+        {
+            let right = "such as {p50: 18ms, p90: 50ms}";
+            problems.add(at.field("slo"), format!("none; {reason}, {right}"));
         }
         checked.push(TypeConfig {
             name: kind.name.clone(),
@@ -98,32 +91,7 @@ pub(super) fn types(
 
 /// Checks the exclusions.
 pub(super) fn excluded(exclude: &[RequestMatch], at: &Path, problems: &mut Problems) -> Vec<Match> {
-    rules(exclude, at, problems)
-}
-
-fn rules(matches: &[RequestMatch], at: &Path, problems: &mut Problems) -> Vec<Match> {
-    if matches.len() > MAX_MATCHES {
-        problems.add(
-            at.clone(),
-            format!("{} matches; at most {MAX_MATCHES}", matches.len()),
-        );
-    }
-    for (i, rule) in matches.iter().enumerate() {
-        check_match(rule, &at.item(i), problems);
-    }
-    matches.iter().map(Match::from).collect()
-}
-
-/// Names appear in names of stats, in headers and in access logs.
-fn name(name: &str, at: &Path, problems: &mut Problems) {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-    if !(1..=63).contains(&name.len())
-        || !name.bytes().all(plain)
-        || !name.bytes().take(1).all(|b| b.is_ascii_alphanumeric())
-    {
-        let right = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
-        problems.add(at.clone(), format!("{name:?}; {right}"));
-    }
+    check_matches(exclude, at, problems)
 }
 
 fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
@@ -143,8 +111,7 @@ fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
                 None
             }
         };
-        let bounds = (Span::from_millis(1), Span::from_secs(3600));
-        let objective_us = problems.duration(&at, time, bounds.0, bounds.1);
+        let objective_us = problems.duration(&at, time, OBJECTIVE.0, OBJECTIVE.1);
         if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
             objectives.push((
                 name,

@@ -1,0 +1,142 @@
+//! `spec.queue`.
+
+use std::collections::BTreeMap;
+
+use headgate_core::config;
+use serde::{Deserialize, Serialize};
+
+use super::Duration;
+
+/// The queue in front of the backend.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with mode, discipline, drr, maxLength and timeout"
+)]
+pub struct Queue {
+    /// Who holds it; the proxy (`Hold`) by default.
+    pub mode: QueueModeType,
+    /// Its order; `FIFO` by default.
+    pub discipline: DisciplineType,
+    /// Settings of the discipline `DRR`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drr: Option<DeficitRoundRobin>,
+    /// Longest queue, 0 to 1000000 requests; 800 by default. 0: a request that finds no free slot is
+    /// refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<i64>,
+    /// Longest wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be shorter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+}
+
+/// Who holds the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum QueueModeType {
+    /// The proxy: no more requests than `parallelism` are in the backend.
+    #[default]
+    Hold,
+    /// The backend; wait and processing time are reconstructed, and the order is the backend's.
+    Observe,
+}
+
+/// Order of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum DisciplineType {
+    /// First in, first out.
+    #[default]
+    #[serde(rename = "FIFO")]
+    Fifo,
+    /// Earliest deadline first. The deadline is the request's own, else its type's objective at the highest
+    /// percentile, else `timeout`.
+    #[serde(rename = "EDF")]
+    Edf,
+    /// Least slack time first: deadline less the processing time that is still ahead.
+    #[serde(rename = "LSTF")]
+    Lstf,
+    /// Shortest job first, by total work.
+    #[serde(rename = "SJF")]
+    Sjf,
+    /// Shortest remaining processing time first.
+    #[serde(rename = "SRTF")]
+    Srtf,
+    /// Least attained service first, by work so far.
+    #[serde(rename = "LASF")]
+    Lasf,
+    /// Deficit round robin: each type, class or workflow gets its share of the slots' time.
+    #[serde(rename = "DRR")]
+    Drr,
+    /// By latest start: the arrival plus the least that any objective of the type leaves for waiting. Needs
+    /// objectives for each type.
+    Slack,
+}
+
+/// Settings of the discipline `DRR`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with by, quantum and weights"
+)]
+pub struct DeficitRoundRobin {
+    /// What takes turns; types by default.
+    pub by: FlowType,
+    /// Processing time that a flow of weight 1 may spend in a round, 1ms to 1m; 10ms by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantum: Option<Duration>,
+    /// Weights, by name of the type or class or by id of the workflow: 0.01 to 100; 1 for the others.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, f64>,
+}
+
+/// What takes turns in deficit round robin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum FlowType {
+    /// Query types.
+    #[default]
+    Type,
+    /// Classes.
+    Class,
+    /// Workflows, by their id in the header `x-headgate-workflow` or as `workflow` in `baggage`; requests
+    /// without one take turns as one.
+    Workflow,
+}
+
+impl From<FlowType> for config::Flow {
+    fn from(flow: FlowType) -> Self {
+        match flow {
+            FlowType::Type => Self::Type,
+            FlowType::Class => Self::Class,
+            FlowType::Workflow => Self::Workflow,
+        }
+    }
+}
+
+impl DisciplineType {
+    /// As policies write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fifo => "FIFO",
+            Self::Edf => "EDF",
+            Self::Lstf => "LSTF",
+            Self::Sjf => "SJF",
+            Self::Srtf => "SRTF",
+            Self::Lasf => "LASF",
+            Self::Drr => "DRR",
+            Self::Slack => "Slack",
+        }
+    }
+}
+
+impl From<QueueModeType> for config::QueueMode {
+    fn from(mode: QueueModeType) -> Self {
+        match mode {
+            QueueModeType::Hold => Self::Hold,
+            QueueModeType::Observe => Self::Observe,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `spec.strategy`: which requests may enter the queue.
+//!
+//! `type` names the strategy, and a block of the same name holds its settings. A block of another
+//! strategy is a mistake, so that nobody tunes what does not run.
+
+use std::collections::BTreeMap;
+
+use headgate_core::config;
+use serde::{Deserialize, Serialize};
+
+use super::{BacklogControlSettings, Duration, ResponseTimeControllerSettings};
+
+/// Decides which requests may enter the queue.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with type and its settings"
+)]
+pub struct Strategy {
+    /// Which one; `Bouncer` by default.
+    #[serde(rename = "type")]
+    pub kind: StrategyType,
+    /// Settings of `Bouncer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bouncer: Option<BouncerSettings>,
+    /// Settings of `MaxQueueWait`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queue_wait: Option<MaxQueueWaitSettings>,
+    /// Settings of `AcceptFraction`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept_fraction: Option<AcceptFractionSettings>,
+    /// Settings of `ResponseTimeController`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_time_controller: Option<ResponseTimeControllerSettings>,
+    /// Settings of `BacklogControl`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backlog_control: Option<BacklogControlSettings>,
+    /// Wraps a strategy that tells types apart, so that none of them starves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starvation_avoidance: Option<StarvationAvoidance>,
+}
+
+/// Which strategy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum StrategyType {
+    /// Refuses what would miss its objectives (Bouncer Alg. 1).
+    #[default]
+    Bouncer,
+    /// Refuses only when the queue is full (Bouncer §5.2.1).
+    MaxQueueLength,
+    /// Refuses what would wait too long (Bouncer §5.2.2, per type §5.5).
+    MaxQueueWait,
+    /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
+    AcceptFraction,
+    /// Lets in as many requests a second as measured response times allow (SEDA §3.2–3.4).
+    ResponseTimeController,
+    /// Bounds what waits, by feedback, so that the mean service delay stays at a target (Chronos §2–4).
+    BacklogControl,
+}
+
+/// Settings of `Bouncer`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with interval, minSamples and logic"
+)]
+pub struct BouncerSettings {
+    /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Duration>,
+    /// Processing times of a type that must be in it before they are used in place of those of all types,
+    /// 1 to 1000000; 50 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_samples: Option<i64>,
+    /// Which of a type's objectives must be missed for a refusal; `Any` by default.
+    pub logic: LogicType,
+}
+
+/// Which of a type's objectives an estimate must miss for a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum LogicType {
+    /// Any of them: a type keeps all its objectives.
+    #[default]
+    Any,
+    /// All of them: a type keeps at least one, and is refused less.
+    All,
+}
+
+/// Settings of `MaxQueueWait`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with limit, limits, window and step"
+)]
+pub struct MaxQueueWaitSettings {
+    /// T, the longest wait that is estimated for a request that is let in, 1ms to 1h. It must be given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Duration>,
+    /// T of types that have one of their own, by their names; 1ms to 1h each.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, Duration>,
+    /// D, the time over which the mean processing time is taken, 1ms to 1h; 60s by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Duration>,
+    /// Δ, by which the window slides, 1ms to 1h; 1s by default. 2 to 10000 steps make the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Duration>,
+}
+
+/// Settings of `AcceptFraction`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with maxUtilization, window and step"
+)]
+pub struct AcceptFractionSettings {
+    /// `MaxUtil`, the share of the slots that may be in use on average: above 0, at most 1; 0.95 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_utilization: Option<f64>,
+    /// D, the time over which arrival rate and processing time are averaged, 1ms to 1h; 60s by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Duration>,
+    /// Δ, after which the share is computed anew, 1ms to 1h; 1s by default. 2 to 10000 steps make the
+    /// window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Duration>,
+}
+
+/// Wraps a strategy so that no type starves.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with type and its settings"
+)]
+pub struct StarvationAvoidance {
+    /// Which one.
+    #[serde(rename = "type")]
+    pub kind: StarvationAvoidanceType,
+    /// Settings of `AcceptanceAllowance`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acceptance_allowance: Option<AcceptanceAllowance>,
+    /// Settings of `HelpingTheUnderserved`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helping_the_underserved: Option<HelpingTheUnderserved>,
+}
+
+/// Which starvation avoidance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StarvationAvoidanceType {
+    /// Each type is let in at least for this share of its requests (Bouncer Alg. 2).
+    AcceptanceAllowance,
+    /// Types that are refused more than others are let in more often (Bouncer Alg. 3).
+    HelpingTheUnderserved,
+}
+
+/// Settings of Bouncer Alg. 2.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with allowance, window and step"
+)]
+pub struct AcceptanceAllowance {
+    /// A, the share of a type's requests that is always let in: 0 to 1; 0.1 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowance: Option<f64>,
+    /// D, the time over which shares are counted, 1ms to 1h; 1s by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Duration>,
+    /// Δ, by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Duration>,
+}
+
+/// Settings of Bouncer Alg. 3.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with alpha, window and step"
+)]
+pub struct HelpingTheUnderserved {
+    /// α, twice the greatest probability to let in what the strategy refused: above 0, at most 1; 1 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    /// D, the time over which shares are counted, 1ms to 1h; 1s by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Duration>,
+    /// Δ, by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make the window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Duration>,
+}
+
+impl StrategyType {
+    /// As policies write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bouncer => "Bouncer",
+            Self::MaxQueueLength => "MaxQueueLength",
+            Self::MaxQueueWait => "MaxQueueWait",
+            Self::AcceptFraction => "AcceptFraction",
+            Self::ResponseTimeController => "ResponseTimeController",
+            Self::BacklogControl => "BacklogControl",
+        }
+    }
+}
+
+impl From<LogicType> for config::Logic {
+    fn from(logic: LogicType) -> Self {
+        match logic {
+            LogicType::Any => Self::Any,
+            LogicType::All => Self::All,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Strategies in words, with the numbers that are in force.
+
+use headgate_core::config::{
+    Discipline, Flow, Logic, StageConfig, StarvationAvoidance, StrategyConfig,
+};
+
+use super::{Part, Subject, duration, feedback};
+
+/// When the request is refused.
+pub(super) fn strategy(subject: &Subject<'_>) -> Part {
+    let stage = subject.stage;
+    let slots = stage.parallelism;
+    let (name, does) = match &stage.strategy {
+        StrategyConfig::Bouncer { logic } => ("Bouncer", bouncer(stage, *logic)),
+        StrategyConfig::MaxQueueLength => {
+            let full = match stage.queue.max_length {
+                0 => "refuses what finds no free slot".to_owned(),
+                length => format!("refuses only when {length} requests wait"),
+            };
+            ("MaxQueueLength", vec![full])
+        }
+        StrategyConfig::MaxQueueWait {
+            limit_us,
+            type_limits_us,
+            window_us,
+            step_us,
+        } => {
+            let own = subject
+                .type_config()
+                .and_then(|k| type_limits_us.get(&k.name));
+            let limit = duration(*own.unwrap_or(limit_us));
+            let whose = match own {
+                Some(_) => " (the type's own limit)",
+                None => "",
+            };
+            let refuses = format!(
+                "refuses while requests waiting × mean processing time ÷ {slots} slots exceeds {limit}{whose}"
+            );
+            let mean = format!(
+                "the mean is over all types and {}, in steps of {}",
+                duration(*window_us),
+                duration(*step_us)
+            );
+            ("MaxQueueWait", vec![refuses, mean])
+        }
+        StrategyConfig::AcceptFraction {
+            max_utilization,
+            window_us,
+            step_us,
+        } => {
+            let lets_in = format!(
+                "lets in a share of all requests, at random: {max_utilization} × {slots} slots ÷ (arrival rate × mean processing time), at most 1"
+            );
+            let computed = format!(
+                "both are averages over {}, and the share is computed anew every {}",
+                duration(*window_us),
+                duration(*step_us)
+            );
+            ("AcceptFraction", vec![lets_in, computed])
+        }
+        StrategyConfig::ResponseTimeController(control) => (
+            "ResponseTimeController",
+            feedback::response_time_controller(control, subject),
+        ),
+        StrategyConfig::BacklogControl(control) => (
+            "BacklogControl",
+            feedback::backlog_control(control, subject),
+        ),
+    };
+    Part {
+        name: name.to_owned(),
+        does,
+    }
+}
+
+fn bouncer(stage: &StageConfig, logic: Logic) -> Vec<String> {
+    let misses = match logic {
+        Logic::Any => "any of its objectives",
+        Logic::All => "all of its objectives",
+    };
+    let times = &stage.service_times;
+    let (interval, samples) = (duration(times.interval_us), times.min_samples);
+    let window = format!("measured in intervals of {interval}");
+    vec![
+        format!(
+            "refuses what would miss {misses}: estimated queue wait + processing time of its type at the percentile"
+        ),
+        format!(
+            "processing times are {window}; a type with fewer than {samples} goes by those of all types and the objectives of default"
+        ),
+    ]
+}
+
+/// What is let in all the same.
+pub(super) fn starvation_avoidance(stage: &StageConfig) -> Option<Part> {
+    let over = |window_us: u64, step_us: u64| {
+        format!(
+            "over the last {}, in steps of {}",
+            duration(window_us),
+            duration(step_us)
+        )
+    };
+    let (name, does) = match stage.starvation_avoidance.as_ref()? {
+        StarvationAvoidance::AcceptanceAllowance {
+            allowance,
+            window_us,
+            step_us,
+        } => {
+            let percent = percent(*allowance);
+            let over = over(*window_us, *step_us);
+            let does =
+                format!("lets in at least {percent} of each type, whatever its objectives, {over}");
+            ("AcceptanceAllowance", does)
+        }
+        StarvationAvoidance::HelpingTheUnderserved {
+            alpha,
+            window_us,
+            step_us,
+        } => {
+            let over = over(*window_us, *step_us);
+            let does = format!(
+                "lets in what was refused of types that are accepted less than the average, with a probability of up to {}, {over}",
+                percent(alpha / 2.0)
+            );
+            ("HelpingTheUnderserved", does)
+        }
+    };
+    Some(Part {
+        name: name.to_owned(),
+        does: vec![does],
+    })
+}
+
+/// What classes make a difference to under this policy.
+pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
+    let by_strategy = matches!(stage.strategy, StrategyConfig::ResponseTimeController(_));
+    let by = Flow::Class;
+    let by_queue =
+        matches!(&stage.queue.discipline, Discipline::Drr { by: flow, .. } if *flow == by);
+    match (by_strategy, by_queue) {
+        (true, true) => {
+            "the strategy refuses lower classes first, and the queue takes turns by class"
+        }
+        (true, false) => "the strategy refuses lower classes first",
+        (false, true) => "the queue takes turns by class",
+        (false, false) => {
+            "no effect: neither this strategy nor this discipline tells classes apart"
+        }
+    }
+}
+
+/// A ratio as a percentage, without the noise of binary fractions.
+fn percent(ratio: f64) -> String {
+    let percent = (ratio * 1e6).round() / 1e4;
+    format!("{percent}%")
+}

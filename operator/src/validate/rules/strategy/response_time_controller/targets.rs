@@ -1,0 +1,85 @@
+//! Which response time a controller holds: the target of the class, else the one for all, else the type's own
+//! objective at the percentile.
+
+use std::time::Duration as Span;
+
+use headgate_core::config::DEFAULT_TYPE;
+
+use super::super::super::{HOUR, MILLISECOND, Problems};
+use crate::api::{
+    AdmissionPolicySpec, ControlScopeType, Duration, QueryType, ResponseTimeControllerSettings,
+};
+use crate::validate::path::Path;
+
+const TARGET: (Span, Span) = (MILLISECOND, HOUR);
+
+/// The target of each type (of all types under `Policy`) and class, µs.
+pub(super) fn targets(
+    spec: &AdmissionPolicySpec,
+    given: &ResponseTimeControllerSettings,
+    percentile: f64,
+    at: &Path,
+    problems: &mut Problems,
+) -> Vec<Vec<u64>> {
+    let mut parse = |at: &Path, target: &Duration| {
+        problems
+            .duration(at, target, TARGET.0, TARGET.1)
+            .unwrap_or(1)
+    };
+    let of_all = given
+        .target
+        .as_ref()
+        .map(|target| parse(&at.field("target"), target));
+    let at_classes = at.field("classTargets");
+    let of_classes: Vec<Option<u64>> = if spec.classes.is_empty() {
+        vec![None]
+    } else {
+        let mut of_class = |name: &String| {
+            let target = given.class_targets.get(name)?;
+            Some(parse(&at_classes.key(name), target))
+        };
+        spec.classes.iter().map(|c| of_class(&c.name)).collect()
+    };
+    let row = |of_type: Option<u64>| {
+        let target = |of_class: &Option<u64>| of_class.or(of_all).or(of_type);
+        of_classes.iter().map(|c| target(c).unwrap_or(1)).collect()
+    };
+    // Whether types must say what the settings don't.
+    let is_open = of_all.is_none() && of_classes.iter().any(Option::is_none);
+    if given.scope == ControlScopeType::Policy {
+        if is_open {
+            let right = "scope Policy holds one for all types, such as 500ms";
+            problems.add(at.field("target"), format!("missing; {right}"));
+        }
+        return vec![row(None)];
+    }
+    // `default` comes last, as in the configuration.
+    let (default, others): (Vec<_>, Vec<_>) = spec
+        .types
+        .iter()
+        .enumerate()
+        .partition(|(_, t)| t.name == DEFAULT_TYPE);
+    let objectives: Vec<(usize, Option<u64>)> = others
+        .into_iter()
+        .chain(default)
+        .map(|(i, kind)| (i, objective(kind, percentile)))
+        .collect();
+    if is_open && objectives.iter().all(|(_, o)| o.is_none()) {
+        let right =
+            format!("one for all types, such as 500ms, or p{percentile} in each type's slo");
+        problems.add(at.field("target"), format!("missing; {right}"));
+    } else if is_open {
+        for (i, _) in objectives.iter().filter(|(_, o)| o.is_none()) {
+            let slo = Path::default().field("spec.types").item(*i).field("slo");
+            let right = "ResponseTimeController holds it; give it, or strategy.responseTimeController.target";
+            problems.add(slo, format!("no p{percentile}; {right}"));
+        }
+    }
+    objectives.into_iter().map(|(_, o)| row(o)).collect()
+}
+
+/// The type's objective at `percentile`, µs. What is wrong with it is noted with the types.
+fn objective(kind: &QueryType, percentile: f64) -> Option<u64> {
+    let objective = kind.slo.get(&format!("p{percentile}"))?.parse().ok()?;
+    u64::try_from(objective.as_micros()).ok()
+}
