@@ -280,7 +280,11 @@ fn strategy(dice: &mut Dice, outline: &Outline) -> Value {
     let block = match outline.strategy {
         "Bouncer" => {
             tells_types_apart = true;
-            dice.perhaps(&mut settings, "interval", |d| d.ms(10, 3_600_000));
+            if dice.one_in(2) {
+                sliding(dice, &mut settings);
+            } else {
+                dice.perhaps(&mut settings, "interval", |d| d.ms(10, 3_600_000));
+            }
             dice.perhaps(&mut settings, "minSamples", |d| d.number(1, 1_000_000));
             dice.perhaps(&mut settings, "logic", |d| json!(d.pick(&["Any", "All"])));
             "bouncer"
@@ -321,6 +325,20 @@ fn strategy(dice: &mut Dice, outline: &Outline) -> Value {
         dice.perhaps(&mut strategy, "starvationAvoidance", starvation_avoidance);
     }
     Value::Object(strategy)
+}
+
+/// An interval of whole steps.
+fn sliding(dice: &mut Dice, settings: &mut Map<String, Value>) {
+    let step = u64::from(10 + dice.below_or_at(1_000));
+    let steps = match dice.slips() {
+        Some(variant) => [1, 101][variant % 2],
+        None => u64::from(2 + dice.below_or_at(98)),
+    };
+    let rest = u64::from(dice.breaks());
+    let text = |ms| json!(Duration::from(Span::from_millis(ms)).to_string());
+    settings.insert("interval".into(), text(step * steps + rest));
+    let window = json!({"type": "Sliding", "step": text(step)});
+    settings.insert("window".into(), window);
 }
 
 fn starvation_avoidance(dice: &mut Dice) -> Value {

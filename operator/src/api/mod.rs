@@ -27,8 +27,9 @@ pub use response_time_controller::{
     ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
 };
 pub use strategy::{
-    AcceptFractionSettings, AcceptanceAllowance, BouncerSettings, HelpingTheUnderserved, LogicType,
-    MaxQueueWaitSettings, StarvationAvoidance, StarvationAvoidanceType, Strategy, StrategyType,
+    AcceptFractionSettings, AcceptanceAllowance, BouncerSettings, HelpingTheUnderserved,
+    HistogramWindow, HistogramWindowType, LogicType, MaxQueueWaitSettings, StarvationAvoidance,
+    StarvationAvoidanceType, Strategy, StrategyType,
 };
 
 use std::collections::BTreeMap;

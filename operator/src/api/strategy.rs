@@ -37,7 +37,8 @@ pub struct Strategy {
     /// Settings of `BacklogControl`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_control: Option<BacklogControlSettings>,
-    /// Wraps a strategy that tells types apart, so that none of them starves.
+    /// Wraps a strategy that tells types apart, so that none of them starves: `Bouncer`, `MaxQueueWait` with
+    /// `limits`, `ResponseTimeController` with scope `Type`. None by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starvation_avoidance: Option<StarvationAvoidance>,
 }
@@ -66,7 +67,7 @@ pub enum StrategyType {
     rename_all = "camelCase",
     deny_unknown_fields,
     default,
-    expecting = "a mapping with interval, minSamples and logic"
+    expecting = "a mapping with interval, minSamples, window and logic"
 )]
 pub struct BouncerSettings {
     /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
@@ -76,8 +77,38 @@ pub struct BouncerSettings {
     /// 1 to 1000000; 50 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_samples: Option<i64>,
+    /// How the window moves on; by its whole length (`DualBuffer`) by default.
+    pub window: HistogramWindow,
     /// Which of a type's objectives must be missed for a refusal; `Any` by default.
     pub logic: LogicType,
+}
+
+/// How the window of processing times moves on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with type and step"
+)]
+pub struct HistogramWindow {
+    /// Which way; `DualBuffer` by default.
+    #[serde(rename = "type")]
+    pub kind: HistogramWindowType,
+    /// With `Sliding`: the step by which it moves, 10ms or more, of which 2 to 100 make the interval; 100ms
+    /// by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<Duration>,
+}
+
+/// How the window of processing times moves on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum HistogramWindowType {
+    /// By its whole length: one histogram is read while the next is filled (Bouncer §3).
+    #[default]
+    DualBuffer,
+    /// By a step at a time: follows changes sooner, at more cost (Bouncer §7).
+    Sliding,
 }
 
 /// Which of a type's objectives an estimate must miss for a refusal.

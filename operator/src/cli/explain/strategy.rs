@@ -1,7 +1,7 @@
 //! Strategies in words, with the numbers that are in force.
 
 use headgate_core::config::{
-    Discipline, Flow, Logic, StageConfig, StarvationAvoidance, StrategyConfig,
+    Discipline, Flow, HistogramWindow, Logic, StageConfig, StarvationAvoidance, StrategyConfig,
 };
 
 use super::{Part, Subject, duration, feedback};
@@ -80,7 +80,15 @@ fn bouncer(stage: &StageConfig, logic: Logic) -> Vec<String> {
     };
     let times = &stage.service_times;
     let (interval, samples) = (duration(times.interval_us), times.min_samples);
-    let window = format!("measured in intervals of {interval}");
+    let window = match times.window {
+        HistogramWindow::DualBuffer => format!("measured in intervals of {interval}"),
+        HistogramWindow::Sliding { step_us } => {
+            format!(
+                "those of the last {interval}, in steps of {}",
+                duration(step_us)
+            )
+        }
+    };
     vec![
         format!(
             "refuses what would miss {misses}: estimated queue wait + processing time of its type at the percentile"
