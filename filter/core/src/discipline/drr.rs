@@ -17,7 +17,7 @@
 //! takes the rest away at once and puts the flow at the end of its list, into the round in progress or the
 //! next: to know that here, all workers would have to agree on when a flow is empty.) *Cost* is
 //! the time that the request is expected to take of a slot here: the mean processing time of its type, or
-//! what its stated cost comes to (`Work`). What it costs elsewhere in its tree doesn't count: slots are
+//! what its stated cost comes to ([`crate::work::Work`]). What it costs elsewhere in its tree doesn't count: slots are
 //! what is shared here. Before anything was measured all costs are 0 and
 //! the order is a FIFO's.
 //!
@@ -27,14 +27,15 @@
 //! ([`crate::stage::ORDER_TOLERANCE`]).
 //!
 //! Shared by all workers, as gauges: round now, and `finish` of each flow (fixed point, 2⁻²⁰ rounds). Three
-//! host calls when a request is queued, one when it gets its slot, none for requests that find a
-//! slot free. What can go wrong with numbers that nobody locks, and what bounds it:
+//! host calls when a request is queued, one or two when it gets its slot, none for requests that find a
+//! slot free. Gauges of flows are defined when first needed. What can go wrong with numbers that nobody locks, and what bounds it:
 //!
 //! - Two workers raise an idle flow at the same moment: one of the two costs is lost, once.
 //! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of the
 //!   flow ([`crate::queue`]).
 //! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is never
 //!   believed beyond round now + all that is queued + 1.
+//! - Ids of two workflows with weights fall into one flow: it has one of the two weights.
 //! - Round now falls back by a late writer: the next start corrects it.
 //! - Rounds reach 2³⁷ (two weeks of load at 100,000 rounds a second): they start over from 0 as soon as
 //!   the queue is empty; should that never happen, 2³⁸ is the last round and the order becomes a FIFO's.

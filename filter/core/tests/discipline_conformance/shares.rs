@@ -110,3 +110,45 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
         }
     }
 }
+
+/// Host calls of an arrival, of the end that gives its slot to the next, and of leaving the queue.
+fn calls(discipline: &Discipline) -> [u64; 3] {
+    let mut process = Process::new(1, &config(1, discipline));
+    let running = process.arrive(0, A);
+    process.arrive(0, B);
+    let counted = |process: &mut Process, step: &mut dyn FnMut(&mut Process)| {
+        let before = process.host.calls();
+        step(process);
+        process.host.calls() - before
+    };
+    let mut last = 0;
+    // The first of its type defines its flow's gauge.
+    process.arrive(0, A);
+    let arrives = counted(&mut process, &mut |process| last = process.arrive(0, A));
+    let leaves = counted(&mut process, &mut |p| p.finish(last, Outcome::Unmeasured));
+    let starts = counted(&mut process, &mut |p| {
+        p.finish(running, Outcome::Unmeasured)
+    });
+    [arrives, starts, leaves]
+}
+
+#[test]
+fn turns_cost_three_host_calls_and_two_and_two() {
+    let (fifo, drr) = (Discipline::Fifo, drr(10_000, 1.0));
+    let (fifo, drr) = (calls(&fifo), calls(&drr));
+    let [arrives, starts, leaves]: [u64; 3] = std::array::from_fn(|at| drr[at] - fifo[at]);
+    assert_eq!((arrives, leaves), (3, 2));
+    assert!(starts <= 2, "{starts}");
+}
+
+#[test]
+fn a_request_that_finds_a_slot_free_takes_no_turn() {
+    let calls = |discipline: &Discipline| {
+        let mut process = Process::new(1, &config(1, discipline));
+        let before = process.host.calls();
+        let stream = process.arrive(0, A);
+        process.finish(stream, Outcome::Unmeasured);
+        process.host.calls() - before
+    };
+    assert_eq!(calls(&drr(10_000, 1.0)), calls(&Discipline::Fifo));
+}

@@ -355,3 +355,28 @@ fn line_filler() -> Waiter {
         turn: Turn { flow: 1, share: 0 },
     }
 }
+
+#[test]
+fn workers_that_queue_at_the_same_moment_lose_no_cost() {
+    let host = MemoryHost::new();
+    let queue = QueueState {
+        length: 1_000_000,
+        work_us: 1 << 40,
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut drr = drr(&host, 1 << 14, [1.0; 3]);
+                for n in 0..2_000 {
+                    let now = Instant::from_nanos(1 << 50);
+                    let (_, turn) = drr.place(&host, now, &of(1), 1 << 14, queue).unwrap();
+                    if n % 4 == 0 {
+                        drr.left(&host, turn).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let name = "p.type.b.drr_finish";
+    assert_eq!(host.value(name), Some(4 * 1_500 * ROUND_ONE));
+}
