@@ -15,7 +15,8 @@
 //!
 //! Ids are unbounded and come from outside, so they are hashed into a fixed number of flows, as in
 //! stochastic fairness queueing (P. McKenney, INFOCOM '90): two workflows share a flow with a chance of
-//! one in [`IDS`], and then share one turn. Requests without an id are flow 0, `_other`.
+//! one in [`IDS`], and then share one turn. Requests without an id are flow 0, `_other`. Ids are believed as
+//! they come: an edge strips those of strangers.
 
 use crate::classify::RequestView;
 
@@ -110,6 +111,8 @@ impl Iterator for Decoded<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     struct Request<'a>(&'a [(&'a str, &'a str)]);
@@ -206,5 +209,25 @@ mod tests {
             seen[1..].iter().all(|&n| (45..160).contains(&n)),
             "{seen:?}"
         );
+    }
+
+    proptest! {
+        /// Whatever bytes an id has, percent-encoded in a baggage it names the same flow.
+        #[test]
+        fn an_id_survives_its_encoding(id in prop::collection::vec(any::<u8>(), 1..80), plain in any::<bool>()) {
+            let encode = |byte: &u8| match byte {
+                b'a'..=b'z' | b'0'..=b'9' if plain => char::from(*byte).to_string(),
+                byte => format!("%{byte:02X}"),
+            };
+            let encoded: String = id.iter().map(encode).collect();
+            let baggage = format!("k=v, workflow = {encoded} ;p");
+            prop_assert_eq!(of(&[("baggage", &baggage)]), flow(&id));
+        }
+
+        #[test]
+        fn any_header_names_some_flow(header in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(of_baggage(&header).unwrap_or(0) < FLOWS);
+            prop_assert!(flow(&header) < FLOWS);
+        }
     }
 }

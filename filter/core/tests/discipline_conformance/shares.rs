@@ -127,7 +127,7 @@ fn calls(discipline: &Discipline) -> [u64; 3] {
     let arrives = counted(&mut process, &mut |process| last = process.arrive(0, A));
     let leaves = counted(&mut process, &mut |p| p.finish(last, Outcome::Unmeasured));
     let starts = counted(&mut process, &mut |p| {
-        p.finish(running, Outcome::Unmeasured)
+        p.finish(running, Outcome::Unmeasured);
     });
     [arrives, starts, leaves]
 }
