@@ -101,6 +101,10 @@ pub struct Sweep {
     pub claims: fn(&Findings<'_>) -> Vec<Claim>,
     /// Reference lines: of which metric, where, and what.
     pub levels: &'static [(Metric, f64, &'static str)],
+    /// Where the vertical axis of figures ends; `None` above all values.
+    pub top: Option<f64>,
+    /// What to see in the figures.
+    pub caption: &'static str,
     /// What arrives.
     pub workload: Workload,
     /// Time before results count.

@@ -22,6 +22,8 @@ const RIGHT: f64 = 18.0;
 const BOTTOM: f64 = 46.0;
 /// Room for names of vertical reference lines.
 const TOP: f64 = 20.0;
+/// What of the space around the plot curves may take.
+const EDGE: f64 = 5.0;
 /// Lines of more points are drawn without dots.
 const MOST_DOTS: usize = 32;
 /// About the width of a character of the small text, px.
@@ -34,14 +36,26 @@ pub fn svg(figure: &Figure) -> String {
     let legend = legend::draw(&mut body, figure, LEFT, WIDTH - RIGHT);
     let plot = Plot::new(figure, legend + TOP);
     plot.axes(&mut body);
-    for level in &figure.levels {
+    let levels = || {
+        figure
+            .levels
+            .iter()
+            .filter(|level| !plot.y.is_beyond(level.at))
+    };
+    for level in levels() {
         plot.level(&mut body, level);
     }
-    for event in &figure.events {
+    for event in figure
+        .events
+        .iter()
+        .filter(|event| !plot.x.is_beyond(event.at))
+    {
         plot.event(&mut body, event);
     }
-    for (at, series) in figure.series.iter().enumerate() {
-        plot.series(&mut body, series, colour(at, series));
+    plot.all_series(&mut body);
+    // Above what is drawn.
+    for level in levels() {
+        plot.level_name(&mut body, level);
     }
     let height = legend + TOP + PLOT_HEIGHT + BOTTOM;
     format!(
@@ -143,6 +157,26 @@ impl<'a> Plot<'a> {
         );
     }
 
+    /// In a drawing of its own, which cuts what is beyond the axes.
+    fn all_series(&self, out: &mut String) {
+        let (left, right) = self.x.ends();
+        let (bottom, top) = self.y.ends();
+        // Dots on the edge stay whole.
+        let (x, y) = (left - EDGE, top - EDGE);
+        let (width, height) = (right - left + 2.0 * EDGE, bottom - top + 2.0 * EDGE);
+        let _ = write!(
+            out,
+            r#"<svg x="{x}" y="{y}" width="{width}" height="{height}" viewBox="{x} {y} {width} {height}">"#
+        );
+        for (at, series) in self.figure.series.iter().enumerate() {
+            self.series(out, series, colour(at, series));
+        }
+        out.push_str("</svg>");
+        for series in &self.figure.series {
+            self.names(out, series);
+        }
+    }
+
     fn level(&self, out: &mut String, level: &Level) {
         let (left, right) = self.x.ends();
         let y = self.y.at(level.at);
@@ -150,16 +184,21 @@ impl<'a> Plot<'a> {
             out,
             r#"<line class="level" x1="{left:.1}" x2="{right:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
         );
-        if !level.label.is_empty() {
-            let _ = write!(
-                out,
-                r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="end">{} {}</text>"#,
-                right - 4.0,
-                y - 5.0,
-                escape(&level.label),
-                scale::short(level.at)
-            );
+    }
+
+    fn level_name(&self, out: &mut String, level: &Level) {
+        if level.label.is_empty() {
+            return;
         }
+        let (_, right) = self.x.ends();
+        let _ = write!(
+            out,
+            r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="end">{} {}</text>"#,
+            right - 4.0,
+            self.y.at(level.at) - 5.0,
+            escape(&level.label),
+            scale::short(level.at)
+        );
     }
 
     fn event(&self, out: &mut String, event: &Level) {
@@ -239,21 +278,31 @@ impl<'a> Plot<'a> {
                 scale::short(value),
                 scale::short(point.x)
             );
-            if !point.label.is_empty() {
-                let near_edge = x + point.label.chars().count() as f64 * CHARACTER > WIDTH - RIGHT;
-                let (dx, anchor) = if near_edge {
-                    (-7.0, "end")
-                } else {
-                    (7.0, "start")
-                };
-                let _ = write!(
-                    out,
-                    r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="{anchor}">{}</text>"#,
-                    x + dx,
-                    y + 4.0,
-                    escape(&point.label)
-                );
+        }
+    }
+
+    /// Names of points, beside them.
+    fn names(&self, out: &mut String, series: &Series) {
+        for point in series.points.iter().filter(|point| !point.label.is_empty()) {
+            let Some((x, y)) = self.place(point) else {
+                continue;
+            };
+            if point.y.is_some_and(|y| self.y.is_beyond(y)) || self.x.is_beyond(point.x) {
+                continue;
             }
+            let near_edge = x + point.label.chars().count() as f64 * CHARACTER > WIDTH - RIGHT;
+            let (dx, anchor) = if near_edge {
+                (-7.0, "end")
+            } else {
+                (7.0, "start")
+            };
+            let _ = write!(
+                out,
+                r#"<text class="tick halo" x="{:.1}" y="{:.1}" text-anchor="{anchor}">{}</text>"#,
+                x + dx,
+                y + 4.0,
+                escape(&point.label)
+            );
         }
     }
 }
@@ -345,6 +394,7 @@ mod tests {
     fn a_file_of_its_own_brings_its_colours() {
         let file = file(&figure());
         assert!(file.starts_with("<svg viewBox") && file.ends_with("</svg>"));
+        assert_eq!(file.matches("<svg").count(), file.matches("</svg>").count());
         assert!(file.contains("xmlns=") && file.contains("--c0"));
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::report::{Axis, Scale};
 
-/// Ticks that a linear axis has, about.
-const TICKS: f64 = 5.0;
-/// Room above the highest value, as a part of the axis.
-const HEADROOM: f64 = 1.05;
+/// Ticks that a linear axis has, about: numbers beside each other need more room than above each other.
+const HORIZONTAL_TICKS: f64 = 8.0;
+const VERTICAL_TICKS: f64 = 5.0;
+/// How far beyond its ends an axis knows places, in its lengths.
+const FAR: f64 = 20.0;
 
 /// An axis that knows its place.
 #[derive(Debug, Clone, Copy)]
@@ -15,6 +16,7 @@ pub(super) struct Ruler {
     to: f64,
     begin_px: f64,
     end_px: f64,
+    ticks: f64,
 }
 
 impl Ruler {
@@ -32,11 +34,12 @@ impl Ruler {
             to: axis.to.unwrap_or(high),
             begin_px,
             end_px,
+            ticks: HORIZONTAL_TICKS,
         }
         .mended()
     }
 
-    /// An axis from 0 (of a logarithmic one: from a round number) to a round number above all values.
+    /// An axis from 0 (of a logarithmic one: from a round number) to a round number no value is above.
     pub(super) fn vertical(
         axis: &Axis,
         values: impl Iterator<Item = f64>,
@@ -48,11 +51,8 @@ impl Ruler {
             Scale::Log => (log_round(low, f64::floor), log_round(high, f64::ceil)),
             Scale::Linear => {
                 let from = axis.from.unwrap_or(low.min(0.0));
-                let step = nice_step((high - from) * HEADROOM / TICKS);
-                (
-                    from,
-                    from + (((high - from) * HEADROOM) / step).ceil() * step,
-                )
+                let step = nice_step((high - from) / VERTICAL_TICKS);
+                (from, from + ((high - from) / step).ceil() * step)
             }
         };
         Self {
@@ -61,6 +61,7 @@ impl Ruler {
             to: axis.to.unwrap_or(to),
             begin_px,
             end_px,
+            ticks: VERTICAL_TICKS,
         }
         .mended()
     }
@@ -88,28 +89,30 @@ impl Ruler {
         (self.begin_px, self.end_px)
     }
 
-    /// Whether a value has a place; those beyond the ends are on the edge.
+    /// Whether a value is beyond the end.
+    pub(super) fn is_beyond(&self, value: f64) -> bool {
+        value > self.to * (1.0 + 1e-9) || value < self.from * (1.0 - 1e-9)
+    }
+
+    /// Whether a value has a place, if perhaps beyond the ends.
     pub(super) fn holds(&self, value: f64) -> bool {
         value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
     }
 
-    /// The place of a value.
+    /// The place of a value; beyond the ends for values beyond them.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (value - self.from) / (self.to - self.from),
-            Scale::Log => {
-                let value = value.max(self.from);
-                (value / self.from).ln() / (self.to / self.from).ln()
-            }
+            Scale::Log => (value / self.from).ln() / (self.to / self.from).ln(),
         };
-        self.begin_px + (self.end_px - self.begin_px) * share.clamp(0.0, 1.0)
+        self.begin_px + (self.end_px - self.begin_px) * share.clamp(-FAR, FAR)
     }
 
     /// Values with a tick, and what is written there.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         match self.scale {
             Scale::Linear => {
-                let step = nice_step((self.to - self.from) / TICKS);
+                let step = nice_step((self.to - self.from) / self.ticks);
                 let decimals = (-step.log10().floor()).max(0.0) as usize;
                 let first = (self.from / step - 1e-6).ceil() as i64;
                 let values = (first..).map(|i| i as f64 * step);
@@ -180,17 +183,18 @@ mod tests {
     }
 
     #[test]
-    fn values_map_to_the_ends_and_beyond_to_the_edge() {
+    fn values_map_to_places() {
         let axis = Axis::new("y").between(0.0, 200.0);
         let linear = Ruler::vertical(&axis, [].into_iter(), 70.0, 20.0);
         assert_eq!(
             [0.0, 100.0, 200.0, 900.0].map(|v| linear.at(v)),
-            [70.0, 45.0, 20.0, 20.0]
+            [70.0, 45.0, 20.0, -155.0]
         );
+        assert!(linear.is_beyond(201.0) && !linear.is_beyond(200.0));
         let log = Ruler::vertical(&Axis::new("y").log(), [2.0, 70.0].into_iter(), 0.0, 100.0);
         assert_eq!((log.from, log.to), (1.0, 100.0));
         assert!((log.at(10.0) - 50.0).abs() < 1e-9);
-        assert_eq!(log.at(0.01), 0.0);
+        assert_eq!(log.at(1.0), 0.0);
         assert!(!log.holds(0.0) && log.holds(0.01) && linear.holds(0.0));
     }
 
@@ -200,9 +204,15 @@ mod tests {
             let axis = Axis::new("x").between(from, to);
             labels(&Ruler::horizontal(&axis, [].into_iter(), 0.0, 1.0))
         };
-        assert_eq!(of(0.9, 1.5), ["1.0", "1.2", "1.4"]);
+        assert_eq!(
+            of(0.9, 1.5),
+            ["0.9", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5"]
+        );
         assert_eq!(of(0.0, 100.0), ["0", "20", "40", "60", "80", "100"]);
-        assert_eq!(of(-0.2, 0.2), ["-0.2", "-0.1", "0.0", "0.1", "0.2"]);
+        assert_eq!(
+            of(-0.2, 0.4),
+            ["-0.2", "-0.1", "0.0", "0.1", "0.2", "0.3", "0.4"]
+        );
         let log = Ruler::horizontal(&Axis::new("x").log(), [0.5, 20.0].into_iter(), 0.0, 1.0);
         assert_eq!(labels(&log), ["0.5", "1", "2", "5", "10", "20"]);
     }

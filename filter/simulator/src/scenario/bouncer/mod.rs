@@ -94,6 +94,8 @@ fn sweep(name: &str) -> Option<Sweep> {
             series: policies(),
             shown: vec![(Metric::MedianResponseTime, "slow")],
             claims: claims::fig6,
+            top: Some(60.0),
+            caption: "AcceptFraction leaves the figure, as it does in the paper: nothing limits its queue.",
             ..blank(
                 "bouncer-fig6",
                 "Bouncer, Figure 6: median response time of slow",
@@ -169,6 +171,8 @@ fn blank(name: &'static str, title: &'static str, axis: Axis) -> Option<Sweep> {
         paper: None,
         claims: claims::none,
         levels: &[OBJECTIVE],
+        top: None,
+        caption: "",
         // The constants above are possible, and a test makes every scenario.
         workload: workload().ok()?,
         warm_up: WARM_UP,

@@ -161,7 +161,7 @@ fn table_of_strategies(
             .collect(),
     };
     Table {
-        title: subject(metric, kind),
+        title: format!("{} ({})", subject(metric, kind), metric.label()),
         columns: std::iter::once(axis_head(sweep.axis).to_owned())
             .chain(names)
             .collect(),
@@ -201,7 +201,11 @@ fn figure(sweep: &Sweep, findings: &Findings<'_>, (metric, kind): (Metric, &str)
             Axis::Factor => "load, multiples of full load",
             Axis::Parameter => "parameter of the strategy",
         }),
-        y: FigureAxis::new(metric.label()),
+        y: FigureAxis {
+            to: sweep.top,
+            ..FigureAxis::new(metric.label())
+        },
+        caption: sweep.caption.to_owned(),
         series,
         levels: levels
             .map(|(_, at, label)| Level::new(*at, *label))
@@ -211,9 +215,16 @@ fn figure(sweep: &Sweep, findings: &Findings<'_>, (metric, kind): (Metric, &str)
 }
 
 fn subject(metric: Metric, kind: &str) -> String {
-    match kind {
-        ALL => format!("{}, over all types", metric.label()),
-        kind => format!("{} of {kind}", metric.label()),
+    let what = match metric {
+        Metric::Rejected => "Rejections",
+        Metric::MedianResponseTime => "Median response time",
+        Metric::Utilization => "Utilization",
+    };
+    match (metric, kind) {
+        // The slots are everybody's.
+        (Metric::Utilization, _) => what.to_owned(),
+        (_, ALL) => format!("{what} over all types"),
+        (_, kind) => format!("{what} of {kind}"),
     }
 }
 

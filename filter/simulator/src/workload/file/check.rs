@@ -1,18 +1,15 @@
 //! What a workload must obey beyond its shape, and what it means under a policy.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
-use headgate_core::classify::Classifier;
-use headgate_core::config::{MAX_PARALLELISM, MAX_TYPES, StageConfig};
+use headgate_core::config::{MAX_PARALLELISM, StageConfig};
 
-use super::{DistributionName, Numbers, PhaseEntry, ProcessName, Time, TypeEntry, WorkloadFile};
+use super::problem::{Checks, HOUR_MS, Problem, Step, below, item};
+use super::types::types;
+use super::{Arrivals, Numbers, PhaseEntry, ProcessName, Time, WorkloadFile};
 use crate::trial::{Offered, Phase, Plan};
 use crate::workload::recorded::Recording;
-use crate::workload::request::{Place, SampleRequest, place};
-use crate::workload::{
-    Bursts, Empirical, Process, Rate, ServiceTime, ServiceTimeError, TypeLoad, Workload,
-};
+use crate::workload::{Bursts, Process, Rate, Workload};
 
 /// Loads where none are given, × full load.
 const LOADS: [f64; 5] = [0.8, 1.0, 1.2, 1.5, 2.0];
@@ -21,134 +18,6 @@ const HIGHEST_RATE: f64 = 10_000_000.0;
 const MOST_LOADS: usize = 100;
 const MOST_REQUESTS: i64 = 1_000_000_000;
 const MOST_SEEDS: i64 = 1_000;
-const HOUR_MS: f64 = 3_600_000.0;
-
-/// One step of the way to a field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// A field of a mapping.
-    Field(Cow<'static, str>),
-    /// An item of a list, from 0.
-    Item(usize),
-}
-
-/// A field that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The way to the field.
-    pub at: Vec<Step>,
-    /// What was found.
-    pub found: String,
-    /// What would be right.
-    pub right: Right,
-}
-
-/// What would be right.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Right {
-    /// In words.
-    Text(String),
-    /// One of these names, those of the policy's types; what was found is the name that was written.
-    TypeOfPolicy(Vec<String>),
-}
-
-/// Gathers problems.
-#[derive(Debug, Default)]
-pub(super) struct Checks(Vec<Problem>);
-
-impl Checks {
-    pub(super) fn add(&mut self, at: &[Step], found: String, right: impl Into<String>) {
-        self.0.push(Problem {
-            at: at.to_vec(),
-            found,
-            right: Right::Text(right.into()),
-        });
-    }
-
-    pub(super) fn missing(&mut self, at: &[Step], field: &'static str, right: &str) {
-        self.add(&below(at, field), "missing".to_owned(), right);
-    }
-
-    /// What was made of settings, or its error as a problem.
-    pub(super) fn made(
-        &mut self,
-        at: &[Step],
-        made: Result<ServiceTime, ServiceTimeError>,
-    ) -> Option<ServiceTime> {
-        made.map_err(|error| {
-            let error = error.to_string();
-            let (found, right) = error.split_once("; ").unwrap_or((&error, "other settings"));
-            self.add(at, found.to_owned(), right);
-        })
-        .ok()
-    }
-
-    /// The length of `time`, ms, within bounds.
-    pub(super) fn time(&mut self, at: &[Step], time: &Time, min: f64, max: f64) -> Option<f64> {
-        match time.ms() {
-            Ok(ms) if (min..=max).contains(&ms) => Some(ms),
-            Ok(_) => {
-                self.add(at, time.0.clone(), format!("{} to {}", say(min), say(max)));
-                None
-            }
-            Err(error) => {
-                self.add(at, format!("{:?}", time.0), error.to_string());
-                None
-            }
-        }
-    }
-
-    pub(super) fn positive(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
-        let right = n > 0.0 && n.is_finite();
-        if !right {
-            self.add(&below(at, field), n.to_string(), "a number above 0");
-        }
-        right.then_some(n)
-    }
-
-    pub(super) fn not_negative(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
-        let right = n >= 0.0 && n.is_finite();
-        if !right {
-            self.add(&below(at, field), n.to_string(), "a number of at least 0");
-        }
-        right.then_some(n)
-    }
-
-    fn whole(&mut self, field: &'static str, n: Option<i64>, max: i64) -> Option<i64> {
-        let n = n?;
-        if !(1..=max).contains(&n) {
-            self.add(&below(&[], field), n.to_string(), format!("1 to {max}"));
-            return None;
-        }
-        Some(n)
-    }
-
-    /// A number above 0 and up to `max`.
-    fn within(&mut self, at: &[Step], n: f64, max: f64) -> Option<f64> {
-        let right = n > 0.0 && n <= max;
-        if !right {
-            self.add(at, n.to_string(), format!("above 0, up to {max}"));
-        }
-        right.then_some(n)
-    }
-}
-
-fn below(at: &[Step], field: &'static str) -> Vec<Step> {
-    [at, &[Step::Field(field.into())]].concat()
-}
-
-fn item(at: &[Step], i: usize) -> Vec<Step> {
-    [at, &[Step::Item(i)]].concat()
-}
-
-fn say(ms: f64) -> String {
-    match ms {
-        HOUR_MS => "1h".to_owned(),
-        ms if ms > HOUR_MS => format!("{}h", ms / HOUR_MS),
-        ms if ms > 0.0 && ms < 1.0 => format!("{}us", ms * 1e3),
-        ms => format!("{ms}ms"),
-    }
-}
 
 impl WorkloadFile {
     /// What it means under `stage`, where `recording` is what its `recorded.accessLog` holds.
@@ -231,11 +100,7 @@ impl WorkloadFile {
             }
         };
         let right = "a recording brings its own; give load to replay it faster";
-        refuse(
-            "arrivals",
-            self.arrivals != super::Arrivals::default(),
-            right,
-        );
+        refuse("arrivals", self.arrivals != Arrivals::default(), right);
         refuse("rate", !self.rate.values.is_empty(), right);
         refuse("phases", !self.phases.is_empty(), right);
         refuse(
@@ -381,148 +246,4 @@ fn phase(entry: &PhaseEntry, at: &[Step], checks: &mut Checks) -> Option<Phase> 
         duration: Duration::from_secs_f64(duration? / 1e3),
         rate: rate?,
     })
-}
-
-fn types(
-    entries: &[TypeEntry],
-    stage: &StageConfig,
-    recording: Option<&Recording>,
-    checks: &mut Checks,
-) -> Option<Vec<TypeLoad>> {
-    let at = below(&[], "types");
-    if entries.len() > MAX_TYPES {
-        checks.add(
-            &at,
-            format!("{} types", entries.len()),
-            format!("at most {MAX_TYPES}"),
-        );
-        return None;
-    }
-    let classifier = match Classifier::new(stage) {
-        Ok(classifier) => classifier,
-        Err(error) => {
-            checks.add(&[], "the policy's rules".to_owned(), error.to_string());
-            return None;
-        }
-    };
-    let mut all = Some(Vec::new());
-    for (i, entry) in entries.iter().enumerate() {
-        let here = item(&at, i);
-        if let Some(first) = entries[..i].iter().position(|e| e.name == entry.name) {
-            let right = format!("names are unique, and types[{first}] has this one");
-            checks.add(&below(&here, "name"), format!("{:?}", entry.name), right);
-        }
-        match (
-            kind(entry, &here, stage, &classifier, recording, checks),
-            &mut all,
-        ) {
-            (Some(kind), Some(all)) => all.push(kind),
-            _ => all = None,
-        }
-    }
-    all
-}
-
-fn kind(
-    entry: &TypeEntry,
-    at: &[Step],
-    stage: &StageConfig,
-    classifier: &Classifier,
-    recording: Option<&Recording>,
-    checks: &mut Checks,
-) -> Option<TypeLoad> {
-    if entry.name.is_empty() {
-        checks.add(
-            &below(at, "name"),
-            "\"\"".to_owned(),
-            "a name for the results",
-        );
-    }
-    let place = match &entry.request {
-        None => named(entry, at, stage, checks),
-        Some(request) => {
-            let place = place(classifier, &SampleRequest::from(request));
-            if place.is_none() {
-                let right = "the policy excludes such requests; leave the type out";
-                checks.add(
-                    &below(at, "request"),
-                    "bypasses admission".to_owned(),
-                    right,
-                );
-            }
-            place
-        }
-    };
-    let share = checks.not_negative(at, "share", entry.share.unwrap_or(1.0));
-    let timeout = entry.timeout.as_ref().map(|timeout| {
-        let ms = checks.time(&below(at, "timeout"), timeout, 1.0, HOUR_MS)?;
-        Some(Duration::from_secs_f64(ms / 1e3))
-    });
-    let cost = match entry.cost.map(u32::try_from) {
-        None => Some(None),
-        Some(Ok(cost)) if cost > 0 => Some(Some(cost)),
-        Some(_) => {
-            let found = entry.cost.unwrap_or_default().to_string();
-            checks.add(&below(at, "cost"), found, format!("1 to {}", u32::MAX));
-            None
-        }
-    };
-    let times = below(at, "serviceTime");
-    let service_time = match entry.service_time.check(&times, checks) {
-        None if entry.service_time.distribution == DistributionName::Recorded => {
-            recorded(recording, place.as_ref(), &times, checks)
-        }
-        other => other,
-    };
-    let place = place?;
-    Some(TypeLoad {
-        class: place.class,
-        cost: cost?.unwrap_or(place.cost),
-        timeout: match timeout {
-            Some(timeout) => Some(timeout?),
-            None => place.deadline,
-        },
-        ..TypeLoad::new(entry.name.clone(), place.kind, share?, service_time?)
-    })
-}
-
-/// A type that only names one of the policy's.
-fn named(
-    entry: &TypeEntry,
-    at: &[Step],
-    stage: &StageConfig,
-    checks: &mut Checks,
-) -> Option<Place> {
-    let found = stage.types.iter().position(|kind| kind.name == entry.name);
-    let Some(found) = found.and_then(|at| u16::try_from(at).ok()) else {
-        checks.0.push(Problem {
-            at: below(at, "name"),
-            found: entry.name.clone(),
-            right: Right::TypeOfPolicy(stage.types.iter().map(|kind| kind.name.clone()).collect()),
-        });
-        return None;
-    };
-    Some(Place::of(headgate_core::strategy::TypeId(found), stage))
-}
-
-/// What recorded requests of the same type of the policy took.
-fn recorded(
-    recording: Option<&Recording>,
-    place: Option<&Place>,
-    at: &[Step],
-    checks: &mut Checks,
-) -> Option<ServiceTime> {
-    let distribution = below(at, "distribution");
-    let Some(recording) = recording else {
-        let right = "needs a recording; give recorded: {accessLog: FILE}";
-        checks.add(&distribution, "\"Recorded\"".to_owned(), right);
-        return None;
-    };
-    let times = recording.service_times_ms(place?.kind);
-    if times.is_empty() {
-        let right = "no recorded request is of this type; give another distribution";
-        checks.add(&distribution, "\"Recorded\"".to_owned(), right);
-        return None;
-    }
-    checks.made(at, Empirical::of_values(&times).map(ServiceTime::Empirical))
 }

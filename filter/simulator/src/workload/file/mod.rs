@@ -6,8 +6,10 @@
 //! settings rather than untagged unions, so that messages can name the field at fault.
 
 mod check;
+mod problem;
 mod service_time;
 mod text;
+mod types;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +17,7 @@ use std::fmt;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-pub use check::{Problem, Right, Step};
+pub use problem::{Problem, Right, Step};
 pub use text::{Time, TimeError};
 
 /// What arrives, and how much of it to simulate.

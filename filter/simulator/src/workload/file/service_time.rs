@@ -1,11 +1,8 @@
 //! What a distribution of service times needs, and what of it makes no sense.
 
-use super::check::Checks;
-use super::{DistributionName as Name, ServiceTimeEntry, Step, Time};
+use super::problem::{Checks, HOUR_MS, Step};
+use super::{DistributionName as Name, ServiceTimeEntry, Time};
 use crate::workload::{Branches, Empirical, LogNormal, Pareto, ServiceTime};
-
-/// Longest mean service time, ms: an hour.
-const LONGEST_MS: f64 = 3_600_000.0;
 
 impl ServiceTimeEntry {
     /// The distribution; `None` with a problem noted, or when it is what was recorded.
@@ -17,7 +14,7 @@ impl ServiceTimeEntry {
                 &[at, &[Step::Field(name.into())]].concat(),
                 time,
                 1e-3,
-                LONGEST_MS,
+                HOUR_MS,
             )
         };
         // All are read, so that all mistakes are found.
@@ -71,7 +68,7 @@ impl ServiceTimeEntry {
         for (i, branch) in entries.iter().enumerate() {
             let here = [at, &[Step::Field("branches".into()), Step::Item(i)]].concat();
             let mean = [&here[..], &[Step::Field("mean".into())]].concat();
-            let mean = checks.time(&mean, &branch.mean, 1e-3, LONGEST_MS);
+            let mean = checks.time(&mean, &branch.mean, 1e-3, HOUR_MS);
             let share = checks.positive(&here, "share", branch.share);
             branches.push((share?, mean?));
         }
@@ -85,7 +82,7 @@ impl ServiceTimeEntry {
                 let mut times = Vec::with_capacity(values.len());
                 for (i, value) in values.iter().enumerate() {
                     let here = [at, &[Step::Field("values".into()), Step::Item(i)]].concat();
-                    times.push(checks.time(&here, value, 0.0, LONGEST_MS)?);
+                    times.push(checks.time(&here, value, 0.0, HOUR_MS)?);
                 }
                 Empirical::of_values(&times)
             }
@@ -94,7 +91,7 @@ impl ServiceTimeEntry {
                 for (i, bucket) in buckets.iter().enumerate() {
                     let here = [at, &[Step::Field("histogram".into()), Step::Item(i)]].concat();
                     let up_to = [&here[..], &[Step::Field("upTo".into())]].concat();
-                    let up_to = checks.time(&up_to, &bucket.up_to, 1e-3, LONGEST_MS)?;
+                    let up_to = checks.time(&up_to, &bucket.up_to, 1e-3, HOUR_MS)?;
                     steps.push((up_to, checks.not_negative(&here, "share", bucket.share)?));
                 }
                 Empirical::of_histogram(&steps)

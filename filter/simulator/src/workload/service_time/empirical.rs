@@ -1,0 +1,99 @@
+//! Service times as they were measured.
+
+use super::ServiceTimeError;
+use crate::workload::dice::Dice;
+
+/// Measured times, or a histogram of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Empirical {
+    /// From the end of one step to the end of the next, with the share so far, ending with 1.
+    steps: Vec<Step>,
+    mean_ms: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Step {
+    share: f64,
+    from_ms: f64,
+    to_ms: f64,
+}
+
+impl Empirical {
+    /// Exactly these times, ms, each as often as it is there.
+    ///
+    /// # Errors
+    /// Without a time above 0, or with one below.
+    pub fn of_values(values: &[f64]) -> Result<Self, ServiceTimeError> {
+        let steps: Vec<(f64, f64, f64)> = values.iter().map(|v| (*v, *v, 1.0)).collect();
+        Self::new(&steps)
+    }
+
+    /// By buckets in ascending order: upper bound, ms, and share. A bucket begins where the one before
+    /// ends, the first at 0, and its times are spread evenly.
+    ///
+    /// # Errors
+    /// When bounds don't ascend, or no bucket has a share.
+    pub fn of_histogram(buckets: &[(f64, f64)]) -> Result<Self, ServiceTimeError> {
+        let mut from = 0.0;
+        let mut steps = Vec::with_capacity(buckets.len());
+        for (to, share) in buckets {
+            if *to <= from {
+                return ServiceTimeError::new(format!(
+                    "a bucket up to {to} ms after one up to {from} ms; bounds ascend"
+                ));
+            }
+            steps.push((from, *to, *share));
+            from = *to;
+        }
+        Self::new(&steps)
+    }
+
+    fn new(steps: &[(f64, f64, f64)]) -> Result<Self, ServiceTimeError> {
+        let bad = |(from, to, share): &(f64, f64, f64)| {
+            let sound = |x: f64| x >= 0.0 && x.is_finite();
+            !(sound(*from) && sound(*to) && sound(*share))
+        };
+        if steps.iter().any(bad) {
+            return ServiceTimeError::new("a time or a share below 0");
+        }
+        let total: f64 = steps.iter().map(|(.., share)| share).sum();
+        let middle = |(from, to, share): &(f64, f64, f64)| (from + to) / 2.0 * share / total;
+        let mean_ms = steps.iter().map(middle).sum();
+        // Of shares that are all 0 it is no number.
+        let positive = mean_ms > 0.0;
+        if !positive {
+            return ServiceTimeError::new("no time above 0; at least one");
+        }
+        let mut sum = 0.0;
+        let step = |(from_ms, to_ms, share): &(f64, f64, f64)| {
+            sum += share / total;
+            Step {
+                share: sum,
+                from_ms: *from_ms,
+                to_ms: *to_ms,
+            }
+        };
+        Ok(Self {
+            mean_ms,
+            steps: steps.iter().map(step).collect(),
+        })
+    }
+
+    /// Mean, ms.
+    #[must_use]
+    pub fn mean_ms(&self) -> f64 {
+        self.mean_ms
+    }
+
+    /// Values or buckets.
+    pub(super) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub(super) fn draw(&self, dice: &mut Dice) -> f64 {
+        let place = dice.unit();
+        let at = self.steps.partition_point(|step| step.share <= place);
+        let step = self.steps[at.min(self.steps.len() - 1)];
+        step.from_ms + (step.to_ms - step.from_ms) * dice.unit()
+    }
+}

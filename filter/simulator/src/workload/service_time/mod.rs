@@ -1,0 +1,190 @@
+//! How long the backend works on a request.
+//!
+//! What overload does depends on the tail of these times as much as on their mean, so a workload can have
+//! whatever shape was measured: the usual families by numbers that people have at hand (a mean and a
+//! percentile rather than μ and σ), or the measured times themselves.
+
+mod empirical;
+mod log_normal;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use rand_distr::{Distribution as _, Exp1};
+
+use super::dice::Dice;
+pub use empirical::Empirical;
+pub use log_normal::LogNormal;
+
+/// Longest time that is drawn, ms: a day.
+const LONGEST_MS: f64 = 86_400_000.0;
+
+/// Why a distribution can't be.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct ServiceTimeError(String);
+
+impl ServiceTimeError {
+    fn new<T>(message: impl Into<String>) -> Result<T, Self> {
+        Err(Self(message.into()))
+    }
+}
+
+/// A distribution of service times, all in ms.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ServiceTime {
+    /// Always the same.
+    Constant(f64),
+    /// Exponential with this mean: M/M/P, as textbooks have it.
+    Exponential(f64),
+    /// Lognormal, "which approximates those of real production queries" (Bouncer §5.3).
+    LogNormal(LogNormal),
+    /// One of several exponential distributions: hits and misses of a cache.
+    Hyperexponential(Branches),
+    /// Pareto: a tail without an end.
+    Pareto(Pareto),
+    /// Measured.
+    Empirical(Empirical),
+}
+
+impl ServiceTime {
+    /// Mean, ms.
+    #[must_use]
+    pub fn mean_ms(&self) -> f64 {
+        match self {
+            Self::Constant(mean) | Self::Exponential(mean) => *mean,
+            Self::LogNormal(times) => times.mean_ms(),
+            Self::Hyperexponential(times) => times.mean_ms,
+            Self::Pareto(times) => times.mean_ms,
+            Self::Empirical(times) => times.mean_ms(),
+        }
+    }
+
+    /// Draws a time, ns.
+    pub(super) fn draw(&self, dice: &mut Dice) -> u64 {
+        let ms = match self {
+            Self::Constant(mean) => *mean,
+            Self::Exponential(mean) => exponential(*mean, dice),
+            // By far the most usual, and always below what fits.
+            Self::LogNormal(times) => return times.draw(dice),
+            Self::Hyperexponential(times) => times.draw(dice),
+            Self::Pareto(times) => times.draw(dice),
+            Self::Empirical(times) => times.draw(dice),
+        };
+        (ms.min(LONGEST_MS) * 1e6) as u64
+    }
+}
+
+fn exponential(mean: f64, dice: &mut Dice) -> f64 {
+    let unit: f64 = Exp1.sample(dice);
+    mean * unit
+}
+
+impl fmt::Display for ServiceTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Constant(mean) => write!(f, "always {} ms", Ms(*mean)),
+            Self::Exponential(mean) => write!(f, "exponential, mean {} ms", Ms(*mean)),
+            Self::LogNormal(times) => write!(
+                f,
+                "lognormal, mean {} ms, median {} ms",
+                Ms(times.mean_ms()),
+                Ms(times.median_ms())
+            ),
+            Self::Hyperexponential(times) => {
+                let (count, mean) = (times.branches.len(), Ms(times.mean_ms));
+                write!(f, "hyperexponential of {count}, mean {mean} ms")
+            }
+            Self::Pareto(times) => {
+                let (mean, shape) = (Ms(times.mean_ms), times.shape);
+                write!(f, "Pareto, mean {mean} ms, shape {shape}")
+            }
+            Self::Empirical(times) => {
+                let (count, mean) = (times.len(), Ms(times.mean_ms()));
+                write!(f, "{count} measured values, mean {mean} ms")
+            }
+        }
+    }
+}
+
+/// A time with as many decimals as say something.
+struct Ms(f64);
+
+impl fmt::Display for Ms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", (self.0 * 1e3).round() / 1e3)
+    }
+}
+
+/// Branches of a hyperexponential distribution.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Branches {
+    /// Shares so far, ending with 1, and means, ms.
+    branches: Vec<(f64, f64)>,
+    mean_ms: f64,
+}
+
+impl Branches {
+    /// By shares, relative to each other, and means, ms.
+    ///
+    /// # Errors
+    /// Without a branch, or with one that has no share or no mean above 0.
+    pub fn new(branches: &[(f64, f64)]) -> Result<Self, ServiceTimeError> {
+        let positive = |x: f64| x > 0.0 && x.is_finite();
+        if branches.is_empty() || !branches.iter().all(|(s, m)| positive(*s) && positive(*m)) {
+            return ServiceTimeError::new("at least one branch, all with share and mean above 0");
+        }
+        let total: f64 = branches.iter().map(|(share, _)| share).sum();
+        let mut sum = 0.0;
+        let branch = |(share, mean): &(f64, f64)| {
+            sum += share / total;
+            (sum, *mean)
+        };
+        Ok(Self {
+            mean_ms: branches.iter().map(|(s, m)| s / total * m).sum(),
+            branches: branches.iter().map(branch).collect(),
+        })
+    }
+
+    fn draw(&self, dice: &mut Dice) -> f64 {
+        let place = dice.unit();
+        let upto = |(upto, _): &&(f64, f64)| place < *upto;
+        let branch = self.branches.iter().find(upto).or(self.branches.last());
+        exponential(branch.map_or(self.mean_ms, |(_, mean)| *mean), dice)
+    }
+}
+
+/// A Pareto distribution: P(t > x) = (least / x)^shape.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pareto {
+    mean_ms: f64,
+    shape: f64,
+    least_ms: f64,
+}
+
+impl Pareto {
+    /// By mean, ms, and shape; a shape of 2 or less has no variance, of 1 or less no mean.
+    ///
+    /// # Errors
+    /// For a mean that is not above 0, and a shape that is not above 1.
+    pub fn new(mean_ms: f64, shape: f64) -> Result<Self, ServiceTimeError> {
+        let possible = mean_ms > 0.0 && mean_ms.is_finite() && shape > 1.0 && shape.is_finite();
+        if !possible {
+            return ServiceTimeError::new(format!(
+                "mean {mean_ms} ms and shape {shape}; a mean above 0, a shape above 1"
+            ));
+        }
+        Ok(Self {
+            mean_ms,
+            shape,
+            least_ms: mean_ms * (shape - 1.0) / shape,
+        })
+    }
+
+    fn draw(&self, dice: &mut Dice) -> f64 {
+        // Above 0, so that no time is infinite.
+        let tail = 1.0 - dice.unit();
+        self.least_ms * tail.powf(-1.0 / self.shape)
+    }
+}
