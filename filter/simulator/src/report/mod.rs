@@ -21,6 +21,7 @@ pub mod json;
 mod record;
 mod table;
 pub mod text;
+pub mod words;
 
 pub use figure::{Axis, Figure, Level, Point, Scale, Series, Style};
 pub use record::{Record, Value};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Paper, Size, Study};
 use crate::batch::{Batch, Experiment};
 use crate::progress::Progress;
-use crate::report::{Claim, Record, Report};
+use crate::report::{Claim, Record, Report, words};
 use crate::results::Row;
 use crate::simulation::SimulationError;
 use crate::workload::Workload;
@@ -222,7 +222,9 @@ impl Study for Sweep {
         };
         let results = batch.run(&self.experiments(), progress)?;
         let mut report = self.report(&self.rows(results));
-        report.setup("runs", show::runs(batch.seeds, batch.requests, batch.seed));
+        let runs = words::runs(batch.seeds, Some(batch.requests), batch.seed);
+        let warm_up = self.warm_up.as_secs_f64();
+        report.setup("runs", format!("{runs}, after {warm_up} s of warm-up"));
         Ok(report)
     }
 }

@@ -28,8 +28,6 @@ const REQUESTS: u64 = 200_000;
 const SEEDS: u32 = 3;
 /// Warm-up where nobody says how long: until the engine has learned the service times of all types.
 const WARM_UP: Duration = Duration::from_secs(5);
-/// Most of a recording that is warm-up where nobody says how long, as a part of it.
-const WARM_UP_PART: u64 = 10;
 /// Most points of a curve over time.
 const MOST_BINS: u64 = 120;
 /// A bin is no shorter than this, ns: below, there are too few requests in it to have a percentile.
@@ -190,19 +188,16 @@ impl Trial {
 
     fn amount(&self, size: &Size) -> Amount {
         let plan = &self.plan;
-        let (default_seeds, default_warm_up) = match &plan.offered {
-            Offered::Loads { .. } | Offered::Phases { .. } => (SEEDS, WARM_UP),
+        let default_seeds = match &plan.offered {
+            Offered::Loads { .. } | Offered::Phases { .. } => SEEDS,
             // The traffic has no luck; there is only the strategy's.
-            Offered::Recorded { recording, .. } => {
-                let part = Duration::from_nanos(recording.length_ns() / WARM_UP_PART);
-                (1, WARM_UP.min(part))
-            }
+            Offered::Recorded { .. } => 1,
         };
         Amount {
             requests: size.requests.or(plan.requests).unwrap_or(REQUESTS),
             seeds: size.seeds.or(plan.seeds).unwrap_or(default_seeds).max(1),
             seed: size.seed.or(plan.seed).unwrap_or(1),
-            warm_up: plan.warm_up.unwrap_or(default_warm_up),
+            warm_up: plan.warm_up.unwrap_or(WARM_UP),
         }
     }
 
@@ -232,8 +227,7 @@ impl Trial {
                 }]
             }
             Offered::Recorded { recording, speeds } => {
-                let seconds = (recording.length_ns() as f64 / 1e9).max(1e-9);
-                let per_second = recording.len() as f64 / seconds;
+                let per_second = recording.per_second();
                 let case = |speed: &f64| Case {
                     per_second: per_second * speed,
                     factor: *speed,
@@ -252,7 +246,10 @@ impl Trial {
                 let seconds: f64 = phases.iter().map(|p| p.duration.as_secs_f64()).sum();
                 (case.per_second * seconds) as u64 + warm_up
             }
-            Offered::Recorded { recording, .. } => recording.len() as u64,
+            Offered::Recorded { recording, .. } => {
+                let seconds = recording.replay_ns(case.factor) as f64 / 1e9;
+                (case.per_second * seconds) as u64 + warm_up
+            }
         }
     }
 
@@ -286,7 +283,14 @@ impl Trial {
             warm_up: amount.warm_up,
             until: match &self.plan.offered {
                 Offered::Loads { .. } => Until::Requests(amount.requests),
-                Offered::Phases { .. } | Offered::Recorded { .. } => Until::Exhausted,
+                // Not until the source is exhausted: what is served after its end is of no phase.
+                Offered::Phases { phases, .. } => Until::Time(
+                    phases.iter().map(|p| p.duration).sum::<Duration>() + amount.warm_up,
+                ),
+                Offered::Recorded { recording, .. } => {
+                    let length = Duration::from_nanos(recording.replay_ns(case.factor));
+                    Until::Time(length + amount.warm_up)
+                }
             },
             // The strategy's luck must not be that of the traffic.
             seed: !seed,
@@ -307,7 +311,7 @@ impl Trial {
                 (run.with(&mut source, backend)?, source.timelines())
             }
             Offered::Recorded { recording, .. } => {
-                let replay = recording.replay(case.factor);
+                let replay = recording.replay(case.factor, nanos(amount.warm_up));
                 let mut source = Observed::new(replay, progress).over(timelines);
                 (run.with(&mut source, backend)?, source.timelines())
             }
@@ -346,8 +350,8 @@ impl Trial {
                 (Some(edges), Some(bins(begin, at)))
             }
             Offered::Recorded { recording, .. } => {
-                let end = (recording.length_ns() as f64 / case.factor) as u64 + 1;
-                (None, Some(bins(begin.min(end - 1), end)))
+                let end = begin + recording.replay_ns(case.factor);
+                (None, Some(bins(begin, end)))
             }
         }
     }
@@ -385,15 +389,4 @@ fn bins(begin: u64, end: u64) -> Vec<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::bins;
-
-    #[test]
-    fn bins_have_round_lengths_and_are_not_too_many() {
-        const S: u64 = 1_000_000_000;
-        assert_eq!(bins(5 * S, 35 * S).len(), 61, "60 of half a second");
-        assert_eq!(bins(0, 120 * S)[..3], [0, S, 2 * S]);
-        assert_eq!(bins(0, S / 20), [0, S / 20]);
-        assert!(bins(0, 7 * 24 * 3600 * S).len() <= 121);
-    }
-}
+mod tests;

@@ -2,7 +2,8 @@
 
 use super::rows::{CaseRows, Span, TypeRow};
 use super::{Amount, Offered, Trial};
-use crate::report::{Cell, Group, Limited, Report, Table, TableRow};
+use crate::report::{Cell, Group, Limited, Report, Table, TableRow, words};
+use crate::workload::recorded::Recording;
 use crate::workload::{Process, Rate, Workload};
 
 pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
@@ -103,60 +104,43 @@ impl Trial {
             ),
         );
         let slots = stage.parallelism;
-        let runs = |amount: &Amount| match amount.seeds {
-            1 => format!("1 run, seed {}", amount.seed),
-            seeds => {
-                let last = amount.seed.saturating_add(u64::from(seeds) - 1);
-                format!("averages of {seeds} runs, seeds {} to {last}", amount.seed)
-            }
+        let requests = match &self.plan.offered {
+            Offered::Loads { .. } => Some(amount.requests),
+            Offered::Phases { .. } | Offered::Recorded { .. } => None,
         };
+        let runs = words::runs(amount.seeds, requests, amount.seed);
         let warm_up = amount.warm_up.as_secs_f64();
+        let mut runs = format!("{runs}, after {warm_up} s of warm-up");
         match &self.plan.offered {
-            Offered::Loads { workload, .. } => {
+            Offered::Loads { workload, .. } | Offered::Phases { workload, .. } => {
                 modelled(report, workload, slots);
-                let requests = amount.requests;
-                report.setup(
-                    "runs",
-                    format!(
-                        "{} of {requests} requests, after {warm_up} s of warm-up",
-                        runs(amount)
-                    ),
-                );
-            }
-            Offered::Phases { workload, .. } => {
-                modelled(report, workload, slots);
-                report.setup(
-                    "runs",
-                    format!("{}, after {warm_up} s of warm-up", runs(amount)),
-                );
             }
             Offered::Recorded { recording, .. } => {
-                let seconds = recording.length_ns() as f64 / 1e9;
-                let rate = recording.len() as f64 / seconds.max(1e-9);
-                let full = f64::from(slots) * 1e3 / recording.mean_ms();
-                report.setup(
-                    "arrivals",
-                    format!(
-                        "recorded: {} requests in {seconds:.1} s, {rate:.0} a second",
-                        recording.len()
-                    ),
-                );
-                report.setup(
-                    "backend",
-                    format!(
-                        "{slots} slots; mean service time {:.2} ms, so full load is {full:.0} requests/s and \
-                         the recorded rate {:.2} of it",
-                        recording.mean_ms(),
-                        rate / full
-                    ),
-                );
-                report.setup(
-                    "runs",
-                    format!("{}, whose first {warm_up:.1} s are warm-up", runs(amount)),
-                );
+                recorded(report, recording, slots);
+                runs.push_str("; what is replayed faster is repeated");
             }
         }
+        report.setup("runs", runs);
     }
+}
+
+fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
+    let (requests, rate) = (recording.len(), recording.per_second());
+    let seconds = recording.length_ns() as f64 / 1e9;
+    report.setup(
+        "arrivals",
+        format!("recorded: {requests} requests in {seconds:.1} s, {rate:.0} a second"),
+    );
+    let mean = recording.mean_ms();
+    let full = f64::from(slots) * 1e3 / mean;
+    let part = rate / full;
+    report.setup(
+        "backend",
+        format!(
+            "{slots} slots; mean service time {mean:.2} ms, so full load is {full:.0} requests/s and the \
+             recorded rate {part:.2} of it"
+        ),
+    );
 }
 
 fn modelled(report: &mut Report, workload: &Workload, slots: u32) {

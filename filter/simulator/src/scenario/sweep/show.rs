@@ -13,18 +13,6 @@ const SLOW_TOLERANCE: f64 = 3.0;
 /// Points that a cell of `ALL` may differ from the paper's.
 const ALL_TOLERANCE: f64 = 1.0;
 
-/// How many runs of how many requests, in words.
-pub(super) fn runs(seeds: u32, requests: u64, seed: u64) -> String {
-    let runs = match seeds {
-        1 => format!("1 run of {requests} requests, seed {seed}"),
-        _ => format!(
-            "averages of {seeds} runs of {requests} requests, seeds {seed} to {}",
-            seed.saturating_add(u64::from(seeds) - 1)
-        ),
-    };
-    format!("{runs}, after a warm-up")
-}
-
 pub(super) fn report(sweep: &Sweep, rows: &[SweepRow]) -> Report {
     let findings = Findings(rows);
     let mut report = Report::new(Subject::Scenario(sweep.name.to_owned()), sweep.title);

@@ -149,6 +149,12 @@ impl Recording {
         self.requests.last().map_or(0, |last| last.at)
     }
 
+    /// Requests per second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        self.requests.len() as f64 * 1e9 / self.period_ns()
+    }
+
     /// Mean service time, ms.
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
@@ -179,13 +185,38 @@ impl Recording {
         notes
     }
 
-    /// The requests, in `1 / speed` of the time.
-    pub(crate) fn replay(&self, speed: f64) -> Replay<'_> {
-        Replay {
+    /// Time after which a replay begins anew, ns: a gap after the last request, too.
+    fn period_ns(&self) -> f64 {
+        match self.requests.len() {
+            0 | 1 => 1e9,
+            n => (self.length_ns() as f64 * n as f64 / (n - 1) as f64).max(1.0),
+        }
+    }
+
+    /// How long a replay at `speed` counts, ns: as long as the recording, or until it was whole.
+    #[must_use]
+    pub fn replay_ns(&self, speed: f64) -> u64 {
+        (self.period_ns() / speed.min(1.0)) as u64
+    }
+
+    /// The requests at `speed`, after `warm_up_ns` of what comes before them when the recording goes round
+    /// in a circle.
+    pub(crate) fn replay(&self, speed: f64, warm_up_ns: u64) -> Replay<'_> {
+        let period = self.period_ns() / speed;
+        let before = (warm_up_ns as f64 / period).ceil();
+        let mut replay = Replay {
             requests: &self.requests,
             next: 0,
             speed,
+            period,
+            round: warm_up_ns as f64 - before * period,
+            end: warm_up_ns + self.replay_ns(speed),
+        };
+        // What would be before the start of the run.
+        while replay.time().is_some_and(|at| at < 0.0) {
+            replay.step();
         }
+        replay
     }
 }
 
@@ -334,25 +365,50 @@ fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
     })
 }
 
-/// A recording as a source.
+/// A recording as a source: round and round, until the run is long enough.
+///
+/// Ten times as fast, a recording of a minute would be over after six seconds, before percentiles mean
+/// anything; and a run that began with its first request would meet an engine that has learned nothing.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
     requests: &'a [Request],
     next: usize,
     speed: f64,
+    /// Length of a round, ns.
+    period: f64,
+    /// Begin of this round, ns; before the start for the first ones.
+    round: f64,
+    /// ns.
+    end: u64,
+}
+
+impl Replay<'_> {
+    /// Of the next request, ns.
+    fn time(&self) -> Option<f64> {
+        let next = self.requests.get(self.next)?;
+        Some(self.round + next.at as f64 / self.speed)
+    }
+
+    fn step(&mut self) {
+        self.next += 1;
+        if self.next == self.requests.len() {
+            self.next = 0;
+            self.round += self.period;
+        }
+    }
 }
 
 impl Source for Replay<'_> {
     fn peek(&self) -> Option<u64> {
-        let next = self.requests.get(self.next)?;
-        Some((next.at as f64 / self.speed) as u64)
+        let at = self.time()? as u64;
+        (at < self.end).then_some(at)
     }
 
     fn take(&mut self) -> Option<Request> {
         let at = self.peek()?;
-        let next = self.requests.get(self.next)?;
-        self.next += 1;
-        Some(Request { at, ..*next })
+        let next = *self.requests.get(self.next)?;
+        self.step();
+        Some(Request { at, ..next })
     }
 }
 

@@ -151,16 +151,46 @@ fn a_log_is_told_from_yaml() {
     }
 }
 
-#[test]
-fn a_replay_keeps_the_order_and_divides_the_time() {
-    let recording = read(ENVOY);
-    let mut replay = recording.replay(2.0);
+/// Times of a replay, ms, and what arrives.
+fn times(recording: &Recording, speed: f64, warm_up_ms: u64) -> Vec<(u64, usize)> {
+    let mut replay = recording.replay(speed, warm_up_ms * 1_000_000);
     let mut times = Vec::new();
     while let Some(at) = replay.peek() {
         let request = replay.take().unwrap();
         assert_eq!(request.at, at);
-        times.push(at / 1_000_000);
+        times.push((at / 1_000_000, request.kind));
     }
-    assert_eq!(times, [0, 75, 150]);
     assert!(replay.take().is_none());
+    times
+}
+
+#[test]
+fn a_replay_is_the_recording_after_what_comes_before_it_in_a_circle() {
+    // At 0, 150 and 300 ms, so round after 450.
+    let recording = read(ENVOY);
+    assert_eq!(times(&recording, 1.0, 0), [(0, 0), (150, 1), (300, 0)]);
+    assert_eq!(
+        times(&recording, 1.0, 200),
+        [(50, 0), (200, 0), (350, 1), (500, 0)]
+    );
+    assert_eq!(times(&recording, 0.5, 0), [(0, 0), (300, 1), (600, 0)]);
+}
+
+#[test]
+fn a_faster_replay_repeats_until_it_is_as_long_as_the_recording() {
+    let recording = read(ENVOY);
+    assert_eq!(
+        times(&recording, 2.0, 0),
+        [(0, 0), (75, 1), (150, 0), (225, 0), (300, 1), (375, 0)]
+    );
+    let fast = times(&recording, 100.0, 50);
+    assert!(fast.is_sorted_by_key(|(at, _)| *at));
+    assert_eq!(fast.iter().filter(|(at, _)| *at >= 50).count(), 300);
+    assert_eq!(fast.len(), 333, "50 ms are eleven rounds and a bit");
+}
+
+#[test]
+fn a_single_request_is_a_recording_too() {
+    let recording = read(&ENVOY.lines().take(1).collect::<String>());
+    assert_eq!(times(&recording, 1.0, 1_500), [(500, 0), (1_500, 0)]);
 }

@@ -1,0 +1,234 @@
+use std::fmt::Write as _;
+use std::num::NonZeroUsize;
+
+use super::*;
+use crate::progress::Silent;
+use crate::report::json::json;
+use crate::report::{Record, Value};
+use crate::scenario::sweep;
+use crate::source::{Request, Source as _};
+use crate::workload::{Bursts, Process};
+
+/// Bouncer's basic policy, and the paper's mix.
+fn stage_and_workload() -> (StageConfig, Workload) {
+    let sweep = sweep("bouncer-table3").unwrap();
+    let stage = sweep.series[0].points[0].experiment.stage.clone();
+    (stage, sweep.workload)
+}
+
+fn plan(offered: Offered) -> Plan {
+    Plan {
+        offered,
+        parallelism: None,
+        requests: Some(40_000),
+        seeds: Some(2),
+        seed: None,
+        warm_up: Some(Duration::from_secs(2)),
+    }
+}
+
+fn run(plan: Plan, size: &Size) -> Report {
+    let (stage, _) = stage_and_workload();
+    let trial = Trial::new(stage, "default/simulated", plan, "workload.yaml");
+    trial.run(size, &Silent).unwrap()
+}
+
+fn number(row: &Record, name: &str) -> f64 {
+    row.get(name).and_then(Value::number).unwrap_or(f64::NAN)
+}
+
+fn row<'a>(report: &'a Report, kind: &str) -> &'a Record {
+    let of_kind = |row: &&Record| row.get("type") == Some(&Value::from(kind));
+    report.rows.iter().find(of_kind).unwrap()
+}
+
+#[test]
+fn bins_have_round_lengths_and_are_not_too_many() {
+    const S: u64 = 1_000_000_000;
+    assert_eq!(bins(5 * S, 35 * S).len(), 61, "60 of half a second");
+    assert_eq!(bins(0, 120 * S)[..3], [0, S, 2 * S]);
+    assert_eq!(bins(0, S / 20), [0, S / 20]);
+    assert!(bins(0, 7 * 24 * 3600 * S).len() <= 121);
+}
+
+#[test]
+fn a_seed_gives_one_report_byte_for_byte_whatever_the_threads() {
+    let (_, workload) = stage_and_workload();
+    let bursty = workload.clone().by(Process::Bursty(Bursts {
+        ratio: 4.0,
+        share: 0.2,
+        length: Duration::from_millis(200),
+    }));
+    let phase = |rate| Phase {
+        duration: Duration::from_millis(500),
+        rate: Rate::Factor(rate),
+    };
+    for offered in [
+        Offered::Loads {
+            workload,
+            loads: vec![Rate::Factor(0.9), Rate::PerSecond(20_000.0)],
+        },
+        Offered::Phases {
+            workload: bursty,
+            phases: vec![phase(0.8), phase(2.0)],
+        },
+    ] {
+        let text = |threads: usize, seed| {
+            let size = Size {
+                requests: Some(5_000),
+                seeds: Some(3),
+                seed: Some(seed),
+                threads: NonZeroUsize::new(threads),
+            };
+            let report = run(plan(offered.clone()), &size);
+            let html = crate::report::html::html(&report);
+            (
+                json(&report).unwrap(),
+                crate::report::text::text(&report),
+                html,
+            )
+        };
+        let once = text(1, 7);
+        assert_eq!(once, text(3, 7));
+        assert_ne!(once.0, text(3, 8).0);
+    }
+}
+
+/// The access log that Envoy would write of `workload` at `load`, with times as exact as can be.
+fn log(workload: &Workload, per_second: f64, seed: u64, requests: usize) -> String {
+    let mut traffic = Traffic::steady(workload, per_second, seed);
+    let taken: Vec<Request> = (0..requests).filter_map(|_| traffic.take()).collect();
+    let mut log = String::new();
+    // Envoy writes a line when a request ends; any other order than that of arrival will do.
+    for request in taken.iter().rev() {
+        let (us, ms) = (request.at / 1_000, request.processing as f64 / 1e6);
+        let (minute, second, us) = (us / 60_000_000, us / 1_000_000 % 60, us % 1_000_000);
+        let name = &workload.types()[request.kind].name;
+        let _ = writeln!(
+            log,
+            r#"{{"start_time":"2026-01-05T10:{minute:02}:{second:02}.{us:06}Z","method":"GET","path":"/q/{name}?n=1","duration":{ms:.6},"upstream_host":"10.0.0.2:80"}}"#
+        );
+    }
+    log
+}
+
+#[test]
+fn a_recorded_poisson_process_gives_what_the_modelled_one_gives() {
+    let (stage, workload) = stage_and_workload();
+    let load = Rate::Factor(1.3);
+    let per_second = workload.per_second(load, stage.parallelism);
+    let log = log(&workload, per_second, 99, 150_000);
+    let recording = Recording::read(log.as_bytes(), &stage).unwrap();
+    assert_eq!((recording.len(), recording.notes().len()), (150_000, 0));
+    assert!((recording.per_second() / per_second - 1.0).abs() < 0.01);
+
+    // The very same requests, so that chance has little left to decide.
+    let modelled = Plan {
+        requests: Some(150_000),
+        ..plan(Offered::Loads {
+            workload,
+            loads: vec![load],
+        })
+    };
+    let cold = |plan| Plan {
+        seeds: Some(1),
+        seed: Some(99),
+        warm_up: Some(Duration::ZERO),
+        ..plan
+    };
+    let size = Size::default();
+    let modelled = run(cold(modelled), &size);
+    let recorded = run(cold(Plan::replay(recording)), &size);
+    for kind in ["fast", "mediumfast", "mediumslow", "slow", "ALL"] {
+        let of = |name| {
+            (
+                number(row(&modelled, kind), name),
+                number(row(&recorded, kind), name),
+            )
+        };
+        let (expected, found) = of("rejected_pct");
+        assert!((expected - found).abs() < 1.0, "{kind}: {expected} {found}");
+        for time in ["rt_p50_ms", "rt_p90_ms"] {
+            let (expected, found) = of(time);
+            assert!(
+                (found / expected - 1.0).abs() < 0.03,
+                "{kind} {time}: {expected} {found}"
+            );
+        }
+    }
+    let utilization = number(row(&recorded, "ALL"), "utilization");
+    assert!(utilization > 0.98, "{utilization}");
+}
+
+#[test]
+fn a_faster_replay_meets_the_load_of_its_speed() {
+    let (stage, workload) = stage_and_workload();
+    let per_second = workload.per_second(Rate::Factor(0.5), stage.parallelism);
+    let log = log(&workload, per_second, 5, 30_000);
+    let recording = Recording::read(log.as_bytes(), &stage).unwrap();
+    let recorded = Plan {
+        offered: Offered::Recorded {
+            recording,
+            speeds: vec![1.0, 3.0],
+        },
+        ..plan(Offered::Loads {
+            workload,
+            loads: Vec::new(),
+        })
+    };
+    let report = run(recorded, &Size::default());
+    let all: Vec<&Record> = report
+        .rows
+        .iter()
+        .filter(|row| row.get("type") == Some(&Value::from("ALL")))
+        .collect();
+    let of = |name| [number(all[0], name), number(all[1], name)];
+    let (busy, rejected) = (of("utilization"), of("rejected_pct"));
+    assert!((busy[0] - 0.5).abs() < 0.03 && busy[1] > 0.98, "{busy:?}");
+    assert!(rejected[0] < 0.1 && rejected[1] > 8.0, "{rejected:?}");
+    assert!(
+        report
+            .figures
+            .iter()
+            .any(|f| f.title.ends_with("at 3 × the recorded rate"))
+    );
+}
+
+#[test]
+fn phases_are_told_apart() {
+    let (_, workload) = stage_and_workload();
+    let phase = |rate| Phase {
+        duration: Duration::from_secs(3),
+        rate: Rate::Factor(rate),
+    };
+    let phases = vec![phase(0.6), phase(2.0), phase(0.6)];
+    let report = run(plan(Offered::Phases { workload, phases }), &Size::default());
+    let all: Vec<&Record> = report
+        .rows
+        .iter()
+        .filter(|row| row.get("type") == Some(&Value::from("ALL")))
+        .collect();
+    let of = |name| all.iter().map(|row| number(row, name)).collect::<Vec<_>>();
+    assert_eq!(of("phase"), [1.0, 2.0, 3.0]);
+    assert_eq!(of("from_s"), [0.0, 3.0, 6.0]);
+    let (rejected, busy) = (of("rejected_pct"), of("utilization"));
+    assert!(
+        rejected[0] < 0.1 && rejected[1] > 10.0 && rejected[2] < 1.0,
+        "{rejected:?}"
+    );
+    assert!((busy[0] - 0.6).abs() < 0.05 && busy[1] > 0.97, "{busy:?}");
+}
+
+#[test]
+fn a_policy_that_only_counts_is_tried_as_if_it_enforced() {
+    let (mut stage, workload) = stage_and_workload();
+    stage.mode = Mode::DryRun;
+    let offered = Offered::Loads {
+        workload,
+        loads: vec![Rate::Factor(1.5)],
+    };
+    let trial = Trial::new(stage, "default/simulated", plan(offered), "workload.yaml");
+    let report = trial.run(&Size::default(), &Silent).unwrap();
+    assert!(number(row(&report, "slow"), "rejected_pct") > 50.0);
+    assert!(report.notes[0].starts_with("the policy says mode: DryRun"));
+}
