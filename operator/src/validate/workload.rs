@@ -12,6 +12,9 @@ use super::problem::Problem;
 use super::suggest::instead_of;
 use super::{decode, parse};
 
+/// Fields that decide what the fields beside them mean.
+const CHOICES: [&str; 2] = ["distribution", "process"];
+
 /// A workload file as far as it could be read.
 #[derive(Debug)]
 pub struct WorkloadDocument {
@@ -48,7 +51,7 @@ impl WorkloadDocument {
             node,
             workload,
             problems,
-            mended: decoded.mended,
+            mended: decoded.mended.into_iter().map(depending).collect(),
         })
     }
 
@@ -117,6 +120,16 @@ fn message(finding: &Finding) -> String {
             let request = "with a request, such as {path: /search}, any name will do";
             format!("{found:?} is no type of the policy; {right} ({request})")
         }
+    }
+}
+
+/// What a made-up value makes meaningless: of a choice all that stands beside it.
+fn depending(mended: Path) -> Path {
+    match mended.segments() {
+        [beside @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => {
+            Path::new(beside.to_vec())
+        }
+        _ => mended,
     }
 }
 

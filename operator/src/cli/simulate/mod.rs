@@ -97,6 +97,11 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
     if args.scenario.as_deref() == Some(LIST) {
         return Ok(Output::ok(list()));
     }
+    if let Some(path) = &args.html {
+        // Nobody wants to hear of it after the run.
+        let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.with_context(|| format!("--html {}: can't be written", path.display()))?;
+    }
     let bar = Bar::new(args.quiet);
     let report = match (&args.scenario, &args.policy, &args.workload) {
         (Some(name), ..) => study(name)?.run(&args.size(), &bar),

@@ -71,6 +71,7 @@ impl WorkloadFile {
             let right = "such as [{name: default, serviceTime: {distribution: Exponential, mean: 20ms}}], \
                          or recorded: {accessLog: FILE}";
             checks.add(&below(&[], "types"), "none".to_owned(), right);
+            return None;
         }
         let process = self.process(checks);
         let types = types(&self.types, stage, recording, checks);

@@ -133,7 +133,9 @@ impl Branches {
     pub fn new(branches: &[(f64, f64)]) -> Result<Self, ServiceTimeError> {
         let positive = |x: f64| x > 0.0 && x.is_finite();
         if branches.is_empty() || !branches.iter().all(|(s, m)| positive(*s) && positive(*m)) {
-            return ServiceTimeError::new("at least one branch, all with share and mean above 0");
+            return ServiceTimeError::new(
+                "no branch, or one without share or mean; at least one, all above 0",
+            );
         }
         let total: f64 = branches.iter().map(|(share, _)| share).sum();
         let mut sum = 0.0;
