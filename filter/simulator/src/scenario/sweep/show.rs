@@ -206,6 +206,7 @@ fn subject(metric: Metric, kind: &str) -> String {
     let what = match metric {
         Metric::Rejected => "Rejections",
         Metric::MedianResponseTime => "Median response time",
+        Metric::P90ResponseTime => "90th percentile of response times",
         Metric::Utilization => "Utilization",
     };
     match (metric, kind) {
