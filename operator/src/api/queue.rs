@@ -18,8 +18,10 @@ use super::Duration;
 pub struct Queue {
     /// Who holds it; the proxy (`Hold`) by default.
     pub mode: QueueModeType,
-    /// Its order; `FIFO` by default.
-    pub discipline: DisciplineType,
+    /// Its order; by default `Slack` where the proxy holds it and the strategy is Bouncer, so that every
+    /// type has objectives, and otherwise `FIFO`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub discipline: Option<DisciplineType>,
     /// Settings of the discipline `DRR`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drr: Option<DeficitRoundRobin>,
@@ -43,10 +45,9 @@ pub enum QueueModeType {
 }
 
 /// Order of the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DisciplineType {
     /// First in, first out.
-    #[default]
     #[serde(rename = "FIFO")]
     Fifo,
     /// Earliest deadline first. The deadline is the request's own, else its type's objective at the highest

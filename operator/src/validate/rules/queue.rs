@@ -6,7 +6,9 @@ use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, QueueConfig};
 
 use super::names::check_known;
 use super::{HOUR, MILLISECOND, Problems, SECOND};
-use crate::api::{AdmissionPolicySpec, DeficitRoundRobin, DisciplineType, FlowType, QueueModeType};
+use crate::api::{
+    AdmissionPolicySpec, DeficitRoundRobin, DisciplineType, FlowType, QueueModeType, StrategyType,
+};
 use crate::validate::path::Path;
 
 const MAX_LENGTH_DEFAULT: u32 = 800;
@@ -29,12 +31,13 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
         SECOND,
         TIMEOUT,
     );
-    let name = queue.discipline.as_str();
-    if queue.mode == QueueModeType::Observe && queue.discipline != DisciplineType::Fifo {
+    let chosen = in_use(spec);
+    let name = chosen.as_str();
+    if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
         let right = "with mode Observe the order is the backend's; leave it out or use mode Hold";
         problems.add(at.field("discipline"), format!("{name:?}; {right}"));
     }
-    if queue.drr.is_some() && queue.discipline != DisciplineType::Drr {
+    if queue.drr.is_some() && chosen != DisciplineType::Drr {
         problems.add(
             at.field("drr"),
             format!("given with discipline {name}; leave it out or use discipline DRR"),
@@ -48,8 +51,19 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
     }
 }
 
+/// The discipline that is asked for, or the default: the order that keeps everybody's objectives, where
+/// everybody has some.
+pub(super) fn in_use(spec: &AdmissionPolicySpec) -> DisciplineType {
+    let held = spec.queue.mode == QueueModeType::Hold;
+    let default = match spec.strategy.kind {
+        StrategyType::Bouncer if held => DisciplineType::Slack,
+        _ => DisciplineType::Fifo,
+    };
+    spec.queue.discipline.unwrap_or(default)
+}
+
 fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Discipline {
-    match spec.queue.discipline {
+    match in_use(spec) {
         DisciplineType::Fifo => Discipline::Fifo,
         DisciplineType::Edf => Discipline::Edf,
         DisciplineType::Lstf => Discipline::Lstf,

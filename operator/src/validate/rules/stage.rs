@@ -54,7 +54,7 @@ fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
     if spec.strategy.kind == StrategyType::Bouncer {
         return Some("Bouncer decides by objectives");
     }
-    (spec.queue.discipline == DisciplineType::Slack)
+    (spec.queue.discipline == Some(DisciplineType::Slack))
         .then_some("the discipline Slack orders by objectives")
 }
 
