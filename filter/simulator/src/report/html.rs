@@ -15,7 +15,7 @@ p{max-width:90ch;margin:6px 0} .muted{color:var(--muted)}
 .verdict.fails{border-left-color:var(--bad)} .verdict ul{margin:4px 0 2px;padding-left:20px}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:2px 18px;margin:14px 0;font-size:14px}
 dt{color:var(--muted)} dd{margin:0}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr));gap:20px 28px}
+.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr));gap:20px 28px}
 figure{margin:0} figcaption{font-size:15px;font-weight:600;margin:6px 0} figure p{font-size:13px;color:var(--muted)}
 svg{width:100%;height:auto;display:block}
 .scroll{overflow-x:auto}
@@ -23,7 +23,7 @@ table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:8px 0;fo
 th,td{padding:4px 12px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
 th:first-child,td:first-child{text-align:left} th{font-weight:600;color:var(--muted);font-size:13px}
 tr.group th{color:var(--fg);font-size:14px;padding-top:14px;text-align:left}
-td.left{text-align:left;white-space:normal;max-width:70ch} td small{color:var(--muted)}
+th.left{text-align:left} td.left{text-align:left;white-space:normal;max-width:70ch} td small{color:var(--muted)}
 .ok{color:var(--good);font-weight:600} .no{color:var(--bad);font-weight:600}
 ";
 
@@ -89,7 +89,7 @@ fn claims(out: &mut String, claims: &[Claim]) {
         return;
     }
     out.push_str(
-        "<h2>Claims</h2><div class=\"scroll\"><table><tr><th></th><th>claim</th><th>paper</th><th>here</th></tr>",
+        "<h2>Claims</h2><div class=\"scroll\"><table><tr><th></th><th class=\"left\">claim</th><th class=\"left\">expected</th><th class=\"left\">found</th></tr>",
     );
     for claim in claims {
         let _ = write!(
@@ -221,7 +221,7 @@ mod tests {
         let page = html(&report);
         assert!(page.contains("Title &amp; more") && page.contains("&lt;fast&gt;"));
         assert!(page.contains(r#"<span class="no">90.00 ✗</span> <small>(98.46)</small>"#));
-        assert!(page.contains("0 of 2 results are as the paper has them"));
+        assert!(page.contains("0 of 2 results are as expected; not these:"));
         assert!(page.contains("✗ fails"));
         for elsewhere in ["<script", "src=", "href=", "url(", "@import"] {
             assert!(!page.contains(elsewhere), "{elsewhere}");

@@ -67,7 +67,7 @@ pub enum Subject {
 pub struct Claim {
     /// The sentence.
     pub text: String,
-    /// The paper's number, with its unit; empty where it prints none.
+    /// The paper's number, or what else is expected, with its unit; empty where there is none.
     pub paper: String,
     /// What was found, with its unit.
     pub ours: String,
@@ -135,31 +135,31 @@ impl Verdict {
     /// In one line; `None` when there was nothing to hold against.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
-        let of_paper = self.cells + self.claims;
         let failed = self.failures.len();
-        let (all, what) = match (of_paper, self.limits) {
-            (0, 0) => return None,
-            (0, limits) => (limits, "objectives are met"),
-            (paper, 0) => (
-                paper,
-                "results are as the paper has them, within their bounds",
+        let (all, what) = match (self.cells, self.claims, self.limits) {
+            (0, 0, 0) => return None,
+            (cells, 0, 0) => (
+                cells,
+                "cells are as the paper has them, within their bounds",
             ),
-            (paper, limits) => (paper + limits, "results are as expected"),
+            (0, claims, 0) => (claims, "claims hold"),
+            (0, 0, limits) => (limits, "objectives are met"),
+            (cells, claims, limits) => (cells + claims + limits, "results are as expected"),
         };
         Some(match failed {
             0 => format!("all {all} {what}"),
-            some => format!("{} of {all} {what}; these are not:", all - some),
+            some => format!("{} of {all} {what}; not these:", all - some),
         })
     }
 }
 
 impl Claim {
-    /// The sentence, the paper's number and ours.
+    /// The sentence, our number and the expected one.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.paper.as_str() {
             "" => format!("{}: {}", self.text, self.ours),
-            paper => format!("{}: {}, the paper has {paper}", self.text, self.ours),
+            expected => format!("{}: {} (expected: {expected})", self.text, self.ours),
         }
     }
 }

@@ -52,6 +52,15 @@ impl Metric {
         }
     }
 
+    /// Its unit, at the end of a title.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Self::Rejected => ", %",
+            Self::MedianResponseTime | Self::P90ResponseTime => ", ms",
+            Self::Utilization => "",
+        }
+    }
+
     /// Its name and unit.
     #[must_use]
     pub fn label(self) -> &'static str {

@@ -149,7 +149,7 @@ fn table_of_strategies(
             .collect(),
     };
     Table {
-        title: format!("{} ({})", subject(metric, kind), metric.label()),
+        title: format!("{}{}", subject(metric, kind), metric.unit()),
         columns: std::iter::once(axis_head(sweep.axis).to_owned())
             .chain(names)
             .collect(),
@@ -206,7 +206,7 @@ fn subject(metric: Metric, kind: &str) -> String {
     let what = match metric {
         Metric::Rejected => "Rejections",
         Metric::MedianResponseTime => "Median response time",
-        Metric::P90ResponseTime => "90th percentile of response times",
+        Metric::P90ResponseTime => "90th percentile response time",
         Metric::Utilization => "Utilization",
     };
     match (metric, kind) {
