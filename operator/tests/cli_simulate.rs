@@ -181,7 +181,7 @@ fn check_fails_when_a_type_misses_its_objective() {
         "{}",
         text(&bad.stdout)
     );
-    assert!(text(&bad.stderr).starts_with("error: 1 of 2 objectives are met"));
+    assert_eq!(text(&bad.stderr), "error: 1 of 2 objectives are met\n");
 }
 
 #[test]

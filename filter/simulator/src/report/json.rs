@@ -40,7 +40,45 @@ impl Serialize for Json<'_> {
 fn claim(claim: &Claim) -> Record {
     Record::new()
         .with("claim", claim.text.as_str())
-        .with("paper", claim.paper.as_str())
-        .with("ours", claim.ours.as_str())
+        .with("expected", claim.paper.as_str())
+        .with("found", claim.ours.as_str())
         .with("holds", claim.holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_after_what_was_simulated_and_claims_only_where_there_are_some() {
+        let mut report = Report::new(Subject::Scenario("bouncer-table3".into()), "Title");
+        report.rows.push(
+            Record::new()
+                .with("strategy", "Bouncer")
+                .with("factor", 1.5),
+        );
+        let compact = |report: &Report| {
+            let text = json(report).unwrap();
+            text.split_whitespace().collect::<String>()
+        };
+        assert_eq!(
+            compact(&report),
+            r#"{"scenario":"bouncer-table3","rows":[{"strategy":"Bouncer","factor":1.5}]}"#
+        );
+        report.subject = Subject::Policy {
+            policy: "default/search".into(),
+            workload: "w.yaml".into(),
+        };
+        report.rows.clear();
+        report.claims.push(Claim {
+            text: "a".into(),
+            paper: String::new(),
+            ours: "b".into(),
+            holds: true,
+        });
+        assert_eq!(
+            compact(&report),
+            r#"{"policy":"default/search","workload":"w.yaml","rows":[],"claims":[{"claim":"a","expected":"","found":"b","holds":true}]}"#
+        );
+    }
 }

@@ -120,3 +120,71 @@ fn cell(cell: &Cell) -> String {
 fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
     texts.map(|text| text.chars().count()).max().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Claim, Compared, Group, Limited, Subject, TableRow};
+
+    #[test]
+    fn columns_line_up_and_what_is_outside_is_marked_and_named() {
+        let compared = |ours, expected: f64| {
+            Cell::Compared(Compared {
+                ours: Some(ours),
+                decimals: 2,
+                expected,
+                printed: format!("{expected:.2}"),
+                within: Some(3.0),
+            })
+        };
+        let row = |label: &str, ours, expected, p50| TableRow {
+            label: label.into(),
+            cells: vec![
+                compared(ours, expected),
+                Cell::Limited(Limited {
+                    ours: p50,
+                    decimals: 1,
+                    limit: 18.0,
+                }),
+            ],
+        };
+        let mut report = Report::new(Subject::Scenario("x".into()), "Title");
+        report.setup("runs", "one");
+        report.tables.push(Table {
+            title: "rejected, %".into(),
+            columns: ["factor", "slow", "p50"].map(Into::into).to_vec(),
+            groups: vec![Group {
+                title: "Bouncer".into(),
+                rows: vec![row("0.9", 0.0, 0.01, 9.0), row("1.45", 90.0, 95.68, 18.5)],
+            }],
+        });
+        report.claims.push(Claim {
+            text: "it levels off".into(),
+            paper: "about 40 ms".into(),
+            ours: "39 ms".into(),
+            holds: true,
+        });
+        report.notes.push("1 line was passed by".into());
+        assert_eq!(
+            text(&report),
+            "\
+Title
+  runs  one
+
+rejected, %
+  factor              slow            p50
+  Bouncer
+  0.9             0 (0.01)      9.0 (≤18)
+  1.45     90.00 (95.68) !   18.5 (≤18) !
+
+holds  it levels off: 39 ms (expected: about 40 ms)
+
+1 line was passed by
+
+3 of 5 results are as expected; not these:
+  Bouncer, slow, factor 1.45: 90.00, the paper has 95.68 ± 3
+  Bouncer: 1.45, p50: 18.5, the objective is 18
+"
+        );
+    }
+}

@@ -136,7 +136,8 @@ fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
     };
     if args.check && !verdict.holds() {
         let summary = verdict.summary().unwrap_or_default();
-        let _ = writeln!(notes, "error: {}", summary.trim_end_matches(':'));
+        let summary = summary.split(';').next().unwrap_or_default();
+        let _ = writeln!(notes, "error: {summary}");
         if args.json {
             for failure in &verdict.failures {
                 let _ = writeln!(notes, "  {failure}");

@@ -1,10 +1,12 @@
 //! How far a simulation has come, on standard error where somebody looks at a terminal.
 
+use std::fmt::Write;
+
 use headgate_simulator::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 const TEMPLATE: &str =
-    "{bar:30.cyan/dim} {human_pos} of {human_len} requests, {per_sec} in real time, {eta} left";
+    "{bar:30.cyan/dim} {human_pos} of {human_len} requests, {speed}/s, {eta} left";
 
 /// A bar; invisible where standard error is no terminal.
 pub(super) struct Bar(ProgressBar);
@@ -17,7 +19,7 @@ impl Bar {
         };
         let bar = ProgressBar::with_draw_target(Some(0), target);
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("speed", speed));
         }
         Self(bar)
     }
@@ -26,6 +28,12 @@ impl Bar {
     pub(super) fn end(&self) {
         self.0.finish_and_clear();
     }
+}
+
+/// Requests a second, without the decimals that indicatif's own has.
+fn speed(state: &ProgressState, out: &mut dyn Write) {
+    // What can't be shown is left out.
+    let _ = write!(out, "{}", HumanCount(state.per_sec() as u64));
 }
 
 impl Progress for Bar {
