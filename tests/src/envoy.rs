@@ -171,6 +171,24 @@ impl EnvoyProcess {
             .collect())
     }
 
+    /// Open client connections of each worker, without the admin interface's.
+    ///
+    /// # Errors
+    /// If Envoy doesn't answer.
+    pub fn connections_by_worker(&self) -> Result<Vec<u64>> {
+        let stats = self.stats_under("listener.")?;
+        let of_worker = |name: &str| {
+            name.contains(".worker_")
+                && name.ends_with(".downstream_cx_active")
+                && !name.starts_with("admin")
+        };
+        Ok(stats
+            .iter()
+            .filter(|(name, _)| of_worker(name))
+            .map(|(_, count)| *count)
+            .collect())
+    }
+
     /// Quantiles of a histogram since Envoy's start, as `(percent, value)`; empty if nothing was recorded. Envoy merges
     /// histograms every 5 s, so the newest values may be missing.
     ///

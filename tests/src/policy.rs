@@ -77,5 +77,9 @@ pub fn with_helping(mut policy: Value, alpha: f64) -> Value {
 
 /// A duration as GEP-2257 writes it, to the millisecond.
 pub fn duration(duration: std::time::Duration) -> String {
-    format!("{}ms", duration.as_millis())
+    // No more than five digits to a unit.
+    match duration.as_millis() {
+        ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
+        ms => format!("{ms}ms"),
+    }
 }

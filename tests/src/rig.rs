@@ -1,6 +1,7 @@
 //! A whole running system: backend, operator and Envoy, from one policy.
 
 mod builder;
+mod lineup;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use crate::policy;
 use crate::wait::{self, MachineLock};
 
 pub use builder::RigBuilder;
+pub use lineup::{Lineup, Waiter, inversions};
 
 /// A running system. Dropping it ends all of it, Envoy first.
 #[derive(Debug)]

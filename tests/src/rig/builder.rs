@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
-use serde_json::Value;
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
 
 use super::{Rig, write_policy};
 use crate::backend::{Backend, BackendConfig};
@@ -84,6 +84,16 @@ impl RigBuilder {
         self
     }
 
+    /// Spreads connections evenly over the workers; without it the kernel decides, by chance.
+    #[must_use]
+    pub fn balanced(self) -> Self {
+        self.change(|bootstrap| {
+            let listener = &mut bootstrap.root()["static_resources"]["listeners"][0];
+            listener["connection_balance_config"] = json!({"exact_balance": {}});
+            Ok(())
+        })
+    }
+
     /// Starts everything; returns once Envoy runs the policy.
     ///
     /// # Errors
@@ -134,6 +144,8 @@ impl RigBuilder {
         };
         if self.policy.is_some() && !self.operator_late {
             rig.wait_for_policy()?;
+            let (accepted, message) = rig.accepted()?;
+            ensure!(accepted, "the operator refuses the policy: {message}");
         }
         Ok(rig)
     }

@@ -1,0 +1,123 @@
+//! Requests that wait in Headgate's queue in a known order of arrival, on connections of all workers: what a test of
+//! the order of service needs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::Rig;
+use crate::http::{self, Pending};
+use crate::wait;
+
+/// Time between two arrivals: workers serve requests that arrive within 1 ms of each other in either order.
+const APART: Duration = Duration::from_millis(2);
+
+/// A request to line up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiter {
+    /// Path of its `GET`.
+    pub path: &'static str,
+    /// Its headers.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+/// Requests that wait for slots, all of which are taken. Dropping it hangs up.
+#[derive(Debug)]
+pub struct Lineup {
+    held: Vec<Pending>,
+    waiting: Vec<Pending>,
+    costs_us: Vec<u64>,
+}
+
+impl Rig {
+    /// Takes all `slots` with requests that don't end, then sends `waiters` one by one, each when the one before it is
+    /// in the queue.
+    ///
+    /// # Errors
+    /// If one doesn't get there, or all wait on one worker: use [`RigBuilder::balanced`](super::RigBuilder::balanced).
+    pub fn line_up(&self, slots: usize, waiters: &[Waiter]) -> Result<Lineup> {
+        self.wait_until_idle()?;
+        self.backend.reset();
+        let held = self.occupy("/held", slots)?;
+        let mut lineup = Lineup {
+            held,
+            waiting: Vec::with_capacity(waiters.len()),
+            costs_us: Vec::with_capacity(waiters.len()),
+        };
+        let mut work_us = 0;
+        for (seq, waiter) in waiters.iter().enumerate() {
+            let number = seq.to_string();
+            let mut headers = vec![("x-seq", number.as_str())];
+            headers.extend(waiter.headers.iter().map(|(n, v)| (*n, v.as_str())));
+            let sent = Instant::now();
+            let pending = http::send(self.addr(), "GET", waiter.path, &headers, None)?;
+            lineup.waiting.push(pending);
+            self.wait_for_stat("queue_length", seq as u64 + 1)?;
+            let now_us = wait::until("the work of the request that was queued", || {
+                // Published after the length.
+                match self.policy_stat("queued_work_us") {
+                    Ok(now) if now > work_us => Ok(now),
+                    Ok(now) => Err(format!("queued_work_us = {now}, as before")),
+                    Err(error) => Err(error.to_string()),
+                }
+            })?;
+            lineup.costs_us.push(now_us - work_us);
+            work_us = now_us;
+            wait::wait_until("a later time of arrival", || sent.elapsed() >= APART)?;
+        }
+        let by_worker = self.envoy.connections_by_worker()?;
+        let waiting = by_worker.iter().filter(|&&n| n > slots as u64).count();
+        ensure!(
+            waiting > 1,
+            "connections by worker: {by_worker:?}; on one worker an order shows little"
+        );
+        Ok(lineup)
+    }
+}
+
+impl Lineup {
+    /// What each request adds to the queued work: the mean processing time of its type when it was queued, µs.
+    pub fn costs_us(&self) -> &[u64] {
+        &self.costs_us
+    }
+
+    /// Frees the slots and returns the numbers of the waiters in the order in which the backend saw them.
+    ///
+    /// # Errors
+    /// If one isn't served.
+    pub fn release(self, rig: &Rig) -> Result<Vec<usize>> {
+        rig.backend.release();
+        for pending in self.held.into_iter().chain(self.waiting) {
+            let answer = pending.answer()?;
+            ensure!(answer.status == 200, "{answer:?}");
+        }
+        let order = rig.backend.arrivals();
+        order.iter().map(|a| Ok(usize::try_from(a.seq)?)).collect()
+    }
+}
+
+/// Pairs that two orders of the same numbers have the other way round: Kendall's distance.
+pub fn inversions(a: &[usize], b: &[usize]) -> usize {
+    let places = |order: &[usize]| {
+        let mut places = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(at, &n)| places[n] = at);
+        places
+    };
+    let (a, b) = (places(a), places(b));
+    let pairs = (0..a.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
+    pairs
+        .filter(|&(i, j)| (a[i] < a[j]) != (b[i] < b[j]))
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inversions_count_pairs() {
+        assert_eq!(inversions(&[0, 1, 2], &[0, 1, 2]), 0);
+        assert_eq!(inversions(&[0, 1, 2], &[1, 0, 2]), 1);
+        assert_eq!(inversions(&[0, 1, 2, 3], &[3, 2, 1, 0]), 6);
+    }
+}
