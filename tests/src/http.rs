@@ -1,7 +1,7 @@
 //! A small blocking HTTP/1.1 client for single requests: each has a connection of its own, so a test decides when it
 //! is sent, whether its answer is read, and when it hangs up.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -28,6 +28,13 @@ impl Answer {
             .iter()
             .find(|(n, _)| n == name)
             .map(|(_, v)| v.as_str())
+    }
+
+    /// Why Headgate refused, by `x-headgate-refused`.
+    pub fn refusal_reason(&self) -> Option<&str> {
+        self.header("x-headgate-refused")?
+            .split(';')
+            .find_map(|field| field.trim().strip_prefix("reason="))
     }
 }
 
@@ -168,6 +175,22 @@ impl Pending {
     /// If the connection is closed.
     pub fn write(&mut self, data: &str) -> Result<()> {
         Ok(self.reader.get_mut().write_all(data.as_bytes())?)
+    }
+
+    /// Whether an answer, or its begin, has arrived.
+    ///
+    /// # Errors
+    /// If the connection is broken.
+    pub fn has_answer(&self) -> Result<bool> {
+        let stream = self.reader.get_ref();
+        stream.set_nonblocking(true)?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false)?;
+        match peeked {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Hangs up now, without reading the answer.

@@ -2,6 +2,7 @@
 
 mod builder;
 mod lineup;
+mod offer;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use crate::wait::{self, MachineLock};
 
 pub use builder::RigBuilder;
 pub use lineup::{Lineup, Waiter, inversions};
+pub use offer::Offered;
 
 /// A running system. Dropping it ends all of it, Envoy first.
 #[derive(Debug)]

@@ -279,35 +279,6 @@ fn policy(discipline: Discipline) -> Value {
     policy
 }
 
-/// Serves requests of all types until all workers know how long each takes.
-fn warm_up(rig: &Rig) -> Result<()> {
-    const ROUNDS: usize = 20;
-    let probe = |kind: &Kind| Waiter {
-        path: kind.path,
-        headers: vec![("x-backend-service-us", "0".to_owned())],
-    };
-    // Two of each: one on each worker.
-    let probes: Vec<Waiter> = KINDS.iter().flat_map(|k| [probe(k), probe(k)]).collect();
-    let mut seen = Vec::new();
-    for _ in 0..ROUNDS {
-        for kind in KINDS.iter().cycle().take(5 * KINDS.len()) {
-            rig.get(kind.path)?;
-        }
-        let lineup = rig.line_up(1, &probes)?;
-        seen = lineup.costs_us().to_vec();
-        lineup.release(rig)?;
-        // Unknown types are taken for the mean of all, which is not in order.
-        let in_order = seen.chunks(2).is_sorted_by(|a, b| {
-            let (slowest, fastest) = (a.iter().max(), b.iter().min());
-            slowest.zip(fastest).is_some_and(|(a, b)| 2 * a < *b)
-        });
-        if in_order {
-            return Ok(());
-        }
-    }
-    anyhow::bail!("workers take the types to cost {seen:?} µs after {ROUNDS} rounds")
-}
-
 /// Fails unless requests are served in the order of `discipline`, and no other.
 fn check(discipline: Discipline) -> Result<()> {
     let services = KINDS
@@ -319,7 +290,7 @@ fn check(discipline: Discipline) -> Result<()> {
         .concurrency(2)
         .balanced()
         .start()?;
-    warm_up(&rig)?;
+    rig.learn(1, &KINDS.map(|kind| kind.path))?;
 
     let requests = requests();
     let waiters: Vec<Waiter> = requests.iter().map(Request::waiter).collect();

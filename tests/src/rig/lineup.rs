@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::Rig;
 use crate::http::{self, Pending};
@@ -75,6 +75,58 @@ impl Rig {
     }
 }
 
+impl Rig {
+    /// Serves requests of types with different service times, from the shortest to the longest, until all workers know
+    /// the types' own mean processing times.
+    ///
+    /// # Errors
+    /// If they don't come to know them.
+    pub fn learn(&self, slots: usize, paths: &[&'static str]) -> Result<()> {
+        const ROUNDS: usize = 20;
+        // Two of each: one on each worker.
+        let probes: Vec<Waiter> = paths
+            .iter()
+            .flat_map(|path| [Waiter::at(path), Waiter::at(path)])
+            .collect();
+        let mut seen = Vec::new();
+        for _ in 0..ROUNDS {
+            for path in paths.iter().cycle().take(5 * paths.len()) {
+                let answer = self.get(path)?;
+                ensure!(answer.status == 200, "{path}: {answer:?}");
+            }
+            let lineup = self.line_up(slots, &probes)?;
+            seen = lineup.costs_us().to_vec();
+            lineup.withdraw(self)?;
+            // Unknown types are taken for the mean of all, which is not in order.
+            let in_order = seen.chunks(2).is_sorted_by(|a, b| {
+                let (slowest, fastest) = (a.iter().max(), b.iter().min());
+                slowest.zip(fastest).is_some_and(|(a, b)| 3 * a < 2 * b)
+            });
+            if in_order {
+                return Ok(());
+            }
+        }
+        bail!("after {ROUNDS} rounds the workers take the types to cost {seen:?} µs")
+    }
+}
+
+impl Waiter {
+    /// A request without headers.
+    pub fn at(path: &'static str) -> Self {
+        Self {
+            path,
+            headers: Vec::new(),
+        }
+    }
+
+    /// The same with another header.
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+}
+
 impl Lineup {
     /// What each request adds to the queued work: the mean processing time of its type when it was queued, µs.
     pub fn costs_us(&self) -> &[u64] {
@@ -93,6 +145,21 @@ impl Lineup {
         }
         let order = rig.backend.arrivals();
         order.iter().map(|a| Ok(usize::try_from(a.seq)?)).collect()
+    }
+
+    /// Hangs up all that wait, so that none of them is served, and frees the slots.
+    ///
+    /// # Errors
+    /// If one stays in the queue.
+    pub fn withdraw(self, rig: &Rig) -> Result<()> {
+        drop(self.waiting);
+        rig.wait_for_stat("queue_length", 0)?;
+        rig.backend.release();
+        for pending in self.held {
+            let answer = pending.answer()?;
+            ensure!(answer.status == 200, "{answer:?}");
+        }
+        rig.wait_until_idle()
     }
 }
 

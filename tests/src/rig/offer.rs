@@ -1,0 +1,134 @@
+//! One request at a time, and what became of it: what a test of decisions needs.
+
+use std::net::TcpStream;
+
+use anyhow::{Result, ensure};
+
+use super::Rig;
+use crate::http::{self, Answer, Pending};
+use crate::rig::Waiter;
+use crate::wait;
+
+/// What became of a request at its arrival.
+#[derive(Debug)]
+pub enum Offered {
+    /// It waits or is served.
+    Admitted(Pending),
+    /// It was refused.
+    Refused(Answer),
+}
+
+impl Rig {
+    /// Sends a request and waits for Headgate's decision about it. Nothing else may arrive meanwhile.
+    ///
+    /// # Errors
+    /// If there is no decision.
+    pub fn offer(&self, request: &Waiter) -> Result<Offered> {
+        // Where admitted requests go; what was admitted before is there already, and nothing leaves the queue.
+        let admitted = || -> Result<u64> {
+            Ok(self.backend.stats().received + self.policy_stat("queue_length")?)
+        };
+        let before = admitted()?;
+        let headers: Vec<(&str, &str)> = request
+            .headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        let pending = http::send(self.addr(), "GET", request.path, &headers, None)?;
+        let refused = wait::until("a decision", || {
+            // In this order: an answer by the backend is not taken for a refusal.
+            match (pending.has_answer(), admitted()) {
+                (_, Ok(now)) if now > before => Ok(false),
+                (Ok(true), Ok(_)) => Ok(true),
+                (Ok(false), Ok(_)) => Err("neither admitted nor answered".to_owned()),
+                (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
+            }
+        })?;
+        if !refused {
+            return Ok(Offered::Admitted(pending));
+        }
+        let answer = pending.answer()?;
+        ensure!(answer.status >= 400, "refused, but answered {answer:?}");
+        Ok(Offered::Refused(answer))
+    }
+
+    /// Sends a request that is expected to be admitted, and leaves it there.
+    ///
+    /// # Errors
+    /// If it is refused.
+    pub fn admit(&self, request: &Waiter) -> Result<Pending> {
+        match self.offer(request)? {
+            Offered::Admitted(pending) => Ok(pending),
+            Offered::Refused(answer) => anyhow::bail!("{request:?} was refused: {answer:?}"),
+        }
+    }
+
+    /// Sends a request while all slots are taken, and takes it out of the queue again if it was admitted. Returns the
+    /// reason if it was refused.
+    ///
+    /// # Errors
+    /// If there is no decision.
+    pub fn try_queue(&self, request: &Waiter) -> Result<Option<String>> {
+        let (queued, open) = (self.policy_stat("queue_length")?, self.connections()?);
+        let reason = match self.offer(request)? {
+            Offered::Admitted(pending) => {
+                self.wait_for_stat("queue_length", queued + 1)?;
+                pending.hang_up();
+                self.wait_for_stat("queue_length", queued)?;
+                None
+            }
+            Offered::Refused(answer) => {
+                Some(answer.refusal_reason().unwrap_or("not given").to_owned())
+            }
+        };
+        self.wait_for_connections(open)?;
+        Ok(reason)
+    }
+    /// As [`try_queue`](Self::try_queue), on each of the two workers; they must agree.
+    ///
+    /// # Errors
+    /// If they don't, or there is no decision.
+    pub fn try_queue_on_both(&self, request: &Waiter) -> Result<Option<String>> {
+        // A new connection goes to the worker with the fewest, and of equal ones to the same. Idle ones that nothing is
+        // sent on make them equal, and then unequal.
+        let mut idle = Vec::new();
+        while let [first, second] = self.envoy.connections_by_worker()?[..]
+            && first != second
+        {
+            idle.push(self.idle_connection()?);
+        }
+        let one = self.try_queue(request)?;
+        idle.push(self.idle_connection()?);
+        let other = self.try_queue(request)?;
+        let open = self.connections()? - idle.len() as u64;
+        drop(idle);
+        self.wait_for_connections(open)?;
+        ensure!(
+            one == other,
+            "{request:?} is refused with {one:?} by one worker, with {other:?} by the other"
+        );
+        Ok(one)
+    }
+
+    /// A connection that nothing is sent on.
+    fn idle_connection(&self) -> Result<TcpStream> {
+        let open = self.connections()?;
+        let stream = TcpStream::connect(self.addr())?;
+        self.wait_for_connections(open + 1)?;
+        Ok(stream)
+    }
+
+    fn connections(&self) -> Result<u64> {
+        Ok(self.envoy.connections_by_worker()?.iter().sum())
+    }
+
+    fn wait_for_connections(&self, count: u64) -> Result<()> {
+        wait::until(&format!("{count} connections"), || {
+            match self.connections() {
+                Ok(now) if now == count => Ok(()),
+                Ok(now) => Err(format!("{now}")),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+}
