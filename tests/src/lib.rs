@@ -19,4 +19,5 @@ pub mod policy;
 pub mod process;
 pub mod quantiles;
 pub mod rig;
+pub mod simulated;
 pub mod wait;

@@ -53,6 +53,13 @@ pub fn queue_only(parallelism: usize, max_length: usize) -> Value {
     policy
 }
 
+/// Changes the order of a policy's queue.
+#[must_use]
+pub fn with_discipline(mut policy: Value, discipline: &str) -> Value {
+    policy["spec"]["queue"]["discipline"] = json!(discipline);
+    policy
+}
+
 /// Adds acceptance-allowance to a policy.
 #[must_use]
 pub fn with_allowance(mut policy: Value, allowance: f64) -> Value {

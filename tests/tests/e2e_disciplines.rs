@@ -290,7 +290,7 @@ fn check(discipline: Discipline) -> Result<()> {
         .concurrency(2)
         .balanced()
         .start()?;
-    rig.learn(1, &KINDS.map(|kind| kind.path))?;
+    rig.learn(1, &KINDS.map(|kind| kind.path), 5)?;
 
     let requests = requests();
     let waiters: Vec<Waiter> = requests.iter().map(Request::waiter).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use headgate_tests::backend::{BackendConfig, ServiceType};
-use headgate_tests::http::Pending;
+use headgate_tests::http::{self, Answer, Pending};
 use headgate_tests::load::{self, LoadSpec, RequestType};
 use headgate_tests::policy;
 use headgate_tests::rig::{Rig, Waiter};
@@ -95,7 +95,7 @@ const PROBE_AND_FILLER: [Kind; 2] = [
 fn check_bouncer(settings: &Value, admitted: &[usize], refused_at: &[(usize, &str)]) -> Result<()> {
     let strategy = json!({"type": "Bouncer", "bouncer": settings});
     let rig = start(&PROBE_AND_FILLER, policy(1, &PROBE_AND_FILLER, &strategy))?;
-    rig.learn(1, &["/probe", "/filler"])?;
+    rig.learn(1, &["/probe", "/filler"], 5)?;
     let held = rig.occupy("/held", 1)?;
     let mut waiting = Vec::new();
     for length in 0..=refused_at.iter().map(|(n, _)| *n).max().unwrap_or(0) {
@@ -263,4 +263,375 @@ fn accept_fraction_refuses_by_chance_even_while_the_backend_is_idle() -> Result<
     until("an idle stage", || {
         rig.wait_until_idle().map_err(|e| e.to_string())
     })
+}
+
+/// Requests that wait nowhere: one at a time, and each is served at once if it is let in.
+const ALONE: [Kind; 1] = [Kind("/work", 1, &[("p50", 1), ("p90", 1)])];
+
+/// SEDA's controller for a target of 500 ms, quick to move: it runs after five requests, or without any within 50 ms.
+fn controller(changes: &Value) -> Value {
+    let mut settings = json!({
+        "target": "500ms",
+        "requests": 5,
+        "timeout": "50ms",
+        "smoothing": 0,
+        "decrease": 4,
+        "maxRate": 1000,
+        "minRate": 1,
+        "increase": 100,
+    });
+    if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
+        settings.extend(changes.clone());
+    }
+    json!({"type": "ResponseTimeController", "responseTimeController": settings})
+}
+
+/// Far more than the target, whatever the machine adds to a quick answer; and no time at all.
+const SLOW: &str = "800000";
+const QUICK: &str = "0";
+
+/// A request that is served alone and takes `service_us`. Returns the answer.
+fn alone(rig: &Rig, class: &str, service_us: &str) -> Result<Answer> {
+    let headers = [("x-class", class), ("x-backend-service-us", service_us)];
+    let answer = http::get_with(rig.addr(), "/work", &headers)?;
+    match answer.refusal_reason() {
+        None => assert_eq!(answer.status, 200, "{answer:?}"),
+        Some(reason) => assert_eq!(reason, "response_time"),
+    }
+    Ok(answer)
+}
+
+/// Sends requests of a class one after the other until one of them is such as is waited for.
+fn send_until(
+    rig: &Rig,
+    class: &str,
+    service_us: &str,
+    what: &str,
+    condition: impl Fn(&Answer) -> bool,
+) -> Result<Answer> {
+    until(what, || {
+        let answer = alone(rig, class, service_us).map_err(|e| e.to_string())?;
+        if condition(&answer) {
+            Ok(answer)
+        } else {
+            Err(format!("{answer:?}"))
+        }
+    })
+}
+
+/// So many requests at once, served and answered.
+fn at_once(rig: &Rig, class: &str, service_us: &str, count: usize) -> Result<Vec<Answer>> {
+    let headers = [("x-class", class), ("x-backend-service-us", service_us)];
+    let pending = (0..count)
+        .map(|_| http::send(rig.addr(), "GET", "/work", &headers, None))
+        .collect::<Result<Vec<_>>>()?;
+    pending.into_iter().map(Pending::answer).collect()
+}
+
+fn is_refused(answer: &Answer) -> bool {
+    answer.refusal_reason().is_some()
+}
+
+#[test]
+fn response_time_controller_refuses_after_slow_answers_and_recovers_after_quick_ones() -> Result<()>
+{
+    let rig = start(&ALONE, policy(100, &ALONE, &controller(&json!({}))))?;
+    // Nothing is known yet: all are let in, more than once at the greatest rate.
+    for answer in at_once(&rig, "any", QUICK, 30)? {
+        assert!(!is_refused(&answer), "{answer:?}");
+    }
+    // Slow answers and no queue, with nearly all slots free: no other strategy refuses then.
+    until("refusals after slow answers", || {
+        let answers = at_once(&rig, "any", SLOW, 20).map_err(|e| e.to_string())?;
+        match answers.iter().filter(|a| is_refused(a)).count() {
+            0 => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    assert_eq!(
+        rig.policy_stat("type.work.rq_rejected.reason.response_time")?
+            .min(1),
+        1
+    );
+    until("no refusals after quick answers", || {
+        let answers = at_once(&rig, "any", QUICK, 20).map_err(|e| e.to_string())?;
+        match answers.iter().filter(|a| is_refused(a)).count() {
+            0 => Ok(()),
+            refused => Err(format!("{refused} of {}", answers.len())),
+        }
+    })
+}
+
+#[test]
+fn response_time_controller_takes_from_lower_classes_first() -> Result<()> {
+    let strategy = controller(&json!({
+        "classTargets": {"gold": "500ms", "rest": "1000s"},
+        "lowerClassPatience": 1_000_000,
+    }));
+    let mut policy = policy(100, &ALONE, &strategy);
+    let header = json!({"name": "x-class", "value": "gold"});
+    policy["spec"]["classes"] =
+        json!([{"name": "gold", "matches": [{"headers": [header]}]}, {"name": "rest"}]);
+    let rig = start(&ALONE, policy)?;
+    // Gold misses its target, the rest is far inside its own.
+    until("refusals of the rest", || {
+        let gold = at_once(&rig, "gold", SLOW, 10).map_err(|e| e.to_string())?;
+        assert!(!gold.iter().any(is_refused), "gold has a class below it");
+        let rest = at_once(&rig, "rest", QUICK, 10).map_err(|e| e.to_string())?;
+        match rest.iter().filter(|a| is_refused(a)).count() {
+            0 => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    // The rest has nothing more to give, and gold still is not refused.
+    for answer in at_once(&rig, "gold", SLOW, 20)? {
+        assert!(!is_refused(&answer), "{answer:?}");
+    }
+    Ok(())
+}
+
+/// The quality that the application was told, as the backend heard it.
+fn quality(answer: &Answer) -> Option<f64> {
+    answer.header("x-backend-quality")?.parse().ok()
+}
+
+#[test]
+fn response_time_controller_asks_for_less_quality_before_it_refuses() -> Result<()> {
+    let degradation = json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25});
+    let strategy = controller(&json!({"degradation": degradation}));
+    let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
+    assert_eq!(quality(&alone(&rig, "any", QUICK)?), Some(1.0));
+    let mut told = Vec::new();
+    until("the lowest quality and then refusals", || {
+        let answers = at_once(&rig, "any", SLOW, 10).map_err(|e| e.to_string())?;
+        told.extend(answers.iter().filter_map(quality));
+        match answers.iter().filter(|a| is_refused(a)).count() {
+            0 => Err(format!("no refusals; {told:?}")),
+            _ => Ok(()),
+        }
+    })?;
+    // Halved step by step, never below the least, and refused only at the least.
+    told.dedup();
+    assert_eq!(told.last(), Some(&0.25), "{told:?}");
+    assert!(told.is_sorted_by(|a, b| a >= b), "{told:?}");
+    assert!(
+        told.iter().all(|q| [1.0, 0.5, 0.25].contains(q)),
+        "{told:?}"
+    );
+    let full = send_until(&rig, "any", QUICK, "full quality again", |answer| {
+        quality(answer) == Some(1.0)
+    })?;
+    assert!(!is_refused(&full));
+    Ok(())
+}
+
+#[test]
+fn response_time_controller_without_admission_degrades_and_never_refuses() -> Result<()> {
+    let degradation =
+        json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25, "admission": false});
+    let strategy = controller(&json!({"degradation": degradation}));
+    let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
+    let mut lowest = 0;
+    until("several runs at the lowest quality", || {
+        let answers = at_once(&rig, "any", SLOW, 10).map_err(|e| e.to_string())?;
+        assert!(!answers.iter().any(is_refused), "{answers:?}");
+        lowest += usize::from(answers.iter().all(|a| quality(a) == Some(0.25)));
+        match lowest {
+            3.. => Ok(()),
+            _ => Err(format!("{:?}", answers.last().and_then(quality))),
+        }
+    })
+}
+
+/// Chronos' controller; its target is either far away or missed by far.
+fn backlog(target: &str, changes: &Value) -> Value {
+    let mut settings = json!({"target": target, "period": "100ms"});
+    if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
+        settings.extend(changes.clone());
+    }
+    json!({"type": "BacklogControl", "backlogControl": settings})
+}
+
+const LIGHT_AND_HEAVY: [Kind; 2] = [
+    Kind("/light", 10, &[("p50", 1), ("p90", 1)]),
+    Kind("/heavy", 100, &[("p50", 1), ("p90", 1)]),
+];
+
+/// A system that has served enough to have a bound, whose only slot is then held.
+fn bounded(strategy: &Value, bound: u64) -> Result<(Rig, Vec<Pending>)> {
+    let rig = start(&LIGHT_AND_HEAVY, policy(1, &LIGHT_AND_HEAVY, strategy))?;
+    for _ in 0..25 {
+        assert_eq!(rig.get("/light")?.status, 200);
+    }
+    rig.wait_for_stat("backlog_bound", bound)?;
+    let held = rig.occupy("/held", 1)?;
+    Ok((rig, held))
+}
+
+/// A request that says what it costs.
+fn costs(cost: u32) -> Waiter {
+    Waiter::at("/light").header("x-headgate-cost", &cost.to_string())
+}
+
+#[test]
+fn backlog_control_bounds_the_cost_that_headers_tell() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 10)?;
+    let mut waiting = vec![rig.admit(&costs(4))?];
+    rig.wait_for_stat("queue_length", 1)?;
+    waiting.push(rig.admit(&costs(4))?);
+    rig.wait_for_stat("queue_length", 2)?;
+    assert_eq!(rig.try_queue_on_both(&costs(3))?, some("backlog"));
+    assert_eq!(rig.try_queue_on_both(&costs(2))?, None);
+    waiting.push(rig.admit(&costs(2))?);
+    rig.wait_for_stat("queue_length", 3)?;
+    // A request that says nothing costs 1.
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
+    leave(&rig, &mut waiting)?;
+    assert_eq!(refused(&rig, "/light")?, None);
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_bounds_the_cost_of_types() -> Result<()> {
+    let settings = json!({"cost": {"type": "Type", "costs": {"heavy": 5}}, "maxBacklog": 10});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 10)?;
+    let mut waiting = Vec::new();
+    fill(&rig, &mut waiting, "/heavy", 1)?;
+    assert_eq!(refused(&rig, "/heavy")?, None);
+    fill(&rig, &mut waiting, "/light", 2)?;
+    assert_eq!(refused(&rig, "/heavy")?, some("backlog"));
+    assert_eq!(refused(&rig, "/light")?, None);
+    fill(&rig, &mut waiting, "/light", 6)?;
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_bounds_the_measured_work() -> Result<()> {
+    const SLOTS: usize = 50;
+    let settings = json!({"cost": {"type": "Measured"}, "maxBacklog": 470});
+    let strategy = backlog("1000s", &settings);
+    let rig = start(&LIGHT_AND_HEAVY, policy(SLOTS, &LIGHT_AND_HEAVY, &strategy))?;
+    rig.learn(SLOTS, &["/light", "/heavy"], 60)?;
+    rig.wait_for_stat("backlog_bound", 470_000)?;
+    let held = rig.occupy("/held", SLOTS)?;
+    let mut waiting = Vec::new();
+    fill(&rig, &mut waiting, "/heavy", 3)?;
+    assert_eq!(refused(&rig, "/heavy")?, None);
+    fill(&rig, &mut waiting, "/heavy", 4)?;
+    assert_eq!(refused(&rig, "/heavy")?, some("backlog"));
+    assert_eq!(refused(&rig, "/light")?, None);
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_of_the_queue_length_counts_requests() -> Result<()> {
+    let settings = json!({"control": "QueueLength", "cost": {"type": "Header"}, "maxBacklog": 3});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 3)?;
+    let mut waiting = Vec::new();
+    for length in 1..=3 {
+        assert_eq!(rig.try_queue_on_both(&costs(100))?, None);
+        waiting.push(rig.admit(&costs(100))?);
+        rig.wait_for_stat("queue_length", length)?;
+    }
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
+    leave(&rig, &mut waiting)?;
+    assert_eq!(refused(&rig, "/light")?, None);
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_lowers_the_bound_when_the_delay_is_above_its_target() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10});
+    let rig = start(&ALONE, policy(10, &ALONE, &backlog("500ms", &settings)))?;
+    for answer in at_once(&rig, "any", QUICK, 25)? {
+        assert_eq!(answer.status, 200);
+    }
+    rig.wait_for_stat("backlog_bound", 10)?;
+    until("a bound of 0", || {
+        at_once(&rig, "any", SLOW, 10).map_err(|e| e.to_string())?;
+        match rig.policy_stat("backlog_bound") {
+            Ok(0) => Ok(()),
+            Ok(bound) => Err(format!("{bound}")),
+            Err(error) => Err(error.to_string()),
+        }
+    })?;
+    // What finds a free slot and nobody waiting doesn't wait, so it is admitted all the same.
+    let held = rig.occupy("/held", 10)?;
+    assert_eq!(refused(&rig, "/work")?, some("backlog"));
+    finish(&rig, held, Vec::new())
+}
+
+#[test]
+fn backlog_control_in_proportion_refuses_by_chance() -> Result<()> {
+    const TRIES: usize = 40;
+    let settings = json!({"control": "Proportional"});
+    let rig = start(&ALONE, policy(10, &ALONE, &backlog("500ms", &settings)))?;
+    // Half as long again as the target: a probability of one half.
+    let millionths = until("a probability between 0 and 1", || {
+        at_once(&rig, "any", "750000", 10).map_err(|e| e.to_string())?;
+        match rig.policy_stat("backlog_bound") {
+            Ok(bound @ 400_000..900_000) => Ok(bound),
+            Ok(bound) => Err(format!("{bound} millionths")),
+            Err(error) => Err(error.to_string()),
+        }
+    })?;
+    let held = rig.occupy("/held", 10)?;
+    let mut refused = 0;
+    for _ in 0..TRIES {
+        match rig.try_queue(&Waiter::at("/work"))?.as_deref() {
+            None => {}
+            Some(reason) => {
+                assert_eq!(reason, "backlog");
+                refused += 1;
+            }
+        }
+    }
+    println!("{refused} of {TRIES} refused with a probability of {millionths} millionths");
+    // In one and the same state of queue and slots, where every other strategy always decides the same.
+    assert!((1..TRIES).contains(&refused), "{refused} of {TRIES}");
+    finish(&rig, held, Vec::new())
+}
+
+#[test]
+fn backlog_control_tells_the_rejection_rate() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 1});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
+    let mut waiting = Vec::new();
+    fill(&rig, &mut waiting, "/light", 1)?;
+    let rate = |answer: &Answer| -> Option<f64> {
+        answer.header("x-headgate-rejection-rate")?.parse().ok()
+    };
+    // Of a period in which requests were refused.
+    until("a rejection rate above 0", || {
+        let answer = rig.get("/light").map_err(|e| e.to_string())?;
+        assert_eq!(answer.refusal_reason(), Some("backlog"));
+        match rate(&answer) {
+            Some(rate) if rate > 0.0 && rate <= 1.0 => Ok(()),
+            _ => Err(format!("{answer:?}")),
+        }
+    })?;
+    rig.backend.release();
+    for pending in held.into_iter().chain(waiting) {
+        let answer = pending.answer()?;
+        let told = rate(&answer);
+        assert!(
+            answer.status == 200 && told.is_some_and(|rate| (0.0..=1.0).contains(&rate)),
+            "{answer:?}"
+        );
+    }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn backlog_control_tells_no_rejection_rate_without_hint() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 1, "hint": false});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
+    let mut waiting = Vec::new();
+    fill(&rig, &mut waiting, "/light", 1)?;
+    let answer = rig.get("/light")?;
+    assert_eq!(answer.refusal_reason(), Some("backlog"));
+    assert_eq!(answer.header("x-headgate-rejection-rate"), None);
+    finish(&rig, held, waiting)
 }

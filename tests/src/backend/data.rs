@@ -27,6 +27,9 @@ use super::station::{Served, Station, Ticket};
 const SERVICE_US: HeaderName = HeaderName::from_static("x-backend-service-us");
 const WAIT_US: HeaderName = HeaderName::from_static("x-backend-wait-us");
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
+/// What the proxy tells of the quality to answer in, and where the answer repeats it.
+const QUALITY: HeaderName = HeaderName::from_static("x-headgate-quality");
+const QUALITY_HEARD: HeaderName = HeaderName::from_static("x-backend-quality");
 
 /// Closes the connection (HTTP/2: resets the stream) without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +78,7 @@ async fn answer(
     let grpc = is_grpc(request.headers());
     let fixed = number(request.headers(), &SERVICE_US).map(Duration::from_micros);
     let seq = number(request.headers(), &SEQ);
+    let quality = request.headers().get(&QUALITY).cloned();
     let head_only = request.method() == Method::HEAD;
 
     // The service begins when the request is there, so a request cut off in its body never enters.
@@ -104,6 +108,9 @@ async fn answer(
     };
     if report_service {
         add_times(response.headers_mut(), served);
+    }
+    if let Some(quality) = quality {
+        response.headers_mut().insert(QUALITY_HEARD, quality);
     }
     Ok(response)
 }

@@ -1,5 +1,6 @@
 //! The benchmarks behind `scripts/bench`: what Headgate costs, and what it is worth in overload.
 
+pub mod agreement;
 pub mod closed_loop;
 pub mod cpu;
 pub mod decision;
@@ -7,5 +8,7 @@ pub mod lab;
 pub mod memory;
 pub mod native_filters;
 pub mod overload;
+pub mod simulator;
+pub mod slack_order;
 pub mod table;
 pub mod throughput;

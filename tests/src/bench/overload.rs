@@ -139,7 +139,11 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     Ok(rows)
 }
 
-fn measure(
+/// Runs one protection; [`Options::only`] is not looked at.
+///
+/// # Errors
+/// If a part of the system doesn't start or run.
+pub fn measure(
     protection: &Protection,
     options: &Options,
     mix: &[QueryType],

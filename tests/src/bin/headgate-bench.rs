@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use headgate_tests::bench::{cpu, decision, memory, overload, throughput};
+use headgate_tests::bench::{
+    agreement, cpu, decision, memory, overload, simulator, slack_order, throughput,
+};
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
 
@@ -24,12 +26,18 @@ struct Args {
     /// Offered loads of `overload`, as multiples of capacity.
     #[arg(long, value_delimiter = ',', default_value = "0.9,1.2,1.5,2")]
     loads: Vec<f64>,
-    /// Worker threads of Envoy in `overload`.
+    /// Worker threads of Envoy in `overload`, `slack-order` and `agreement`.
     #[arg(long, default_value_t = 2)]
     workers: u32,
     /// Rounds over all variants in `cpu` and `throughput`.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Runs of the simulator in `agreement`, for their scatter.
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// Simulates the whole of a table in `simulator`, minutes, in place of a twentieth.
+    #[arg(long)]
+    full: bool,
     /// Where criterion leaves the figures of `cargo bench -p headgate-core`.
     #[arg(long, default_value = "target/criterion")]
     criterion: PathBuf,
@@ -52,6 +60,12 @@ enum Bench {
     Size,
     /// Goodput under overload, beside Envoy's own protections.
     Overload,
+    /// Starvation avoidance with the queue as a FIFO and in slack order.
+    SlackOrder,
+    /// The same policies in the simulator and in Envoy.
+    Agreement,
+    /// Speed of the simulator.
+    Simulator,
 }
 
 fn main() -> Result<()> {
@@ -70,6 +84,9 @@ fn main() -> Result<()> {
             Bench::Memory => ("memory", memory()?),
             Bench::Size => ("size", size()?),
             Bench::Overload => ("overload", overload(&args)?),
+            Bench::SlackOrder => ("slack_order", slack_order(&args)?),
+            Bench::Agreement => ("agreement", agreement(&args)?),
+            Bench::Simulator => ("simulator", simulator(&args)?),
         };
         results.insert(name.to_owned(), value);
     }
@@ -165,4 +182,49 @@ fn overload(args: &Args) -> Result<Value> {
         rows.extend(of_load);
     }
     Ok(json!(rows))
+}
+
+fn slack_order(args: &Args) -> Result<Value> {
+    let options = slack_order::Options {
+        load: 1.5,
+        measured: seconds(args, 30.0),
+        warmup: Duration::from_secs(6),
+        only: args.only.clone(),
+        workers: args.workers,
+    };
+    let rows = slack_order::run(&options, |what| say(&format!("slack-order: {what}")))?;
+    println!(
+        "{}",
+        slack_order::table(&rows, &slack_order::mix(), options.load)
+    );
+    Ok(json!(rows))
+}
+
+fn agreement(args: &Args) -> Result<Value> {
+    let options = agreement::Options {
+        loads: vec![1.2, 1.5],
+        measured: seconds(args, 40.0),
+        warmup: Duration::from_secs(6),
+        only: args.only.clone(),
+        workers: args.workers,
+        seeds: args.seeds,
+    };
+    let rows = agreement::run(&options, |what| say(&format!("agreement: {what}")))?;
+    println!("\n{}", agreement::table(&rows));
+    println!("  {}", agreement::verdict(&rows));
+    Ok(json!(rows))
+}
+
+fn simulator(args: &Args) -> Result<Value> {
+    let options = simulator::Options {
+        requests: 1_000_000,
+        rounds: args.rounds,
+        full: args.full,
+    };
+    let rows = simulator::run(&options, |what| say(&format!("simulator: {what}")))?;
+    say("simulator: a table of the paper");
+    let whole = simulator::table_run(&options)?;
+    println!("\n{}", simulator::table(&rows));
+    println!("  {}", simulator::table_words(&whole));
+    Ok(json!({"one_core": rows, "table": whole}))
 }

@@ -76,12 +76,12 @@ impl Rig {
 }
 
 impl Rig {
-    /// Serves requests of types with different service times, from the shortest to the longest, until all workers know
-    /// the types' own mean processing times.
+    /// Serves requests of types with different service times, from the shortest to the longest, `count` of each at once,
+    /// until all workers know the types' own mean processing times.
     ///
     /// # Errors
     /// If they don't come to know them.
-    pub fn learn(&self, slots: usize, paths: &[&'static str]) -> Result<()> {
+    pub fn learn(&self, slots: usize, paths: &[&'static str], count: usize) -> Result<()> {
         const ROUNDS: usize = 20;
         // Two of each: one on each worker.
         let probes: Vec<Waiter> = paths
@@ -90,9 +90,11 @@ impl Rig {
             .collect();
         let mut seen = Vec::new();
         for _ in 0..ROUNDS {
-            for path in paths.iter().cycle().take(5 * paths.len()) {
-                let answer = self.get(path)?;
-                ensure!(answer.status == 200, "{path}: {answer:?}");
+            for path in paths {
+                for pending in self.send(path, count)? {
+                    let answer = pending.answer()?;
+                    ensure!(answer.status == 200, "{path}: {answer:?}");
+                }
             }
             let lineup = self.line_up(slots, &probes)?;
             seen = lineup.costs_us().to_vec();

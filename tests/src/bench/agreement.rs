@@ -1,0 +1,261 @@
+//! Whether the simulator says what Envoy does: the same policy under the same mix, simulated and run.
+//!
+//! Both run the same compiled stage before the same number of servers with the same distributions. What differs is
+//! what the simulator leaves out: the network, threads, several workers, and the clocks of backend and load generator.
+//! A run is one sample, so the simulator runs several seeds over the same time, and their scatter is shown beside the
+//! difference: a percentile of few answers moves by more than a model could be wrong.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_simulator::Outcome;
+use serde::Serialize;
+use serde_json::json;
+
+use super::lab::Protection;
+use super::overload::{self, TypeRow};
+use super::table::Table;
+use crate::mix;
+use crate::policy;
+use crate::simulated::{self, Runs};
+
+/// Rejections agree within so many points.
+const POINTS: f64 = 3.0;
+/// Percentiles of response time agree within this ratio.
+const RATIO: f64 = 0.1;
+/// Fewest answers whose percentiles are compared.
+const MIN_ANSWERS: u64 = 50;
+
+/// How to run it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Offered loads as multiples of capacity.
+    pub loads: Vec<f64>,
+    /// Measured time of each run.
+    pub measured: Duration,
+    /// Load before that.
+    pub warmup: Duration,
+    /// Names of the policies to run; empty for all.
+    pub only: Vec<String>,
+    /// Worker threads of Envoy.
+    pub workers: u32,
+    /// Runs of the simulator.
+    pub seeds: u64,
+}
+
+/// A type under one policy and load.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The policy.
+    pub policy: &'static str,
+    /// Offered load as a multiple of capacity.
+    pub load: f64,
+    /// Name of the type.
+    pub kind: &'static str,
+    /// Answers in Envoy.
+    pub answered: u64,
+    /// Percent of the offered that was refused.
+    pub rejected_pct: Pair,
+    /// Median response time, ms.
+    pub p50_ms: Option<Pair>,
+    /// 90th percentile, ms.
+    pub p90_ms: Option<Pair>,
+    /// Whether all of it agrees.
+    pub inside: bool,
+}
+
+/// A number of both.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Pair {
+    /// Mean over the simulator's runs.
+    pub simulated: f64,
+    /// Their standard deviation.
+    pub scatter: f64,
+    /// In Envoy.
+    pub envoy: f64,
+}
+
+impl Pair {
+    fn new(simulated: &[f64], envoy: f64) -> Self {
+        let n = simulated.len().max(1) as f64;
+        let mean = simulated.iter().sum::<f64>() / n;
+        let squares: f64 = simulated.iter().map(|v| (v - mean).powi(2)).sum();
+        Self {
+            simulated: mean,
+            scatter: (squares / (n - 1.0).max(1.0)).sqrt(),
+            envoy,
+        }
+    }
+
+    fn difference(&self) -> f64 {
+        self.envoy - self.simulated
+    }
+
+    /// Of Envoy to the simulator, less 1.
+    fn excess(&self) -> f64 {
+        self.envoy / self.simulated - 1.0
+    }
+}
+
+/// The policies to compare.
+pub fn protections(mix: &[mix::QueryType], parallelism: usize) -> Vec<Protection> {
+    let bouncer = || policy::for_mix(parallelism, mix);
+    let mut wait = bouncer();
+    // The paper's 15 ms at this scale of service times.
+    wait["spec"]["strategy"] = json!({"type": "MaxQueueWait", "maxQueueWait": {"limit": "60ms", "window": "5s", "step": "100ms"}});
+    let headgate = |name, title, policy| Protection::Headgate {
+        name,
+        title,
+        policy,
+    };
+    vec![
+        headgate("bouncer", "Bouncer", bouncer()),
+        headgate(
+            "allowance",
+            "Bouncer + acceptance allowance 0.1",
+            policy::with_allowance(bouncer(), 0.1),
+        ),
+        headgate("max_queue_wait", "MaxQueueWait 60 ms", wait),
+        headgate(
+            "slack",
+            "Bouncer + acceptance allowance 0.3, slack order",
+            policy::with_discipline(policy::with_allowance(bouncer(), 0.3), "Slack"),
+        ),
+    ]
+}
+
+/// Runs all of it; `progress` hears of each run as it starts and ends.
+///
+/// # Errors
+/// If a part of a system doesn't start or run.
+pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
+    const P: usize = 20;
+    const SCALE: f64 = 4.0;
+    let mix = mix::bouncer(SCALE);
+    let mut rows = Vec::new();
+    for protection in protections(&mix, P) {
+        let Protection::Headgate { name, policy, .. } = &protection else {
+            continue;
+        };
+        if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
+            continue;
+        }
+        for &load in &options.loads {
+            progress(&format!("{load}× load: {}", protection.title()));
+            let runs = Runs {
+                load,
+                warmup: options.warmup,
+                measured: options.measured,
+                seeds: options.seeds,
+            };
+            let simulated = simulated::simulate(policy, &mix, &runs)?;
+            let overload = overload::Options {
+                load,
+                measured: options.measured,
+                warmup: options.warmup,
+                only: Vec::new(),
+                workers: options.workers,
+                parallelism: P,
+                scale: SCALE,
+            };
+            let capacity = mix::capacity_rps(&mix, P);
+            let envoy = overload::measure(&protection, &overload, &mix, capacity)?;
+            progress(&format!(
+                "sent late by {:.2} ms at p99; slots busy {:.3} in Envoy, {:.3} in the simulator",
+                envoy.generator_late_p99_ms,
+                envoy.utilization,
+                simulated.iter().map(|run| run.utilization).sum::<f64>() / simulated.len() as f64,
+            ));
+            let kinds = envoy.types.iter().enumerate();
+            rows.extend(
+                kinds.map(|(at, kind)| compare(protection.title(), load, kind, at, &simulated)),
+            );
+        }
+    }
+    Ok(rows)
+}
+
+fn compare(policy: &'static str, load: f64, envoy: &TypeRow, at: usize, runs: &[Outcome]) -> Row {
+    let totals = &envoy.totals;
+    let over_runs = |value: &dyn Fn(&Outcome) -> Option<f64>| -> Vec<f64> {
+        runs.iter().filter_map(value).collect()
+    };
+    let rejected: Vec<f64> = over_runs(&|run| Some(run.types.get(at)?.rejected_pct()));
+    let refused = 100.0 * totals.refused as f64 / totals.offered.max(1) as f64;
+    let enough = totals.answered >= MIN_ANSWERS;
+    let quantile = |q: f64, envoy: Option<f64>| {
+        let simulated = over_runs(&|run| run.types.get(at)?.response_time_ms(q));
+        let both = enough && !simulated.is_empty();
+        envoy
+            .filter(|_| both)
+            .map(|envoy| Pair::new(&simulated, envoy))
+    };
+    let mut row = Row {
+        policy,
+        load,
+        kind: envoy.name,
+        answered: totals.answered,
+        rejected_pct: Pair::new(&rejected, refused),
+        p50_ms: quantile(0.5, totals.p50_ms),
+        p90_ms: quantile(0.9, totals.p90_ms),
+        inside: false,
+    };
+    let alike = |pair: Option<Pair>| pair.is_none_or(|pair| pair.excess().abs() <= RATIO);
+    row.inside =
+        row.rejected_pct.difference().abs() <= POINTS && alike(row.p50_ms) && alike(row.p90_ms);
+    row
+}
+
+/// Rows as a table.
+pub fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new(&[
+        "",
+        "load",
+        "type",
+        "rejected: simulated",
+        "Envoy",
+        "points",
+        "p50: simulated",
+        "Envoy",
+        "",
+        "p90: simulated",
+        "Envoy",
+        "",
+        "",
+    ]);
+    for row in rows {
+        let rejected = row.rejected_pct;
+        let mut cells = vec![
+            row.policy.to_owned(),
+            format!("{}×", row.load),
+            row.kind.to_owned(),
+            format!("{:.1}% ± {:.1}", rejected.simulated, rejected.scatter),
+            format!("{:.1}%", rejected.envoy),
+            format!("{:+.1}", rejected.difference()),
+        ];
+        for pair in [row.p50_ms, row.p90_ms] {
+            cells.extend(match pair {
+                Some(pair) => [
+                    format!("{:.1} ± {:.1}", pair.simulated, pair.scatter),
+                    format!("{:.1}", pair.envoy),
+                    format!("{:+.1}%", 100.0 * pair.excess()),
+                ],
+                None => ["–".to_owned(), "–".to_owned(), "–".to_owned()],
+            });
+        }
+        cells.push(if row.inside { "inside" } else { "outside" }.to_owned());
+        table.row(cells);
+    }
+    table
+}
+
+/// What is agreed on, in a line.
+pub fn verdict(rows: &[Row]) -> String {
+    let inside = rows.iter().filter(|row| row.inside).count();
+    format!(
+        "{inside} of {} inside: rejections within {POINTS} points, p50 and p90 (ms; of at least {MIN_ANSWERS} answers) \
+         within {:.0}%. ± is one standard deviation over the simulator's runs of the same length.",
+        rows.len(),
+        100.0 * RATIO
+    )
+}
