@@ -1,29 +1,20 @@
 //! A policy and a mix as the simulator takes them: the stage that Envoy's filter would run, compiled by the same
 //! binary, before a backend of the same service times.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use headgate_core::config::{FilterConfig, StageConfig};
 use headgate_core::strategy::TypeId;
-use headgate_simulator::{LogNormal, Outcome, Simulation, TypeLoad, Workload};
+use headgate_simulator::{
+    LogNormal, Outcome, Request, Run, Servers, Source, TypeLoad, Until, Workload,
+};
 use serde_json::Value;
 
 use crate::headgate;
-use crate::mix::{self, QueryType};
-
-/// Runs of a policy under a mix.
-#[derive(Debug, Clone, Copy)]
-pub struct Runs {
-    /// Offered load as a multiple of capacity.
-    pub load: f64,
-    /// Load before results count.
-    pub warmup: Duration,
-    /// Load that counts.
-    pub measured: Duration,
-    /// Number of runs; their seeds are 1, 2, …
-    pub seeds: u64,
-}
+use crate::load::{self, Due, LoadSpec};
+use crate::mix::QueryType;
 
 /// The stage that `headgate render` makes of `policy`.
 ///
@@ -54,40 +45,67 @@ pub fn stage(policy: &Value) -> Result<StageConfig> {
 pub fn workload(mix: &[QueryType]) -> Result<Workload> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let kind = |(at, query): (usize, &QueryType)| {
-        Ok(TypeLoad {
-            name: query.name.to_owned(),
-            kind: TypeId(u16::try_from(at)?),
-            share: query.share,
-            service_time: LogNormal::new(ms(query.mean), ms(query.median))?,
-        })
+        let service_time = LogNormal::new(ms(query.mean), ms(query.median))?;
+        let stage_type = TypeId(u16::try_from(at)?);
+        Ok(TypeLoad::new(
+            query.name,
+            stage_type,
+            query.share,
+            service_time,
+        ))
     };
     let types = mix.iter().enumerate().map(kind).collect::<Result<_>>()?;
     Ok(Workload::new(types)?)
 }
 
-/// Simulates `runs` of `policy`, made by [`crate::policy::for_mix`] or from it.
+/// Runs the stage of `policy`, made by [`crate::policy::for_mix`] or from it, under the very requests of `load`, which
+/// carry their service times ([`RequestType::service`](crate::load::RequestType)).
 ///
 /// # Errors
-/// If the policy is refused or the engine fails.
-pub fn simulate(policy: &Value, mix: &[QueryType], runs: &Runs) -> Result<Vec<Outcome>> {
+/// If the policy is refused, its types are not the load's, or the engine fails.
+pub fn replay(policy: &Value, load: &LoadSpec) -> Result<Outcome> {
     let stage = stage(policy)?;
-    ensure!(
-        stage.types.iter().zip(mix).all(|(t, q)| t.name == q.name),
-        "the policy's types are not the mix's"
-    );
-    let workload = workload(mix)?;
-    let per_second = runs.load * mix::capacity_rps(mix, stage.parallelism as usize);
-    (1..=runs.seeds)
-        .map(|seed| {
-            let simulation = Simulation {
-                stage: &stage,
-                workload: &workload,
-                per_second,
-                warm_up: runs.warmup,
-                requests: (per_second * runs.measured.as_secs_f64()) as u64,
-                seed,
-            };
-            Ok(simulation.run()?)
+    let kinds = load
+        .types
+        .iter()
+        .map(|kind| {
+            let at = stage.types.iter().position(|t| t.name == kind.name);
+            let at = at.with_context(|| format!("the policy has no type {}", kind.name))?;
+            Ok(TypeId(u16::try_from(at)?))
         })
-        .collect()
+        .collect::<Result<Vec<_>>>()?;
+    let requests = load::schedule(load).into_iter().map(request);
+    let requests = requests.collect::<Result<VecDeque<_>>>()?;
+    let run = Run {
+        stage: &stage,
+        kinds: &kinds,
+        warm_up: load.warmup,
+        until: Until::Time(load.duration()),
+        seed: load.seed,
+    };
+    Ok(run.with(&mut Replay(requests), Servers::new(stage.parallelism))?)
+}
+
+fn request(due: Due) -> Result<Request> {
+    let nanos = |time: Duration| Ok::<u64, anyhow::Error>(u64::try_from(time.as_nanos())?);
+    let service = due.service.with_context(|| {
+        format!(
+            "request {} carries no service time: give its type one",
+            due.seq
+        )
+    })?;
+    Ok(Request::new(nanos(due.at)?, due.kind, nanos(service)?))
+}
+
+/// Requests that are known in advance.
+struct Replay(VecDeque<Request>);
+
+impl Source for Replay {
+    fn peek(&self) -> Option<u64> {
+        self.0.front().map(|request| request.at)
+    }
+
+    fn take(&mut self) -> Option<Request> {
+        self.0.pop_front()
+    }
 }

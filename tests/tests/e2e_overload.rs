@@ -165,6 +165,28 @@ fn no_type_is_accepted_below_its_allowance() -> Result<()> {
 }
 
 #[test]
+fn no_type_is_accepted_below_its_allowance_in_slack_order() -> Result<()> {
+    let allowance = 0.3;
+    let policy = policy::with_allowance(policy::for_mix(P, &mix::bouncer(SCALE)), allowance);
+    let report = overload(policy::with_discipline(policy, "Slack"), 2, &[1.5], 6)?;
+    for kind in &report.types {
+        // Some 680 slow requests: the share that is accepted of them scatters by about 0.018.
+        assert!(
+            kind.acceptance() > allowance - 0.04,
+            "{}: {}",
+            kind.name,
+            kind.acceptance()
+        );
+    }
+    // Nobody pays for it but the types that cost most.
+    for name in ["fast", "mediumfast"] {
+        let kind = report.of(name).context(name)?;
+        assert!(kind.acceptance() > 0.9, "{name}: {}", kind.acceptance());
+    }
+    Ok(())
+}
+
+#[test]
 fn the_underserved_are_helped() -> Result<()> {
     let mix = mix::bouncer(SCALE);
     let plain = overload(policy::for_mix(P, &mix), 2, &[1.5], 5)?;

@@ -134,6 +134,57 @@ fn bouncer_with_logic_all_refuses_what_would_miss_all_objectives() -> Result<()>
     )
 }
 
+/// Serves `count` requests of `/probe` that take 20 ms each, then as many that take 100 ms, and waits until both workers take
+/// a request to cost what `right` says, ms.
+fn check_window(settings: &Value, right: impl Fn(f64) -> bool) -> Result<()> {
+    const COUNT: usize = 20;
+    let strategy = json!({"type": "Bouncer", "bouncer": settings});
+    let rig = start(
+        &PROBE_AND_FILLER,
+        policy(COUNT, &PROBE_AND_FILLER, &strategy),
+    )?;
+    let costs_ms = || -> Result<Vec<f64>> {
+        let probes = [Waiter::at("/probe"), Waiter::at("/probe")];
+        let lineup = rig.line_up(COUNT, &probes)?;
+        let costs = lineup.costs_us().iter().map(|&us| us as f64 / 1e3);
+        let costs = costs.collect();
+        lineup.withdraw(&rig)?;
+        Ok(costs)
+    };
+    for (service_us, known) in [("20000", 15.0..40.0), ("100000", 0.0..f64::MAX)] {
+        let pending = (0..COUNT)
+            .map(|_| rig.admit(&Waiter::at("/probe").header("x-backend-service-us", service_us)))
+            .collect::<Result<Vec<_>>>()?;
+        for pending in pending {
+            assert_eq!(pending.answer()?.status, 200);
+        }
+        until("workers that know what was served", || match costs_ms() {
+            Ok(costs) if costs.iter().all(|ms| known.contains(ms)) => Ok(()),
+            Ok(costs) => Err(format!("{costs:?} ms")),
+            Err(error) => Err(error.to_string()),
+        })?;
+    }
+    until("the mean of the window", || match costs_ms() {
+        Ok(costs) if costs.iter().all(|&ms| right(ms)) => Ok(()),
+        Ok(costs) => Err(format!("{costs:?} ms")),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+#[test]
+fn a_sliding_window_takes_the_mean_of_all_that_it_spans() -> Result<()> {
+    // 60 ms, soon after both. Dual buffers of this length would know nothing for a minute and a half.
+    check_window(
+        &json!({"interval": "100s", "minSamples": 4, "window": {"type": "Sliding", "step": "1s"}}),
+        |ms| (50.0..85.0).contains(&ms),
+    )
+}
+
+#[test]
+fn dual_buffers_forget_what_was_before() -> Result<()> {
+    check_window(&json!({"interval": "1s", "minSamples": 4}), |ms| ms > 95.0)
+}
+
 #[test]
 fn max_queue_length_refuses_whatever_finds_a_full_queue() -> Result<()> {
     // Objectives that nobody could keep.

@@ -1,10 +1,11 @@
 //! Whether the simulator says what Envoy does: the same policy under the same mix, simulated and run.
 //!
-//! Both run the same compiled stage before the same number of servers with the same distributions. What differs is
-//! what the simulator leaves out: the network, threads, several workers, and the clocks of backend and load generator.
-//! A run is one sample, so the simulator runs several seeds over the same time, and their scatter is shown beside the
-//! difference: a percentile of few answers moves by more than a model could be wrong.
+//! Both run the same compiled stage, and both get the very same requests: requests carry their service times. What
+//! differs is what the simulator leaves out: the network, threads, several workers, and the clocks of backend and load
+//! generator. How much of a difference is chance is told by what the simulator finds under other requests of the same
+//! distributions over the same time: percentiles of few answers move by more than a model could be wrong.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -15,9 +16,10 @@ use serde_json::json;
 use super::lab::Protection;
 use super::overload::{self, TypeRow};
 use super::table::Table;
-use crate::mix;
+use crate::load::{LoadSpec, ServiceTime};
+use crate::mix::{self, QueryType};
 use crate::policy;
-use crate::simulated::{self, Runs};
+use crate::simulated;
 
 /// Rejections agree within so many points.
 const POINTS: f64 = 3.0;
@@ -39,7 +41,7 @@ pub struct Options {
     pub only: Vec<String>,
     /// Worker threads of Envoy.
     pub workers: u32,
-    /// Runs of the simulator.
+    /// Runs of the simulator under other requests.
     pub seeds: u64,
 }
 
@@ -67,21 +69,22 @@ pub struct Row {
 /// A number of both.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pair {
-    /// Mean over the simulator's runs.
+    /// In the simulator.
     pub simulated: f64,
-    /// Their standard deviation.
+    /// Standard deviation in the simulator under other requests.
     pub scatter: f64,
     /// In Envoy.
     pub envoy: f64,
 }
 
 impl Pair {
-    fn new(simulated: &[f64], envoy: f64) -> Self {
-        let n = simulated.len().max(1) as f64;
-        let mean = simulated.iter().sum::<f64>() / n;
-        let squares: f64 = simulated.iter().map(|v| (v - mean).powi(2)).sum();
+    /// `others` are those of other requests.
+    fn new(simulated: f64, others: &[f64], envoy: f64) -> Self {
+        let n = others.len().max(1) as f64;
+        let mean = others.iter().sum::<f64>() / n;
+        let squares: f64 = others.iter().map(|v| (v - mean).powi(2)).sum();
         Self {
-            simulated: mean,
+            simulated,
             scatter: (squares / (n - 1.0).max(1.0)).sqrt(),
             envoy,
         }
@@ -98,7 +101,7 @@ impl Pair {
 }
 
 /// The policies to compare.
-pub fn protections(mix: &[mix::QueryType], parallelism: usize) -> Vec<Protection> {
+pub fn protections(mix: &[QueryType], parallelism: usize) -> Vec<Protection> {
     let bouncer = || policy::for_mix(parallelism, mix);
     let mut wait = bouncer();
     // The paper's 15 ms at this scale of service times.
@@ -142,13 +145,6 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
         }
         for &load in &options.loads {
             progress(&format!("{load}× load: {}", protection.title()));
-            let runs = Runs {
-                load,
-                warmup: options.warmup,
-                measured: options.measured,
-                seeds: options.seeds,
-            };
-            let simulated = simulated::simulate(policy, &mix, &runs)?;
             let overload = overload::Options {
                 load,
                 measured: options.measured,
@@ -158,44 +154,65 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
                 parallelism: P,
                 scale: SCALE,
             };
-            let capacity = mix::capacity_rps(&mix, P);
-            let envoy = overload::measure(&protection, &overload, &mix, capacity)?;
+            let mut spec = overload.spec(SocketAddr::from(([127, 0, 0, 1], 0)), &mix);
+            carry_service_times(&mut spec, &mix);
+            let simulated = simulated::replay(policy, &spec)?;
+            let others = (0..options.seeds)
+                .map(|seed| {
+                    let mut other = spec.clone();
+                    other.seed += 1 + seed;
+                    simulated::replay(policy, &other)
+                })
+                .collect::<Result<Vec<_>>>()?;
+            let envoy = overload::measure(&protection, &overload, &mix, |spec| {
+                carry_service_times(spec, &mix);
+            })?;
             progress(&format!(
                 "sent late by {:.2} ms at p99; slots busy {:.3} in Envoy, {:.3} in the simulator",
-                envoy.generator_late_p99_ms,
-                envoy.utilization,
-                simulated.iter().map(|run| run.utilization).sum::<f64>() / simulated.len() as f64,
+                envoy.generator_late_p99_ms, envoy.utilization, simulated.utilization,
             ));
             let kinds = envoy.types.iter().enumerate();
-            rows.extend(
-                kinds.map(|(at, kind)| compare(protection.title(), load, kind, at, &simulated)),
-            );
+            rows.extend(kinds.map(|(at, kind)| {
+                compare(protection.title(), load, kind, at, &simulated, &others)
+            }));
         }
     }
     Ok(rows)
 }
 
-fn compare(policy: &'static str, load: f64, envoy: &TypeRow, at: usize, runs: &[Outcome]) -> Row {
+fn carry_service_times(spec: &mut LoadSpec, mix: &[QueryType]) {
+    for (kind, query) in spec.types.iter_mut().zip(mix) {
+        let (mean, median) = (query.mean, query.median);
+        kind.service = Some(ServiceTime { mean, median });
+    }
+}
+
+fn compare(
+    policy: &'static str,
+    load: f64,
+    envoy: &TypeRow,
+    at: usize,
+    simulated: &Outcome,
+    others: &[Outcome],
+) -> Row {
     let totals = &envoy.totals;
-    let over_runs = |value: &dyn Fn(&Outcome) -> Option<f64>| -> Vec<f64> {
-        runs.iter().filter_map(value).collect()
+    let pair = |value: &dyn Fn(&Outcome) -> Option<f64>, envoy: f64| {
+        let others: Vec<f64> = others.iter().filter_map(value).collect();
+        Some(Pair::new(value(simulated)?, &others, envoy))
     };
-    let rejected: Vec<f64> = over_runs(&|run| Some(run.types.get(at)?.rejected_pct()));
     let refused = 100.0 * totals.refused as f64 / totals.offered.max(1) as f64;
+    let rejected = pair(&|run| Some(run.types.get(at)?.rejected_pct()), refused);
     let enough = totals.answered >= MIN_ANSWERS;
     let quantile = |q: f64, envoy: Option<f64>| {
-        let simulated = over_runs(&|run| run.types.get(at)?.response_time_ms(q));
-        let both = enough && !simulated.is_empty();
-        envoy
-            .filter(|_| both)
-            .map(|envoy| Pair::new(&simulated, envoy))
+        let of_type = |run: &Outcome| run.types.get(at)?.response_time_ms(q);
+        pair(&of_type, envoy.filter(|_| enough)?)
     };
     let mut row = Row {
         policy,
         load,
         kind: envoy.name,
         answered: totals.answered,
-        rejected_pct: Pair::new(&rejected, refused),
+        rejected_pct: rejected.unwrap_or(Pair::new(f64::NAN, &[], refused)),
         p50_ms: quantile(0.5, totals.p50_ms),
         p90_ms: quantile(0.9, totals.p90_ms),
         inside: false,
@@ -254,7 +271,7 @@ pub fn verdict(rows: &[Row]) -> String {
     let inside = rows.iter().filter(|row| row.inside).count();
     format!(
         "{inside} of {} inside: rejections within {POINTS} points, p50 and p90 (ms; of at least {MIN_ANSWERS} answers) \
-         within {:.0}%. ± is one standard deviation over the simulator's runs of the same length.",
+         within {:.0}%. ± is one standard deviation of the simulator under other requests.",
         rows.len(),
         100.0 * RATIO
     )

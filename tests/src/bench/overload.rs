@@ -5,6 +5,7 @@
 //! should have been sent. It is set in relation to the backend's capacity, and to the ideal: an oracle that keeps all slots
 //! busy and refuses the costliest first.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -37,6 +38,20 @@ pub struct Options {
     pub parallelism: usize,
     /// Multiplies the paper's service times and objectives.
     pub scale: f64,
+}
+
+impl Options {
+    /// The load that all protections meet.
+    pub fn spec(&self, target: SocketAddr, mix: &[QueryType]) -> LoadSpec {
+        let rate = self.load * mix::capacity_rps(mix, self.parallelism);
+        let mut spec = LoadSpec::for_mix(target, mix, rate, self.warmup + self.measured);
+        spec.warmup = self.warmup;
+        // Whatever is answered later than this after the end has missed every objective.
+        spec.drain = Duration::from_secs(1);
+        // More can't be had: each takes two file descriptors of Envoy.
+        spec.max_outstanding = 8_000;
+        spec
+    }
 }
 
 /// One protection at one load.
@@ -133,13 +148,13 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     for protection in protections(backend, &mix) {
         if options.only.is_empty() || options.only.iter().any(|name| name == protection.name()) {
             progress(&format!("{}× load: {}", options.load, protection.title()));
-            rows.push(measure(&protection, options, &mix, capacity_rps)?);
+            rows.push(measure(&protection, options, &mix, |_| {})?);
         }
     }
     Ok(rows)
 }
 
-/// Runs one protection; [`Options::only`] is not looked at.
+/// Runs one protection under [`Options::spec`] with `change`; [`Options::only`] is not looked at.
 ///
 /// # Errors
 /// If a part of the system doesn't start or run.
@@ -147,20 +162,18 @@ pub fn measure(
     protection: &Protection,
     options: &Options,
     mix: &[QueryType],
-    capacity_rps: f64,
+    change: impl FnOnce(&mut LoadSpec),
 ) -> Result<Row> {
     let load = options.load;
+    let capacity_rps = mix::capacity_rps(mix, options.parallelism);
     let mut backend = BackendConfig::for_mix(options.parallelism, mix);
     backend.report_service = true;
     // Most services finish what they have begun, whether or not anybody still waits for it.
     backend.on_disconnect = OnDisconnect::Finish;
     let lab = Lab::start(protection, backend, options.workers)?;
     let end = options.warmup + options.measured;
-    let mut spec = LoadSpec::for_mix(lab.addr(), mix, load * capacity_rps, end);
-    // Whatever is answered later than this after the end has missed every objective.
-    spec.drain = Duration::from_secs(1);
-    // More can't be had: each takes two file descriptors of Envoy.
-    spec.max_outstanding = 8_000;
+    let mut spec = options.spec(lab.addr(), mix);
+    change(&mut spec);
     let started = Instant::now();
     let running = load::start(spec)?;
     sleep_until(started + options.warmup);

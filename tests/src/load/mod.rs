@@ -23,7 +23,8 @@ use anyhow::{Result, anyhow};
 
 pub use record::{Ended, Sample};
 pub use report::{Bin, LoadReport, TypeReport};
-pub use spec::{LoadSpec, Phase, Protocol, RequestType};
+pub use schedule::{Due, schedule};
+pub use spec::{LoadSpec, Phase, Protocol, RequestType, ServiceTime};
 
 use record::Recorder;
 

@@ -144,7 +144,7 @@ impl Recorder {
 
     /// The request `due` ended, `latency` after it fell due.
     pub(super) fn finish(&mut self, due: &Due, latency: Duration, outcome: &Outcome) {
-        let Due { kind, at, seq } = *due;
+        let Due { kind, at, seq, .. } = *due;
         if let Some(sample) = usize::try_from(seq)
             .ok()
             .and_then(|seq| self.samples.get_mut(seq))

@@ -1,27 +1,34 @@
-//! When which type arrives: a Poisson process whose every arrival draws its type.
+//! When which type arrives: a Poisson process whose every arrival draws its type, and where it shall carry it, its
+//! service time.
 
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use rand_distr::{Distribution, Exp};
+use rand_distr::{Distribution, Exp, LogNormal};
 
-use super::spec::LoadSpec;
+use super::spec::{LoadSpec, ServiceTime};
 
 /// One arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Due {
+pub struct Due {
     /// When, after the start.
-    pub(super) at: Duration,
+    pub at: Duration,
     /// Index of the type.
-    pub(super) kind: usize,
+    pub kind: usize,
     /// Position in the schedule.
-    pub(super) seq: u64,
+    pub seq: u64,
+    /// The service time that it carries.
+    pub service: Option<Duration>,
 }
 
 /// The arrivals of `spec` in order. Depends on nothing but the specification, so equal seeds compare equal loads.
-pub(super) fn arrivals(spec: &LoadSpec) -> Vec<Due> {
+pub fn schedule(spec: &LoadSpec) -> Vec<Due> {
     let mut rng = SmallRng::seed_from_u64(spec.seed);
+    // Luck of its own: arrivals stay the same with and without service times.
+    let mut service_rng = SmallRng::seed_from_u64(!spec.seed);
+    let services: Vec<Option<LogNormal<f64>>> =
+        spec.types.iter().map(|t| lognormal(t.service?)).collect();
     let total: f64 = spec.types.iter().map(|t| t.share).sum();
     let mut arrivals = Vec::new();
     let mut phase_start = Duration::ZERO;
@@ -40,16 +47,25 @@ pub(super) fn arrivals(spec: &LoadSpec) -> Vec<Due> {
                 }
                 let kind = draw_type(spec, rng.random_range(0.0..total));
                 let seq = arrivals.len() as u64;
+                let seconds = services[kind].map(|times| times.sample(&mut service_rng));
                 arrivals.push(Due {
                     at: phase_start + Duration::from_secs_f64(at),
                     kind,
                     seq,
+                    service: seconds.map(Duration::from_secs_f64),
                 });
             }
         }
         phase_start += phase.duration;
     }
     arrivals
+}
+
+/// Median = e^μ, mean = e^(μ + σ² / 2). `None` where that is no distribution, which [`LoadSpec::check`] refuses.
+fn lognormal(times: ServiceTime) -> Option<LogNormal<f64>> {
+    let (mean, median) = (times.mean.as_secs_f64(), times.median.as_secs_f64());
+    let sigma = (2.0 * (mean / median).ln()).sqrt();
+    LogNormal::new(median.ln(), sigma).ok()
 }
 
 fn draw_type(spec: &LoadSpec, mut point: f64) -> usize {
@@ -79,13 +95,13 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_schedules() {
-        assert_eq!(arrivals(&spec(3)), arrivals(&spec(3)));
-        assert_ne!(arrivals(&spec(3)), arrivals(&spec(4)));
+        assert_eq!(schedule(&spec(3)), schedule(&spec(3)));
+        assert_ne!(schedule(&spec(3)), schedule(&spec(4)));
     }
 
     #[test]
     fn rate_and_mix_are_those_asked_for() {
-        let due = arrivals(&spec(1));
+        let due = schedule(&spec(1));
         // 40,000 expected; the standard deviation of a Poisson count is its root, 200.
         assert!(
             (due.len() as f64 - 40_000.0).abs() < 1_000.0,
@@ -110,6 +126,30 @@ mod tests {
     }
 
     #[test]
+    fn service_times_are_those_asked_for_and_change_no_arrival() {
+        let plain = spec(1);
+        let mut carrying = spec(1);
+        let (mean, median) = (Duration::from_millis(30), Duration::from_millis(20));
+        carrying.types[0].service = Some(crate::load::ServiceTime { mean, median });
+        let due = schedule(&carrying);
+        let arrivals = |due: &[Due]| due.iter().map(|d| (d.at, d.kind)).collect::<Vec<_>>();
+        assert_eq!(arrivals(&due), arrivals(&schedule(&plain)));
+        assert!(due.iter().all(|d| d.service.is_some() == (d.kind == 0)));
+        let mut times: Vec<Duration> = due.iter().filter_map(|d| d.service).collect();
+        let measured = times.iter().sum::<Duration>() / u32::try_from(times.len()).unwrap();
+        times.sort_unstable();
+        assert!(
+            (measured.as_secs_f64() / 0.030 - 1.0).abs() < 0.03,
+            "{measured:?}"
+        );
+        let middle = times[times.len() / 2];
+        assert!(
+            (middle.as_secs_f64() / 0.020 - 1.0).abs() < 0.03,
+            "{middle:?}"
+        );
+    }
+
+    #[test]
     fn phases_follow_each_other_and_a_rate_of_zero_is_a_pause() {
         let mut spec = spec(1);
         let second = Duration::from_secs(1);
@@ -127,7 +167,7 @@ mod tests {
                 rate: 3_000.0,
             },
         ];
-        let due = arrivals(&spec);
+        let due = schedule(&spec);
         let during = |from: u64, to: u64| {
             due.iter()
                 .filter(|d| d.at >= Duration::from_secs(from) && d.at < Duration::from_secs(to))

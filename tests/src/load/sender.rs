@@ -15,11 +15,12 @@ use tokio::task::LocalSet;
 
 use super::pool::Pool;
 use super::record::{Outcome, Recorder};
-use super::schedule::{Due, arrivals};
+use super::schedule::{Due, schedule};
 use super::spec::{LoadSpec, Protocol, RequestType};
 use crate::clock;
 
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
+const SERVICE: HeaderName = HeaderName::from_static("x-backend-service-us");
 
 /// Longest sleep of the pacing thread, so that it notices a stop.
 const PACE_SLICE: Duration = Duration::from_millis(50);
@@ -44,7 +45,7 @@ impl Plan {
             .map(|t| Template::new(spec, t))
             .collect::<Result<_>>()?;
         Ok(Self {
-            due: arrivals(spec),
+            due: schedule(spec),
             templates,
         })
     }
@@ -191,6 +192,12 @@ async fn one(shared: Rc<Shared>, due: Due) {
         request
             .headers_mut()
             .insert(SEQ, HeaderValue::from(due.seq));
+    }
+    if let Some(service) = due.service {
+        let micros = u64::try_from(service.as_micros()).unwrap_or(u64::MAX);
+        request
+            .headers_mut()
+            .insert(SERVICE, HeaderValue::from(micros));
     }
     let exchange = exchange(&shared.pool, request);
     let outcome = match template.abort_after {

@@ -77,6 +77,11 @@ pub struct RequestType {
     /// Request body; empty for none.
     #[serde(default)]
     pub body: String,
+    /// Each request carries a service time of its own, drawn from this, in a header that the backend obeys
+    /// (`x-backend-service-us`): then the whole work of a load is known in advance, see
+    /// [`schedule`](super::schedule()).
+    #[serde(default)]
+    pub service: Option<ServiceTime>,
     /// Objective for the median, reported beside the measured one.
     #[serde(default, with = "optional_millis")]
     pub p50: Option<Duration>,
@@ -86,6 +91,18 @@ pub struct RequestType {
     /// The client hangs up (HTTP/2: resets the stream) if there is no answer after this time.
     #[serde(default, with = "optional_millis")]
     pub abort_after: Option<Duration>,
+}
+
+/// Lognormal service times.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceTime {
+    /// Mean.
+    #[serde(with = "millis")]
+    pub mean: Duration,
+    /// Median, below the mean.
+    #[serde(with = "millis")]
+    pub median: Duration,
 }
 
 /// A stretch of time with a constant arrival rate.
@@ -150,6 +167,17 @@ impl LoadSpec {
                 t.share
             );
         }
+        let wrong = |s: &ServiceTime| s.median.is_zero() || s.median > s.mean;
+        if let Some(t) = self
+            .types
+            .iter()
+            .find(|t| t.service.as_ref().is_some_and(wrong))
+        {
+            bail!(
+                "types[{}].service: give a median above 0 and at most the mean",
+                t.name
+            );
+        }
         if self.types.iter().map(|t| t.share).sum::<f64>() <= 0.0 {
             bail!("types: all shares are 0; give at least one above 0");
         }
@@ -177,6 +205,7 @@ impl RequestType {
             path: path.to_owned(),
             headers: Vec::new(),
             body: String::new(),
+            service: None,
             p50: None,
             p90: None,
             abort_after: None,

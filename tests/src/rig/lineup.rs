@@ -39,6 +39,7 @@ impl Rig {
         self.wait_until_idle()?;
         self.backend.reset();
         let held = self.occupy("/held", slots)?;
+        let held_by_worker = self.envoy.connections_by_worker()?;
         let mut lineup = Lineup {
             held,
             waiting: Vec::with_capacity(waiters.len()),
@@ -66,10 +67,10 @@ impl Rig {
             wait::wait_until("a later time of arrival", || sent.elapsed() >= APART)?;
         }
         let by_worker = self.envoy.connections_by_worker()?;
-        let waiting = by_worker.iter().filter(|&&n| n > slots as u64).count();
+        let waiting = by_worker.iter().zip(&held_by_worker);
         ensure!(
-            waiting > 1,
-            "connections by worker: {by_worker:?}; on one worker an order shows little"
+            waiting.filter(|(now, held)| now > held).count() > 1,
+            "connections by worker: {held_by_worker:?}, then {by_worker:?}; on one worker an order shows little"
         );
         Ok(lineup)
     }
