@@ -64,6 +64,14 @@ pub fn workload(mix: &[QueryType]) -> Result<Workload> {
 /// # Errors
 /// If the policy is refused, its types are not the load's, or the engine fails.
 pub fn replay(policy: &Value, load: &LoadSpec) -> Result<Outcome> {
+    replay_with(policy, load, Duration::ZERO)
+}
+
+/// As [`replay`], with `turnaround` added to each service time.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_with(policy: &Value, load: &LoadSpec, turnaround: Duration) -> Result<Outcome> {
     let stage = stage(policy)?;
     let kinds = load
         .types
@@ -74,8 +82,10 @@ pub fn replay(policy: &Value, load: &LoadSpec) -> Result<Outcome> {
             Ok(TypeId(u16::try_from(at)?))
         })
         .collect::<Result<Vec<_>>>()?;
-    let requests = load::schedule(load).into_iter().map(request);
-    let requests = requests.collect::<Result<VecDeque<_>>>()?;
+    let requests = load::schedule(load)
+        .into_iter()
+        .map(|due| request(due, turnaround))
+        .collect::<Result<VecDeque<_>>>()?;
     let run = Run {
         stage: &stage,
         kinds: &kinds,
@@ -86,7 +96,7 @@ pub fn replay(policy: &Value, load: &LoadSpec) -> Result<Outcome> {
     Ok(run.with(&mut Replay(requests), Servers::new(stage.parallelism))?)
 }
 
-fn request(due: Due) -> Result<Request> {
+fn request(due: Due, turnaround: Duration) -> Result<Request> {
     let nanos = |time: Duration| Ok::<u64, anyhow::Error>(u64::try_from(time.as_nanos())?);
     let service = due.service.with_context(|| {
         format!(
@@ -94,7 +104,8 @@ fn request(due: Due) -> Result<Request> {
             due.seq
         )
     })?;
-    Ok(Request::new(nanos(due.at)?, due.kind, nanos(service)?))
+    let occupied = nanos(service + turnaround)?;
+    Ok(Request::new(nanos(due.at)?, due.kind, occupied))
 }
 
 /// Requests that are known in advance.
