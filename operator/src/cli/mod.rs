@@ -10,6 +10,7 @@ pub mod render;
 pub mod run;
 pub mod simulate;
 pub mod status;
+pub mod sysid;
 pub mod table;
 pub mod validate;
 
@@ -44,6 +45,8 @@ pub enum Command {
     Bootstrap(bootstrap::BootstrapArgs),
     /// Show policies and proxies of a running `headgate run`
     Status(status::StatusArgs),
+    /// Find gains for backlog control from a trace of delays and backlogs
+    Sysid(sysid::SysidArgs),
     /// Print the version
     Version,
 }
@@ -82,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => Ok(Output::ok(args.to_yaml())),
         Command::Status(args) => status::run(&args).map(Output::ok),
+        Command::Sysid(args) => sysid::run(&args),
         Command::Version => Ok(Output::ok(format!(
             "headgate {}\n",
             env!("CARGO_PKG_VERSION")

@@ -6,6 +6,7 @@
 
 mod bouncer;
 mod paper;
+mod seda;
 mod study;
 mod sweep;
 

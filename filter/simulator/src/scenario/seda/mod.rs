@@ -1,0 +1,2 @@
+//! SEDA
+mod service;

@@ -1,0 +1,278 @@
+//! `headgate sysid`: gains for backlog control from a trace of your own service (Chronos §4).
+
+mod show;
+mod trace;
+
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use headgate_simulator::sysid::{
+    Design, Fit, Gains, Goal, Law, MAX_ORDER, Plant, Transform, choose_order, design, identify,
+};
+
+use super::Output;
+use crate::api::Duration as Written;
+use show::{Answer, Found};
+use trace::{Columns, Trace};
+
+/// Finds out how the delay of a service follows its backlog, and gains for backlogControl that hold the
+/// delay at its target: system identification and pole placement.
+///
+/// Record a trace while the service takes all requests, at loads that make it queue: a row each period
+/// with the mean delay of the requests that ended in it and the backlog at its end.
+#[derive(Debug, Clone, Args)]
+pub struct SysidArgs {
+    /// The trace, as CSV with a header line or as headgate simulate --json writes it; - for standard input
+    #[arg(required_unless_present = "model", value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// A model in place of a trace: the coefficients of Eq. 4, a1,a2,…;b1,b2,…
+    #[arg(
+        long,
+        value_name = "A;B",
+        conflicts_with = "trace",
+        allow_hyphen_values = true
+    )]
+    pub model: Option<Model>,
+    /// Column of the mean delays, in seconds unless its name ends with another unit [default: delay]
+    #[arg(long, value_name = "COLUMN")]
+    pub delay: Option<String>,
+    /// Column of the backlogs, in the unit of backlogControl's cost [default: backlog]
+    #[arg(long, value_name = "COLUMN")]
+    pub backlog: Option<String>,
+    /// Column of the times; gaps between rows are left out then [default: time]
+    #[arg(long, value_name = "COLUMN")]
+    pub time: Option<String>,
+    /// Order of the model, 1 to 4 [default: the lowest that predicts as well as the others]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_ORDER as i64))]
+    pub order: Option<u8>,
+    /// Fit square roots, as the paper does; to compare R² only
+    #[arg(long)]
+    pub square_root: bool,
+    /// Sampling period, where the trace has no times
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
+    pub period: std::time::Duration,
+    /// S_t, the delay to hold
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
+    pub target: std::time::Duration,
+    /// S_v, the highest delay after a step to the target
+    #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = span)]
+    pub overshoot: std::time::Duration,
+    /// T_v, the time in which the delay settles; the trace's dead time sets a limit [default: the shortest there is, from 10s on]
+    #[arg(long, value_name = "DURATION", value_parser = span)]
+    pub settling_time: Option<std::time::Duration>,
+    /// Look at these gains in place of finding some: K_P,K_I
+    #[arg(long, value_name = "KP,KI", allow_hyphen_values = true)]
+    pub gains: Option<GivenGains>,
+    /// What Eq. 7 drives
+    #[arg(long, value_name = "LAW", default_value = "adjustment")]
+    pub law: LawName,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What Eq. 7 drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LawName {
+    /// The adjustment of the bound, which Eq. 1 sums up: what Headgate does
+    Adjustment,
+    /// The bound itself: the loop that the paper analyses in Eq. 8
+    Bound,
+}
+
+impl From<LawName> for Law {
+    fn from(name: LawName) -> Self {
+        match name {
+            LawName::Adjustment => Self::Adjustment,
+            LawName::Bound => Self::Bound,
+        }
+    }
+}
+
+/// `a1,a2;b1,b2`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model(Plant);
+
+impl FromStr for Model {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let what = "as many coefficients a as b, such as -0.003,-0.104;0.015,0.006";
+        let (a, b) = text.split_once(';').ok_or(what)?;
+        let plant = Plant::new(numbers(a)?, numbers(b)?);
+        plant.map(Self).ok_or_else(|| what.to_owned())
+    }
+}
+
+/// `KP,KI`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GivenGains(Gains);
+
+impl FromStr for GivenGains {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match numbers(text)?[..] {
+            [proportional, integral] => Ok(Self(Gains {
+                proportional,
+                integral,
+            })),
+            _ => Err("two numbers, K_P and K_I, such as 2.77,5.28".to_owned()),
+        }
+    }
+}
+
+fn numbers(text: &str) -> Result<Vec<f64>, String> {
+    let number = |word: &str| match word.trim().parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        _ => Err(format!("{word:?} is no number")),
+    };
+    text.split(',').map(number).collect()
+}
+
+fn span(text: &str) -> Result<std::time::Duration, String> {
+    let span = Written(text.to_owned())
+        .parse()
+        .map_err(|e| e.to_string())?;
+    match span.is_zero() {
+        true => Err("0; more than that".to_owned()),
+        false => Ok(span),
+    }
+}
+
+/// Identifies, designs, and shows both.
+///
+/// # Errors
+/// What is wrong with the trace, or why there are no gains.
+pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
+    let identified = match (&args.model, &args.trace) {
+        (Some(_), _) | (None, None) => None,
+        (None, Some(path)) => Some(identified(args, path)?),
+    };
+    let plant = match (&args.model, &identified) {
+        (Some(model), _) => model.0.clone(),
+        (None, Some(found)) => found.chosen.plant.clone(),
+        (None, None) => bail!("neither a trace nor --model"),
+    };
+    let period = identified
+        .as_ref()
+        .and_then(|found| found.trace.period)
+        .unwrap_or(args.period.as_secs_f64());
+    let target = args.target.as_secs_f64();
+    if args.overshoot <= args.target {
+        bail!(
+            "--overshoot {:?} is not above --target {:?}; it is the highest delay after a step",
+            args.overshoot,
+            args.target
+        );
+    }
+    let overshoot = args.overshoot.as_secs_f64() / target - 1.0;
+    let law = Law::from(args.law);
+    let (goal, outcome) = match args.gains {
+        Some(GivenGains(gains)) => (None, Ok(Design::of(&plant, law, gains))),
+        None => {
+            let (goal, outcome) = designed(&plant, law, overshoot, period, args.settling_time);
+            (Some(goal), outcome)
+        }
+    };
+    let answer = Answer {
+        identified: identified.as_ref(),
+        plant: &plant,
+        period,
+        target: args.target,
+        law,
+        goal,
+        design: outcome.as_ref().ok(),
+        usable: !args.square_root,
+    };
+    let text = match args.json {
+        true => show::json(&answer)?,
+        false => show::text(&answer),
+    };
+    let notes = match &outcome {
+        Ok(_) => String::new(),
+        Err(error) => format!("error: {error}\n"),
+    };
+    Ok(Output {
+        text,
+        notes,
+        ok: outcome.is_ok(),
+    })
+}
+
+/// Settling times that are tried when none is asked for, in s, from Table 1's on.
+const SETTLING_S: [f64; 9] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0];
+
+fn designed(
+    plant: &Plant,
+    law: Law,
+    overshoot: f64,
+    period: f64,
+    settling: Option<std::time::Duration>,
+) -> (Goal, Result<Design, String>) {
+    let goal = |seconds: f64| Goal {
+        overshoot,
+        settling: seconds / period,
+    };
+    let attempt = |goal: Goal| design(plant, law, goal).map_err(|e| e.to_string());
+    if let Some(settling) = settling {
+        let goal = goal(settling.as_secs_f64());
+        return (goal, attempt(goal));
+    }
+    let goals = SETTLING_S.map(goal);
+    let mut last = (goals[0], Err(String::new()));
+    for goal in goals {
+        last = (goal, attempt(goal));
+        if last.1.is_ok() {
+            break;
+        }
+    }
+    last
+}
+
+fn identified(args: &SysidArgs, path: &std::path::Path) -> anyhow::Result<Found> {
+    let (name, text) = if path.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin()
+            .lock()
+            .read_to_string(&mut text)
+            .context("reading standard input failed")?;
+        ("stdin".to_owned(), text)
+    } else {
+        let name = path.display().to_string();
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("{name}: can't be read"))?;
+        (name, text)
+    };
+    let columns = Columns {
+        delay: args.delay.clone(),
+        backlog: args.backlog.clone(),
+        time: args.time.clone(),
+    };
+    let trace: Trace = trace::read(&name, &text, &columns)?;
+    let transform = match args.square_root {
+        true => Transform::SquareRoot,
+        false => Transform::None,
+    };
+    let fit = |order: usize| identify(&trace.segments, order, transform);
+    let fits: Vec<Fit> = (1..=MAX_ORDER).map_while(|order| fit(order).ok()).collect();
+    let chosen = match args.order {
+        Some(order) => Some(fit(usize::from(order)).with_context(|| name.clone())?),
+        None => choose_order(&fits).cloned(),
+    };
+    let Some(chosen) = chosen else {
+        let error = fit(1).err().map_or_else(String::new, |e| e.to_string());
+        bail!("{name}: {error}");
+    };
+    Ok(Found {
+        trace,
+        fits,
+        chosen,
+    })
+}
+
+#[cfg(test)]
+mod tests;
