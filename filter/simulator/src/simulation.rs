@@ -20,7 +20,7 @@ use crate::backend::{Backend, Servers};
 use crate::host::LocalHost;
 use crate::results::{Outcome, TypeOutcome};
 use crate::source::{Answer, Ending, Request, Source};
-use crate::workload::{Traffic, Workload};
+use crate::workload::{Traffic, Workload, WorkloadError};
 
 /// As in Envoy.
 const TICK_NS: u64 = 10_000_000;
@@ -34,6 +34,9 @@ pub enum SimulationError {
     /// The engine failed.
     #[error("the engine failed: {0}")]
     Engine(#[from] HostError),
+    /// What arrives can't be drawn.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
     /// No histogram for the results.
     #[error("results can't be kept: {0}")]
     Results(String),
@@ -146,6 +149,7 @@ impl Simulation<'_> {
 struct Job {
     request: Request,
     ticket: Option<Ticket>,
+    quality: Option<f64>,
     counts: bool,
 }
 
@@ -294,15 +298,11 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         let stream = self.insert(Job {
             request,
             ticket: None,
+            quality: None,
             counts: self.counts,
         });
         self.types[request.kind].offered += u64::from(self.counts);
-        let attributes = Attributes {
-            class: ClassId(request.class),
-            own_deadline: request.deadline,
-            cost: (request.cost > 0).then_some(request.cost),
-            ..Attributes::of(self.kinds[request.kind])
-        };
+        let attributes = self.attributes(&request);
         let now = Instant::from_nanos(self.now);
         let arrival = self
             .stage
@@ -338,7 +338,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
                 &mut self.events,
             )?;
         }
-        self.answer(&job.request, Ending::Served);
+        self.answer(&job, Ending::Served);
         self.carry_out();
         Ok(())
     }
@@ -355,9 +355,23 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
 
     /// To the backend.
     fn send(&mut self, stream: u32) {
-        let request = &self.jobs[stream as usize].request;
-        self.source.forwarded(request, self.now);
-        self.backend.take(self.now, stream, request);
+        let attributes = self.attributes(&self.jobs[stream as usize].request);
+        let job = &mut self.jobs[stream as usize];
+        job.quality = self.stage.quality(&attributes);
+        if let Some(quality) = job.quality {
+            job.request.processing = self.backend.work(&job.request, quality);
+        }
+        self.source.forwarded(&job.request, self.now);
+        self.backend.take(self.now, stream, &job.request);
+    }
+
+    fn attributes(&self, request: &Request) -> Attributes {
+        Attributes {
+            class: ClassId(request.class),
+            own_deadline: request.deadline,
+            cost: (request.cost > 0).then_some(request.cost),
+            ..Attributes::of(self.kinds[request.kind])
+        }
     }
 
     fn refused(&mut self, stream: u32) {
@@ -365,15 +379,16 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         self.free.push(stream);
         self.types[job.request.kind].rejected += u64::from(job.counts);
         self.backend.refused(self.now);
-        self.answer(&job.request, Ending::Refused);
+        self.answer(&job, Ending::Refused);
     }
 
-    fn answer(&mut self, request: &Request, ending: Ending) {
+    fn answer(&mut self, job: &Job, ending: Ending) {
         let answer = Answer {
             ending,
-            rejection_rate: 0.0,
+            rejection_rate: self.stage.rejection_rate().unwrap_or_default(),
+            quality: job.quality,
         };
-        self.source.answered(request, self.now, answer);
+        self.source.answered(&job.request, self.now, answer);
     }
 
     fn insert(&mut self, job: Job) -> u32 {

@@ -59,6 +59,8 @@ pub struct Answer {
     /// The hint on the response: part of the requests that the stage refuses at the moment, ratio. 0 when
     /// it says nothing.
     pub rejection_rate: f64,
+    /// The quality in which the service was told to answer, ratio; `None` when it wasn't told.
+    pub quality: Option<f64>,
 }
 
 /// Clients, open or closed loop.

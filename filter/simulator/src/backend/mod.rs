@@ -20,6 +20,12 @@ pub trait Backend {
     /// given it back.
     fn take(&mut self, now: u64, job: u32, request: &Request);
 
+    /// The work of a request that is to be answered in this quality, ratio. A service that doesn't know of
+    /// qualities does what it always does.
+    fn work(&self, request: &Request, _quality: f64) -> u64 {
+        request.processing
+    }
+
     /// When the next job ends if none comes before; `u64::MAX` when there is none.
     fn next_end(&self) -> u64;
 

@@ -1,6 +1,6 @@
 //! What clients saw, interval by interval, as the papers plot it.
 
-use crate::source::Ending;
+use crate::source::{Answer, Ending};
 
 /// Answers of one interval.
 #[derive(Debug, Clone, Default)]
@@ -8,6 +8,8 @@ struct Interval {
     /// Of those served, µs.
     response_times: Vec<u32>,
     refused: u32,
+    /// Σ of the qualities asked for, of those served.
+    quality: f64,
 }
 
 /// Answers by the interval in which they came.
@@ -28,14 +30,15 @@ impl Series {
     }
 
     /// An answer came at `at` to who began to ask at `begun`, ns.
-    pub fn add(&mut self, begun: u64, at: u64, ending: Ending) {
+    pub fn add(&mut self, begun: u64, at: u64, answer: Answer) {
         let interval = (at / self.length) as usize;
         if self.intervals.len() <= interval {
             self.intervals.resize(interval + 1, Interval::default());
         }
         let interval = &mut self.intervals[interval];
-        match ending {
+        match answer.ending {
             Ending::Served => {
+                interval.quality += answer.quality.unwrap_or(1.0);
                 let micros = at.saturating_sub(begun) / 1_000;
                 interval
                     .response_times
@@ -97,6 +100,14 @@ impl Series {
         Some(f64::from(*value) / 1e6)
     }
 
+    /// Mean quality that was asked for, ratio; `None` if nobody was served.
+    #[must_use]
+    pub fn quality(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
+        let served = self.served(intervals.clone());
+        let sum: f64 = self.of(intervals).map(|i| i.quality).sum();
+        (served > 0).then(|| sum / served as f64)
+    }
+
     /// A point for each of the first `intervals` intervals: its beginning, s, and what `value` makes of it.
     pub fn curve<T>(
         &self,
@@ -117,11 +128,20 @@ mod tests {
     #[test]
     fn answers_are_counted_where_they_came() {
         let mut series = Series::new(1_000_000_000);
+        let served = |quality| Answer {
+            ending: Ending::Served,
+            rejection_rate: 0.0,
+            quality,
+        };
+        let refused = Answer {
+            ending: Ending::Refused,
+            ..served(None)
+        };
         for ms in 1..=10_u64 {
-            series.add(0, ms * 1_000_000, Ending::Served);
+            series.add(0, ms * 1_000_000, served(Some(0.5)));
         }
-        series.add(0, 2_500_000_000, Ending::Refused);
-        series.add(2_000_000_000, 2_500_000_000, Ending::Served);
+        series.add(0, 2_500_000_000, refused);
+        series.add(2_000_000_000, 2_500_000_000, served(None));
         assert_eq!(series.response_time(0..1, 0.9), Some(0.009));
         assert_eq!(series.response_time(0..1, 0.5), Some(0.005));
         assert_eq!(series.response_time(1..2, 0.5), None);
@@ -129,5 +149,7 @@ mod tests {
         assert_eq!(series.refused_pct(1..2), None);
         assert_eq!(series.response_time(0..9, 1.0), Some(0.5));
         assert_eq!(series.served(0..3), 11);
+        assert_eq!(series.quality(0..1), Some(0.5));
+        assert_eq!(series.quality(2..3), Some(1.0));
     }
 }

@@ -157,8 +157,8 @@ impl Behaviour for Users<'_> {
     fn answered(&mut self, request: &Request, at: u64, answer: Answer) -> u64 {
         self.connected -= 1;
         let user = &mut self.users[request.client as usize];
-        self.classes[usize::from(request.class)].add(user.begun, at, answer.ending);
-        self.pages[request.kind].add(user.begun, at, answer.ending);
+        self.classes[usize::from(request.class)].add(user.begun, at, answer);
+        self.pages[request.kind].add(user.begun, at, answer);
         let pause = match answer.ending {
             Ending::Served => {
                 user.page = self.chance.index(&self.habits.pages[request.kind].next);

@@ -5,6 +5,7 @@
 //! are a [`Sweep`]: some strategies under the same traffic, at a row of loads or of values of a parameter.
 
 mod bouncer;
+mod chronos;
 mod paper;
 mod seda;
 mod study;
@@ -21,6 +22,8 @@ pub fn studies() -> Vec<Box<dyn Study>> {
     let mut studies: Vec<Box<dyn Study>> = Vec::new();
     studies.extend(bouncer::sweeps().map(|sweep| Box::new(sweep) as Box<dyn Study>));
     studies.push(Box::new(bouncer::SlackOrder));
+    studies.extend(seda::studies());
+    studies.extend(chronos::studies());
     studies
 }
 
