@@ -16,7 +16,7 @@ fn run_with(name: &str, requests: u64, seeds: u32, seed: u64, threads: Option<us
     let size = Size {
         requests: Some(requests),
         seeds: Some(seeds),
-        seed,
+        seed: Some(seed),
         threads: threads.and_then(NonZeroUsize::new),
     };
     by_name(name).unwrap().run(&size, &Silent).unwrap()

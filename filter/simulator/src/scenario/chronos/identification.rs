@@ -33,15 +33,16 @@ pub(super) fn run(
 ) -> Result<Report, SimulationError> {
     let length = ((LENGTH_S as f64 * super::part(size)) as u64).max(120);
     progress.expect(length);
+    let seed = super::first_seed(size);
     let habits = model::for_identification();
-    let (samples, _) = model::run(Approach::Open, &habits, length, size.seed)?;
+    let (samples, _) = model::run(Approach::Open, &habits, length, seed)?;
     progress.done(length);
     report.setup(
         "clients",
         "1200, closed loop, inter-request times of 0.5 to 2.5 s; all let in",
     );
     report.setup("length", format!("{length} s, sampled each second"));
-    report.setup("seed", size.seed.to_string());
+    report.setup("seed", seed.to_string());
     let segment = segment(&samples);
     let fits = |transform: Transform| -> Vec<Fit> {
         let one = |order| identify(std::slice::from_ref(&segment), order, transform).ok();

@@ -26,6 +26,10 @@ fn part(size: &Size) -> f64 {
     asked.clamp(LEAST, 1.0)
 }
 
+fn first_seed(size: &Size) -> u64 {
+    size.seed.unwrap_or(1)
+}
+
 /// One of the experiments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chronos {

@@ -6,7 +6,7 @@
 use super::service::{self, names, users};
 use super::stage::{Control, stage};
 use super::trial::{Seen, Service, Trial, run};
-use super::{INTERVAL_S, claim, intervals, mean, scaled, stays, words};
+use super::{Curve, INTERVAL_S, claim, intervals, mean, scaled, stays, words};
 use crate::progress::Progress;
 use crate::report::{
     Axis, Cell, Compared, Figure, Group, Level, Record, Report, Series, Style, Table, TableRow,
@@ -70,7 +70,7 @@ pub(super) fn figure(
         format!(
             "{} of each, seeds from {}; figures show the first",
             runs[0].len(),
-            size.seed
+            super::first_seed(size)
         ),
     );
     let both = intervals(begin, end);
@@ -118,7 +118,7 @@ pub(super) fn figure(
     });
     let count = (length / INTERVAL_S) as usize;
     let first = runs[0].first();
-    let curve = |class: u8, value: &dyn Fn(&Seen, usize) -> Vec<(f64, Option<f64>)>| {
+    let curve = |class: u8, value: &dyn Fn(&Seen, usize) -> Curve| {
         first
             .map(|s| value(s, usize::from(class)))
             .unwrap_or_default()

@@ -5,7 +5,7 @@ use super::service::clients;
 use super::spike::Spike;
 use super::stage::{Control, stage};
 use super::trial::{Seen, Service, Trial, run};
-use super::{claim, mean, words};
+use super::{Curve, claim, mean, words};
 use crate::progress::Progress;
 use crate::report::{
     Axis, Cell, Figure, Group, Level, Record, Report, Series, Style, Table, TableRow,
@@ -54,11 +54,11 @@ pub(super) fn figure(
         format!(
             "{} of each, seeds from {}; figures show the first",
             runs[0].len(),
-            size.seed
+            super::first_seed(size)
         ),
     );
     let count = (spike.length / super::INTERVAL_S) as usize;
-    let curve = |which: usize, value: &dyn Fn(&Seen) -> Vec<(f64, Option<f64>)>| {
+    let curve = |which: usize, value: &dyn Fn(&Seen) -> Curve| {
         runs[which].first().map(value).unwrap_or_default()
     };
     let times = |which| {

@@ -7,6 +7,7 @@
 mod classes;
 mod degradation;
 mod load;
+mod scope;
 mod service;
 mod spike;
 mod stage;
@@ -35,6 +36,10 @@ fn scaled(size: &Size, seconds: u64) -> u64 {
         .map_or(1.0, |requests| requests as f64 / FULL_SIZE);
     let part = asked.clamp(LEAST, 1.0);
     ((seconds as f64 * part / INTERVAL_S as f64).round() as u64).max(1) * INTERVAL_S
+}
+
+fn first_seed(size: &Size) -> u64 {
+    size.seed.unwrap_or(1)
 }
 
 /// One of the experiments.
@@ -102,7 +107,7 @@ impl Study for Seda {
         match self {
             Self::Figure8 => load::figure_8(size, progress, report),
             Self::Figure10 => spike::figure_10(size, progress, report),
-            Self::Figure11 => load::figure_11(size, progress, report),
+            Self::Figure11 => scope::figure_11(size, progress, report),
             Self::Figure12 => degradation::figure(false, size, progress, report),
             Self::Figure13 => degradation::figure(true, size, progress, report),
             Self::Figure14 => classes::figure(false, size, progress, report),
@@ -120,6 +125,9 @@ fn stays(users: u64, class: u8, from: u64, within: u64, until: u64) -> Vec<Stay>
     };
     (0..users).map(stay).collect()
 }
+
+/// Points of a curve; a value may be missing.
+type Curve = Vec<(f64, Option<f64>)>;
 
 /// The intervals between two times, s.
 fn intervals(from: u64, to: u64) -> std::ops::Range<usize> {

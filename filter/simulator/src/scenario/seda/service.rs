@@ -52,7 +52,7 @@ pub(super) fn names() -> [&'static str; 7] {
 
 /// Arashi's users.
 pub(super) fn users() -> Result<Habits, WorkloadError> {
-    let page = |(name, work, next): &(&'static str, f64, [u32; 7])| {
+    let page = |(name, work, next): &(&'static str, f64, [u32; 7])| -> Result<Page, WorkloadError> {
         Ok(Page {
             name,
             work: LogNormal::new(*work, work / MEAN_TO_MEDIAN)?,

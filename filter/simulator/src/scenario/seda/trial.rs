@@ -9,7 +9,7 @@ use super::service::{Benchmark, INTERVAL, SECOND, arashi};
 use crate::clients::ClosedLoop;
 use crate::clients::series::Series;
 use crate::clients::users::{Habits, Stay, Users};
-use crate::parallel;
+use crate::parallel::in_parallel;
 use crate::progress::Progress;
 use crate::scenario::Size;
 use crate::simulation::{Run, SimulationError, Until};
@@ -86,8 +86,8 @@ pub(super) fn run(
     // Nobody knows how many requests users will send; the bar goes by simulated seconds.
     let expected: u64 = trials.iter().map(|trial| trial.length).sum();
     progress.expect(expected * seeds as u64);
-    let mut seen = parallel::map(trials.len() * seeds, size.threads, |at| {
-        let seed = size.seed.wrapping_add((at % seeds) as u64);
+    let mut seen = in_parallel(size.threads, trials.len() * seeds, |at| {
+        let seed = super::first_seed(size).wrapping_add((at % seeds) as u64);
         let trial = &trials[at / seeds];
         let seen = trial.run(seed)?;
         progress.done(trial.length);
