@@ -92,8 +92,8 @@ proptest! {
 
     #[test]
     fn a_design_keeps_to_its_goal_in_the_loop_that_it_was_made_for(
-        third in 0.0..0.9, b in prop::array::uniform3(0.001..0.05),
-        overshoot in 0.1..0.5, settling in 8.0..60.0,
+        third in 0.0..0.8, b in prop::array::uniform3(0.001..0.05),
+        overshoot in 0.15..0.5, settling in 20.0..60.0,
     ) {
         let plant = plant(0.5, 1.0, third, b, 1);
         let goal = Goal { overshoot, settling };
