@@ -26,6 +26,8 @@ use super::request::place;
 use crate::source::{Request, Source};
 use fields::Fields;
 
+/// Longest recording: a month.
+const LONGEST_HOURS: u64 = 31 * 24;
 /// Longest line, bytes.
 const LONGEST_LINE: usize = 1 << 20;
 /// Examples of lines that were passed by.
@@ -45,6 +47,9 @@ pub enum RecordingError {
     /// There is nothing to replay.
     #[error("no request: {0}")]
     Empty(String),
+    /// Its requests are too far apart, as when two logs were put together.
+    #[error("{0:.0} hours from the first request to the last; at most {LONGEST_HOURS}, so cut it")]
+    TooLong(f64),
     /// The policy's rules can't be compiled.
     #[error(transparent)]
     Rules(#[from] headgate_core::config::ConfigError),
@@ -301,6 +306,10 @@ impl Reader {
         seen.sort_unstable();
         seen.dedup();
         let first = self.requests[0].start_ns;
+        let length = self.requests[self.requests.len() - 1].start_ns - first;
+        if length > LONGEST_HOURS * 3_600_000_000_000 {
+            return Err(RecordingError::TooLong(length as f64 / 3.6e12));
+        }
         let request = |raw: Raw| Request {
             at: raw.start_ns - first,
             kind: seen.binary_search(&raw.request.kind).unwrap_or(0),

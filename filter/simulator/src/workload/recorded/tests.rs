@@ -194,3 +194,31 @@ fn a_single_request_is_a_recording_too() {
     let recording = read(&ENVOY.lines().take(1).collect::<String>());
     assert_eq!(times(&recording, 1.0, 1_500), [(500, 0), (1_500, 0)]);
 }
+
+#[test]
+fn logs_of_different_years_are_no_recording() {
+    let old = ENVOY.lines().next().unwrap().replace("2026", "2025");
+    let log = format!("{ENVOY}{old}\n");
+    let error = Recording::read(log.as_bytes(), &stage()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "8760 hours from the first request to the last; at most 744, so cut it"
+    );
+}
+
+/// Whatever bytes a log holds, reading it ends with a recording or an error, never with a panic.
+#[test]
+fn mutilated_logs_never_panic() {
+    let json = r#"{"start_time":"2026-01-05T10:00:00.000+02:00","method":"GET","path":"/q/slow","duration":12,"upstream_service_time":"11"}"#;
+    let stage = stage();
+    for good in [ENVOY, json] {
+        for cut in 0..good.len() {
+            let mut bytes = good.as_bytes().to_vec();
+            let _ = Recording::read(&bytes[..cut], &stage);
+            for odd in [b'\0', b'\n', b'"', b'[', b'-', b'9', b'e', b' ', 0xff] {
+                bytes[cut] = odd;
+                let _ = Recording::read(bytes.as_slice(), &stage);
+            }
+        }
+    }
+}

@@ -15,8 +15,9 @@ fn epoch(text: &str) -> Option<u64> {
     } else {
         number * 1e6
     };
-    // A double holds no more than microseconds of today.
-    (number > 0.0 && number.is_finite()).then_some(micros.round() as u64 * 1_000)
+    // A double holds no more than microseconds of today, and ns of 584 years fit.
+    let fits = number > 0.0 && micros < 1.8e16;
+    fits.then(|| micros.round() as u64 * 1_000)
 }
 
 fn rfc3339(text: &str) -> Option<u64> {
@@ -56,7 +57,8 @@ fn offset_seconds(text: &str) -> Option<i64> {
     };
     let (hours, minutes) = rest.split_once(':').or_else(|| rest.split_at_checked(2))?;
     let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
-    Some(sign * (hours * 3_600 + minutes * 60))
+    let valid = (0..24).contains(&hours) && (0..60).contains(&minutes);
+    valid.then(|| sign * (hours * 3_600 + minutes * 60))
 }
 
 fn numbers(text: &str, separator: char) -> Option<[i64; 3]> {
@@ -110,6 +112,9 @@ mod tests {
             "2016-04-15T25:17:00Z",
             "2016-04-15T20:17Z",
             "2016-04-15T20:17:00+x",
+            "2016-04-15T20:17:00+9999999999999999:00",
+            "999999-4-1T20:17:00Z",
+            "1e300",
             "1960-01-01T00:00:00Z",
             "-5",
             "NaN",
