@@ -134,55 +134,67 @@ fn bouncer_with_logic_all_refuses_what_would_miss_all_objectives() -> Result<()>
     )
 }
 
-/// Serves `count` requests of `/probe` that take 20 ms each, then as many that take 100 ms, and waits until both workers take
-/// a request to cost what `right` says, ms.
-fn check_window(settings: &Value, right: impl Fn(f64) -> bool) -> Result<()> {
-    const COUNT: usize = 20;
+/// Slots, and requests in a batch, of the tests of windows.
+const BATCH: usize = 20;
+
+/// A system whose workers know of a batch of `/probe`s that took 20 ms each.
+fn knows_quick_probes(settings: &Value) -> Result<Rig> {
     let strategy = json!({"type": "Bouncer", "bouncer": settings});
     let rig = start(
         &PROBE_AND_FILLER,
-        policy(COUNT, &PROBE_AND_FILLER, &strategy),
+        policy(BATCH, &PROBE_AND_FILLER, &strategy),
     )?;
-    let costs_ms = || -> Result<Vec<f64>> {
-        let probes = [Waiter::at("/probe"), Waiter::at("/probe")];
-        let lineup = rig.line_up(COUNT, &probes)?;
-        let costs = lineup.costs_us().iter().map(|&us| us as f64 / 1e3);
-        let costs = costs.collect();
-        lineup.withdraw(&rig)?;
+    serve_probes(&rig, BATCH, "20000")?;
+    until("workers that know what was served", || {
+        mean_of_probes(&rig, |ms| (15.0..40.0).contains(&ms))
+    })?;
+    Ok(rig)
+}
+
+fn serve_probes(rig: &Rig, count: usize, service_us: &str) -> Result<()> {
+    let probe = Waiter::at("/probe").header("x-backend-service-us", service_us);
+    let pending = (0..count).map(|_| rig.admit(&probe));
+    for pending in pending.collect::<Result<Vec<_>>>()? {
+        assert_eq!(pending.answer()?.status, 200);
+    }
+    Ok(())
+}
+
+/// Whether the mean processing time of `/probe` that both workers reckon with, ms, is `right`.
+fn mean_of_probes(rig: &Rig, right: impl Fn(f64) -> bool) -> Result<(), String> {
+    let costs = || -> Result<Vec<u64>> {
+        let lineup = rig.line_up(BATCH, &[Waiter::at("/probe"), Waiter::at("/probe")])?;
+        let costs = lineup.costs_us().to_vec();
+        lineup.withdraw(rig)?;
         Ok(costs)
     };
-    for (service_us, known) in [("20000", 15.0..40.0), ("100000", 0.0..f64::MAX)] {
-        let pending = (0..COUNT)
-            .map(|_| rig.admit(&Waiter::at("/probe").header("x-backend-service-us", service_us)))
-            .collect::<Result<Vec<_>>>()?;
-        for pending in pending {
-            assert_eq!(pending.answer()?.status, 200);
-        }
-        until("workers that know what was served", || match costs_ms() {
-            Ok(costs) if costs.iter().all(|ms| known.contains(ms)) => Ok(()),
-            Ok(costs) => Err(format!("{costs:?} ms")),
-            Err(error) => Err(error.to_string()),
-        })?;
+    let costs = costs().map_err(|e| e.to_string())?;
+    if costs.iter().all(|&us| right(us as f64 / 1e3)) {
+        Ok(())
+    } else {
+        Err(format!("{costs:?} µs"))
     }
-    until("the mean of the window", || match costs_ms() {
-        Ok(costs) if costs.iter().all(|&ms| right(ms)) => Ok(()),
-        Ok(costs) => Err(format!("{costs:?} ms")),
-        Err(error) => Err(error.to_string()),
-    })
 }
 
 #[test]
 fn a_sliding_window_takes_the_mean_of_all_that_it_spans() -> Result<()> {
-    // 60 ms, soon after both. Dual buffers of this length would know nothing for a minute and a half.
-    check_window(
-        &json!({"interval": "100s", "minSamples": 4, "window": {"type": "Sliding", "step": "1s"}}),
-        |ms| (50.0..85.0).contains(&ms),
-    )
+    // Dual buffers of this length would swap once in 100 s.
+    let window = json!({"type": "Sliding", "step": "1s"});
+    let rig = knows_quick_probes(&json!({"interval": "100s", "minSamples": 4, "window": window}))?;
+    serve_probes(&rig, BATCH, "100000")?;
+    until("a mean of both batches, 60 ms", || {
+        mean_of_probes(&rig, |ms| (50.0..85.0).contains(&ms))
+    })
 }
 
 #[test]
-fn dual_buffers_forget_what_was_before() -> Result<()> {
-    check_window(&json!({"interval": "1s", "minSamples": 4}), |ms| ms > 95.0)
+fn dual_buffers_forget_what_was_an_interval_ago() -> Result<()> {
+    let rig = knows_quick_probes(&json!({"interval": "1s", "minSamples": 4}))?;
+    // So few that the mean of all would stay below this for longer than is waited.
+    until("a mean of later batches only, 100 ms", || {
+        serve_probes(&rig, BATCH / 4, "100000").map_err(|e| e.to_string())?;
+        mean_of_probes(&rig, |ms| ms > 95.0)
+    })
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl Pair {
 
 /// The policies to compare.
 pub fn protections(mix: &[QueryType], parallelism: usize) -> Vec<Protection> {
-    let bouncer = || policy::for_mix(parallelism, mix);
+    let bouncer = || policy::with_discipline(policy::for_mix(parallelism, mix), "FIFO");
     let mut wait = bouncer();
     // The paper's 15 ms at this scale of service times.
     wait["spec"]["strategy"] = json!({"type": "MaxQueueWait", "maxQueueWait": {"limit": "60ms", "window": "5s", "step": "100ms"}});
@@ -119,16 +119,16 @@ pub fn protections(mix: &[QueryType], parallelism: usize) -> Vec<Protection> {
         policy,
     };
     vec![
-        headgate("bouncer", "Bouncer", bouncer()),
+        headgate("bouncer", "Bouncer, FIFO", bouncer()),
         headgate(
             "allowance",
-            "Bouncer + acceptance allowance 0.1",
+            "Bouncer + allowance 0.1, FIFO",
             policy::with_allowance(bouncer(), 0.1),
         ),
         headgate("max_queue_wait", "MaxQueueWait 60 ms", wait),
         headgate(
             "slack",
-            "Bouncer + acceptance allowance 0.3, slack order",
+            "Bouncer + allowance 0.3, slack order",
             policy::with_discipline(policy::with_allowance(bouncer(), 0.3), "Slack"),
         ),
     ]

@@ -78,7 +78,10 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
     let allowance = policy::with_allowance(bouncer.clone(), 0.3);
     let stages = [
         ("engine, MaxQueueLength", everything),
-        ("engine, Bouncer, FIFO", bouncer.clone()),
+        (
+            "engine, Bouncer, FIFO",
+            policy::with_discipline(bouncer.clone(), "FIFO"),
+        ),
         (
             "engine, Bouncer, slack order",
             policy::with_discipline(bouncer, "Slack"),

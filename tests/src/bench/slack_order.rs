@@ -48,13 +48,21 @@ fn protections(mix: &[QueryType]) -> [Protection; 4] {
         policy,
     };
     [
-        headgate("allowance_fifo", "Allowance 0.3, FIFO", allowance.clone()),
+        headgate(
+            "allowance_fifo",
+            "Allowance 0.3, FIFO",
+            policy::with_discipline(allowance.clone(), "FIFO"),
+        ),
         headgate(
             "allowance_slack",
             "Allowance 0.3, slack order",
             policy::with_discipline(allowance, "Slack"),
         ),
-        headgate("helping_fifo", "Helping α = 1, FIFO", helping.clone()),
+        headgate(
+            "helping_fifo",
+            "Helping α = 1, FIFO",
+            policy::with_discipline(helping.clone(), "FIFO"),
+        ),
         headgate(
             "helping_slack",
             "Helping α = 1, slack order",
