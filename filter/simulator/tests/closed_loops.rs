@@ -1,7 +1,7 @@
 //! The SEDA and Chronos experiments at a small size: what the papers say about them in words.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::num::NonZeroUsize;
 

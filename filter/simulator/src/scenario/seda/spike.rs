@@ -197,7 +197,7 @@ pub(super) fn figure_10(
             "with control about 70 to 80% of the requests are rejected during the spike",
             "70 to 80%",
             format!("{refused:.0}%"),
-            (65.0..=90.0).contains(&refused),
+            (65.0..=85.0).contains(&refused),
         ),
         claim(
             "a limit of 128 connections leads to large response times",
