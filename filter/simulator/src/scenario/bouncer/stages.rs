@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config::{
-    DEFAULT_TYPE, Discipline, HistogramWindow, Logic, MAX_QUEUE_LENGTH, Match, Measure, Mode,
-    Objective, PathMatch, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig,
+    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DEFAULT_TYPE, Discipline,
+    HistogramWindow, Logic, MAX_QUEUE_LENGTH, Match, Measure, Mode, Objective, PathMatch,
+    QueueConfig, QueueMode, ResponseTimeControllerConfig, ServiceTimesConfig, StageConfig,
     StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
@@ -85,6 +86,46 @@ pub(super) fn accept_fraction() -> StageConfig {
         window_us: 60 * SECOND_US,
         step_us: SECOND_US,
     })
+}
+
+/// Each type's 90th percentile is held at its objective. Rates go up to twice the full load; the rest is
+/// SEDA's Figure 4.
+pub(super) fn response_time_controller() -> StageConfig {
+    let target_us = u64::from(SLO[1].1) * 1_000;
+    stage(StrategyConfig::ResponseTimeController(
+        ResponseTimeControllerConfig {
+            percentile: SLO[1].0,
+            targets_us: vec![vec![target_us]; TYPES.len() + 1],
+            scope: ControlScope::Type,
+            smoothing: 0.7,
+            requests: 100,
+            timeout_us: SECOND_US,
+            increase_below: -0.5,
+            decrease_above: 0.0,
+            increase: 2.0,
+            decrease: 1.2,
+            increase_offset: -0.1,
+            min_rate: 0.05,
+            max_rate: 30_000.0,
+            lower_class_decrease: 10.0,
+            lower_class_patience: 20,
+            degradation: None,
+        },
+    ))
+}
+
+/// The mean over all types is held at the objective of the median.
+pub(super) fn backlog_control() -> StageConfig {
+    stage(StrategyConfig::BacklogControl(BacklogControlConfig {
+        target_us: u64::from(SLO[0].1) * 1_000,
+        control: BacklogSignal::Backlog,
+        cost: CostConfig::Measured,
+        period_us: SECOND_US,
+        proportional_gain: None,
+        integral_gain: None,
+        max_backlog: None,
+        hint: false,
+    }))
 }
 
 /// What the objectives leave for waiting: the least of objective − processing time over percentiles.

@@ -15,8 +15,8 @@ mod show;
 use headgate_core::config::{Discipline, StageConfig};
 
 use super::stages::{
-    accept_fraction, acceptance_allowance, bouncer, helping_the_underserved, max_queue_length,
-    max_queue_wait, wait_limits_by_type, workload,
+    accept_fraction, acceptance_allowance, backlog_control, bouncer, helping_the_underserved,
+    max_queue_length, max_queue_wait, response_time_controller, wait_limits_by_type, workload,
 };
 use super::{OVERLOAD, WARM_UP};
 use crate::batch::{Batch, Experiment};
@@ -179,6 +179,8 @@ fn trials() -> Vec<Trial> {
             max_queue_wait(wait_limits_by_type()),
         ),
         plain("AcceptFraction", accept_fraction()),
+        plain("ResponseTimeController", response_time_controller()),
+        plain("BacklogControl", backlog_control()),
     ]);
     points.extend(LOADS.map(|load| {
         let stage = bouncer(Some(acceptance_allowance(ALLOWANCE)));

@@ -57,7 +57,12 @@ pub(super) fn report(
             |trial| format!("× {}", trial.factor),
         ),
     ];
-    report.figures = vec![frontier(found), by_load(found)];
+    let title = |who| format!("What the least served type gets, and what it costs: {who}");
+    report.figures = vec![
+        frontier(found, title("Bouncer"), |name| name.starts_with("Bouncer")),
+        frontier(found, title("every strategy"), |_| true),
+        by_load(found),
+    ];
     report.claims = claims(found);
     report.rows = found.iter().flat_map(records).collect();
     report
@@ -130,9 +135,10 @@ fn table(title: &str, found: &[&Found], label: impl Fn(&Trial) -> String) -> Tab
     }
 }
 
-/// Smallest acceptance of any type against overall rejections.
-fn frontier(found: &[Found]) -> Figure {
-    let here = at(found, OVERLOAD);
+/// Smallest acceptance of any type against overall rejections, at 1.5 times the full load.
+fn frontier(found: &[Found], title: String, shown: impl Fn(&str) -> bool) -> Figure {
+    let mut here = at(found, OVERLOAD);
+    here.retain(|f| shown(f.trial.strategy));
     let mut names: Vec<&str> = here.iter().map(|f| f.trial.strategy).collect();
     names.dedup();
     let mut series = Vec::new();
@@ -162,13 +168,12 @@ fn frontier(found: &[Found]) -> Figure {
     inside.points.sort_by(|a, b| a.x.total_cmp(&b.x));
     series.push(inside.coloured(names.len()));
     Figure {
-        title: "What the least served type gets, and what it costs, at 1.5 times the full load".into(),
+        title,
         x: Axis::new("requests rejected over all types, %"),
         y: Axis::new("least accepted type, %"),
         series,
         caption: "Up and to the left is better. The order changes who waits, not who is let in, so the \
-                  curves of one strategy lie on each other; with FIFO no point that helps anybody keeps \
-                  all objectives."
+                  curves of one strategy lie on each other; what differs is where all objectives are kept."
             .into(),
         ..Figure::default()
     }
