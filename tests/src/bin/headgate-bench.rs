@@ -32,6 +32,9 @@ struct Args {
     /// Rounds over all variants in `cpu` and `throughput`.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Factor of the paper's service times and objectives in `agreement`.
+    #[arg(long, default_value_t = 4.0)]
+    scale: f64,
     /// Runs of the simulator in `agreement`, for their scatter.
     #[arg(long, default_value_t = 10)]
     seeds: u64,
@@ -203,10 +206,11 @@ fn slack_order(args: &Args) -> Result<Value> {
 fn agreement(args: &Args) -> Result<Value> {
     let options = agreement::Options {
         loads: vec![1.2, 1.5],
-        measured: seconds(args, 40.0),
+        measured: seconds(args, 120.0),
         warmup: Duration::from_secs(6),
         only: args.only.clone(),
         workers: args.workers,
+        scale: args.scale,
         seeds: args.seeds,
     };
     let rows = agreement::run(&options, |what| say(&format!("agreement: {what}")))?;
