@@ -217,7 +217,8 @@ impl Engine {
                 let changed = running
                     .stage
                     .reconfigure(host, now, config, &mut self.events);
-                if changed.is_ok() {
+                // Also where an error came after: types are classified as the stage numbers them.
+                if running.stage.config() == &compiled.config {
                     running.compiled = compiled;
                 }
                 deliver(running.id, &mut self.events, actions);

@@ -694,3 +694,56 @@ fn policies_whose_names_differ_in_a_dot() {
     let r = e.configure(&h, t(0), &c, &mut a);
     assert_eq!(r.unwrap_err().field, "stages[1].policy");
 }
+
+/// Whatever call fails during an edit, types are those of the stage that classifies: the old ones or the
+/// new ones, and never the old stage's numbers in the new stage's tables.
+#[test]
+fn an_edit_that_fails_is_made_or_not_made() {
+    let (mut made, mut not_made) = (0, 0);
+    for (before, after) in [(1, 3), (3, 1)] {
+        let types = |n: usize, discipline: Discipline| {
+            config(1, |s| {
+                let (slow, default) = (s.types[0].clone(), s.types[1].clone());
+                let named = |i: usize| TypeConfig {
+                    name: format!("slow-{i}"),
+                    ..slow.clone()
+                };
+                s.types = (1..n).map(named).chain([default]).collect();
+                s.queue.discipline = discipline;
+                s.starvation_avoidance = Some(StarvationAvoidance::AcceptanceAllowance {
+                    allowance: 0.1 * n as f64,
+                    window_us: 1_000_000,
+                    step_us: 10_000,
+                });
+            })
+        };
+        for fail_at in 1..60 {
+            let m = MemoryHost::new();
+            let h = H::new(&m);
+            let (mut e, mut a) = (Engine::new(1), Vec::new());
+            e.configure(&h, t(0), &types(before, Discipline::Fifo), &mut a)
+                .unwrap();
+            let passes: Vec<Pass> = (1..=3)
+                .map(|s| pass(&e.arrive(&h, t(1), s, &Req("/slow"), None, &mut a).unwrap()))
+                .collect();
+            h.calls.set(0);
+            h.fail_at.set(fail_at);
+            let edited = e.configure(&h, t(2), &types(after, Discipline::Sjf), &mut a);
+            h.fail_at.set(0);
+            let running = &e.running[0];
+            assert_eq!(&running.compiled.config, running.stage.config());
+            let applied = running.compiled.config.types.len() == after;
+            assert!(applied || edited.is_err(), "{fail_at}");
+            (made, not_made) = (made + u32::from(applied), not_made + u32::from(!applied));
+            let last = e.arrive(&h, t(3), 4, &Req("/slow"), None, &mut a).unwrap();
+            for pass in passes.into_iter().chain([pass(&last)]) {
+                e.finish(&h, t(4), pass, Outcome::Completed, &mut a).unwrap();
+            }
+            for n in 1..300 {
+                e.tick(&h, t(n * 10), &mut a).unwrap();
+            }
+            assert_eq!((slots(&m), queued(&m)), (0, 0), "{fail_at}");
+        }
+    }
+    assert!(made > 0 && not_made > 0, "{made} {not_made}");
+}

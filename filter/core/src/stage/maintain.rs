@@ -128,7 +128,8 @@ impl Stage {
     /// are kept by type name), and so does whatever part of the strategy the new version doesn't change.
     ///
     /// # Errors
-    /// [`HostError`] when the host refuses a metric; the old version then stays.
+    /// [`HostError`]. Whether the new version was taken over, [`Stage::config`] says: all that can fail is
+    /// made before anything is changed, and what fails later is made up for by the next tick.
     pub fn reconfigure(
         &mut self,
         host: &impl Host,
@@ -141,26 +142,33 @@ impl Stage {
         if config == self.config && !revived {
             return Ok(());
         }
-        let order = Order::new(host, &stats::prefix(&config.policy), &config)?;
-        let new_stats = StageStats::new(host, &config)?;
-        new_stats.slots(host, config.parallelism)?;
-        self.stats.flush(host)?;
-        self.stats = new_stats;
-        self.service_times.flush(now, host, &self.times_key)?;
-        self.service_times = ServiceTimes::new(Settings::from_config(&config));
-        self.service_times.sync(now, host, &self.times_key)?;
         let same_strategy = config.strategy == self.config.strategy
             && config.queue.max_length == self.config.queue.max_length
             && config.starvation_avoidance == self.config.starvation_avoidance
             && config.types == self.config.types
             && config.classes == self.config.classes;
-        if !same_strategy {
+        let prefix = stats::prefix(&config.policy);
+        let order = Order::new(host, &prefix, &config)?;
+        let new_stats = StageStats::new(host, &config)?;
+        new_stats.slots(host, config.parallelism)?;
+        let exchanges = if same_strategy {
+            None
+        } else {
+            let acceptance = Exchange::new(host, &prefix, &config)?;
+            Some((acceptance, DemandExchange::new(host, &prefix, &config)?))
+        };
+        self.stats.flush(host)?;
+        self.service_times.flush(now, host, &self.times_key)?;
+        let mut service_times = ServiceTimes::new(Settings::from_config(&config));
+        service_times.sync(now, host, &self.times_key)?;
+
+        self.stats = new_stats;
+        self.service_times = service_times;
+        if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
             // What the record knows serves the next request already; if not, the next tick gets it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
-            let prefix = stats::prefix(&config.policy);
-            self.acceptance = Exchange::new(host, &prefix, &config)?;
-            self.demand = DemandExchange::new(host, &prefix, &config)?;
+            (self.acceptance, self.demand) = (acceptance, demand);
         }
         if config.types != self.config.types
             || config.classes != self.config.classes
