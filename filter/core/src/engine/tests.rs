@@ -12,6 +12,7 @@ use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 
 mod backlog_control;
 mod dry_run;
+mod edits;
 
 struct Request(&'static str);
 

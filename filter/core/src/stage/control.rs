@@ -2,7 +2,11 @@
 //!
 //! See [`Controlled`] for the idea. The record lives in data that the workers share, under the policy's
 //! name, so that it survives edits of the policy and new VMs. It is a row of `f64`, little-endian.
+//!
+//! A dry run has a record of its own. Nothing follows from what is only watched, so a law that finds its
+//! target missed goes on to its limit; enforcement that began there would refuse nearly everything.
 
+use crate::config::Mode;
 use crate::host::{Expected, Host, HostError};
 use crate::strategy::{Controlled, Strategy};
 use crate::time::Instant;
@@ -19,9 +23,13 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(policy: &str) -> Self {
+    pub(super) fn new(policy: &str, mode: Mode) -> Self {
+        let kind = match mode {
+            Mode::Enforce => "control",
+            Mode::DryRun => "control-dry-run",
+        };
         Self {
-            key: format!("headgate/control/{policy}"),
+            key: format!("headgate/{kind}/{policy}"),
             record: Vec::new(),
             bytes: Vec::new(),
         }
@@ -122,7 +130,7 @@ mod tests {
     fn what_each_worker_measured_counts_once_for_all() {
         let host = MemoryHost::new();
         let mut workers: Vec<(Control, Counting)> = (0..3)
-            .map(|_| (Control::new("default/a"), Counting::default()))
+            .map(|_| (Control::new("default/a", Mode::Enforce), Counting::default()))
             .collect();
         let now = Instant::default();
         for round in 0..10 {
@@ -146,7 +154,7 @@ mod tests {
             let version = host.load(key).unwrap().map(|(_, version)| version);
             host.store(key, &odd, Expected::from(version)).unwrap();
             let mut counting = Counting::default();
-            Control::new("default/a")
+            Control::new("default/a", Mode::Enforce)
                 .advance(&host, Instant::default(), &mut counting)
                 .unwrap();
             assert_eq!(counting.limit, 1_000.0);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::acceptance::Exchange;
+use super::control::Control;
 use super::demand::DemandExchange;
 use super::places::Places;
 use super::sampling::Sampling;
@@ -142,7 +143,9 @@ impl Stage {
         if config == self.config && !revived {
             return Ok(());
         }
+        let same_mode = config.mode == self.config.mode;
         let same_strategy = config.strategy == self.config.strategy
+            && (same_mode || self.strategy.controlled_mut().is_none())
             && config.queue.max_length == self.config.queue.max_length
             && config.starvation_avoidance == self.config.starvation_avoidance
             && config.types == self.config.types
@@ -164,6 +167,9 @@ impl Stage {
 
         self.stats = new_stats;
         self.service_times = service_times;
+        if !same_mode {
+            self.control = Control::new(&config.policy, config.mode);
+        }
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
             // What the record knows serves the next request already; if not, the next tick gets it.

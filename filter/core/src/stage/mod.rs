@@ -147,7 +147,7 @@ impl Stage {
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
             demand: DemandExchange::new(host, &prefix, &config)?,
-            control: Control::new(&config.policy),
+            control: Control::new(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
             handed_over: None,
