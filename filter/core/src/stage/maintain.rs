@@ -176,7 +176,8 @@ impl Stage {
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             (self.acceptance, self.demand) = (acceptance, demand);
         }
-        if config.types != self.config.types
+        if !same_mode
+            || config.types != self.config.types
             || config.classes != self.config.classes
             || config.queue != self.config.queue
         {
@@ -189,6 +190,11 @@ impl Stage {
         self.work = Work::from_config(&config);
         self.rename(&config);
         self.config = config;
+        if !same_strategy {
+            for request in self.requests.iter() {
+                self.strategy.entered(request.kind, request.class);
+            }
+        }
         let reranked = self.rerank(host, old_order);
         match (held, self.holds()) {
             (true, false) => self.release_all(host, now, events)?,
@@ -258,9 +264,12 @@ impl Stage {
             config.classes.iter().map(|c| c.name.clone()).collect()
         };
         let classes = renamed(&names(&self.config), &names(config));
+        let lowest = u16::try_from(config.classes.len().saturating_sub(1)).unwrap_or(0);
         for request in self.requests.iter_mut() {
             request.kind = TypeId(types.get(request.kind.0 as usize).copied().unwrap_or(0));
-            let class = classes.get(request.class.0 as usize).copied().unwrap_or(0);
+            // There may have been no classes.
+            let class = classes.get(request.class.0 as usize).copied();
+            let class = class.unwrap_or(lowest);
             request.class = ClassId(u8::try_from(class).unwrap_or(u8::MAX));
         }
     }

@@ -151,6 +151,10 @@ impl Requests {
         self.entries.len() - self.free.len()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Request> {
+        self.entries.iter().filter_map(|e| e.request.as_ref())
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Request> {
         self.entries.iter_mut().filter_map(|e| e.request.as_mut())
     }

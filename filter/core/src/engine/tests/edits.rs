@@ -58,3 +58,81 @@ fn enforcement_does_not_begin_where_a_dry_run_ended() {
     let known = process.gauge(RATE);
     assert!(known.abs_diff(learned) <= 4_000, "{known} of {learned}");
 }
+
+/// While requests are under way and none comes back nothing is known, and the rate stays: also where an
+/// edit made the controller anew meanwhile.
+#[test]
+fn requests_under_way_are_known_to_the_strategy_that_an_edit_makes() {
+    const RATE: &str = "type.default.admission_rate_mhz";
+    let mut process = Process::new(2, &controlled(Mode::Enforce));
+    serve_slowly(&mut process, 100);
+    process.arrive(0, "/");
+    let mut edited = controlled(Mode::Enforce);
+    if let StrategyConfig::ResponseTimeController(settings) = &mut edited.stages[0].strategy {
+        settings.max_rate = 1_999.0;
+    }
+    process.configure(&edited);
+    process.run_for(Duration::from_millis(50));
+    let before = process.gauge(RATE);
+    assert!((51..1_000_000).contains(&before), "{before}");
+    process.run_for(Duration::from_secs(10));
+    assert_eq!(process.gauge(RATE), before);
+}
+
+fn by_class(stage: &mut StageConfig) {
+    let class = |name: &str, matches: &str| {
+        let json = format!(r#"{{"name":"{name}","matches":[{matches}]}}"#);
+        serde_json::from_str(&json).unwrap()
+    };
+    let gold = class("gold", r#"{"path":{"type":"Exact","value":"/gold"}}"#);
+    stage.classes = vec![gold, class("rest", "")];
+    stage.queue.discipline =
+        serde_json::from_str(r#"{"type":"DRR","by":"Class","quantum_us":10000,"weights":{}}"#)
+            .unwrap();
+}
+
+/// Nobody becomes `gold` because there were no classes when it came.
+#[test]
+fn who_waits_while_classes_are_introduced_is_of_the_lowest() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    process.arrive(0, "/");
+    process.arrive(0, "/");
+    process.configure(&config(1, by_class));
+    let finish = |class: &str| {
+        let name = format!("headgate.policy.ns/p.class.{class}.drr_finish");
+        process.host.value(&name)
+    };
+    // A flow's gauge is defined when somebody comes to stand in it.
+    assert!(finish("rest").is_some() && finish("gold").is_none());
+}
+
+/// A dry run's order is a FIFO of types, whatever groups the discipline makes once it is enforced.
+#[test]
+fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
+    let only_default = |mode: Mode| {
+        config(1, |stage| {
+            by_class(stage);
+            stage.mode = mode;
+            stage.types.remove(0);
+            stage.queue.timeout_us = 10_000_000;
+        })
+    };
+    let mut process = Process::new(1, &only_default(Mode::DryRun));
+    serve_slowly(&mut process, 40);
+    process.configure(&only_default(Mode::Enforce));
+    process.arrive(0, "/");
+    // A FIFO's estimate is 100 ms for each that waits.
+    let waiting: Vec<u32> = (0..5).map(|_| process.arrive(0, "/")).collect();
+    process.run_for(Duration::from_secs(3));
+    for stream in &waiting[..4] {
+        process.finish(*stream, Outcome::Unmeasured);
+    }
+    let (now, rest) = (process.now, crate::request::ClassId(1));
+    let request = crate::request::Attributes {
+        class: rest,
+        ..crate::request::Attributes::of(crate::request::TypeId(0))
+    };
+    let stage = &process.workers[0].as_ref().unwrap().running[0].stage;
+    let wait = stage.expected_wait(&process.host, now, &request).unwrap();
+    assert!(wait > Duration::from_millis(500), "{wait:?}");
+}
