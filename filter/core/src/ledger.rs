@@ -19,8 +19,8 @@ use crate::workers::WorkerId;
 
 /// Bits of the queue gauge that hold the work; as µs, 203 days.
 const WORK_BITS: u32 = 44;
-/// Most work of one request: 2^20 of them fit into [`WORK_BITS`].
-pub const MAX_WORK_US: i64 = 1 << (WORK_BITS - 20);
+/// Largest work of one request; more counts as this: 2^20 of them fit into [`WORK_BITS`].
+pub const MAX_WORK: u64 = 1 << (WORK_BITS - 20);
 
 /// The queue over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,7 +29,7 @@ pub struct QueueState {
     pub length: u32,
     /// Their work as estimated when they were enqueued, in the unit of [`crate::work::Work`]: the sum in
     /// Bouncer's Eq. 2, and in Chronos' Eq. 2.
-    pub work_us: u64,
+    pub work: u64,
 }
 
 impl QueueState {
@@ -37,7 +37,7 @@ impl QueueState {
         // A shift by 44 leaves 20 bits.
         Self {
             length: (gauge >> WORK_BITS) as u32,
-            work_us: gauge & ((1 << WORK_BITS) - 1),
+            work: gauge & ((1 << WORK_BITS) - 1),
         }
     }
 }
@@ -50,21 +50,21 @@ pub struct Share {
     /// Queued requests.
     pub queued: i64,
     /// Queued work.
-    pub work_us: i64,
+    pub work: i64,
 }
 
 impl Share {
     /// Length and work as one number to add. Work is never negative where length isn't.
     fn queue(self) -> i64 {
-        (self.queued << WORK_BITS) + self.work_us
+        (self.queued << WORK_BITS) + self.work
     }
 
     fn unpack(slots: u64, queue: u64) -> Self {
-        let QueueState { length, work_us } = QueueState::unpack(queue);
+        let QueueState { length, work } = QueueState::unpack(queue);
         Self {
             slots: slots.cast_signed(),
             queued: i64::from(length),
-            work_us: work_us.cast_signed(),
+            work: work.cast_signed(),
         }
     }
 }
@@ -172,7 +172,7 @@ impl Ledger {
     fn book(&mut self, host: &impl Host, share: Share) -> Result<(), HostError> {
         self.booked.slots += share.slots;
         self.booked.queued += share.queued;
-        self.booked.work_us += share.work_us;
+        self.booked.work += share.work;
         // Should the VM die between the two, the total is too high (a slot idles until the drift is
         // corrected), never too low (more than P in the backend).
         // A share that could not be written is right again after the next booking, a total that could
@@ -181,7 +181,7 @@ impl Ledger {
             if let Err(error) = self.total.book(host, share) {
                 self.booked.slots -= share.slots;
                 self.booked.queued -= share.queued;
-                self.booked.work_us -= share.work_us;
+                self.booked.work -= share.work;
                 return Err(error);
             }
             self.own.share.set(host, self.booked, share).or(Ok(()))
@@ -259,17 +259,17 @@ impl Ledger {
         )
     }
 
-    /// Announces a queued request of `work_us` (0..=[`MAX_WORK_US`]), after [`Ledger::publish_head`].
+    /// Announces a queued request of `work` (0..=[`MAX_WORK`]), after [`Ledger::publish_head`].
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn enqueue(&mut self, host: &impl Host, work_us: i64) -> Result<(), HostError> {
+    pub fn enqueue(&mut self, host: &impl Host, work: i64) -> Result<(), HostError> {
         self.book(
             host,
             Share {
                 slots: 0,
                 queued: 1,
-                work_us,
+                work,
             },
         )
     }
@@ -278,13 +278,13 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn dequeue(&mut self, host: &impl Host, work_us: i64) -> Result<(), HostError> {
+    pub fn dequeue(&mut self, host: &impl Host, work: i64) -> Result<(), HostError> {
         self.book(
             host,
             Share {
                 slots: 0,
                 queued: -1,
-                work_us: -work_us,
+                work: -work,
             },
         )
     }
@@ -356,7 +356,7 @@ impl Ledger {
         let back = Share {
             slots: -share.slots,
             queued: -share.queued,
-            work_us: -share.work_us,
+            work: -share.work,
         };
         host.record(gauges.head, 0)?;
         host.record(gauges.woken_at, 0)?;
@@ -389,13 +389,13 @@ impl Ledger {
         let mut drift = Share {
             slots: total.slots - self.booked.slots,
             queued: total.queued - self.booked.queued,
-            work_us: total.work_us - self.booked.work_us,
+            work: total.work - self.booked.work,
         };
         for &other in others {
             let share = self.worker(host, other)?.share.read(host)?;
             drift.slots -= share.slots;
             drift.queued -= share.queued;
-            drift.work_us -= share.work_us;
+            drift.work -= share.work;
         }
         Ok(drift)
     }
@@ -408,7 +408,7 @@ impl Ledger {
         let back = Share {
             slots: -drift.slots,
             queued: -drift.queued,
-            work_us: -drift.work_us,
+            work: -drift.work,
         };
         self.total.book(host, back)
     }

@@ -12,12 +12,10 @@
 //! question for whoever configures the header.
 
 use crate::config::{CostConfig, StageConfig, StrategyConfig};
-use crate::ledger::MAX_WORK_US;
 use crate::request::Attributes;
 use crate::service_times::ServiceTimes;
 
-/// Largest work of one request; more counts as this.
-pub const MAX_WORK: u64 = MAX_WORK_US.unsigned_abs();
+pub use crate::ledger::MAX_WORK;
 
 /// Where n_i comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]

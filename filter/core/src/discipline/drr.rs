@@ -170,7 +170,7 @@ impl Drr {
         let found = host.read(finish_of)?;
         // Another worker may have raised `finish` for a request that it has not announced yet: a round
         // to spare.
-        let most = least + rounds(queue.work_us) + 2 * ROUND_ONE;
+        let most = least + rounds(queue.work) + 2 * ROUND_ONE;
         let start = found.clamp(least, most);
         if start == found {
             // Adding loses nothing when another worker adds at the same moment.

@@ -737,7 +737,8 @@ fn an_edit_that_fails_is_made_or_not_made() {
             (made, not_made) = (made + u32::from(applied), not_made + u32::from(!applied));
             let last = e.arrive(&h, t(3), 4, &Req("/slow"), None, &mut a).unwrap();
             for pass in passes.into_iter().chain([pass(&last)]) {
-                e.finish(&h, t(4), pass, Outcome::Completed, &mut a).unwrap();
+                e.finish(&h, t(4), pass, Outcome::Completed, &mut a)
+                    .unwrap();
             }
             for n in 1..300 {
                 e.tick(&h, t(n * 10), &mut a).unwrap();

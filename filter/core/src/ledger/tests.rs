@@ -54,7 +54,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
         Share {
             slots: 1,
             queued: 1,
-            work_us: 250
+            work: 250
         }
     );
     assert_eq!(alive.slots_in_use(&host).unwrap(), 1);
@@ -62,7 +62,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
         alive.queue(&host).unwrap(),
         QueueState {
             length: 1,
-            work_us: 40
+            work: 40
         }
     );
     assert_eq!(
@@ -79,7 +79,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
         alive.queue(&host).unwrap(),
         QueueState {
             length: 2,
-            work_us: 290
+            work: 290
         }
     );
     assert_eq!(alive.drift(&host, &[1, 2]).unwrap(), Share::default());
@@ -112,12 +112,12 @@ fn length_and_work_of_the_longest_queue_fit_into_one_gauge() {
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
     let length = crate::config::MAX_QUEUE_LENGTH;
     for _ in 0..length {
-        ledger.enqueue(&host, MAX_WORK_US).unwrap();
+        ledger.enqueue(&host, MAX_WORK.cast_signed()).unwrap();
     }
-    let work_us = u64::from(length) * MAX_WORK_US.cast_unsigned();
-    assert_eq!(ledger.queue(&host).unwrap(), QueueState { length, work_us });
+    let work = u64::from(length) * MAX_WORK;
+    assert_eq!(ledger.queue(&host).unwrap(), QueueState { length, work });
     for _ in 0..length {
-        ledger.dequeue(&host, MAX_WORK_US).unwrap();
+        ledger.dequeue(&host, MAX_WORK.cast_signed()).unwrap();
     }
     assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
 }

@@ -130,7 +130,12 @@ mod tests {
     fn what_each_worker_measured_counts_once_for_all() {
         let host = MemoryHost::new();
         let mut workers: Vec<(Control, Counting)> = (0..3)
-            .map(|_| (Control::new("default/a", Mode::Enforce), Counting::default()))
+            .map(|_| {
+                (
+                    Control::new("default/a", Mode::Enforce),
+                    Counting::default(),
+                )
+            })
             .collect();
         let now = Instant::default();
         for round in 0..10 {

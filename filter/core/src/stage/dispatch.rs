@@ -149,7 +149,7 @@ impl Stage {
         request.phase = Phase::Running {
             dequeued: Some(dequeued),
         };
-        let (stream, work_us) = (request.stream, request.work_us);
+        let (stream, work) = (request.stream, request.work);
         let waited = dequeued.since(request.arrived);
         let (group, fifo_wait) = (request.group(), request.fifo_wait);
         self.places.left(group, waited, fifo_wait);
@@ -158,7 +158,7 @@ impl Stage {
             events.push(Event::Resume { stream });
         }
         let published = self.publish_head(host);
-        let booked = self.ledger.dequeue(host, work_us);
+        let booked = self.ledger.dequeue(host, work);
         let ordered = self.order.started(host, rank);
         let recorded = match handed_over {
             Some(since) => self.stats.handover(host, now.since(since)),
@@ -175,7 +175,7 @@ impl Stage {
         self.push(slot, &request);
         let announced = self
             .publish_head(host)
-            .and_then(|()| self.ledger.enqueue(host, request.work_us));
+            .and_then(|()| self.ledger.enqueue(host, request.work));
         if announced.is_err() {
             self.queue.remove(slot);
             let left = self.order.left(host, request.turn);
@@ -207,7 +207,7 @@ impl Stage {
         } else {
             Ok(())
         };
-        let booked = self.ledger.dequeue(host, request.work_us);
+        let booked = self.ledger.dequeue(host, request.work);
         booked
             .and(self.order.left(host, request.turn))
             .and(published)

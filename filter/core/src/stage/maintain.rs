@@ -91,7 +91,7 @@ impl Stage {
         self.audit(host, now, membership)?;
         let queue = self.ledger.queue(host)?;
         self.stats
-            .queue(host, queue.length, self.time(queue.work_us))?;
+            .queue(host, queue.length, self.time(queue.work))?;
         if let Some(control) = self.strategy.backlog_control() {
             self.stats
                 .backlog_control(host, control.gauge(), control.service_delay())?;
@@ -237,7 +237,7 @@ impl Stage {
                 class: request.class,
                 ..request.attributes
             };
-            let cost_us = self.time_us(request.work_us.cast_unsigned());
+            let cost_us = self.time_us(request.work.cast_unsigned());
             let times = &self.service_times;
             let placed = self
                 .order

@@ -379,7 +379,7 @@ impl Stage {
             rank: 0,
             turn: None,
             attributes: *attributes,
-            work_us: sight.work.cast_signed(),
+            work: sight.work.cast_signed(),
             fifo_wait: Duration::ZERO,
             weight: 1,
             counts,
@@ -510,7 +510,7 @@ impl Stage {
                 queue_wait,
                 processing,
                 weight: request.weight,
-                work: request.work_us.cast_unsigned(),
+                work: request.work.cast_unsigned(),
             };
             self.strategy.completed(&served, now);
         }

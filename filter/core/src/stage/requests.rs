@@ -56,7 +56,7 @@ pub(super) struct Request {
     /// What its place depends on, should the order be edited; the type as of its arrival.
     pub(super) attributes: Attributes,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
-    pub(super) work_us: i64,
+    pub(super) work: i64,
     /// Estimated queue wait at its arrival if the queue were a FIFO.
     pub(super) fifo_wait: Duration,
     /// Answers that its own stands for.
@@ -175,7 +175,7 @@ mod tests {
             rank: 0,
             turn: None,
             attributes: Attributes::of(TypeId(0)),
-            work_us: 0,
+            work: 0,
             fifo_wait: Duration::ZERO,
             weight: 1,
             counts: Counts::Real,

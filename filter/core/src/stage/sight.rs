@@ -144,7 +144,7 @@ impl Stage {
     /// The queue with its work in µs of slots' time, whatever unit work is counted in.
     pub(super) fn in_time(&self, queue: QueueState) -> QueueState {
         QueueState {
-            work_us: self.time_us(queue.work_us),
+            work: self.time_us(queue.work),
             ..queue
         }
     }
@@ -163,7 +163,7 @@ impl Stage {
     /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
     /// enqueued and takes the same amount back when it leaves.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
-        self.time(queue.work_us) / self.config.parallelism
+        self.time(queue.work) / self.config.parallelism
     }
 
     pub(super) fn decide(
@@ -174,7 +174,7 @@ impl Stage {
         sight: &Sight,
     ) -> Result<Result<(), Cause>, HostError> {
         let (queue_length, queue_work) = match sight.modelled {
-            None => (sight.queue.length, sight.queue.work_us),
+            None => (sight.queue.length, sight.queue.work),
             Some(modelled) => (modelled.length, self.work_done_in(modelled.wait)),
         };
         // A host call less where the decision doesn't ask.

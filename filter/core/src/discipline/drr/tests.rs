@@ -60,7 +60,7 @@ impl<'a> Line<'a> {
     fn queue(&self) -> QueueState {
         QueueState {
             length: self.waiting.len() as u32,
-            work_us: self.waiting.iter().map(|w| w.cost).sum(),
+            work: self.waiting.iter().map(|w| w.cost).sum(),
         }
     }
 
@@ -268,7 +268,7 @@ proptest! {
                 0..3 => {
                     let before = line.round().min(ROUND.max_measure());
                     let waiter = line.arrive(step, cost);
-                    let queued = line.queue().work_us;
+                    let queued = line.queue().work;
                     let most = before + queued.div_ceil(quantum) + 2;
                     prop_assert!(waiter.round() <= most, "{} for {most}", waiter.round());
                     prop_assert!(line.finish(step) <= most << FRACTION);
@@ -361,7 +361,7 @@ fn workers_that_queue_at_the_same_moment_lose_no_cost() {
     let host = MemoryHost::new();
     let queue = QueueState {
         length: 1_000_000,
-        work_us: 1 << 40,
+        work: 1 << 40,
     };
     std::thread::scope(|scope| {
         for _ in 0..4 {
