@@ -289,6 +289,20 @@ impl Ledger {
         )
     }
 
+    /// The work of a queued request is `more` than what was announced.
+    ///
+    /// # Errors
+    /// [`HostError`]; the audit corrects the total.
+    pub fn recount(&mut self, host: &impl Host, more: i64) -> Result<(), HostError> {
+        self.book(
+            host,
+            Share {
+                work: more,
+                ..Share::default()
+            },
+        )
+    }
+
     /// Tells the others the rank of this worker's first waiter; `None` when nobody waits here.
     ///
     /// # Errors

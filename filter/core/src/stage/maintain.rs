@@ -12,7 +12,7 @@ use crate::config::StageConfig;
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
 use crate::ledger::Share;
-use crate::request::{Attributes, ClassId, TypeId};
+use crate::request::{ClassId, TypeId};
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
 use crate::strategy::{Admission, Strategy};
@@ -187,7 +187,7 @@ impl Stage {
             self.sampling = Sampling::new(config.types.len());
         }
         let old_order = std::mem::replace(&mut self.order, order);
-        self.work = Work::from_config(&config);
+        let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
         self.rename(&config);
         self.config = config;
         if !same_strategy {
@@ -195,7 +195,12 @@ impl Stage {
                 self.strategy.entered(request.kind, request.class);
             }
         }
-        let reranked = self.rerank(host, old_order);
+        let recounted = if self.work == old_work {
+            Ok(())
+        } else {
+            self.recount_work(host)
+        };
+        let reranked = self.rerank(host, old_order).and(recounted);
         match (held, self.holds()) {
             (true, false) => self.release_all(host, now, events)?,
             (false, true) => self.adopt_watched(host)?,
@@ -232,11 +237,7 @@ impl Stage {
             let Some(mut request) = self.requests.get(slot).copied() else {
                 continue;
             };
-            let attributes = Attributes {
-                kind: request.kind,
-                class: request.class,
-                ..request.attributes
-            };
+            let attributes = request.renamed_attributes();
             let cost_us = self.time_us(request.work.cast_unsigned());
             let times = &self.service_times;
             let placed = self
@@ -251,6 +252,21 @@ impl Stage {
             self.push(slot, &request);
         }
         self.publish_head(host)
+    }
+
+    /// Counts the work of all requests in the unit that holds from now on.
+    fn recount_work(&mut self, host: &impl Host) -> Result<(), HostError> {
+        let mut done = Ok(());
+        for request in self.requests.iter_mut() {
+            let attributes = request.renamed_attributes();
+            let work = self.work.of(&attributes, &self.service_times);
+            let more = work.cast_signed() - request.work;
+            request.work += more;
+            if request.phase == Phase::Queued {
+                done = done.and(self.ledger.recount(host, more));
+            }
+        }
+        done
     }
 
     /// Requests under way keep their type and class by name; where it is gone they become `default`, and

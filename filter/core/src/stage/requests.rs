@@ -70,6 +70,15 @@ impl Request {
     pub(super) fn group(&self) -> u16 {
         self.turn.map_or(self.kind.0, |turn| turn.flow)
     }
+
+    /// What it said at its arrival, with its type and class of today.
+    pub(super) fn renamed_attributes(&self) -> Attributes {
+        Attributes {
+            kind: self.kind,
+            class: self.class,
+            ..self.attributes
+        }
+    }
 }
 
 #[derive(Debug)]

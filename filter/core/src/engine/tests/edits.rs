@@ -136,3 +136,44 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
     let wait = stage.expected_wait(&process.host, now, &request).unwrap();
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
+
+/// Work that was counted in µs is no number of rows: whoever waits or runs while the unit changes is
+/// counted anew.
+#[test]
+fn work_is_counted_anew_when_its_unit_changes() {
+    let by = |cost: &str| {
+        config(1, |stage| {
+            let strategy = format!(
+                r#"{{"type":"BacklogControl","target_us":1000000,"control":"Backlog",
+                "cost":{cost},"period_us":1000000,"hint":true}}"#
+            );
+            stage.strategy = serde_json::from_str::<StrategyConfig>(&strategy).unwrap();
+            stage.queue.timeout_us = 60_000_000;
+        })
+    };
+    let mut process = Process::new(2, &by(r#"{"type":"Measured"}"#));
+    serve_slowly(&mut process, 40);
+    let streams: Vec<u32> = (0..5).map(|n| process.arrive(n % 2, "/")).collect();
+    let micros = process.gauge("queued_work_us");
+    assert!(micros.abs_diff(400_000) < 20_000, "{micros}");
+    // `slow`, then `default`.
+    process.configure(&by(r#"{"type":"Type","costs":[9,7]}"#));
+    assert_eq!(process.gauge("queued_work_us"), 4 * 7);
+    // The one that ran took 200 ms, as its cost of 7 did.
+    process.run_for(Duration::from_millis(200));
+    process.finish(streams[0], Outcome::Completed);
+    process.run_for(Duration::from_secs(2));
+    let stage = &process.workers[0].as_ref().unwrap().running[0].stage;
+    let request = crate::request::Attributes::of(crate::request::TypeId(1));
+    let wait = stage.expected_wait(&process.host, process.now, &request);
+    assert!(wait.unwrap().abs_diff(Duration::from_millis(600)) < Duration::from_millis(20));
+    process.configure(&by(r#"{"type":"Measured"}"#));
+    let micros = process.gauge("queued_work_us");
+    assert!(micros.abs_diff(300_000) < 60_000, "{micros}");
+    for stream in streams {
+        process.finish(stream, Outcome::Unmeasured);
+        process.settle();
+    }
+    process.run_for(Duration::from_millis(50));
+    process.assert_nothing_booked();
+}
