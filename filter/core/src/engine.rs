@@ -71,7 +71,8 @@ pub struct Words<'a> {
     pub policy: &'a str,
     /// The request's type.
     pub kind: &'a str,
-    /// `slo_p50`, `queue_full`, `queue_timeout` or `deadline`.
+    /// `slo_p50` or like it, `queue_full`, `queue_wait`, `utilization`, `backlog`, `response_time`,
+    /// `queue_timeout` or `deadline`.
     pub reason: &'a str,
 }
 

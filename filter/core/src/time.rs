@@ -3,7 +3,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time: nanoseconds since the Unix epoch in Envoy, since the start of a run in the
+/// A point in time: nanoseconds of the monotonic clock in Envoy, since the start of a run in the
 /// simulator. Only differences matter. All workers of one process share the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);

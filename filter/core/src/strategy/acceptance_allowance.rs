@@ -18,7 +18,8 @@
 //! The strategy is asked first, which changes no acceptance, so that a refusal for lack of room can
 //! stand: leave to break an objective is no leave to break a limit.
 //!
-//! Windows are per worker: a ratio kept on each worker is kept on all of them together.
+//! The window is over all workers' decisions (`stage::acceptance`): own ones count at once, those of the
+//! others a tick later.
 
 use super::{Admission, Verdict, View};
 use crate::request::{Attributes, ClassId, Served, TypeId};

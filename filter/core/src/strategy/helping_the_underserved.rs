@@ -27,7 +27,8 @@
 //! would end all help in a policy where most of many types are idle. So: the difference, over the types
 //! that received something.
 //!
-//! Windows are per worker: every worker sees the same mix, so their averages agree.
+//! The window is over all workers' decisions (`stage::acceptance`): own ones count at once, those of the
+//! others a tick later.
 
 use super::{Admission, Verdict, View};
 use crate::request::{Attributes, ClassId, Served, TypeId};
