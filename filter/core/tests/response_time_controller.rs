@@ -27,24 +27,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Figure 4's parameters.
 fn settings() -> ResponseTimeControllerConfig {
-    ResponseTimeControllerConfig {
-        percentile: 90.0,
-        targets_us: vec![vec![(TARGET * 1e6) as u64; 2]],
-        scope: ControlScope::Type,
-        smoothing: 0.7,
-        requests: 100,
-        timeout_us: 1_000_000,
-        increase_below: -0.5,
-        decrease_above: 0.0,
-        increase: 2.0,
-        decrease: 1.2,
-        increase_offset: -0.1,
-        min_rate: 0.05,
-        max_rate: 2_000.0,
-        lower_class_decrease: 10.0,
-        lower_class_patience: 20,
-        degradation: None,
-    }
+    ResponseTimeControllerConfig::figure_4(ControlScope::Type, vec![vec![(TARGET * 1e6) as u64; 2]])
 }
 
 fn config(settings: &ResponseTimeControllerConfig) -> FilterConfig {

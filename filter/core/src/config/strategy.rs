@@ -95,6 +95,32 @@ pub struct ResponseTimeControllerConfig {
     pub degradation: Option<DegradationConfig>,
 }
 
+impl ResponseTimeControllerConfig {
+    /// SEDA's own settings: Figure 4, and §3.3 for classes. `targets_us` is of the 90th percentile.
+    #[must_use]
+    pub fn figure_4(scope: ControlScope, targets_us: Vec<Vec<u64>>) -> Self {
+        Self {
+            percentile: 90.0,
+            targets_us,
+            scope,
+            smoothing: 0.7,
+            requests: 100,
+            timeout_us: 1_000_000,
+            // The sign is lost in the text; see the strategy.
+            increase_below: -0.5,
+            decrease_above: 0.0,
+            increase: 2.0,
+            decrease: 1.2,
+            increase_offset: -0.1,
+            min_rate: 0.05,
+            max_rate: 2_000.0,
+            lower_class_decrease: 10.0,
+            lower_class_patience: 20,
+            degradation: None,
+        }
+    }
+}
+
 /// What has a controller of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ControlScope {

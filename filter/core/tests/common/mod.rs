@@ -40,22 +40,11 @@ pub(crate) fn response_time_controller(
     degradation: Option<DegradationConfig>,
 ) -> StrategyConfig {
     StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
-        percentile: 90.0,
-        targets_us: vec![vec![50_000; classes]; types],
-        scope: ControlScope::Type,
-        smoothing: 0.7,
-        requests: 100,
-        timeout_us: 1_000_000,
-        increase_below: -0.5,
-        decrease_above: 0.0,
-        increase: 2.0,
-        decrease: 1.2,
-        increase_offset: -0.1,
-        min_rate: 0.05,
-        max_rate: 2_000.0,
-        lower_class_decrease: 10.0,
-        lower_class_patience: 20,
         degradation,
+        ..ResponseTimeControllerConfig::figure_4(
+            ControlScope::Type,
+            vec![vec![50_000; classes]; types],
+        )
     })
 }
 

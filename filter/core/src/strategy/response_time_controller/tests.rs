@@ -7,24 +7,7 @@ mod workers;
 
 /// Figure 4's parameters; p90 at 1 s.
 fn settings() -> ResponseTimeControllerConfig {
-    ResponseTimeControllerConfig {
-        percentile: 90.0,
-        targets_us: vec![vec![1_000_000]],
-        scope: ControlScope::Policy,
-        smoothing: 0.7,
-        requests: 100,
-        timeout_us: 1_000_000,
-        increase_below: -0.5,
-        decrease_above: 0.0,
-        increase: 2.0,
-        decrease: 1.2,
-        increase_offset: -0.1,
-        min_rate: 0.05,
-        max_rate: 2_000.0,
-        lower_class_decrease: 10.0,
-        lower_class_patience: 20,
-        degradation: None,
-    }
+    ResponseTimeControllerConfig::figure_4(ControlScope::Policy, vec![vec![1_000_000]])
 }
 
 fn degradation(admission: bool) -> Option<DegradationConfig> {

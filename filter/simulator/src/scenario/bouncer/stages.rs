@@ -94,22 +94,11 @@ pub(super) fn response_time_controller() -> StageConfig {
     let target_us = u64::from(SLO[1].1) * 1_000;
     stage(StrategyConfig::ResponseTimeController(
         ResponseTimeControllerConfig {
-            percentile: SLO[1].0,
-            targets_us: vec![vec![target_us]; TYPES.len() + 1],
-            scope: ControlScope::Type,
-            smoothing: 0.7,
-            requests: 100,
-            timeout_us: SECOND_US,
-            increase_below: -0.5,
-            decrease_above: 0.0,
-            increase: 2.0,
-            decrease: 1.2,
-            increase_offset: -0.1,
-            min_rate: 0.05,
             max_rate: 30_000.0,
-            lower_class_decrease: 10.0,
-            lower_class_patience: 20,
-            degradation: None,
+            ..ResponseTimeControllerConfig::figure_4(
+                ControlScope::Type,
+                vec![vec![target_us]; TYPES.len() + 1],
+            )
         },
     ))
 }

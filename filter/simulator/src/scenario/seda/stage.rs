@@ -79,22 +79,11 @@ fn strategy(types: usize, classes: usize, control: Control) -> StrategyConfig {
     };
     // Figure 4 has all but the target.
     StrategyConfig::ResponseTimeController(ResponseTimeControllerConfig {
-        percentile: 90.0,
-        targets_us: vec![vec![target * SECOND_US; classes.max(1)]; controllers],
-        scope,
-        smoothing: 0.7,
-        requests: 100,
-        timeout_us: SECOND_US,
-        increase_below: -0.5,
-        decrease_above: 0.0,
-        increase: 2.0,
-        decrease: 1.2,
-        increase_offset: -0.1,
-        min_rate: 0.05,
-        max_rate: 2000.0,
-        lower_class_decrease: 10.0,
-        lower_class_patience: 20,
         degradation,
+        ..ResponseTimeControllerConfig::figure_4(
+            scope,
+            vec![vec![target * SECOND_US; classes.max(1)]; controllers],
+        )
     })
 }
 
