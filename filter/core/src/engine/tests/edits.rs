@@ -177,3 +177,104 @@ fn work_is_counted_anew_when_its_unit_changes() {
     process.run_for(Duration::from_millis(50));
     process.assert_nothing_booked();
 }
+
+/// Edit number `n` of many: other orders, modes, classes, types and strategies.
+fn edited(n: usize) -> FilterConfig {
+    let discipline = |json: &str| serde_json::from_str(json).unwrap();
+    config(2, |stage| match n {
+        0 => {}
+        1 => stage.queue.discipline = discipline(r#"{"type":"SJF"}"#),
+        2 => by_class(stage),
+        3 => {
+            by_class(stage);
+            stage.classes.swap_remove(0);
+            stage.queue.discipline =
+                discipline(r#"{"type":"DRR","by":"Type","quantum_us":100,"weights":{"slow":9}}"#);
+        }
+        4 => {
+            stage.types.remove(0);
+            stage.queue.discipline =
+                discipline(r#"{"type":"DRR","by":"Workflow","quantum_us":5000,"weights":{}}"#);
+        }
+        5 => {
+            stage.mode = Mode::DryRun;
+            by_class(stage);
+        }
+        6 => stage.queue.mode = crate::config::QueueMode::Observe,
+        7 => *stage = controlled(Mode::Enforce).stages.remove(0),
+        8 => *stage = controlled(Mode::DryRun).stages.remove(0),
+        _ => {
+            let strategy = r#"{"type":"BacklogControl","target_us":1000000,"control":"Backlog",
+                "cost":{"type":"Header","header":"x-cost"},"period_us":100000,"hint":true}"#;
+            stage.strategy = serde_json::from_str(strategy).unwrap();
+            stage.queue.discipline = discipline(r#"{"type":"EDF"}"#);
+            stage.parallelism = 2;
+        }
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Move {
+    Arrive(usize, bool),
+    End(usize, bool),
+    Edit(usize, usize),
+    Pass(u64),
+    Run,
+}
+
+fn moves() -> impl proptest::strategy::Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        6 => (0_usize..3, any::<bool>()).prop_map(|(worker, slow)| Move::Arrive(worker, slow)),
+        4 => (any::<usize>(), any::<bool>()).prop_map(|(n, completed)| Move::End(n, completed)),
+        2 => (0_usize..3, 0_usize..10).prop_map(|(worker, n)| Move::Edit(worker, n)),
+        3 => (1_u64..30_000).prop_map(Move::Pass),
+        2 => Just(Move::Run),
+    ];
+    prop::collection::vec(one, 1..120)
+}
+
+proptest! {
+    /// Edits of all kinds reach each worker at another time, in any order. Once all have the same, slots
+    /// are as they would be without.
+    #[test]
+    fn edits_that_reach_workers_one_by_one_lose_nobody(moves in moves(), last in 0_usize..4) {
+        let mut process = Process::new(3, &edited(0));
+        for step in moves {
+            match step {
+                Move::Arrive(worker, slow) => {
+                    process.arrive(worker, if slow { "/slow" } else { "/gold" });
+                }
+                Move::End(n, completed) => {
+                    let all: Vec<u32> = process.requests.keys().copied().collect();
+                    if !all.is_empty() {
+                        let outcome = if completed { Outcome::Completed } else { Outcome::Unmeasured };
+                        process.finish(all[n % all.len()], outcome);
+                    }
+                }
+                Move::Edit(worker, n) => {
+                    process.with(worker, |engine, host, now, actions| {
+                        engine.configure(host, now, &edited(n), actions).unwrap();
+                    });
+                }
+                Move::Pass(micros) => process.pass_time(Duration::from_micros(micros)),
+                Move::Run => process.run_for(Duration::from_millis(20)),
+            }
+            process.settle();
+        }
+        process.configure(&edited(last));
+        process.run_for(Duration::from_millis(50));
+        let running = process.in_backend();
+        prop_assert!(running >= 2 || process.queued().is_empty(),
+            "{:?} wait while {running} run", process.queued());
+        prop_assert_eq!(process.gauge("slots_in_use"), running as u64);
+        prop_assert_eq!(process.gauge("queue_length"), process.queued().len() as u64);
+        while let Some(&stream) = process.requests.iter()
+            .find(|(_, (_, _, at))| matches!(at, At::Backend(_))).map(|(stream, _)| stream)
+        {
+            process.finish(stream, Outcome::Completed);
+            process.settle();
+        }
+        prop_assert_eq!(process.queued(), Vec::<u32>::new());
+        process.assert_nothing_booked();
+    }
+}
