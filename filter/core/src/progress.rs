@@ -17,6 +17,9 @@ use crate::request::Progress;
 /// Name of the header.
 pub const HEADER: &str = "x-headgate-progress";
 
+/// Members that are numbers here.
+const KEYS: [&str; 4] = ["elapsed", "total", "work", "total-work"];
+
 /// The progress that `request` tells.
 #[must_use]
 pub fn progress(request: &impl RequestView) -> Progress {
@@ -30,7 +33,14 @@ pub fn progress(request: &impl RequestView) -> Progress {
 fn parse(dictionary: &str) -> Option<Progress> {
     let mut progress = Progress::default();
     for member in dictionary.split(',') {
-        let (key, value) = member.trim_matches([' ', '\t']).split_once('=')?;
+        let member = member.trim_matches([' ', '\t']);
+        let Some((key, value)) = member.split_once('=') else {
+            // A key alone is true, which ours never are.
+            if member.is_empty() || KEYS.contains(&member) {
+                return None;
+            }
+            continue;
+        };
         // Parameters of a member are none of ours.
         let value = value.split_once(';').map_or(value, |(value, _)| value);
         match key {
@@ -80,7 +90,7 @@ mod tests {
                 total_work: Some(us(55_125)),
             }
         );
-        let some = parse("elapsed=3, hops=2").unwrap();
+        let some = parse("elapsed=3, hops=2, retried, cached;by=cdn").unwrap();
         assert_eq!((some.elapsed, some.total), (us(3_000), None));
     }
 
