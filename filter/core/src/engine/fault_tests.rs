@@ -748,3 +748,39 @@ fn an_edit_that_fails_is_made_or_not_made() {
     }
     assert!(made > 0 && not_made > 0, "{made} {not_made}");
 }
+
+/// Who is let go above P when nobody is held any more gives back what it has, and no more.
+#[test]
+fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
+    let observe = |s: &mut StageConfig| s.queue.mode = QueueMode::Observe;
+    for (before, after) in [(false, true), (true, false)] {
+        for fail_at in 1..40 {
+            let m = MemoryHost::new();
+            let h = H::new(&m);
+            let of = |watched: bool| {
+                config(1, |s| {
+                    if watched {
+                        observe(s);
+                    }
+                })
+            };
+            let (mut e, mut a) = (Engine::new(1), Vec::new());
+            e.configure(&h, t(0), &of(before), &mut a).unwrap();
+            let passes: Vec<Pass> = (1..=3)
+                .map(|s| pass(&e.arrive(&h, t(1), s, &Req("/"), None, &mut a).unwrap()))
+                .collect();
+            h.calls.set(0);
+            h.fail_at.set(fail_at);
+            let _ = e.configure(&h, t(2), &of(after), &mut a);
+            h.fail_at.set(0);
+            for pass in passes {
+                e.finish(&h, t(3), pass, Outcome::Completed, &mut a)
+                    .unwrap();
+            }
+            for n in 1..300 {
+                e.tick(&h, t(n * 10), &mut a).unwrap();
+            }
+            assert_eq!((slots(&m), queued(&m), e.pending()), (0, 0, 0), "{fail_at}");
+        }
+    }
+}

@@ -325,19 +325,11 @@ impl Stage {
         self.next_deadline = None;
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
-            let Some(request) = self.requests.get_mut(slot) else {
+            let Some(stream) = self.requests.get(slot).map(|request| request.stream) else {
                 break;
             };
-            let stream = request.stream;
-            // From the stage's view it runs, and above P if need be: its client has waited enough.
-            request.phase = Phase::Running {
-                dequeued: Some(now),
-            };
-            let request = *request;
             events.push(Event::Resume { stream });
-            done = done
-                .and(self.ledger.acquire_over_limit(host))
-                .and(self.leave_queue(host, slot, &request));
+            done = done.and(self.let_go(host, slot, Some(now)));
         }
         done
     }
@@ -347,16 +339,33 @@ impl Stage {
     fn adopt_watched(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
-            let Some(request) = self.requests.get_mut(slot) else {
+            if self.requests.get(slot).is_none() {
                 break;
-            };
-            request.phase = Phase::Running { dequeued: None };
-            let request = *request;
-            done = done
-                .and(self.ledger.acquire_over_limit(host))
-                .and(self.leave_queue(host, slot, &request));
+            }
+            done = done.and(self.let_go(host, slot, None));
         }
         done
+    }
+
+    /// A waiter is in the backend: from the stage's view it runs, and above P if need be, since its client
+    /// has waited enough. Where no slot can be booked for it the stage knows it no longer, so that it
+    /// gives none back.
+    fn let_go(
+        &mut self,
+        host: &impl Host,
+        slot: u32,
+        dequeued: Option<Instant>,
+    ) -> Result<(), HostError> {
+        let Some(request) = self.requests.get_mut(slot) else {
+            return Ok(());
+        };
+        request.phase = Phase::Running { dequeued };
+        let request = *request;
+        let booked = self.ledger.acquire_over_limit(host);
+        if booked.is_err() && self.requests.take_slot(slot).is_some() {
+            self.strategy.left(request.kind, request.class);
+        }
+        booked.and(self.leave_queue(host, slot, &request))
     }
 
     /// Shares what is pending with the host now: the worker is about to end.
