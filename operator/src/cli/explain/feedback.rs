@@ -155,7 +155,7 @@ fn law(control: &BacklogControlConfig, subject: &Subject<'_>) -> Vec<String> {
         (None, BacklogSignal::QueueLength) => {
             format!("at most {length} requests (queue.maxLength)")
         }
-        (None, _) => format!("at most {length} (queue.maxLength) × the largest cost seen"),
+        (None, _) => format!("at most {length} (queue.maxLength) × the largest cost served"),
     };
     vec![format!(
         "the bound moves with the error: {gains}; {largest}"

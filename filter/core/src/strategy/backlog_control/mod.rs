@@ -31,7 +31,7 @@
 //!   which takes milliseconds, and then the bound starts at half of what should hold the target:
 //!   (S_t − mean processing time) / 2 · P / c̄, at least 1. c̄ may be off by a factor of two without an
 //!   overshoot.
-//! - max-data is the configured one, or the longest queue times the largest cost seen.
+//! - max-data is the configured one, or the longest queue times the largest cost served.
 //!
 //! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests), and the
 //! estimation of costs from a database's schema (§3.1), which is the application's to do: it names the cost in
@@ -274,7 +274,6 @@ impl Admission for BacklogControl {
     fn decide(&mut self, _request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
         self.parallelism = view.parallelism;
         let cost = view.work as f64;
-        self.largest = self.largest.max(cost);
         let Some(bound) = self.bound() else {
             return Verdict::Admit;
         };
@@ -296,6 +295,8 @@ impl Admission for BacklogControl {
 
     fn completed(&mut self, served: &Served, _now: Instant) {
         let weight = f64::from(served.weight);
+        // Only what was served: a cost that somebody merely claimed must not raise the limit for good.
+        self.largest = self.largest.max(served.work as f64);
         let sums = &mut self.fresh;
         sums.served += weight;
         sums.delay += weight * served.response_time().as_secs_f64();
