@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use crate::request::TypeId;
 use crate::rng::Rng;
-use crate::strategy::TypeId;
 
 /// Why a request was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -54,7 +54,7 @@ use std::time::Duration;
 
 use crate::histogram::Histogram;
 use crate::host::{Host, HostError};
-use crate::strategy::TypeId;
+use crate::request::TypeId;
 use crate::time::Instant;
 
 pub use table::{Estimate, Objective, Settings, Source, TypeSettings};

@@ -32,7 +32,8 @@ use std::time::Duration;
 use crate::config::{StageConfig, StrategyConfig};
 use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::refusal::Cause;
-use crate::strategy::{ResponseTimeController, TypeId};
+use crate::request::TypeId;
+use crate::strategy::ResponseTimeController;
 
 use controllers::Controllers;
 

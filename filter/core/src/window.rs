@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::strategy::TypeId;
+use crate::request::TypeId;
 use crate::time::{Instant, nanos};
 
 /// Most entries in the ring.

@@ -12,7 +12,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use super::RequestView;
 use super::condition::{Conditions, Drawer};
-use crate::strategy::TypeId;
+use crate::request::TypeId;
 
 /// Drawers by path. The keys come from the configuration, never from requests, so the hash needs no
 /// secret, and a WebAssembly module no source of randomness.

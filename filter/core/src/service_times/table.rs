@@ -41,7 +41,7 @@ pub struct Settings {
     pub steps: u32,
     /// Samples that a histogram needs before it is used.
     pub min_samples: u32,
-    /// By [`TypeId`](crate::strategy::TypeId); the last is `default`.
+    /// By [`TypeId`](crate::request::TypeId); the last is `default`.
     pub types: Vec<TypeSettings>,
 }
 

@@ -8,7 +8,7 @@
 
 use crate::config::StageConfig;
 use crate::host::{Host, HostError, MetricId, MetricKind};
-use crate::strategy::TypeId;
+use crate::request::TypeId;
 use crate::time::Instant;
 use crate::window::Window;
 

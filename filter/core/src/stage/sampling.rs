@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::strategy::TypeId;
+use crate::request::TypeId;
 use crate::time::Instant;
 
 /// Answers per second, type and worker that are measured at least; slower types are measured fully.
