@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use super::{Event, Phase, Request, Stage};
 use crate::host::{Host, HostError};
-use crate::refusal::Cause;
 use crate::stats::Count;
 use crate::strategy::Admission;
 use crate::time::Instant;
@@ -299,18 +298,14 @@ impl Stage {
         let Some(request) = self.requests.take_slot(slot) else {
             return Ok(());
         };
-        self.strategy.left(request.kind, request.class);
+        self.strategy
+            .left(request.attributes.kind, request.attributes.class);
         self.gave_up(now, &request);
         let left = self.leave_queue(host, slot, &request);
-        self.stats.count(request.kind, Count::Unmeasured);
-        let cause = if request.own_deadline {
-            Cause::Deadline
-        } else {
-            Cause::QueueTimeout
-        };
+        self.stats.count(request.attributes.kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
-        let refusal = self.refuse(request.kind, cause, queue_wait);
+        let refusal = self.refuse(&request.attributes, request.late, queue_wait);
         events.push(Event::Expire {
             stream: request.stream,
             refusal,

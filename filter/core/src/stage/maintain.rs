@@ -192,7 +192,8 @@ impl Stage {
         self.config = config;
         if !same_strategy {
             for request in self.requests.iter() {
-                self.strategy.entered(request.kind, request.class);
+                self.strategy
+                    .entered(request.attributes.kind, request.attributes.class);
             }
         }
         let recounted = if self.work == old_work {
@@ -237,7 +238,7 @@ impl Stage {
             let Some(mut request) = self.requests.get(slot).copied() else {
                 continue;
             };
-            let attributes = request.renamed_attributes();
+            let attributes = request.attributes;
             let cost_us = self.time_us(request.work.cast_unsigned());
             let times = &self.service_times;
             let placed = self
@@ -258,7 +259,7 @@ impl Stage {
     fn recount_work(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
         for request in self.requests.iter_mut() {
-            let attributes = request.renamed_attributes();
+            let attributes = request.attributes;
             let work = self.work.of(&attributes, &self.service_times);
             let more = work.cast_signed() - request.work;
             request.work += more;
@@ -282,11 +283,16 @@ impl Stage {
         let classes = renamed(&names(&self.config), &names(config));
         let lowest = u16::try_from(config.classes.len().saturating_sub(1)).unwrap_or(0);
         for request in self.requests.iter_mut() {
-            request.kind = TypeId(types.get(request.kind.0 as usize).copied().unwrap_or(0));
+            request.attributes.kind = TypeId(
+                types
+                    .get(request.attributes.kind.0 as usize)
+                    .copied()
+                    .unwrap_or(0),
+            );
             // There may have been no classes.
-            let class = classes.get(request.class.0 as usize).copied();
+            let class = classes.get(request.attributes.class.0 as usize).copied();
             let class = class.unwrap_or(lowest);
-            request.class = ClassId(u8::try_from(class).unwrap_or(u8::MAX));
+            request.attributes.class = ClassId(u8::try_from(class).unwrap_or(u8::MAX));
         }
     }
 
@@ -363,7 +369,8 @@ impl Stage {
         let request = *request;
         let booked = self.ledger.acquire_over_limit(host);
         if booked.is_err() && self.requests.take_slot(slot).is_some() {
-            self.strategy.left(request.kind, request.class);
+            self.strategy
+                .left(request.attributes.kind, request.attributes.class);
         }
         booked.and(self.leave_queue(host, slot, &request))
     }

@@ -207,7 +207,7 @@ impl Stage {
         let Some(request) = self.requests.of_mut(ticket) else {
             return true;
         };
-        let weight = self.sampling.take(request.kind);
+        let weight = self.sampling.take(request.attributes.kind);
         request.weight = weight.unwrap_or(0);
         weight.is_some()
     }
@@ -263,13 +263,7 @@ impl Stage {
         let rejected = decision.is_err();
         if let Err(cause) = decision {
             self.decided(kind, false);
-            let drain = match self.strategy.response_time_controller() {
-                Some(controller) if cause == Cause::ResponseTime => {
-                    controller.next_token(kind, attributes.class)
-                }
-                _ => sight.judged_wait,
-            };
-            let refusal = self.refuse(kind, cause, drain);
+            let refusal = self.refuse(attributes, cause, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Arrival::Refuse(refusal));
             }
@@ -310,7 +304,8 @@ impl Stage {
     }
 
     /// Counts a rejection and says when coming back is worth it.
-    fn refuse(&mut self, kind: TypeId, cause: Cause, queue_wait: Duration) -> Refusal {
+    fn refuse(&mut self, request: &Attributes, cause: Cause, queue_wait: Duration) -> Refusal {
+        let kind = request.kind;
         self.stats
             .rejected(kind, cause, self.config.mode == Mode::Enforce);
         let drain = match cause {
@@ -329,9 +324,14 @@ impl Stage {
             | Cause::QueueWait
             | Cause::Utilization
             | Cause::Backlog
-            | Cause::ResponseTime
             | Cause::QueueTimeout
             | Cause::Deadline => queue_wait,
+            Cause::ResponseTime => self
+                .strategy
+                .response_time_controller()
+                .map_or(queue_wait, |controller| {
+                    controller.next_token(kind, request.class)
+                }),
         };
         Refusal::new(kind, cause, drain, &mut self.rng)
     }
@@ -366,19 +366,16 @@ impl Stage {
         counts: Counts,
         events: &mut Vec<Event>,
     ) -> Result<Arrival, HostError> {
-        let (kind, queued) = (attributes.kind, sight.queue.length);
-        let timeout = Duration::from_micros(self.config.queue.timeout_us);
-        let own = attributes.own_deadline.filter(|own| *own < timeout);
+        let queued = sight.queue.length;
+        let patience = self.patience(attributes);
         let mut request = Request {
             stream,
-            kind,
-            class: attributes.class,
+            attributes: *attributes,
             arrived: now,
-            deadline: now + own.unwrap_or(timeout),
-            own_deadline: own.is_some(),
+            deadline: now + patience.longest,
+            late: patience.cause,
             rank: 0,
             turn: None,
-            attributes: *attributes,
             work: sight.work.cast_signed(),
             fifo_wait: Duration::ZERO,
             weight: 1,
@@ -394,7 +391,7 @@ impl Stage {
             && let Some(cause) = self.no_room(attributes, queued, sight.wait)
         {
             self.strategy.withdrawn(attributes);
-            return Ok(Arrival::Refuse(self.refuse(kind, cause, sight.wait)));
+            return Ok(Arrival::Refuse(self.refuse(attributes, cause, sight.wait)));
         }
         let (cost_us, queue) = (self.time_us(sight.work), self.in_time(sight.queue));
         let Place { rank, turn } =
@@ -404,22 +401,21 @@ impl Stage {
         request.fifo_wait = self.drain_time(sight.queue);
         request.phase = Phase::Queued;
         let ticket = self.accept(request);
+        // It may be first in line with a slot free.
+        let own_turn = |event: &Event| matches!(event, Event::Resume { stream: s } if *s == stream);
         let before = events.len();
         let placed = self
             .enqueue(host, ticket.slot)
             .and_then(|()| self.dispatch(host, now, events));
         if let Err(error) = placed {
             // The caller lets it through unmanaged: nothing of it may stay behind.
-            let own = |event: &Event| matches!(event, Event::Resume { stream: s } if *s == stream);
-            events.retain(|event| !own(event));
+            events.retain(|event| !own_turn(event));
             self.forget(host, ticket).or(Ok(()))?;
             return Err(error);
         }
         if !self.holds() {
             return Ok(Arrival::Forward(ticket));
         }
-        // It may have been first in line with a slot free.
-        let own_turn = |event: &Event| matches!(event, Event::Resume { stream: s } if *s == stream);
         if let Some(at) = events[before..].iter().position(own_turn) {
             events.remove(before + at);
             return Ok(Arrival::Forward(ticket));
@@ -428,7 +424,8 @@ impl Stage {
     }
 
     fn accept(&mut self, request: Request) -> Ticket {
-        self.strategy.entered(request.kind, request.class);
+        self.strategy
+            .entered(request.attributes.kind, request.attributes.class);
         self.requests.insert(request)
     }
 
@@ -447,14 +444,15 @@ impl Stage {
         let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };
-        self.strategy.left(request.kind, request.class);
+        let Attributes { kind, class, .. } = request.attributes;
+        self.strategy.left(kind, class);
         match request.phase {
             Phase::Queued => {
                 // Held: its client left. Watched: the backend took another order than FIFO.
                 if self.holds() {
-                    self.stats.count(request.kind, Count::Abandoned);
+                    self.stats.count(kind, Count::Abandoned);
                 }
-                self.stats.count(request.kind, Count::Unmeasured);
+                self.stats.count(kind, Count::Unmeasured);
                 self.gave_up(now, &request);
                 self.leave_queue(host, ticket.slot, &request)?;
             }
@@ -464,8 +462,8 @@ impl Stage {
                     (Outcome::Completed, Some(dequeued)) => {
                         self.measure(host, now, &request, dequeued)?;
                     }
-                    (Outcome::Unsampled, _) => self.stats.count(request.kind, Count::Unsampled),
-                    _ => self.stats.count(request.kind, Count::Unmeasured),
+                    (Outcome::Unsampled, _) => self.stats.count(kind, Count::Unsampled),
+                    _ => self.stats.count(kind, Count::Unmeasured),
                 }
                 released?;
             }
@@ -478,7 +476,8 @@ impl Stage {
         match self.requests.take(ticket) {
             None => Ok(()),
             Some(request) => {
-                self.strategy.left(request.kind, request.class);
+                self.strategy
+                    .left(request.attributes.kind, request.attributes.class);
                 match request.phase {
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
                     Phase::Running { .. } => self.ledger.release(host),
@@ -494,10 +493,10 @@ impl Stage {
         request: &Request,
         dequeued: Instant,
     ) -> Result<(), HostError> {
+        let Attributes { kind, class, .. } = request.attributes;
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
-        self.service_times
-            .record(request.kind, processing, request.weight);
+        self.service_times.record(kind, processing, request.weight);
         let counted_wait = match request.counts {
             Counts::Real => Some(queue_wait),
             Counts::Modelled(wait) => Some(wait),
@@ -505,8 +504,8 @@ impl Stage {
         };
         if let Some(queue_wait) = counted_wait {
             let served = Served {
-                kind: request.kind,
-                class: request.class,
+                kind,
+                class,
                 queue_wait,
                 processing,
                 weight: request.weight,
@@ -517,14 +516,13 @@ impl Stage {
         if let Some(demand) = &mut self.demand {
             demand.completed(processing, request.weight);
         }
-        self.stats.count(request.kind, Count::Completed);
-        let objectives = &self.config.types[request.kind.0 as usize].slo;
+        self.stats.count(kind, Count::Completed);
+        let objectives = &self.config.types[kind.0 as usize].slo;
         for (at, objective) in objectives.iter().enumerate() {
             if queue_wait + processing <= Duration::from_micros(objective.objective_us) {
-                self.stats.slo_met(request.kind, at);
+                self.stats.slo_met(kind, at);
             }
         }
-        self.stats
-            .measured(host, request.kind, queue_wait, processing)
+        self.stats.measured(host, kind, queue_wait, processing)
     }
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::discipline::Turn;
-use crate::request::{Attributes, ClassId, TypeId};
+use crate::refusal::Cause;
+use crate::request::Attributes;
 use crate::time::Instant;
 
 /// A stage's promise to one request: present it to [`super::Stage::finish`] when the request ends, in
@@ -42,19 +43,17 @@ pub(super) enum Counts {
 pub(super) struct Request {
     /// The caller's name for it.
     pub(super) stream: u32,
-    pub(super) kind: TypeId,
-    pub(super) class: ClassId,
+    /// What it said at its arrival, with its type and class of today.
+    pub(super) attributes: Attributes,
     pub(super) arrived: Instant,
     /// When waiting becomes pointless.
     pub(super) deadline: Instant,
-    /// Whether `deadline` is the request's own rather than `queue.timeout`.
-    pub(super) own_deadline: bool,
+    /// Why it is refused then.
+    pub(super) late: Cause,
     /// Its place in the order of the queue.
     pub(super) rank: u64,
     /// What it spends of its flow's turns.
     pub(super) turn: Option<Turn>,
-    /// What its place depends on, should the order be edited; the type as of its arrival.
-    pub(super) attributes: Attributes,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(super) work: i64,
     /// Estimated queue wait at its arrival if the queue were a FIFO.
@@ -68,16 +67,7 @@ pub(super) struct Request {
 impl Request {
     /// Its group in the order of the queue ([`crate::discipline::Order::group`]).
     pub(super) fn group(&self) -> u16 {
-        self.turn.map_or(self.kind.0, |turn| turn.flow)
-    }
-
-    /// What it said at its arrival, with its type and class of today.
-    pub(super) fn renamed_attributes(&self) -> Attributes {
-        Attributes {
-            kind: self.kind,
-            class: self.class,
-            ..self.attributes
-        }
+        self.turn.map_or(self.attributes.kind.0, |turn| turn.flow)
     }
 }
 
@@ -172,15 +162,14 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::TypeId;
 
     fn request(stream: u32) -> Request {
         Request {
             stream,
-            kind: TypeId(0),
-            class: ClassId(0),
             arrived: Instant::from_nanos(0),
             deadline: Instant::from_nanos(1),
-            own_deadline: false,
+            late: Cause::QueueTimeout,
             rank: 0,
             turn: None,
             attributes: Attributes::of(TypeId(0)),

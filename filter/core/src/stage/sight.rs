@@ -36,6 +36,14 @@ pub(super) struct Sight {
     pub(super) work: u64,
 }
 
+/// How long a request may wait.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    pub(super) longest: Duration,
+    /// Why it is refused if that is not enough.
+    pub(super) cause: Cause,
+}
+
 impl Stage {
     /// What a request with these attributes that arrives now can expect to wait, should it be admitted.
     ///
@@ -115,14 +123,20 @@ impl Stage {
         queued: u32,
         wait: Duration,
     ) -> Option<Cause> {
+        if queued >= self.config.queue.max_length {
+            return Some(Cause::QueueFull);
+        }
+        let patience = self.patience(request);
+        (wait > patience.longest).then_some(patience.cause)
+    }
+
+    /// How long a request may wait: the shorter of its own deadline and `queue.timeout`.
+    pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
         let own = request.own_deadline.filter(|own| *own < timeout);
-        if queued >= self.config.queue.max_length {
-            Some(Cause::QueueFull)
-        } else if wait > own.unwrap_or(timeout) {
-            Some(own.map_or(Cause::QueueTimeout, |_| Cause::Deadline))
-        } else {
-            None
+        Patience {
+            longest: own.unwrap_or(timeout),
+            cause: own.map_or(Cause::QueueTimeout, |_| Cause::Deadline),
         }
     }
 

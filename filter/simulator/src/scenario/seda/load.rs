@@ -20,8 +20,8 @@ pub(super) const TARGET_S: u64 = 10;
 /// during the warm-up, and 1024 need longer than 20 s for the first login.
 const WARM_UP_S: u64 = 60;
 const LENGTH_S: u64 = 960;
-/// By how much a percentile may exceed the target and still be said to meet it: as much as Figure 11 has
-/// at most for a type that it counts as met would be none, so this is for the model's noise.
+/// By how much a percentile may exceed the target and still be said to meet it. The paper allows nothing;
+/// this is for the model's noise.
 const NEAR: f64 = 1.1;
 
 /// Figure 9, s: without control and with, for 16 users, then for 1024.
