@@ -4,21 +4,28 @@
 //! the process at its first request, not at its configuration: Envoy also configures VMs that never see
 //! one (a canary for every update, a base VM on the main thread).
 
+mod mesh;
+
 use std::time::Duration;
 
 use crate::classify::{Classified, Classifier, RequestView};
-use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, StrategyConfig};
+use crate::config::{
+    ConfigError, CostConfig, Direction, FilterConfig, StageConfig, StrategyConfig,
+};
 use crate::discipline::Order;
+use crate::entrance::{self, Entrance, Place};
 use crate::host::{Host, HostError};
 use crate::progress::progress;
 use crate::refusal::{Cause, Refusal};
 use crate::request::{Attributes, Progress};
-use crate::stage::{Arrival, Event, Outcome, Stage, Ticket};
+use crate::stage::{Event, Outcome};
 use crate::stats::{StageCount, StageStats, percentile_name};
 use crate::time::Instant;
 use crate::work;
 use crate::workers::{Changes, Membership, WorkerId};
 use crate::workflow::workflow;
+
+pub use mesh::{Calling, Reply, named};
 
 /// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in the
 /// normal course of a request waits for a tick.
@@ -35,7 +42,7 @@ pub struct StageId(u32);
 pub struct Pass {
     /// The stage.
     pub stage: StageId,
-    ticket: Ticket,
+    place: Place,
     /// End the request at the response's headers.
     pub first_byte: bool,
     /// The quality that the application is to be told, ratio; `None`: nothing.
@@ -72,7 +79,7 @@ pub struct Words<'a> {
     /// The request's type.
     pub kind: &'a str,
     /// `slo_p50` or like it, `queue_full`, `queue_wait`, `utilization`, `backlog`, `response_time`,
-    /// `queue_timeout` or `deadline`.
+    /// `queue_timeout`, `deadline` or `rate_limit`.
     pub reason: &'a str,
 }
 
@@ -88,7 +95,7 @@ struct Compiled {
 struct Running {
     id: StageId,
     compiled: Compiled,
-    stage: Stage,
+    entrance: Entrance,
 }
 
 /// See the module.
@@ -104,6 +111,9 @@ pub struct Engine {
     retired: Vec<Running>,
     next_stage: u32,
     events: Vec<Event>,
+    /// What calls of the process belong to, once an outbound listener was configured.
+    outbound: Option<mesh::Outbound>,
+    scratch: mesh::Scratch,
 }
 
 impl Compiled {
@@ -165,7 +175,7 @@ impl Engine {
         self.running
             .iter()
             .chain(&self.retired)
-            .map(|r| r.stage.pending())
+            .map(|r| r.entrance.pending())
             .sum()
     }
 
@@ -181,6 +191,10 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<(), ConfigError> {
         config.check()?;
+        if config.direction == Direction::Outbound {
+            self.outbound = config.outbound.clone().map(mesh::Outbound::new);
+            return Ok(());
+        }
         let compiled = compile(config)?;
         for (i, stage) in config.stages.iter().enumerate() {
             // Every stat exists from the start, on workers without traffic too.
@@ -215,11 +229,12 @@ impl Engine {
             if let Some(at) = old.iter().position(same) {
                 let mut running = old.remove(at);
                 let config = compiled.config.clone();
+                let events = &mut self.events;
                 let changed = running
-                    .stage
-                    .reconfigure(host, now, config, &mut self.events);
+                    .entrance
+                    .reconfigure(host, now, config, membership, events);
                 // Also where an error came after: types are classified as the stage numbers them.
-                if running.stage.config() == &compiled.config {
+                if running.entrance.stage.config() == &compiled.config {
                     running.compiled = compiled;
                 }
                 deliver(running.id, &mut self.events, actions);
@@ -230,18 +245,18 @@ impl Engine {
             let id = StageId(self.next_stage);
             self.next_stage += 1;
             let seed = self.seed.wrapping_add(u64::from(id.0));
-            match Stage::new(compiled.config.clone(), membership, seed, host) {
-                Ok(stage) => self.running.push(Running {
+            match Entrance::new(compiled.config.clone(), membership, seed, now, host) {
+                Ok(entrance) => self.running.push(Running {
                     id,
                     compiled,
-                    stage,
+                    entrance,
                 }),
                 Err(error) => done = done.and(Err(error)),
             }
         }
         for mut gone in old {
-            if !gone.stage.is_retired() {
-                done = done.and(gone.stage.retire(host, now, &mut self.events));
+            if !gone.entrance.stage.is_retired() {
+                done = done.and(gone.entrance.retire(host, now, &mut self.events));
             }
             deliver(gone.id, &mut self.events, actions);
             self.retired.push(gone);
@@ -288,20 +303,20 @@ impl Engine {
         let Some(at) = self
             .running
             .iter()
-            .position(|r| serves(&r.compiled.config, request))
+            .position(|r| r.compiled.classifier.covers(request))
         else {
             return Ok(Admission::PassBy);
         };
         let running = &mut self.running[at];
         let kind = match running.compiled.classifier.classify(request) {
             Classified::Excluded => {
-                running.stage.pass_by(StageCount::Excluded);
+                running.entrance.stage.pass_by(StageCount::Excluded);
                 return Ok(Admission::PassBy);
             }
             Classified::Type(kind) => kind,
         };
         let compiled = &running.compiled;
-        let attributes = Attributes {
+        let mut attributes = Attributes {
             kind,
             class: compiled.classifier.class(request),
             workflow: if Order::needs_workflow(&compiled.config.queue.discipline) {
@@ -319,23 +334,32 @@ impl Engine {
                 Progress::UNKNOWN
             },
         };
+        let origin = match &mut running.entrance.workflows {
+            Some(workflows) => {
+                let known = (&compiled.config, &mut attributes);
+                mesh::origin(workflows, host, now, request, known, &mut self.scratch)
+            }
+            None => mesh::NOBODY,
+        };
         let events = &mut self.events;
-        let arrival = running.stage.arrive(host, now, stream, &attributes, events);
+        let admission = running
+            .entrance
+            .arrive(host, now, stream, &attributes, origin, events);
         deliver(running.id, events, actions);
-        let (stage, first_byte) = (running.id, running.stage.ends_at_first_byte());
-        let quality = running.stage.quality(&attributes);
-        let pass = |ticket| Pass {
+        let (stage, first_byte) = (running.id, running.entrance.stage.ends_at_first_byte());
+        let quality = running.entrance.stage.quality(&attributes);
+        let pass = |place| Pass {
             stage,
-            ticket,
+            place,
             first_byte,
             quality,
         };
-        match arrival {
-            Ok(Arrival::Forward(ticket)) => Ok(Admission::Forward(pass(ticket))),
-            Ok(Arrival::Hold(ticket)) => Ok(Admission::Hold(pass(ticket))),
-            Ok(Arrival::Refuse(refusal)) => Ok(Admission::Refuse(stage, refusal)),
+        match admission {
+            Ok(entrance::Admission::Forward(place)) => Ok(Admission::Forward(pass(place))),
+            Ok(entrance::Admission::Hold(place)) => Ok(Admission::Hold(pass(place))),
+            Ok(entrance::Admission::Refuse(refusal)) => Ok(Admission::Refuse(stage, refusal)),
             Err(error) => {
-                running.stage.pass_by(StageCount::Unmanaged);
+                running.entrance.stage.pass_by(StageCount::Unmanaged);
                 Err(error)
             }
         }
@@ -369,9 +393,9 @@ impl Engine {
         if let Some(r) = self
             .running
             .iter_mut()
-            .find(|r| serves(&r.compiled.config, request))
+            .find(|r| r.compiled.classifier.covers(request))
         {
-            r.stage.pass_by(StageCount::Excluded);
+            r.entrance.stage.pass_by(StageCount::Excluded);
         }
         Ok(())
     }
@@ -390,7 +414,7 @@ impl Engine {
     ) -> Result<(), HostError> {
         let own = self
             .stage_mut(pass.stage)
-            .and_then(|r| r.stage.stream(pass.ticket));
+            .and_then(|r| r.entrance.stream(pass.place));
         let ticked = self.resume_lease(host, now, actions);
         // The request is over: whatever the tick decided about it comes too late.
         actions.retain(|action| {
@@ -400,8 +424,8 @@ impl Engine {
         let mut events = std::mem::take(&mut self.events);
         let done = self.stage_mut(pass.stage).map_or(Ok(()), |running| {
             running
-                .stage
-                .finish(host, now, pass.ticket, outcome, &mut events)
+                .entrance
+                .finish(host, now, pass.place, outcome, &mut events)
         });
         deliver(pass.stage, &mut events, actions);
         self.events = events;
@@ -428,16 +452,19 @@ impl Engine {
         }
     }
 
-    /// Whether the answer to this request is worth measuring; see [`Stage::wants_sample`].
+    /// Whether the answer to this request is worth measuring; see [`crate::stage::Stage::wants_sample`].
     pub fn wants_sample(&mut self, pass: Pass) -> bool {
         let running = self.stage_mut(pass.stage);
-        running.is_none_or(|r| r.stage.wants_sample(pass.ticket))
+        running.is_none_or(|r| {
+            let ticket = r.entrance.ticket(pass.place);
+            ticket.is_none_or(|ticket| r.entrance.stage.wants_sample(ticket))
+        })
     }
 
     /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.running.iter().any(|r| r.stage.is_busy())
+        self.running.iter().any(|r| r.entrance.is_busy())
     }
 
     /// Another worker freed a slot for a request that waits here.
@@ -452,7 +479,7 @@ impl Engine {
     ) -> Result<(), HostError> {
         self.resume_lease(host, now, actions)?;
         for running in self.running.iter_mut().chain(&mut self.retired) {
-            let done = running.stage.woken(host, now, &mut self.events);
+            let done = running.entrance.woken(host, now, &mut self.events);
             deliver(running.id, &mut self.events, actions);
             done?;
         }
@@ -479,7 +506,7 @@ impl Engine {
                 membership.buried(dead, host)?;
             }
         }
-        self.retired.retain(|r| r.stage.pending() > 0);
+        self.retired.retain(|r| r.entrance.pending() > 0);
         Ok(())
     }
 
@@ -496,7 +523,7 @@ impl Engine {
         let mut done = Ok(());
         for running in self.running.iter_mut().chain(&mut self.retired) {
             let ticked = running
-                .stage
+                .entrance
                 .tick(host, now, membership, changes, &mut self.events);
             deliver(running.id, &mut self.events, actions);
             // One stage's trouble is not the others'.
@@ -511,7 +538,7 @@ impl Engine {
     /// [`HostError`]; the lease then runs out instead.
     pub fn leave(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         for running in self.running.iter_mut().chain(&mut self.retired) {
-            running.stage.flush(host, now)?;
+            running.entrance.flush(host, now)?;
         }
         if self.pending() > 0 {
             return Ok(());
@@ -532,7 +559,7 @@ impl Engine {
     #[must_use]
     pub fn rejection_rate(&self, stage: StageId) -> Option<f64> {
         let running = self.running.iter().find(|r| r.id == stage);
-        running.and_then(|r| r.stage.rejection_rate())
+        running.and_then(|r| r.entrance.stage.rejection_rate())
     }
 
     /// A refusal in words.
@@ -565,8 +592,9 @@ impl Engine {
             Cause::ResponseTime => "response_time",
             Cause::QueueTimeout => "queue_timeout",
             Cause::Deadline => "deadline",
+            Cause::RateLimited => "rate_limit",
         };
-        let config = r.stage.config();
+        let config = r.entrance.stage.config();
         let kind = config.types.get(kind).map_or("", |t| t.name.as_str());
         Words {
             policy: &config.policy,
@@ -574,13 +602,6 @@ impl Engine {
             reason,
         }
     }
-}
-
-fn serves(config: &StageConfig, request: &impl RequestView) -> bool {
-    config.routes.is_empty()
-        || request
-            .route_name()
-            .is_some_and(|name| config.routes.iter().any(|route| route.as_bytes() == name))
 }
 
 fn deliver(stage: StageId, events: &mut Vec<Event>, actions: &mut Vec<Action>) {
@@ -593,4 +614,8 @@ fn deliver(stage: StageId, events: &mut Vec<Event>, actions: &mut Vec<Action>) {
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
+mod stages_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod workflow_tests;

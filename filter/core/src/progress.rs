@@ -30,7 +30,8 @@ pub fn progress(request: &impl RequestView) -> Progress {
         .unwrap_or_default()
 }
 
-fn parse(dictionary: &str) -> Option<Progress> {
+/// Reads the header's value.
+pub(crate) fn parse(dictionary: &str) -> Option<Progress> {
     let mut progress = Progress::default();
     for member in dictionary.split(',') {
         let member = member.trim_matches([' ', '\t']);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::request::TypeId;
 use crate::rng::Rng;
+use crate::workflows::{ProcessId, WorkflowId};
 
 /// Why a request was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,14 +28,18 @@ pub enum Cause {
     QueueTimeout,
     /// The request's own deadline passes before it could be served.
     Deadline,
+    /// Its workflow sends more than it may, here or at a process further down (Wisp §4.1).
+    RateLimited,
 }
 
 impl Cause {
-    /// HTTP status: 504 for the request's own deadline, 503 for everything that overload causes.
+    /// HTTP status: 504 for the request's own deadline, 429 for a workflow over its rate, 503 for everything
+    /// that overload causes.
     #[must_use]
     pub fn http_status(self) -> u32 {
         match self {
             Self::Deadline => 504,
+            Self::RateLimited => 429,
             Self::Objective(_)
             | Self::QueueFull
             | Self::QueueWait
@@ -45,11 +50,12 @@ impl Cause {
         }
     }
 
-    /// gRPC status code: 4 `DEADLINE_EXCEEDED` or 14 `UNAVAILABLE`.
+    /// gRPC status code: 4 `DEADLINE_EXCEEDED`, 8 `RESOURCE_EXHAUSTED` or 14 `UNAVAILABLE`.
     #[must_use]
     pub fn grpc_status(self) -> i32 {
         match self {
             Self::Deadline => 4,
+            Self::RateLimited => 8,
             Self::Objective(_)
             | Self::QueueFull
             | Self::QueueWait
@@ -61,6 +67,15 @@ impl Cause {
     }
 }
 
+/// Whose request it was: a refusal, too, tells the process that sent it what it may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// Its workflow.
+    pub workflow: WorkflowId,
+    /// The process that sent it; `None`: it enters the mesh here.
+    pub upstream: Option<ProcessId>,
+}
+
 /// A request that was turned away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
@@ -70,6 +85,8 @@ pub struct Refusal {
     pub cause: Cause,
     /// When coming back is worth it; jitter included, never zero.
     pub retry_after: Duration,
+    /// Whose request it was, where its stage has workflows.
+    pub origin: Option<Origin>,
 }
 
 impl Refusal {
@@ -81,6 +98,16 @@ impl Refusal {
             kind,
             cause,
             retry_after: base + base.mul_f64(rng.next_f64()),
+            origin: None,
+        }
+    }
+
+    /// The same, of a request from `origin`.
+    #[must_use]
+    pub fn to(self, origin: Origin) -> Self {
+        Self {
+            origin: Some(origin),
+            ..self
         }
     }
 

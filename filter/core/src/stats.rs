@@ -13,6 +13,8 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.<counter>               see [`Count`]
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_rejected.reason.<reason>        counter
 //! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter
+//! headgate.policy.<namespace>/<name>.type.<type>.slo_response_time_us.objective.<pNN>   gauge    the objective
+//! headgate.policy.<namespace>/<name>.type.<type>.slo_quantile_ppm.objective.<pNN>       gauge    500000: half of the responses
 //! headgate.policy.<namespace>/<name>.type.<type>.{queue_wait,processing_time,response_time}_us   histograms
 //! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram
 //! headgate.policy.<namespace>/<name>.type.<type>.admission_rate_mhz[.class.<class>]  gauge      requests admitted in 1000 s, at most
@@ -26,6 +28,7 @@
 //! of several per request. Distributions are recorded as they happen.
 
 mod controllers;
+mod objectives;
 
 use std::time::Duration;
 
@@ -36,6 +39,7 @@ use crate::request::TypeId;
 use crate::strategy::ResponseTimeController;
 
 use controllers::Controllers;
+use objectives::Objectives;
 
 /// Types beyond this many share the stats of `_other`: each type costs some twenty metrics.
 pub const MAX_TYPES_IN_STATS: usize = 256;
@@ -95,7 +99,7 @@ const STAGE_COUNTERS: [&str; 5] = [
     "rq_cost_unknown",
 ];
 
-const REASONS: [&str; 7] = [
+const REASONS: [&str; 8] = [
     "queue_full",
     "queue_timeout",
     "deadline",
@@ -103,6 +107,7 @@ const REASONS: [&str; 7] = [
     "utilization",
     "backlog",
     "response_time",
+    "rate_limit",
 ];
 
 /// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
@@ -149,6 +154,7 @@ pub struct StageStats {
     handover: MetricId,
     backlog_control: Option<BacklogControlGauges>,
     controllers: Controllers,
+    objectives: Objectives,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -207,6 +213,7 @@ impl StageStats {
                 _ => None,
             },
             controllers: Controllers::new(host, &prefix, &names, config)?,
+            objectives: Objectives::new(host, &prefix, &names, config)?,
         })
     }
 
@@ -249,6 +256,7 @@ impl StageStats {
             Cause::Utilization => fixed + 4,
             Cause::Backlog => fixed + 5,
             Cause::ResponseTime => fixed + 6,
+            Cause::RateLimited => fixed + 7,
         };
         bump(stats.rejected.get_mut(at));
     }
@@ -338,12 +346,29 @@ impl StageStats {
         self.controllers.publish(host, controller)
     }
 
-    /// Publishes P.
+    /// Publishes what is configured, P and the objectives, and takes back the objectives of `before` that
+    /// are gone.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn slots(&self, host: &impl Host, parallelism: u32) -> Result<(), HostError> {
-        host.record(self.slots, u64::from(parallelism))
+    pub fn configured(
+        &self,
+        host: &impl Host,
+        parallelism: u32,
+        before: Option<&Self>,
+    ) -> Result<(), HostError> {
+        host.record(self.slots, u64::from(parallelism))?;
+        self.objectives
+            .publish(host, before.map(|before| &before.objectives))
+    }
+
+    /// Takes back what was configured: the policy is gone.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn retired(&self, host: &impl Host) -> Result<(), HostError> {
+        host.record(self.slots, 0)?;
+        self.objectives.withdraw(host)
     }
 
     /// Adds what was tallied since the last call to the host's counters.

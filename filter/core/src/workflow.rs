@@ -68,6 +68,11 @@ fn flow_of(id: impl Iterator<Item = u8>) -> u16 {
 
 /// The flow that the first `workflow` member of `baggage` names.
 fn of_baggage(baggage: &[u8]) -> Option<u16> {
+    member(baggage, KEY).map(|value| flow_of(Decoded(value)))
+}
+
+/// The value of the first member `key` of `baggage`, still percent-encoded.
+pub(crate) fn member<'a>(baggage: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     if baggage.len() > MAX_BYTES {
         return None;
     }
@@ -75,10 +80,10 @@ fn of_baggage(baggage: &[u8]) -> Option<u16> {
         // Properties of the member are none of ours.
         let pair = member.split(|&b| b == b';').next()?;
         let at = pair.iter().position(|&b| b == b'=')?;
-        let (key, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
-        if key == KEY {
+        let (found, value) = (pair[..at].trim_ascii(), pair[at + 1..].trim_ascii());
+        if found == key {
             let valid = value.iter().all(|&b| is_baggage_octet(b));
-            return valid.then(|| flow_of(Decoded(value)));
+            return valid.then_some(value);
         }
     }
     None
@@ -90,7 +95,7 @@ fn is_baggage_octet(b: u8) -> bool {
 }
 
 /// Bytes of a percent-encoded value. A `%` that introduces no two digits stands for itself.
-struct Decoded<'a>(&'a [u8]);
+pub(crate) struct Decoded<'a>(pub(crate) &'a [u8]);
 
 impl Iterator for Decoded<'_> {
     type Item = u8;

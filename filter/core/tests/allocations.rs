@@ -6,7 +6,7 @@
 // A global allocator can't be written without `unsafe`; this one forwards to the system's.
 #![allow(unsafe_code)]
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
@@ -139,14 +139,14 @@ impl RequestView for Request {
         }
     }
     fn route_name(&self) -> Option<&[u8]> {
-        None
+        Some(b"httproute/ns/search/rule/0")
     }
 }
 
 /// Two workers queue, serve and lose requests under `discipline`; the allocations of it.
 fn run_queue(discipline: &str) -> u64 {
     let json = format!(
-        r#"{{"stages":[{{"policy":"ns/p","parallelism":4,
+        r#"{{"stages":[{{"policy":"ns/p","parallelism":4,"routes":["ads","httproute/ns/search/*"],
         "queue":{{"discipline":{discipline},"max_length":100,"timeout_us":60000000}},
         "strategy":{{"type":"MaxQueueLength"}},
         "types":[{{"name":"a","matches":[{{"path":{{"type":"Exact","value":"/a"}}}}]}},{{"name":"default"}}],
@@ -200,8 +200,65 @@ fn run_queue(discipline: &str) -> u64 {
     counted
 }
 
+/// Two workers identify, limit, hold, serve and refuse requests of three workflows, one of which is over its
+/// rate; the allocations of it. What is exchanged at ticks may allocate.
+fn run_workflows() -> u64 {
+    let json = r#"{"stages":[{"policy":"ns/p","parallelism":64,
+        "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
+        "types":[{"name":"default"}],
+        "workflows":{"identify":[{"type":"Baggage","key":"workflow"}],"quantile":0.5,
+            "interval_us":100000,"rate_ttl_us":1000000,"sharing":{"type":"StaticGuarantees"},
+            "max_workflows":10,"max_queue_length":10,
+            "workflows":{"x":{"guarantee":100.0},"y":{"guarantee":5000.0}}}}]}"#;
+    let config = FilterConfig::from_json(json.as_bytes()).unwrap();
+    let host = MemoryHost::new();
+    let mut actions = Vec::with_capacity(64);
+    let mut engines = [Engine::new(1), Engine::new(2)];
+    let mut passes: VecDeque<(usize, Pass)> = VecDeque::with_capacity(256);
+    let at = |n: u64| Instant::default() + Duration::from_millis(1_000 + n);
+    for engine in &mut engines {
+        let done = engine.configure(&host, at(0), &config, &mut actions);
+        done.unwrap();
+    }
+    let (mut counted, mut refused) = (0, 0);
+    for n in 0..8_000 {
+        let (worker, now) = ((n / 3) as usize % 2, at(n));
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let admission =
+            engines[worker].arrive(&host, now, n as u32, &Request(n), None, &mut actions);
+        match admission {
+            Ok(Admission::Forward(pass) | Admission::Hold(pass)) => {
+                std::hint::black_box(engines[worker].token(n as u32));
+                passes.push_back((worker, pass));
+            }
+            Ok(Admission::Refuse(..)) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+        if passes.len() > 20 {
+            let (worker, pass) = passes.pop_front().unwrap();
+            let engine = &mut engines[worker];
+            engine.answer(&host, now, pass, |_, _| {});
+            let done = engine.finish(&host, now, pass, Outcome::Completed, &mut actions);
+            done.unwrap();
+        }
+        if n >= 4_000 {
+            counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
+        }
+        if n.is_multiple_of(10) {
+            for engine in &mut engines {
+                engine.tick(&host, now, &mut actions).unwrap();
+            }
+        }
+        actions.clear();
+    }
+    assert!(refused > 300, "{refused}");
+    counted
+}
+
 #[test]
 fn deciding_queueing_and_measuring_allocate_nothing() {
+    assert_eq!(run_workflows(), 0);
+
     for name in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "Slack"] {
         assert_eq!(run_queue(&format!(r#"{{"type":{name:?}}}"#)), 0, "{name}");
     }

@@ -13,6 +13,7 @@ pub mod backend;
 pub mod batch;
 pub mod clients;
 mod host;
+pub mod mesh;
 mod observe;
 mod parallel;
 pub mod progress;

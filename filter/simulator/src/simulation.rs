@@ -85,6 +85,7 @@ impl Run<'_> {
         let config = FilterConfig {
             revision: String::new(),
             stages: vec![self.stage.clone()],
+            ..FilterConfig::default()
         };
         config.check()?;
         let mut world = World::new(self, source, backend)?;

@@ -41,6 +41,14 @@ unsafe extern "C" {
         value: *const u8,
         value_size: usize,
     ) -> u32;
+    fn proxy_get_header_map_value(
+        map: u32,
+        name: *const u8,
+        name_size: usize,
+        data: *mut *mut u8,
+        size: *mut usize,
+    ) -> u32;
+    fn proxy_remove_header_map_value(map: u32, name: *const u8, name_size: usize) -> u32;
     fn proxy_get_property(
         path: *const u8,
         path_size: usize,
@@ -115,30 +123,73 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
 /// All request headers, serialized as [`crate::headers`] reads them. One call and one allocation for
 /// what would otherwise cost one of each per header.
 pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
+    headers(REQUEST_HEADERS)
+}
+
+/// As [`request_headers`], of the response.
+pub(crate) fn response_headers() -> Result<Vec<u8>, HostError> {
+    headers(RESPONSE_HEADERS)
+}
+
+fn headers(map: u32) -> Result<Vec<u8>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: both pointers are to live locals.
-    let status =
-        unsafe { proxy_get_header_map_pairs(REQUEST_HEADERS, &raw mut data, &raw mut size) };
+    let status = unsafe { proxy_get_header_map_pairs(map, &raw mut data, &raw mut size) };
     check("proxy_get_header_map_pairs", status)?;
     Ok(take(data, size).unwrap_or_default())
 }
 
+/// One header of the response; the first of several.
+pub(crate) fn response_header(name: &str) -> Result<Option<Vec<u8>>, HostError> {
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: `name` is valid for its length, the others are live locals.
+    let status = unsafe {
+        proxy_get_header_map_value(
+            RESPONSE_HEADERS,
+            name.as_ptr(),
+            name.len(),
+            &raw mut data,
+            &raw mut size,
+        )
+    };
+    match status {
+        NOT_FOUND => Ok(None),
+        status => check("proxy_get_header_map_value", status).map(|()| take(data, size)),
+    }
+}
+
 /// Sets a header of the request, in place of all of that name.
-pub(crate) fn set_request_header(name: &str, value: &str) -> Result<(), HostError> {
+pub(crate) fn set_request_header(name: &str, value: &[u8]) -> Result<(), HostError> {
     set_header(REQUEST_HEADERS, name, value)
 }
 
 /// Sets a header of the response, in place of all of that name.
-pub(crate) fn set_response_header(name: &str, value: &str) -> Result<(), HostError> {
+pub(crate) fn set_response_header(name: &str, value: &[u8]) -> Result<(), HostError> {
     set_header(RESPONSE_HEADERS, name, value)
 }
 
-fn set_header(map: u32, name: &str, value: &str) -> Result<(), HostError> {
+fn set_header(map: u32, name: &str, value: &[u8]) -> Result<(), HostError> {
     // SAFETY: both are valid for their lengths.
     let status = unsafe {
         proxy_replace_header_map_value(map, name.as_ptr(), name.len(), value.as_ptr(), value.len())
     };
     check("proxy_replace_header_map_value", status)
+}
+
+/// Removes all headers of this name from the request; there may be none.
+pub(crate) fn remove_request_header(name: &[u8]) -> Result<(), HostError> {
+    remove_header(REQUEST_HEADERS, name)
+}
+
+/// Removes all headers of this name from the response; there may be none.
+pub(crate) fn remove_response_header(name: &[u8]) -> Result<(), HostError> {
+    remove_header(RESPONSE_HEADERS, name)
+}
+
+fn remove_header(map: u32, name: &[u8]) -> Result<(), HostError> {
+    // SAFETY: `name` is valid for its length.
+    let status = unsafe { proxy_remove_header_map_value(map, name.as_ptr(), name.len()) };
+    check("proxy_remove_header_map_value", status)
 }
 
 /// A property by its path, elements separated by zero bytes; `None` when there is none.

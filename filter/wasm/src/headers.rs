@@ -1,13 +1,18 @@
-//! Request headers as the host hands them over, read in place.
+//! Headers as the host hands them over, read in place.
 //!
 //! The serialized map is a number of pairs, their lengths, then names and values with a zero byte after
 //! each, all lengths 32-bit little-endian. One pass finds what every request is asked for; other names
 //! are looked up when a rule wants them.
+//!
+//! Headgate's own headers are what sidecars say to each other. From a stranger they are nothing:
+//! [`Headers::disown`] hides them from whoever asks, so that no rule can be reached through them.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::Range;
 
 use headgate_core::classify::RequestView;
+use headgate_core::workflows::{baggage, wire};
 
 use crate::ffi;
 
@@ -18,14 +23,34 @@ pub(crate) struct Headers {
     method: Range<usize>,
     upgrade: bool,
     timeout: bool,
+    baggage: bool,
+    /// Whether a name begins with [`OURS`].
+    ours: bool,
+    /// Those of [`MESH`] that are there, one bit each.
+    mesh: u8,
+    disowned: bool,
     route_name: OnceCell<Option<Vec<u8>>>,
+    peer: OnceCell<Option<Vec<u8>>>,
 }
 
 /// Headers in which a request states its own deadline.
 pub(crate) const TIMEOUTS: [&str; 3] = [
-    "x-headgate-timeout-ms",
+    wire::TIMEOUT,
     "grpc-timeout",
     "x-envoy-expected-rq-timeout-ms",
+];
+
+/// What the names of Headgate's own headers begin with.
+const OURS: &[u8] = b"x-headgate-";
+
+/// What sidecars say to each other in requests, which no application needs to see.
+const MESH: [&str; 6] = [
+    wire::WORKFLOW,
+    wire::PROCESS,
+    wire::TIMEOUT,
+    wire::PROGRESS,
+    wire::CLASS,
+    wire::REQUEST,
 ];
 
 impl Headers {
@@ -36,14 +61,27 @@ impl Headers {
             method: 0..0,
             upgrade: false,
             timeout: false,
+            baggage: false,
+            ours: false,
+            mesh: 0,
+            disowned: false,
             route_name: OnceCell::new(),
+            peer: OnceCell::new(),
             bytes: Vec::new(),
         };
         for (name, value) in pairs(&bytes) {
-            match &bytes[name] {
+            let name = &bytes[name];
+            if name.starts_with(OURS) {
+                this.ours = true;
+                if let Some(at) = MESH.iter().position(|m| m.as_bytes() == name) {
+                    this.mesh |= 1 << at;
+                }
+            }
+            match name {
                 b":path" => this.path = value,
                 b":method" => this.method = value,
                 b"upgrade" => this.upgrade = true,
+                b"baggage" => this.baggage = true,
                 name if TIMEOUTS.iter().any(|t| t.as_bytes() == name) => this.timeout = true,
                 _ => {}
             }
@@ -61,6 +99,52 @@ impl Headers {
     pub(crate) fn has_timeout(&self) -> bool {
         self.timeout
     }
+
+    /// Whether any header of Headgate's own is there.
+    pub(crate) fn any_of_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// Hides Headgate's own headers from the rules.
+    pub(crate) fn disown(&mut self) {
+        self.disowned = true;
+    }
+
+    /// Names of what is to be removed before the application sees the request: what sidecars said, or all of
+    /// Headgate's own after [`Headers::disown`].
+    pub(crate) fn internal(&self) -> impl Iterator<Item = &[u8]> {
+        let all = self.disowned && self.ours;
+        let ours = pairs(&self.bytes)
+            .take_while(move |_| all)
+            .map(|(name, _)| &self.bytes[name])
+            .filter(|name| name.starts_with(OURS));
+        let mesh = if all { 0 } else { self.mesh };
+        let known = (0..MESH.len()).filter(move |at| mesh >> at & 1 == 1);
+        ours.chain(known.map(|at| MESH[at].as_bytes()))
+    }
+
+    /// All values of a header.
+    fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
+        pairs(&self.bytes)
+            .filter(move |(n, _)| &self.bytes[n.clone()] == name.as_bytes())
+            .map(|(_, value)| &self.bytes[value])
+    }
+
+    /// The token in the baggage.
+    pub(crate) fn token_in_baggage(&self) -> Option<&[u8]> {
+        let there = self.baggage.then(|| self.values(wire::BAGGAGE))?;
+        baggage::token(there)
+    }
+
+    /// Writes the baggage with `token` to `out`; false, and without one, if there is no room for it.
+    pub(crate) fn baggage_with(&self, token: &[u8], out: &mut Vec<u8>) -> bool {
+        baggage::with_token(self.values(wire::BAGGAGE), token, out)
+    }
+
+    /// Writes the baggage without tokens to `out`, which is empty where nothing else was in it.
+    pub(crate) fn baggage_without(&self, out: &mut Vec<u8>) {
+        baggage::without_token(self.values(wire::BAGGAGE), out);
+    }
 }
 
 impl RequestView for Headers {
@@ -73,15 +157,68 @@ impl RequestView for Headers {
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {
-        pairs(&self.bytes)
-            .find(|(n, _)| &self.bytes[n.clone()] == name.as_bytes())
-            .map(|(_, value)| &self.bytes[value])
+        if self.disowned && name.as_bytes().starts_with(OURS) {
+            return None;
+        }
+        find(&self.bytes, name)
     }
 
     fn route_name(&self) -> Option<&[u8]> {
         let read = || ffi::property(b"xds\0route_name").unwrap_or_default();
         self.route_name.get_or_init(read).as_deref()
     }
+
+    fn metadata(&self, path: &[String]) -> Option<Cow<'_, [u8]>> {
+        let mut name = b"metadata\0filter_metadata".to_vec();
+        for part in path {
+            name.push(0);
+            name.extend_from_slice(part.as_bytes());
+        }
+        text(ffi::property(&name).unwrap_or_default()?).map(Cow::Owned)
+    }
+
+    fn peer(&self) -> Option<Cow<'_, [u8]>> {
+        let read = || ffi::property(b"connection\0uri_san_peer_certificate").unwrap_or_default();
+        let peer = self.peer.get_or_init(read).as_deref();
+        peer.filter(|id| !id.is_empty()).map(Cow::Borrowed)
+    }
+}
+
+/// A value of dynamic metadata as a text. The host hands over a text's bytes, a number's eight, and something with
+/// zero bytes in it for what is neither.
+fn text(value: Vec<u8>) -> Option<Vec<u8>> {
+    let is_text = std::str::from_utf8(&value).is_ok_and(|t| !t.chars().any(char::is_control));
+    if is_text {
+        return (!value.is_empty()).then_some(value);
+    }
+    // Largest f64 below which all whole numbers are exact: 2^53.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let number = f64::from_le_bytes(value.try_into().ok()?);
+    let whole = number.fract() == 0.0 && number.abs() <= EXACT;
+    whole.then(|| format!("{number:.0}").into_bytes())
+}
+
+/// What a response says to the process that called.
+pub(crate) struct Response {
+    bytes: Vec<u8>,
+}
+
+impl Response {
+    /// Never fails: what can't be read is absent.
+    pub(crate) fn parse(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
+    /// A response header by its lower case name; the first of several.
+    pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
+        find(&self.bytes, name)
+    }
+}
+
+fn find<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    pairs(bytes)
+        .find(|(n, _)| &bytes[n.clone()] == name.as_bytes())
+        .map(|(_, value)| &bytes[value])
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<usize> {
@@ -123,5 +260,98 @@ pub(crate) fn serialize<'a>(
         out.push(0);
         out.extend(value.as_bytes());
         out.push(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> Headers {
+        let mut bytes = Vec::new();
+        serialize(pairs.iter().copied(), &mut bytes);
+        Headers::parse(bytes)
+    }
+
+    fn internal(headers: &Headers) -> Vec<&str> {
+        headers
+            .internal()
+            .map(|name| std::str::from_utf8(name).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_strangers_words_are_hidden_and_removed() {
+        let mut headers = headers(&[
+            (":path", "/a"),
+            ("x-headgate-workflow", "w"),
+            ("x-headgate-process", "0"),
+            ("x-headgate-process", "1"),
+            ("x-headgate-cost", "7"),
+            ("grpc-timeout", "1S"),
+            ("x-headgat", "is another's"),
+        ]);
+        assert!(headers.any_of_ours() && headers.has_timeout());
+        assert_eq!(headers.header("x-headgate-workflow"), Some(&b"w"[..]));
+        assert_eq!(
+            internal(&headers),
+            ["x-headgate-workflow", "x-headgate-process"]
+        );
+        headers.disown();
+        assert_eq!(headers.header("x-headgate-workflow"), None);
+        assert_eq!(headers.header("x-headgate-cost"), None);
+        assert_eq!(headers.header("grpc-timeout"), Some(&b"1S"[..]));
+        let all = [
+            "x-headgate-workflow",
+            "x-headgate-process",
+            "x-headgate-process",
+            "x-headgate-cost",
+        ];
+        assert_eq!(internal(&headers), all);
+    }
+
+    #[test]
+    fn a_token_is_found_in_any_baggage() {
+        let baggage = headers(&[("baggage", "k=v"), ("baggage", "headgate=b,l=w")]);
+        assert_eq!(baggage.token_in_baggage(), Some(&b"b"[..]));
+        let mut out = Vec::new();
+        baggage.baggage_without(&mut out);
+        assert_eq!(out, b"k=v,l=w");
+        assert!(baggage.baggage_with(b"t", &mut out));
+        assert_eq!(out, b"k=v,l=w,headgate=t");
+        assert_eq!(headers(&[("x", "headgate=b")]).token_in_baggage(), None);
+    }
+
+    #[test]
+    fn metadata_is_text_or_a_whole_number() {
+        let of = |bytes: &[u8]| text(bytes.to_vec()).map(|t| String::from_utf8(t).unwrap());
+        let number = |n: f64| of(&n.to_le_bytes());
+        assert_eq!(of("tenänt a".as_bytes()).as_deref(), Some("tenänt a"));
+        assert_eq!(of(b"12345678").as_deref(), Some("12345678"));
+        assert_eq!(number(4711.0).as_deref(), Some("4711"));
+        assert_eq!(number(-1.0).as_deref(), Some("-1"));
+        assert_eq!(number(0.5), None);
+        assert_eq!(number(f64::NAN), None);
+        assert_eq!(of(b""), None);
+        // A truth value, and a message.
+        assert_eq!(of(b"\x01"), None);
+        assert_eq!(of(b"\x0a\x03abc"), None);
+    }
+
+    #[test]
+    fn any_bytes_are_survived() {
+        let mut bytes = Vec::new();
+        serialize(
+            [("a", "b"), ("x-headgate-rate", "c")].into_iter(),
+            &mut bytes,
+        );
+        for cut in 0..bytes.len() {
+            let headers = Headers::parse(bytes[..cut].to_vec());
+            assert_eq!(headers.path(), None);
+        }
+        for count in [2, 3, 1 << 16, u32::MAX] {
+            bytes[..4].copy_from_slice(&count.to_le_bytes());
+            assert_eq!(Headers::parse(bytes.clone()).token_in_baggage(), None);
+        }
     }
 }

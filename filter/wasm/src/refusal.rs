@@ -4,15 +4,14 @@ use headgate_core::engine::Words;
 use headgate_core::host::HostError;
 use headgate_core::refusal::{Cause, Refusal};
 use headgate_core::rng::Rng;
-use headgate_core::strategy::hint;
 
 use crate::{ffi, headers};
 
-/// Answers the effective stream with `refusal`, and with the rejection rate if clients are to be told.
+/// Answers the effective stream with `refusal`, and with what clients are `told` beside it.
 pub(crate) fn send(
     words: Words<'_>,
     refusal: &Refusal,
-    rejection_rate: Option<f64>,
+    told: impl Iterator<Item = (&'static str, String)>,
     rng: &mut Rng,
 ) -> Result<(), HostError> {
     let retry_after = refusal.retry_after_secs(rng).to_string();
@@ -24,8 +23,8 @@ pub(crate) fn send(
     } = words;
     let described = format!("policy={policy}; type={kind}; reason={reason}");
     let mut serialized = Vec::with_capacity(256);
-    let hint = rejection_rate.map(hint::value);
-    let hint = hint.as_deref().map(|rate| (hint::HEADER, rate));
+    let told: Vec<(&str, String)> = told.collect();
+    let told = told.iter().map(|(name, value)| (*name, value.as_str()));
     let always = [
         ("retry-after", retry_after.as_str()),
         ("grpc-retry-pushback-ms", pushback.as_str()),
@@ -33,7 +32,7 @@ pub(crate) fn send(
         ("x-envoy-ratelimited", "true"),
         ("x-headgate-refused", described.as_str()),
     ];
-    headers::serialize(always.into_iter().chain(hint), &mut serialized);
+    headers::serialize(always.into_iter().chain(told), &mut serialized);
     let why = match refusal.cause {
         Cause::Objective(_) => "its response time objective would be missed",
         Cause::QueueFull => "the queue is full",
@@ -43,6 +42,7 @@ pub(crate) fn send(
         Cause::ResponseTime => "response times allow for no more requests at the moment",
         Cause::QueueTimeout => "it would wait, or waited, longer than the queue's timeout",
         Cause::Deadline => "its own deadline would pass, or passed, in the queue",
+        Cause::RateLimited => "its workflow sends more than it may at the moment",
     };
     let body = format!(
         "headgate refused this {kind:?} request: {why} ({reason}). Retry after {retry_after} s.\n"

@@ -1,8 +1,10 @@
 //! The root context: configuration, ticks and wake-ups.
 
+use headgate_core::config::{Direction, FilterConfig};
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
+use crate::call::Call;
 use crate::ffi::{self, Level};
 use crate::stream::Stream;
 use crate::vm;
@@ -10,18 +12,22 @@ use crate::vm;
 /// One per configuration and VM; the state is the VM's.
 pub(crate) struct Root {
     id: u32,
+    /// What its streams are: requests to the process, or calls that it makes.
+    direction: Direction,
 }
 
 impl Root {
     pub(crate) fn new(id: u32) -> Self {
-        vm::with(vm::Vm::root_created);
-        Self { id }
+        Self {
+            id,
+            direction: Direction::Inbound,
+        }
     }
 }
 
 impl Drop for Root {
     fn drop(&mut self) {
-        vm::with(vm::Vm::root_gone);
+        vm::with(|vm| vm.root_gone(self.id));
     }
 }
 
@@ -31,7 +37,10 @@ impl RootContext for Root {
     fn on_configure(&mut self, size: usize) -> bool {
         let read = ffi::plugin_configuration(size);
         match read {
-            Ok(json) => vm::with(|vm| vm.configure(self.id, &json)).unwrap_or(false),
+            Ok(json) => {
+                self.direction = FilterConfig::direction_of(&json);
+                vm::with(|vm| vm.configure(self.id, self.direction, &json)).unwrap_or(false)
+            }
             Err(error) => {
                 ffi::log(
                     Level::Error,
@@ -51,7 +60,10 @@ impl RootContext for Root {
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
-        Some(Box::new(Stream::new(id)))
+        Some(match self.direction {
+            Direction::Inbound => Box::new(Stream::new(id)),
+            Direction::Outbound => Box::new(Call::new(id)),
+        })
     }
 
     fn get_type(&self) -> Option<ContextType> {

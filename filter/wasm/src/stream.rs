@@ -73,7 +73,10 @@ impl HttpContext for Stream {
         let Some(pass) = self.pass else {
             return Action::Continue;
         };
-        vm::with(|vm| vm.hint(pass));
+        vm::with(|vm| {
+            vm.hint(pass);
+            vm.answer(pass);
+        });
         if !vm::with(|vm| vm.wants_sample(pass)).unwrap_or(true) {
             self.outcome = Outcome::Unsampled;
         } else if !from_backend() {

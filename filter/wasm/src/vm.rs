@@ -1,14 +1,17 @@
 //! The VM's state: one engine for all root contexts and streams of this worker.
 //!
 //! It lives in a thread-local because a change of configuration makes a new root context in the same VM
-//! while the old one's streams go on, and both belong to the same queue. No callback re-enters the VM
+//! while the old one's streams go on, and both belong to the same queue; and because the inbound and the outbound
+//! listener share it ([`crate::roots`]): a call that the application makes belongs to a request that it got. No callback re-enters the VM
 //! while it is borrowed: Envoy defers resumed requests and local replies until the callback returns.
 //! Should that ever change, [`with`] lets the request through instead of panicking.
+
+mod mesh;
 
 use std::cell::RefCell;
 use std::time::Duration;
 
-use headgate_core::config::FilterConfig;
+use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::deadline;
 use headgate_core::engine::{Action, Admission, Engine, FAST_TICK, Pass, SLOW_TICK, StageId};
 use headgate_core::host::HostError;
@@ -23,6 +26,7 @@ use crate::ffi::{self, Level};
 use crate::headers::Headers;
 use crate::host::EnvoyHost;
 use crate::refusal;
+use crate::roots::Roots;
 
 /// Failing host calls are logged at most this often.
 const COMPLAIN: Duration = Duration::from_secs(10);
@@ -42,12 +46,17 @@ pub(crate) struct Vm {
     actions: Vec<Action>,
     /// The number under which this worker can be woken, and its queue.
     listening: Option<(WorkerId, u32)>,
-    /// The newest root context: it outlives the streams of the older ones, so ticks and wake-ups are its.
+    /// The newest root context of the inbound side: it outlives the streams of the older ones, so ticks and
+    /// wake-ups are its.
     root: u32,
     /// Time between ticks; `None` before the first request, when nothing needs one.
     tick: Option<Duration>,
     configured: bool,
-    roots: u32,
+    roots: Roots,
+    /// Whether any stage has workflows; without, nothing is asked or told about them.
+    workflows: bool,
+    /// Baggage with a token in it, or without.
+    baggage: Vec<u8>,
     complained: Option<Instant>,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
@@ -94,30 +103,41 @@ impl Vm {
             root: 0,
             tick: None,
             configured: false,
-            roots: 0,
+            roots: Roots::default(),
+            workflows: false,
+            baggage: Vec::new(),
             complained: None,
             #[cfg(feature = "decision-timing")]
             timing: timing::Timing::default(),
         }
     }
 
-    /// A root context came.
-    pub(crate) fn root_created(&mut self) {
-        self.roots += 1;
-    }
-
-    /// A root context went; with the last one, the worker leaves.
-    pub(crate) fn root_gone(&mut self) {
-        self.roots = self.roots.saturating_sub(1);
-        if self.roots == 0 {
-            let left = now().and_then(|now| self.engine.leave(&self.host, now));
-            self.check(left);
-            self.listening = None;
+    /// A root context went; with the last one of the inbound side, the worker leaves.
+    pub(crate) fn root_gone(&mut self, root: u32) {
+        let Some(direction) = self.roots.gone(root) else {
+            return;
+        };
+        match (direction, self.roots.newest(direction)) {
+            (Direction::Inbound, Some(newest)) if self.root == root => self.attend_from(newest),
+            (_, Some(_)) => {}
+            (Direction::Inbound, None) => {
+                let left = now().and_then(|now| self.engine.leave(&self.host, now));
+                self.check(left);
+                self.listening = None;
+            }
+            (Direction::Outbound, None) => self.engine.forget_outbound(),
         }
     }
 
+    /// Ticks and wake-ups are to come to `root`, from the next callback on.
+    fn attend_from(&mut self, root: u32) {
+        self.root = root;
+        self.listening = None;
+        self.tick = None;
+    }
+
     /// Takes a configuration over; false, with the reason in the log, keeps the last good one.
-    pub(crate) fn configure(&mut self, root: u32, json: &[u8]) -> bool {
+    pub(crate) fn configure(&mut self, root: u32, direction: Direction, json: &[u8]) -> bool {
         let config = FilterConfig::from_json(json);
         let Ok(now) = now() else {
             return self.configured;
@@ -130,17 +150,25 @@ impl Vm {
         let mut actions = std::mem::take(&mut self.actions);
         self.act(&mut actions, root);
         self.actions = actions;
-        self.root = root;
-        self.listening = None;
-        self.tick = None;
-        self.attend(root);
+        self.roots.configured(root, direction);
+        if direction == Direction::Inbound {
+            self.attend_from(root);
+            self.attend(root);
+        }
         match applied {
             Ok(config) => {
                 self.configured = true;
+                if direction == Direction::Inbound {
+                    self.workflows = config.stages.iter().any(|s| s.workflows.is_some());
+                }
                 let (revision, stages) = (&config.revision, config.stages.len());
+                let what = match &config.outbound {
+                    Some(outbound) => format!("calls of {}", outbound.policy),
+                    None => format!("{stages} policies"),
+                };
                 ffi::log(
                     Level::Info,
-                    &format!("headgate: revision {revision:?}, {stages} policies"),
+                    &format!("headgate: revision {revision:?}, {what}"),
                 );
                 true
             }
@@ -210,7 +238,7 @@ impl Vm {
     }
 
     fn decide(&mut self, stream: u32) -> Result<Verdict, HostError> {
-        let headers = Headers::parse(ffi::request_headers()?);
+        let mut headers = Headers::parse(ffi::request_headers()?);
         #[cfg(feature = "trap")]
         {
             use headgate_core::classify::RequestView;
@@ -220,9 +248,11 @@ impl Vm {
             }
         }
         let now = now()?;
+        let standing = self.standing(&mut headers);
         let mut actions = std::mem::take(&mut self.actions);
         if headers.is_upgrade() {
             let counted = self.engine.pass_by(&self.host, now, &headers, &mut actions);
+            self.strip(&headers, standing);
             self.act(&mut actions, stream);
             self.actions = actions;
             self.attend(stream);
@@ -246,9 +276,15 @@ impl Vm {
         self.act(&mut actions, stream);
         self.actions = actions;
         self.attend(stream);
+        if !matches!(admission, Ok(Admission::Refuse(..))) {
+            self.strip(&headers, standing);
+        }
         let admission = admission?;
         if let Admission::Forward(pass) | Admission::Hold(pass) = &admission {
             self.tell_quality(pass);
+        }
+        if let Admission::Forward(_) = &admission {
+            self.give_token(stream, Some(&headers));
         }
         Ok(match admission {
             Admission::PassBy => Verdict::Continue(None),
@@ -264,7 +300,7 @@ impl Vm {
     /// Tells the application in which quality to answer, over whatever the client said.
     fn tell_quality(&mut self, pass: &Pass) {
         if let Some(quality) = pass.quality {
-            let told = ffi::set_request_header(QUALITY, &format!("{quality:.2}"));
+            let told = ffi::set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
             self.check(told);
         }
     }
@@ -287,7 +323,7 @@ impl Vm {
     pub(crate) fn hint(&mut self, pass: Pass) {
         if let Some(rate) = self.engine.rejection_rate(pass.stage) {
             // The backend's own, if it has one, is about another queue than ours.
-            let set = ffi::set_response_header(hint::HEADER, &hint::value(rate));
+            let set = ffi::set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(set);
         }
     }
@@ -341,6 +377,7 @@ impl Vm {
             }
             match action {
                 Action::Resume(_) => {
+                    self.give_token(stream, None);
                     let resumed = ffi::resume_request();
                     self.check(resumed);
                 }
@@ -354,9 +391,15 @@ impl Vm {
     }
 
     fn refuse(&mut self, stage: StageId, refusal: &Refusal) {
+        let mut announced = None;
+        self.engine.announce(stage, refusal, |name, value| {
+            announced = Some((name, value.to_owned()));
+        });
         let words = self.engine.words(stage, refusal);
-        let rate = self.engine.rejection_rate(stage);
-        let sent = refusal::send(words, refusal, rate, &mut self.rng);
+        let hint = self.engine.rejection_rate(stage).map(hint::value);
+        let hint = hint.map(|rate| (hint::HEADER, rate));
+        let told = hint.into_iter().chain(announced);
+        let sent = refusal::send(words, refusal, told, &mut self.rng);
         self.check(sent);
     }
 

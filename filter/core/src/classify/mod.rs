@@ -13,6 +13,7 @@
 
 mod condition;
 mod index;
+mod routes;
 pub mod trace;
 
 #[cfg(test)]
@@ -20,10 +21,13 @@ mod order_tests;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use crate::config::{ConfigError, MAX_TYPES, Match, StageConfig};
 use crate::request::{ClassId, TypeId};
 use condition::Conditions;
 use index::Index;
+use routes::Routes;
 
 pub use condition::{Condition, MAX_PATTERN, check_pattern};
 
@@ -41,6 +45,14 @@ pub trait RequestView {
     fn header(&self, name: &str) -> Option<&[u8]>;
     /// Name of the Envoy route that was selected; asked for last, when all else matched.
     fn route_name(&self) -> Option<&[u8]>;
+    /// A value of Envoy's dynamic metadata: the namespace of the filter that wrote it, then keys.
+    fn metadata(&self, _path: &[String]) -> Option<Cow<'_, [u8]>> {
+        None
+    }
+    /// SPIFFE id of the peer, by its certificate.
+    fn peer(&self) -> Option<Cow<'_, [u8]>> {
+        None
+    }
 }
 
 /// What became of a request.
@@ -101,7 +113,7 @@ pub struct Classifier {
     classes: Index,
     lowest: ClassId,
     needs: Needs,
-    routes: Vec<Box<[u8]>>,
+    routes: Routes,
 }
 
 impl Classifier {
@@ -153,7 +165,6 @@ impl Classifier {
         let lowest = stage.classes.len().saturating_sub(1);
         needs.headers.sort_unstable();
         needs.headers.dedup();
-        let routes = stage.routes.iter().map(|r| r.as_bytes().into()).collect();
         Ok(Self {
             excluded,
             types,
@@ -161,16 +172,13 @@ impl Classifier {
             classes,
             lowest: class_id(lowest),
             needs,
-            routes,
+            routes: Routes::new(&stage.routes),
         })
     }
 
     /// Whether the stage is for this request at all; only some Envoy routes may be.
     pub fn covers(&self, request: &impl RequestView) -> bool {
-        self.routes.is_empty()
-            || request
-                .route_name()
-                .is_some_and(|name| self.routes.iter().any(|r| **r == *name))
+        self.routes.cover(|| request.route_name())
     }
 
     /// The type of a request, or that it bypasses the stage.

@@ -82,6 +82,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
         starvation_avoidance: None,
         types,
         classes: Vec::new(),
+        workflows: None,
         excluded,
     }
 }

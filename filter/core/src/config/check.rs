@@ -3,11 +3,14 @@
 //! that fails here was not compiled by the operator.
 
 mod response_time_controller;
+mod workflows;
+
+use serde::Deserialize;
 
 use super::{
-    BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Discipline, FilterConfig, Flow,
-    MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_STAGES, MAX_TYPES, StageConfig,
-    StarvationAvoidance, StrategyConfig, TypeConfig,
+    BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction, Discipline,
+    FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES,
+    MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 impl FilterConfig {
@@ -25,11 +28,25 @@ impl FilterConfig {
         Ok(config)
     }
 
+    /// The direction of a configuration, also of one that has mistakes elsewhere; inbound where that can't be read.
+    #[must_use]
+    pub fn direction_of(json: &[u8]) -> Direction {
+        #[derive(Default, Deserialize)]
+        struct Head {
+            #[serde(default)]
+            direction: Direction,
+        }
+        serde_json::from_slice::<Head>(json)
+            .unwrap_or_default()
+            .direction
+    }
+
     /// Checks what [`FilterConfig::from_json`] guarantees of a configuration built in code.
     ///
     /// # Errors
     /// The first problem found, with the path of its field.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_direction()?;
         if self.stages.len() > MAX_STAGES {
             return Err(ConfigError::new(
                 "stages",
@@ -64,6 +81,7 @@ impl StageConfig {
                 format!("{:?} has {odd:?}; a-z A-Z 0-9 - . and / only", self.policy),
             );
         }
+        self.check_routes(at)?;
         if !(1..=MAX_PARALLELISM).contains(&self.parallelism) {
             return err(
                 "parallelism",
@@ -136,7 +154,34 @@ impl StageConfig {
             }
         }
         self.check_classes(at)?;
+        if let Some(workflows) = &self.workflows {
+            workflows.check(&format!("{at}.workflows"))?;
+        }
         self.check_discipline(at)
+    }
+
+    fn check_routes(&self, at: &str) -> Result<(), ConfigError> {
+        if self.routes.len() > MAX_ROUTES {
+            return Err(ConfigError::new(
+                format!("{at}.routes"),
+                format!("{} routes; at most {MAX_ROUTES}", self.routes.len()),
+            ));
+        }
+        for (i, route) in self.routes.iter().enumerate() {
+            let name = route.strip_suffix('*').unwrap_or(route);
+            let problem = if name.is_empty() {
+                "the name of a route or, before *, how names begin; no routes at all for every request"
+            } else if name.contains('*') {
+                "* only at the end"
+            } else {
+                continue;
+            };
+            return Err(ConfigError::new(
+                format!("{at}.routes[{i}]"),
+                format!("{route:?}; {problem}"),
+            ));
+        }
+        Ok(())
     }
 
     fn check_discipline(&self, at: &str) -> Result<(), ConfigError> {

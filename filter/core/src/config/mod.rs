@@ -10,6 +10,7 @@ mod check;
 mod service_times;
 mod strategy;
 mod types;
+mod workflows;
 
 pub use service_times::{HistogramWindow, ServiceTimesConfig};
 pub use strategy::{
@@ -19,6 +20,11 @@ pub use strategy::{
 pub use types::{
     ClassConfig, Discipline, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match, Measure, Mode,
     Objective, PathMatch, QueueConfig, QueueMode, StageConfig, StringMatchKind, TypeConfig,
+};
+
+pub use workflows::{
+    Direction, OutboundConfig, ResourceConfig, ResourceReport, SharingConfig, WorkflowConfig,
+    WorkflowSource, WorkflowsConfig,
 };
 
 /// Why a configuration was refused. One line: the field, the value, what would be right.
@@ -44,6 +50,8 @@ impl ConfigError {
 
 /// Most stages one workload may have.
 pub const MAX_STAGES: usize = 64;
+/// Most patterns of routes one stage may have.
+pub const MAX_ROUTES: usize = 64;
 /// Most query types one stage may have, `default` included.
 pub const MAX_TYPES: usize = 1024;
 /// Most classes one stage may have.
@@ -54,6 +62,16 @@ pub const MAX_HISTOGRAM_STEPS: usize = 100;
 pub const MAX_PARALLELISM: u32 = 1_000_000;
 /// Largest cost of a request: 2^20 of them fit into the gauge of the queue.
 pub const MAX_COST: u32 = 1 << 24;
+/// Most workflows with a rate of their own.
+pub const MAX_WORKFLOWS: u16 = 1000;
+/// Most places where a request may name its workflow.
+pub const MAX_WORKFLOW_SOURCES: usize = 8;
+/// Most requests of one workflow that wait for its rate.
+pub const MAX_WORKFLOW_QUEUE: u32 = 10_000;
+/// Most downstream services with settings or names of their own.
+pub const MAX_WORKFLOW_SERVICES: usize = 256;
+/// Most patterns of peers that are believed.
+pub const MAX_WORKFLOW_PEERS: usize = 64;
 /// Longest queue.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
 /// Name of the type that catches what no other type matches. Always the last of a stage's types.

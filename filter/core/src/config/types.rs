@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ServiceTimesConfig, StarvationAvoidance, StrategyConfig};
+use super::{
+    Direction, OutboundConfig, ServiceTimesConfig, StarvationAvoidance, StrategyConfig,
+    WorkflowsConfig,
+};
 
 /// Everything one proxy workload enforces.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -14,9 +17,19 @@ pub struct FilterConfig {
     /// Content hash that names this configuration in logs and in `headgate status`.
     #[serde(default)]
     pub revision: String,
+    /// The listener that it is for. Outbound ones have no stages.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub direction: Direction,
+    /// What calls of the process to others belong to; only with direction `Outbound`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outbound: Option<OutboundConfig>,
     /// Admission stages, first match wins. Empty: every request passes untouched.
     #[serde(default)]
     pub stages: Vec<StageConfig>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// One admission stage: P slots, one queue, per-type objectives (Bouncer Figure 1).
@@ -28,7 +41,8 @@ pub struct StageConfig {
     /// `metadata.generation` of the policy.
     #[serde(default)]
     pub generation: i64,
-    /// Envoy route names that this stage is for; empty means every request.
+    /// Names of the Envoy routes that this stage is for; one that ends in `*` stands for all names that begin
+    /// with what is before it. Empty means every request. At most [`MAX_ROUTES`](super::MAX_ROUTES).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<String>,
     /// Enforce or only count.
@@ -55,6 +69,9 @@ pub struct StageConfig {
     /// requests are of one class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassConfig>,
+    /// Workflows that cross this stage and others. Absent: their ids only order the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflows: Option<WorkflowsConfig>,
     /// Requests that bypass the stage altogether (health checks).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Match>,

@@ -731,7 +731,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
             let edited = e.configure(&h, t(2), &types(after, Discipline::Sjf), &mut a);
             h.fail_at.set(0);
             let running = &e.running[0];
-            assert_eq!(&running.compiled.config, running.stage.config());
+            assert_eq!(&running.compiled.config, running.entrance.stage.config());
             let applied = running.compiled.config.types.len() == after;
             assert!(applied || edited.is_err(), "{fail_at}");
             (made, not_made) = (made + u32::from(applied), not_made + u32::from(!applied));

@@ -153,7 +153,7 @@ impl Stage {
         let prefix = stats::prefix(&config.policy);
         let order = Order::new(host, &prefix, &config)?;
         let new_stats = StageStats::new(host, &config)?;
-        new_stats.slots(host, config.parallelism)?;
+        new_stats.configured(host, config.parallelism, Some(&self.stats))?;
         let exchanges = if same_strategy {
             None
         } else {
@@ -273,14 +273,14 @@ impl Stage {
     /// Requests under way keep their type and class by name; where it is gone they become `default`, and
     /// of the lowest class.
     fn rename(&mut self, config: &StageConfig) {
-        let names = |config: &StageConfig| -> Vec<String> {
-            config.types.iter().map(|t| t.name.clone()).collect()
-        };
-        let types = renamed(&names(&self.config), &names(config));
-        let names = |config: &StageConfig| -> Vec<String> {
-            config.classes.iter().map(|c| c.name.clone()).collect()
-        };
-        let classes = renamed(&names(&self.config), &names(config));
+        let types = renamed(
+            self.config.types.iter().map(|t| &t.name),
+            config.types.iter().map(|t| &t.name),
+        );
+        let classes = renamed(
+            self.config.classes.iter().map(|c| &c.name),
+            config.classes.iter().map(|c| &c.name),
+        );
         let lowest = u16::try_from(config.classes.len().saturating_sub(1)).unwrap_or(0);
         for request in self.requests.iter_mut() {
             request.attributes.kind = TypeId(
@@ -312,7 +312,7 @@ impl Stage {
         if held {
             self.release_all(host, now, events)?;
         }
-        self.stats.slots(host, 0)
+        self.stats.retired(host)
     }
 
     /// Whether the policy is gone.
@@ -386,11 +386,14 @@ impl Stage {
 }
 
 /// Where each of the `old` names is in `new`; the last for those that are gone.
-fn renamed(old: &[String], new: &[String]) -> Vec<u16> {
+pub(crate) fn renamed<'a>(
+    old: impl Iterator<Item = &'a String>,
+    new: impl Iterator<Item = &'a String>,
+) -> Vec<u16> {
+    let new: Vec<&String> = new.collect();
     let last = new.len().saturating_sub(1);
-    let at = |name: &String| new.iter().position(|n| n == name).unwrap_or(last);
-    old.iter()
-        .map(|name| u16::try_from(at(name)).unwrap_or(0))
+    let at = |name: &String| new.iter().position(|n| *n == name).unwrap_or(last);
+    old.map(|name| u16::try_from(at(name)).unwrap_or(0))
         .collect()
 }
 

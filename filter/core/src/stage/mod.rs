@@ -44,6 +44,7 @@ use sampling::Sampling;
 use sight::Sight;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
+pub(crate) use maintain::renamed;
 pub use requests::Ticket;
 pub use sampling::SAMPLES_PER_SECOND;
 
@@ -160,7 +161,7 @@ impl Stage {
             retired: false,
             config,
         };
-        this.stats.slots(host, this.config.parallelism)?;
+        this.stats.configured(host, this.config.parallelism, None)?;
         Ok(this)
     }
 
@@ -325,7 +326,8 @@ impl Stage {
             | Cause::Utilization
             | Cause::Backlog
             | Cause::QueueTimeout
-            | Cause::Deadline => queue_wait,
+            | Cause::Deadline
+            | Cause::RateLimited => queue_wait,
             Cause::ResponseTime => self
                 .strategy
                 .response_time_controller()
@@ -334,6 +336,22 @@ impl Stage {
                 }),
         };
         Refusal::new(kind, cause, drain, &mut self.rng)
+    }
+
+    /// Counts a request that is refused before it comes here; `wait` is the time after which it would have
+    /// passed.
+    pub fn refuse_before(&mut self, request: &Attributes, cause: Cause, wait: Duration) -> Refusal {
+        self.stats.count(request.kind, Count::Total);
+        self.refuse(request, cause, wait)
+    }
+
+    /// When a request got its slot; `None` while it waits, or where nobody can tell.
+    #[must_use]
+    pub fn dequeued(&self, ticket: Ticket) -> Option<Instant> {
+        match self.requests.of(ticket)?.phase {
+            Phase::Running { dequeued } => dequeued,
+            Phase::Queued => None,
+        }
     }
 
     /// One in [`ESTIMATES`]: a distribution needs no more, and each record is a host call.

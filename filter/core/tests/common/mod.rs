@@ -112,6 +112,7 @@ pub(crate) fn stage<'a>(
         starvation_avoidance,
         types: types.into_iter().map(kind).collect(),
         classes: Vec::new(),
+        workflows: None,
         excluded: Vec::new(),
     }
 }

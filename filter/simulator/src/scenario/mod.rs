@@ -10,6 +10,7 @@ mod paper;
 mod seda;
 mod study;
 mod sweep;
+mod wisp;
 
 pub use crate::progress::{Progress, Silent};
 pub use paper::{Paper, PaperCell};
@@ -24,6 +25,7 @@ pub fn studies() -> Vec<Box<dyn Study>> {
     studies.push(Box::new(bouncer::SlackOrder));
     studies.extend(seda::studies());
     studies.extend(chronos::studies());
+    studies.extend(wisp::studies());
     studies
 }
 

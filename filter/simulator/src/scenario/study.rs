@@ -33,3 +33,16 @@ pub struct Size {
     /// Threads; all cores by default.
     pub threads: Option<NonZeroUsize>,
 }
+
+impl Size {
+    /// The part of the paper's times that this asks for, if a run there sends about `full` requests: at least `least`.
+    pub(super) fn part(&self, full: f64, least: f64) -> f64 {
+        let asked = self.requests.map_or(1.0, |requests| requests as f64 / full);
+        asked.clamp(least, 1.0)
+    }
+
+    /// The seed of the first run.
+    pub(super) fn first_seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+}

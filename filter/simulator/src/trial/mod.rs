@@ -144,6 +144,13 @@ impl Trial {
             );
             stage.mode = Mode::Enforce;
         }
+        if stage.workflows.take().is_some() {
+            notes.push(
+                "the policy has workflows, whose rates come from the services that call each other: a trial of one \
+                 service is without"
+                    .to_owned(),
+            );
+        }
         if let Offered::Recorded { recording, .. } = &plan.offered {
             notes.extend(recording.notes());
         }

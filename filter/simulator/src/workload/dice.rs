@@ -5,16 +5,21 @@ use rand::TryRng;
 
 /// The engine's generator, as the distributions want it.
 #[derive(Debug, Clone)]
-pub(super) struct Dice(pub(super) Rng);
+pub(crate) struct Dice(pub(super) Rng);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Rng::new(seed))
     }
 
     /// Uniform over 0 ≤ x < 1.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         self.0.next_f64()
+    }
+
+    /// A seed for another.
+    pub(crate) fn seed(&mut self) -> u64 {
+        self.0.next_u64()
     }
 }
 

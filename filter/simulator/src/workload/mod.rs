@@ -7,7 +7,7 @@
 //! meets the very same traffic.
 
 mod arrivals;
-mod dice;
+pub(crate) mod dice;
 pub mod file;
 pub mod recorded;
 mod request;

@@ -131,3 +131,33 @@ fn mistakes_in_deficit_round_robin_are_named() {
         assert_eq!(problem(rest), format!("{at}{expected}"));
     }
 }
+
+#[test]
+fn routes_are_names_or_beginnings_of_names() {
+    let checked = |routes: &[&str]| {
+        let routes = serde_json::to_string(routes).unwrap();
+        let json = format!(
+            r#"{{"stages":[{{"policy":"ns/p","parallelism":1,"routes":{routes},
+            "queue":{{"max_length":10,"timeout_us":1000000}},
+            "strategy":{{"type":"MaxQueueLength"}},"types":[{{"name":"default"}}]}}]}}"#
+        );
+        let error = FilterConfig::from_json(json.as_bytes()).err();
+        error.map(|e| e.to_string()).unwrap_or_default()
+    };
+    assert_eq!(
+        checked(&["a", "httproute/shop/search/*", "shop.search.*"]),
+        ""
+    );
+    assert_eq!(checked(&vec!["a"; MAX_ROUTES]), "");
+    let why =
+        "the name of a route or, before *, how names begin; no routes at all for every request";
+    for (routes, problem) in [
+        (&["a", ""][..], format!("[1]: \"\"; {why}")),
+        (&["*"], format!("[0]: \"*\"; {why}")),
+        (&["a*b"], "[0]: \"a*b\"; * only at the end".to_owned()),
+        (&["a**"], "[0]: \"a**\"; * only at the end".to_owned()),
+        (&["a"; MAX_ROUTES + 1], ": 65 routes; at most 64".to_owned()),
+    ] {
+        assert_eq!(checked(routes), format!("stages[0].routes{problem}"));
+    }
+}

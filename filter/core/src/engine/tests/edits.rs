@@ -132,7 +132,9 @@ fn wait_estimates_follow_the_groups_of_an_order_that_is_enforced_from_now_on() {
         class: rest,
         ..crate::request::Attributes::of(crate::request::TypeId(0))
     };
-    let stage = &process.workers[0].as_ref().unwrap().running[0].stage;
+    let stage = &process.workers[0].as_ref().unwrap().running[0]
+        .entrance
+        .stage;
     let wait = stage.expected_wait(&process.host, now, &request).unwrap();
     assert!(wait > Duration::from_millis(500), "{wait:?}");
 }
@@ -163,7 +165,9 @@ fn work_is_counted_anew_when_its_unit_changes() {
     process.run_for(Duration::from_millis(200));
     process.finish(streams[0], Outcome::Completed);
     process.run_for(Duration::from_secs(2));
-    let stage = &process.workers[0].as_ref().unwrap().running[0].stage;
+    let stage = &process.workers[0].as_ref().unwrap().running[0]
+        .entrance
+        .stage;
     let request = crate::request::Attributes::of(crate::request::TypeId(1));
     let wait = stage.expected_wait(&process.host, process.now, &request);
     assert!(wait.unwrap().abs_diff(Duration::from_millis(600)) < Duration::from_millis(20));
@@ -277,4 +281,44 @@ proptest! {
         prop_assert_eq!(process.queued(), Vec::<u32>::new());
         process.assert_nothing_booked();
     }
+}
+
+/// Dashboards draw the objectives from these, and alerts compare with them.
+#[test]
+fn objectives_are_published_and_those_of_before_an_edit_taken_back() {
+    let with = |percentiles: &[(f64, u64)]| {
+        config(1, |stage| {
+            let slo = percentiles.iter().map(|&(percentile, objective_us)| {
+                let json =
+                    format!(r#"{{"percentile":{percentile},"objective_us":{objective_us}}}"#);
+                serde_json::from_str(&json).unwrap()
+            });
+            stage.types[1].slo = slo.collect();
+        })
+    };
+    let published = |process: &Process| {
+        ["p50", "p99_9", "p99_99"].map(|name| {
+            let value = |what: &str| {
+                let gauge = format!("headgate.policy.ns/p.type.default.{what}.objective.{name}");
+                process.host.value(&gauge)
+            };
+            value("slo_response_time_us").zip(value("slo_quantile_ppm"))
+        })
+    };
+    let mut process = Process::new(2, &with(&[(50.0, 10_000), (99.9, 20_000)]));
+    assert_eq!(
+        published(&process),
+        [Some((10_000, 500_000)), Some((20_000, 999_000)), None]
+    );
+    process.configure(&with(&[(50.0, 12_000), (99.99, 30_000)]));
+    assert_eq!(
+        published(&process),
+        [
+            Some((12_000, 500_000)),
+            Some((0, 0)),
+            Some((30_000, 999_900))
+        ]
+    );
+    process.configure(&FilterConfig::default());
+    assert_eq!(published(&process), [Some((0, 0)); 3]);
 }

@@ -271,6 +271,7 @@ mod tests {
             let config = headgate_core::config::FilterConfig {
                 revision: String::new(),
                 stages: vec![experiment.stage],
+                ..headgate_core::config::FilterConfig::default()
             };
             assert_eq!(config.check(), Ok(()));
         }

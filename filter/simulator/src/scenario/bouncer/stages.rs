@@ -173,6 +173,7 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
             .map(kind)
             .collect(),
         classes: Vec::new(),
+        workflows: None,
         excluded: Vec::new(),
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn run(
 ) -> Result<Report, SimulationError> {
     let length = ((LENGTH_S as f64 * super::part(size)) as u64).max(120);
     progress.expect(length);
-    let seed = super::first_seed(size);
+    let seed = size.first_seed();
     let habits = model::for_identification();
     let (samples, _) = model::run(Approach::Open, &habits, length, seed)?;
     progress.done(length);

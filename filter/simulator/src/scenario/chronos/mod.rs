@@ -20,14 +20,7 @@ const LEAST: f64 = 0.05;
 
 /// The part of the paper's times that `size` asks for.
 fn part(size: &Size) -> f64 {
-    let asked = size
-        .requests
-        .map_or(1.0, |requests| requests as f64 / FULL_SIZE);
-    asked.clamp(LEAST, 1.0)
-}
-
-fn first_seed(size: &Size) -> u64 {
-    size.seed.unwrap_or(1)
+    size.part(FULL_SIZE, LEAST)
 }
 
 /// One of the experiments.

@@ -165,6 +165,7 @@ pub(super) fn stage(approach: Approach) -> StageConfig {
             .map(kind)
             .collect(),
         classes: Vec::new(),
+        workflows: None,
         excluded: Vec::new(),
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn figure(
         format!(
             "{} of each, seeds from {}; figures show the first",
             runs[0].len(),
-            super::first_seed(size)
+            size.first_seed()
         ),
     );
     let both = intervals(begin, end);

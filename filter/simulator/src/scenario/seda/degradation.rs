@@ -54,7 +54,7 @@ pub(super) fn figure(
         format!(
             "{} of each, seeds from {}; figures show the first",
             runs[0].len(),
-            super::first_seed(size)
+            size.first_seed()
         ),
     );
     let count = (spike.length / super::INTERVAL_S) as usize;

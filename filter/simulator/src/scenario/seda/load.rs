@@ -75,7 +75,7 @@ impl Times {
             format!(
                 "{} of each, seeds from {}",
                 size.seeds.unwrap_or(SEEDS).max(1),
-                super::first_seed(size)
+                size.first_seed()
             ),
         );
     }

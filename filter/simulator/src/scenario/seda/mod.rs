@@ -31,15 +31,8 @@ const INTERVAL_S: u64 = INTERVAL / SECOND;
 
 /// A time of the paper, s, or the part of it that `size` asks for, in whole intervals.
 fn scaled(size: &Size, seconds: u64) -> u64 {
-    let asked = size
-        .requests
-        .map_or(1.0, |requests| requests as f64 / FULL_SIZE);
-    let part = asked.clamp(LEAST, 1.0);
+    let part = size.part(FULL_SIZE, LEAST);
     ((seconds as f64 * part / INTERVAL_S as f64).round() as u64).max(1) * INTERVAL_S
-}
-
-fn first_seed(size: &Size) -> u64 {
-    size.seed.unwrap_or(1)
 }
 
 /// One of the experiments.

@@ -223,7 +223,7 @@ pub(super) fn figure_10(
         "runs",
         format!(
             "{seeds} of each, seeds from {}; figures show the first",
-            super::first_seed(size)
+            size.first_seed()
         ),
     );
     for (which, label) in labels.iter().enumerate() {

@@ -54,6 +54,7 @@ pub(super) fn stage(types: &[&str], classes: usize, control: Control) -> StageCo
             .filter(|_| classes > 1)
             .map(|n| class(n, classes))
             .collect(),
+        workflows: None,
         excluded: Vec::new(),
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn run(
     let expected: u64 = trials.iter().map(|trial| trial.length).sum();
     progress.expect(expected * seeds as u64);
     let mut seen = in_parallel(size.threads, trials.len() * seeds, |at| {
-        let seed = super::first_seed(size).wrapping_add((at % seeds) as u64);
+        let seed = size.first_seed().wrapping_add((at % seeds) as u64);
         let trial = &trials[at / seeds];
         let seen = trial.run(seed)?;
         progress.done(trial.length);

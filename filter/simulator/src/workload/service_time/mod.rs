@@ -62,7 +62,7 @@ impl ServiceTime {
     }
 
     /// Draws a time, ns.
-    pub(super) fn draw(&self, dice: &mut Dice) -> u64 {
+    pub(crate) fn draw(&self, dice: &mut Dice) -> u64 {
         let ms = match self {
             Self::Constant(mean) => *mean,
             Self::Exponential(mean) => exponential(*mean, dice),

@@ -71,7 +71,7 @@ impl Runs {
         progress.expect((approaches.len() * seeds) as u64 * times.end);
         let mut all = in_parallel(size.threads, approaches.len() * seeds, |at| {
             let approach = approaches[at / seeds];
-            let seed = super::first_seed(size).wrapping_add((at % seeds) as u64);
+            let seed = size.first_seed().wrapping_add((at % seeds) as u64);
             let habits = model::bursty(approach, times.burst);
             let (samples, _) = model::run(approach, &habits, times.end, seed)?;
             progress.done(times.end);
@@ -110,7 +110,7 @@ impl Runs {
             format!(
                 "{} of each approach, seeds from {}",
                 self.of(Approach::Open).len(),
-                super::first_seed(size)
+                size.first_seed()
             ),
         );
     }

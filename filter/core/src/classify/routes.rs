@@ -1,0 +1,77 @@
+//! Which of Envoy's routes a stage is for, by name.
+//!
+//! Gateways generate the names of routes: one HTTPRoute becomes a route for each of its rules and matches,
+//! which come and go with edits that are nobody's business here. So a pattern may end in `*` and then stands
+//! for all names that begin with what is before it. Nothing is allocated for a request.
+
+/// Patterns of names; none: every request, whatever its route.
+#[derive(Debug, Default)]
+pub(super) struct Routes(Vec<Pattern>);
+
+#[derive(Debug)]
+enum Pattern {
+    Exact(Box<[u8]>),
+    Prefix(Box<[u8]>),
+}
+
+impl Routes {
+    pub(super) fn new(patterns: &[String]) -> Self {
+        let pattern = |text: &String| match text.strip_suffix('*') {
+            Some(prefix) => Pattern::Prefix(prefix.as_bytes().into()),
+            None => Pattern::Exact(text.as_bytes().into()),
+        };
+        Self(patterns.iter().map(pattern).collect())
+    }
+
+    /// Whether a request belongs to one of them; its route's name is asked for only where that matters.
+    pub(super) fn cover<'a>(&self, name: impl FnOnce() -> Option<&'a [u8]>) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let Some(name) = name() else {
+            return false;
+        };
+        self.0.iter().any(|pattern| match pattern {
+            Pattern::Exact(expected) => **expected == *name,
+            Pattern::Prefix(prefix) => name.starts_with(prefix),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn covers(patterns: &[&str], name: Option<&str>) -> bool {
+        let patterns: Vec<String> = patterns.iter().map(|&p| p.to_owned()).collect();
+        Routes::new(&patterns).cover(|| name.map(str::as_bytes))
+    }
+
+    #[test]
+    fn a_star_at_the_end_stands_for_the_rest_of_the_name() {
+        let patterns = ["httproute/shop/search/*", "shop.search.*", "exact"];
+        for (name, expected) in [
+            (
+                Some("httproute/shop/search/rule/0/match/0/example.com"),
+                true,
+            ),
+            (Some("httproute/shop/search/"), true),
+            (Some("httproute/shop/search"), false),
+            (Some("httproute/shop/search-v2/rule/0"), false),
+            (Some("httproute/other/search/rule/0"), false),
+            (Some("shop.search.0"), true),
+            (Some("exact"), true),
+            (Some("exactly"), false),
+            (Some("an exact"), false),
+            (Some(""), false),
+            (None, false),
+        ] {
+            assert_eq!(covers(&patterns, name), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn no_pattern_is_every_request_and_asks_for_no_name() {
+        assert!(Routes::new(&[]).cover(|| unreachable!()));
+    }
+}

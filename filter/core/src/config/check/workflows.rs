@@ -1,0 +1,249 @@
+//! Checks of workflows, and of the outbound side.
+
+use std::ops::RangeInclusive;
+
+use super::super::{
+    ConfigError, Direction, FilterConfig, MAX_WORKFLOW_PEERS, MAX_WORKFLOW_QUEUE,
+    MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig, ResourceReport,
+    SharingConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
+};
+
+/// Longest id, key, header's name or name of a service, bytes.
+const MAX_TEXT: usize = 256;
+/// Longest SPIFFE id (the specification's bound), bytes.
+const MAX_PEER: usize = 2048;
+/// Longest way to a value in metadata.
+const MAX_PATH: usize = 8;
+const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
+const HOUR_US: u64 = 3_600_000_000;
+
+impl FilterConfig {
+    /// Checks that stages are inbound and `outbound` is outbound.
+    pub(super) fn check_direction(&self) -> Result<(), ConfigError> {
+        let wrong = |field: &str, problem: &str| Err(ConfigError::new(field, problem));
+        if self.direction == Direction::Outbound && !self.stages.is_empty() {
+            return wrong("stages", "given with direction Outbound, which has none");
+        }
+        match &self.outbound {
+            Some(_) if self.direction == Direction::Inbound => {
+                wrong("outbound", "given with direction Inbound")
+            }
+            Some(outbound) => outbound.check(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl OutboundConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.policy.is_empty() {
+            return err("outbound.policy", "empty; namespace/name of the policy");
+        }
+        at_most(
+            "outbound.services",
+            self.services.len(),
+            MAX_WORKFLOW_SERVICES,
+        )?;
+        for (cluster, name) in &self.services {
+            pattern("outbound.services", cluster)?;
+            text("outbound.services", name)?;
+        }
+        peers("outbound.peers", &self.peers)
+    }
+}
+
+impl WorkflowsConfig {
+    pub(super) fn check(&self, at: &str) -> Result<(), ConfigError> {
+        let field = |name: &str| format!("{at}.{name}");
+        at_most(
+            &field("identify"),
+            self.identify.len(),
+            MAX_WORKFLOW_SOURCES,
+        )?;
+        if self.identify.is_empty() {
+            return err(&field("identify"), "empty; one source or more");
+        }
+        for source in &self.identify {
+            source.check(&field("identify"))?;
+        }
+        quantile(&field("quantile"), self.quantile)?;
+        let services = field("service_quantiles");
+        at_most(
+            &services,
+            self.service_quantiles.len(),
+            MAX_WORKFLOW_SERVICES,
+        )?;
+        for (name, q) in &self.service_quantiles {
+            text(&services, name)?;
+            quantile(&services, *q)?;
+        }
+        if !INTERVALS_US.contains(&self.interval_us) {
+            let (min, max) = (INTERVALS_US.start(), INTERVALS_US.end());
+            let problem = format!("{}; {min} to {max}", self.interval_us);
+            return err(&field("interval_us"), problem);
+        }
+        if !(2 * self.interval_us..=HOUR_US).contains(&self.rate_ttl_us) {
+            let problem = format!(
+                "{}; 2 intervals, so {}, to {HOUR_US}",
+                self.rate_ttl_us,
+                2 * self.interval_us
+            );
+            return err(&field("rate_ttl_us"), problem);
+        }
+        self.sharing.check(&field("sharing"))?;
+        if !(1..=MAX_WORKFLOWS).contains(&self.max_workflows) {
+            let problem = format!("{}; 1 to {MAX_WORKFLOWS}", self.max_workflows);
+            return err(&field("max_workflows"), problem);
+        }
+        if self.max_queue_length > MAX_WORKFLOW_QUEUE {
+            let problem = format!("{}; at most {MAX_WORKFLOW_QUEUE}", self.max_queue_length);
+            return err(&field("max_queue_length"), problem);
+        }
+        let workflows = field("workflows");
+        // One more for `_other`.
+        at_most(
+            &workflows,
+            self.workflows.len(),
+            usize::from(self.max_workflows) + 1,
+        )?;
+        for (name, workflow) in &self.workflows {
+            text(&workflows, name)?;
+            workflow.check(&format!("{workflows}.{name}"))?;
+        }
+        peers(&field("peers"), &self.peers)
+    }
+}
+
+impl WorkflowSource {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        match self {
+            Self::Baggage { key } => text(at, key),
+            Self::Header { name } => {
+                text(at, name)?;
+                let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+                match name.bytes().all(plain) {
+                    true => Ok(()),
+                    false => err(at, format!("{name:?}; a lower case header name")),
+                }
+            }
+            Self::Metadata { path } => {
+                if !(2..=MAX_PATH).contains(&path.len()) {
+                    return err(at, format!("{} names; 2 to {MAX_PATH}", path.len()));
+                }
+                path.iter().try_for_each(|name| text(at, name))
+            }
+            Self::Type => Ok(()),
+        }
+    }
+}
+
+impl SharingConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        let (probe, max_utilization) = match self {
+            Self::StaticGuarantees => return Ok(()),
+            Self::BottleneckFairness {
+                probe,
+                max_utilization,
+            } => (probe, max_utilization),
+            Self::DominantResource {
+                probe,
+                max_utilization,
+                resource,
+            } => {
+                positive(&format!("{at}.resource.capacity"), resource.capacity, 1e15)?;
+                let (ResourceReport::Orca { metric } | ResourceReport::ServerTiming { metric }) =
+                    &resource.report;
+                text(&format!("{at}.resource.report"), metric)?;
+                (probe, max_utilization)
+            }
+        };
+        positive(&format!("{at}.probe"), *probe, 1e6)?;
+        positive(&format!("{at}.max_utilization"), *max_utilization, 1.0)
+    }
+}
+
+impl WorkflowConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        if let Some(q) = self.quantile {
+            quantile(&format!("{at}.quantile"), q)?;
+        }
+        if let Some(guarantee) = self.guarantee {
+            positive(&format!("{at}.guarantee"), guarantee, 1e15)?;
+        }
+        if !(0.01..=100.0).contains(&self.weight) {
+            return err(
+                &format!("{at}.weight"),
+                format!("{}; 0.01 to 100", self.weight),
+            );
+        }
+        match self.deadline_us {
+            Some(us) if !(1..=HOUR_US).contains(&us) => err(
+                &format!("{at}.deadline_us"),
+                format!("{us}; 1 to {HOUR_US}"),
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn err(field: &str, problem: impl Into<String>) -> Result<(), ConfigError> {
+    Err(ConfigError::new(field, problem))
+}
+
+fn at_most(field: &str, count: usize, most: usize) -> Result<(), ConfigError> {
+    match count <= most {
+        true => Ok(()),
+        false => err(field, format!("{count}; at most {most}")),
+    }
+}
+
+fn quantile(field: &str, q: f64) -> Result<(), ConfigError> {
+    match (0.0..=1.0).contains(&q) {
+        true => Ok(()),
+        false => err(field, format!("{q}; 0 to 1")),
+    }
+}
+
+fn positive(field: &str, number: f64, most: f64) -> Result<(), ConfigError> {
+    // Whatever it is compared with, NaN isn't above 0.
+    match number > 0.0 && number <= most {
+        true => Ok(()),
+        false => err(field, format!("{number}; above 0, at most {most}")),
+    }
+}
+
+fn text(field: &str, text: &str) -> Result<(), ConfigError> {
+    match (1..=MAX_TEXT).contains(&text.len()) && !text.chars().any(char::is_control) {
+        true => Ok(()),
+        false => err(
+            field,
+            format!("{text:?}; 1 to {MAX_TEXT} bytes without control characters"),
+        ),
+    }
+}
+
+/// A text of which the end may be any.
+fn pattern(field: &str, pattern: &str) -> Result<(), ConfigError> {
+    text(field, pattern)?;
+    match pattern.strip_suffix('*').unwrap_or(pattern).contains('*') {
+        true => err(field, format!("{pattern:?}; * only at the end")),
+        false => Ok(()),
+    }
+}
+
+fn peers(field: &str, peers: &[String]) -> Result<(), ConfigError> {
+    at_most(field, peers.len(), MAX_WORKFLOW_PEERS)?;
+    for peer in peers {
+        let id = peer.strip_suffix('*').unwrap_or(peer);
+        if peer.len() > MAX_PEER || !id.starts_with("spiffe://") || id.contains('*') {
+            return err(
+                field,
+                format!("{peer:?}; a SPIFFE id, exact or with * at its end"),
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,436 @@
+//! What requests and calls say to each other across processes, in headers (see [`wire`]).
+//!
+//! The inbound side of a sidecar learns from a request which workflow it belongs to, who sent it and how far
+//! the whole has come; it tells the application a token, and the sender, with the response, what it may
+//! send. The outbound side finds the request of a call by that token, hands its workflow, deadline, class and
+//! progress on, and takes note of what the called process answers.
+
+use std::collections::HashMap;
+
+use super::{Action, Engine, Pass, StageId};
+use crate::classify::RequestView;
+use crate::config::{
+    OutboundConfig, ResourceReport, SharingConfig, StageConfig, WorkflowSource, WorkflowsConfig,
+};
+use crate::entrance::Place;
+use crate::host::{Host, HostError};
+use crate::progress;
+use crate::refusal::{Origin, Refusal};
+use crate::request::{Attributes, ClassId, Progress};
+use crate::time::Instant;
+use crate::workflow;
+use crate::workflows::{Call, OTHER, ServiceId, Token, Workflows, baggage, wire};
+
+/// A request of a stage without workflows.
+pub(super) const NOBODY: Origin = Origin {
+    workflow: OTHER,
+    upstream: None,
+};
+/// Clusters whose service is remembered; those beyond are looked up each time.
+const MAX_CLUSTERS: usize = 1024;
+/// What all headers of Headgate begin with.
+const OURS: &str = "x-headgate-";
+
+/// Buffers, so that nothing is allocated for a request.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    name: Vec<u8>,
+    value: String,
+}
+
+/// What the calls of the process belong to.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    config: OutboundConfig,
+    services: HashMap<String, ServiceId>,
+}
+
+impl Outbound {
+    pub(super) fn new(config: OutboundConfig) -> Self {
+        Self {
+            config,
+            services: HashMap::new(),
+        }
+    }
+
+    /// Name of the service that `cluster` leads to: the longest pattern counts.
+    fn service<'a>(&'a self, cluster: &'a str) -> &'a str {
+        let patterns = self.config.services.iter();
+        patterns
+            .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
+            .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
+            .map_or(cluster, |(_, service)| service)
+    }
+}
+
+/// Whether `text` is what a pattern says, exactly or, with a trailing `*`, in its beginning.
+fn fits(pattern: &str, text: &[u8]) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => text.starts_with(prefix.as_bytes()),
+        None => text == pattern.as_bytes(),
+    }
+}
+
+/// Whether `peer` is one of `peers`, each exact or with a trailing `*`. Where none are named all are.
+fn is_one_of(peers: &[String], peer: Option<&[u8]>) -> bool {
+    peers.is_empty() || peer.is_some_and(|peer| peers.iter().any(|pattern| fits(pattern, peer)))
+}
+
+/// Whether what a request says in Headgate's headers is believed.
+fn is_believed(config: &WorkflowsConfig, request: &impl RequestView) -> bool {
+    !config.edge && (config.peers.is_empty() || is_one_of(&config.peers, request.peer().as_deref()))
+}
+
+/// Where `request` comes from. Adds to its attributes what it says in Headgate's headers, if it is believed.
+pub(super) fn origin(
+    workflows: &mut Workflows,
+    host: &impl Host,
+    now: Instant,
+    request: &impl RequestView,
+    (config, attributes): (&StageConfig, &mut Attributes),
+    scratch: &mut Scratch,
+) -> Origin {
+    let believed = is_believed(workflows.config(), request);
+    let kind = config.types.get(usize::from(attributes.kind.0));
+    let kind = kind.map_or("", |kind| kind.name.as_str());
+    let named = (workflows.config().identify.iter())
+        .any(|source| name(source, request, kind, believed, &mut scratch.name));
+    let workflow = if named {
+        attributes.workflow = workflow::flow(&scratch.name);
+        workflows.identify(host, now, &scratch.name)
+    } else {
+        attributes.workflow = 0;
+        OTHER
+    };
+    let upstream = if believed {
+        attributes.progress = progress::progress(request);
+        if let Some(class) = inherited_class(config, request) {
+            attributes.class = class;
+        }
+        request.header(wire::PROCESS).and_then(wire::parse_process)
+    } else {
+        attributes.progress = Progress::UNKNOWN;
+        None
+    };
+    Origin { workflow, upstream }
+}
+
+/// Name of the workflow of `request`, which is of type `kind`, and which source gave it, by place: for people who ask.
+/// `None` where it has none, and shares [`OTHER`]. Callers are taken for peers.
+#[must_use]
+pub fn named(
+    config: &WorkflowsConfig,
+    request: &impl RequestView,
+    kind: &str,
+) -> Option<(usize, Vec<u8>)> {
+    let mut found = Vec::new();
+    let believed = !config.edge;
+    let at = (config.identify.iter())
+        .position(|source| name(source, request, kind, believed, &mut found))?;
+    Some((at, found))
+}
+
+/// The class of the parent: else a sub-request could wait behind what its parent went before.
+fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
+    if config.classes.is_empty() {
+        return None;
+    }
+    let name = request.header(wire::CLASS)?;
+    let at = config
+        .classes
+        .iter()
+        .position(|c| c.name.as_bytes() == name)?;
+    u8::try_from(at).ok().map(ClassId)
+}
+
+/// Writes the name of the workflow that `source` gives `request` to `out`; false when it gives none.
+fn name(
+    source: &WorkflowSource,
+    request: &impl RequestView,
+    kind: &str,
+    believed: bool,
+    out: &mut Vec<u8>,
+) -> bool {
+    let plain = |value: &[u8], out: &mut Vec<u8>| {
+        let value = value.trim_ascii();
+        out.clear();
+        let valid = (1..=wire::MAX_VALUE).contains(&value.len());
+        if valid {
+            out.extend_from_slice(value);
+        }
+        valid
+    };
+    match source {
+        WorkflowSource::Baggage { key } => request
+            .header(wire::BAGGAGE)
+            .and_then(|baggage| wire::member(baggage, key.as_bytes()))
+            .is_some_and(|value| wire::parse_name(value, out)),
+        WorkflowSource::Header { name } if name.starts_with(OURS) => {
+            let value = request.header(name).filter(|_| believed);
+            value.is_some_and(|value| wire::parse_name(value, out))
+        }
+        WorkflowSource::Header { name } => {
+            let value = request.header(name);
+            value.is_some_and(|value| plain(value, out))
+        }
+        WorkflowSource::Metadata { path } => {
+            let value = request.metadata(path);
+            value.is_some_and(|value| plain(&value, out))
+        }
+        WorkflowSource::Type => plain(kind.as_bytes(), out),
+    }
+}
+
+/// A call of the process, to be given to [`Engine::answered`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calling {
+    stage: StageId,
+    call: Call,
+}
+
+/// What the response to a call says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reply<'a> {
+    /// Header [`wire::RATE`].
+    pub rate: Option<&'a [u8]>,
+    /// Header [`wire::PROGRESS`].
+    pub progress: Option<&'a [u8]>,
+    /// SPIFFE id of who answered.
+    pub peer: Option<&'a [u8]>,
+}
+
+impl Pass {
+    /// Whether it is of a stage with workflows.
+    #[must_use]
+    pub fn has_workflow(&self) -> bool {
+        matches!(self.place, Place::Workflow(_))
+    }
+}
+
+impl Engine {
+    /// Whether what a request says in Headgate's headers is believed; if not, they are to be removed. `None`
+    /// where no stage with workflows is for it.
+    #[must_use]
+    pub fn believes(&self, request: &impl RequestView) -> Option<bool> {
+        // Before the first request of a worker nothing runs yet.
+        let running = self.running.iter().map(|r| &r.compiled);
+        let mut compiled = running.chain(&self.compiled);
+        let compiled = compiled.find(|c| c.classifier.covers(request))?;
+        let workflows = compiled.config.workflows.as_ref()?;
+        Some(is_believed(workflows, request))
+    }
+
+    /// What the application is to hand on with its calls for the request of `stream`: asked when the
+    /// request goes to the backend, at [`super::Admission::Forward`] or [`Action::Resume`]. `None` where it
+    /// has no workflow.
+    #[must_use]
+    pub fn token(&self, stream: u32) -> Option<Token> {
+        let mut workflows = self
+            .running
+            .iter()
+            .filter_map(|r| r.entrance.workflows.as_ref());
+        workflows.find_map(|workflows| workflows.token(stream))
+    }
+
+    /// Where the response to the request of `pass` says how much of the second resource it used.
+    #[must_use]
+    pub fn resource_report(&self, pass: Pass) -> Option<&ResourceReport> {
+        let running = self.running.iter().find(|r| r.id == pass.stage)?;
+        match &running.entrance.workflows.as_ref()?.config().sharing {
+            SharingConfig::DominantResource { resource, .. } => Some(&resource.report),
+            SharingConfig::StaticGuarantees | SharingConfig::BottleneckFairness { .. } => None,
+        }
+    }
+
+    /// The response to the request of `pass` says that it used so much of the second resource.
+    pub fn resource_used(&mut self, pass: Pass, amount: f64) {
+        if let Place::Workflow(entry) = pass.place
+            && let Some(workflows) = self.workflows_of(pass.stage)
+        {
+            workflows.resource_used(entry, amount);
+        }
+    }
+
+    /// The response of the backend to the request of `pass` begins: sets headers on it.
+    pub fn answer(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        pass: Pass,
+        mut set: impl FnMut(&'static str, &str),
+    ) {
+        let Place::Workflow(entry) = pass.place else {
+            return;
+        };
+        let mut value = std::mem::take(&mut self.scratch.value);
+        let answer = self.workflows_of(pass.stage).and_then(|workflows| {
+            let answer = workflows.answer(host, now, entry)?;
+            // Who is no process of the mesh is told nothing about it.
+            let origin = workflows.origin(entry);
+            origin.and_then(|o| o.upstream).map(|_| answer)
+        });
+        if let Some(answer) = answer {
+            value.clear();
+            wire::put_rate(&mut value, &answer.announcement);
+            set(wire::RATE, &value);
+            value.clear();
+            wire::put_progress(&mut value, &answer.progress);
+            set(wire::PROGRESS, &value);
+        }
+        self.scratch.value = value;
+    }
+
+    /// Sets headers on a refusal: it, too, tells what may be sent.
+    pub fn announce(
+        &mut self,
+        stage: StageId,
+        refusal: &Refusal,
+        mut set: impl FnMut(&'static str, &str),
+    ) {
+        let mut value = std::mem::take(&mut self.scratch.value);
+        // Who is no process of the mesh is told nothing about it.
+        let origin = refusal.origin.filter(|origin| origin.upstream.is_some());
+        if let (Some(origin), Some(workflows)) = (origin, self.workflows_of(stage)) {
+            value.clear();
+            wire::put_rate(&mut value, &workflows.announcement(origin));
+            set(wire::RATE, &value);
+        }
+        self.scratch.value = value;
+    }
+
+    /// The outbound listener is gone, and with it what calls belong to.
+    pub fn forget_outbound(&mut self) {
+        self.outbound = None;
+    }
+
+    /// Whether an outbound listener was configured.
+    #[must_use]
+    pub fn has_outbound(&self) -> bool {
+        self.outbound.is_some()
+    }
+
+    /// Whether it depends on who answers a call that its answer is believed.
+    #[must_use]
+    pub fn asks_who_answers(&self) -> bool {
+        let outbound = self.outbound.as_ref();
+        outbound.is_some_and(|o| !o.config.peers.is_empty())
+    }
+
+    /// The process calls somebody, by way of Envoy's `cluster`: sets headers on the call. The token
+    /// (headers [`wire::REQUEST`] and, in the baggage, see [`crate::workflows::baggage`]) is read here and removed by the
+    /// caller. `None` where calls belong to no workflows; else it is to be [`Engine::answered`].
+    ///
+    /// # Errors
+    /// [`HostError`]; the call goes on as it is.
+    pub fn call(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &impl RequestView,
+        cluster: &str,
+        actions: &mut Vec<Action>,
+        mut set: impl FnMut(&'static str, &str),
+    ) -> Result<Option<Calling>, HostError> {
+        if self.outbound.is_none() || self.is_idle() {
+            return Ok(None);
+        }
+        self.be_member(host, now, actions)?;
+        let Some(outbound) = &mut self.outbound else {
+            return Ok(None);
+        };
+        let policy = &outbound.config.policy;
+        let of_policy = |r: &&mut super::Running| &r.compiled.config.policy == policy;
+        let Some(running) = self.running.iter_mut().find(of_policy) else {
+            return Ok(None);
+        };
+        let Some(workflows) = &mut running.entrance.workflows else {
+            return Ok(None);
+        };
+        let service = match outbound.services.get(cluster) {
+            Some(&service) => service,
+            None => {
+                let name = outbound.service(cluster);
+                let service = workflows.service(host, now, name.as_bytes());
+                // Id 0 is for services beyond the last id, and for a moment in which the host fails.
+                if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
+                    outbound.services.insert(cluster.to_owned(), service);
+                }
+                service
+            }
+        };
+        let token = request.header(wire::REQUEST).or_else(|| {
+            let list = request.header(wire::BAGGAGE)?;
+            baggage::token(std::iter::once(list))
+        });
+        // What the application says itself, for when the token is lost.
+        let named = (workflows.config().identify.iter())
+            .any(|source| name(source, request, "", true, &mut self.scratch.name));
+        let workflow = named.then(|| workflows.identify(host, now, &self.scratch.name));
+        let call = workflows.called(host, now, service, token, workflow);
+
+        let value = &mut self.scratch.value;
+        let mut say = |header, write: &mut dyn FnMut(&mut String)| {
+            value.clear();
+            write(value);
+            set(header, value);
+        };
+        say(wire::PROCESS, &mut |out| {
+            wire::put_process(out, workflows.process());
+        });
+        if let Some(name) = workflows.name(call.workflow()) {
+            say(wire::WORKFLOW, &mut |out| wire::put_name(out, name));
+        }
+        if let Some(left) = call.deadline {
+            say(wire::TIMEOUT, &mut |out| wire::put_timeout(out, left));
+        }
+        if call.progress != Progress::UNKNOWN {
+            say(wire::PROGRESS, &mut |out| {
+                wire::put_progress(out, &call.progress);
+            });
+        }
+        let classes = &running.compiled.config.classes;
+        let class = call
+            .class
+            .and_then(|class| classes.get(usize::from(class.0)));
+        if let Some(class) = class {
+            say(wire::CLASS, &mut |out| out.push_str(&class.name));
+        }
+        Ok(Some(Calling {
+            stage: running.id,
+            call,
+        }))
+    }
+
+    /// A call ended; `None`: without a response. What the response says is read here; the caller removes
+    /// it.
+    pub fn answered(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        calling: Calling,
+        reply: Option<&Reply<'_>>,
+    ) {
+        let peers = self.outbound.as_ref().map(|o| o.config.peers.as_slice());
+        let believed = reply.is_some_and(|r| is_one_of(peers.unwrap_or_default(), r.peer));
+        let (mut rate, mut below, mut nonsense) = (None, None, false);
+        if let Some(reply) = reply {
+            rate = reply.rate.filter(|_| believed).and_then(wire::parse_rate);
+            nonsense = reply.rate.is_some() && rate.is_none();
+            let progress = reply.progress.filter(|_| believed);
+            below = progress
+                .and_then(|value| std::str::from_utf8(value).ok())
+                .and_then(progress::parse);
+        }
+        let Some(workflows) = self.workflows_of(calling.stage) else {
+            return;
+        };
+        if nonsense {
+            workflows.rate_refused();
+        }
+        workflows.answered(host, now, calling.call, rate.as_ref(), below.as_ref());
+    }
+
+    fn workflows_of(&mut self, stage: StageId) -> Option<&mut Workflows> {
+        self.stage_mut(stage)?.entrance.workflows.as_mut()
+    }
+}

@@ -1,0 +1,187 @@
+//! Several policies in one configuration: which stage a request goes to, and that stages are apart.
+
+use std::time::Duration;
+
+use super::*;
+use crate::config::FilterConfig;
+use crate::host::memory::MemoryHost;
+
+struct Routed(Option<&'static str>);
+
+impl RequestView for Routed {
+    fn path(&self) -> Option<&[u8]> {
+        Some(b"/")
+    }
+    fn method(&self) -> Option<&[u8]> {
+        Some(b"GET")
+    }
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+    fn route_name(&self) -> Option<&[u8]> {
+        self.0.map(str::as_bytes)
+    }
+}
+
+/// Stages `ns/a`, `ns/b`, ... of so many slots for these routes.
+fn config(stages: &[(u32, &[&str])]) -> FilterConfig {
+    let stage = |(name, (slots, routes)): (char, &(u32, &[&str]))| {
+        let routes = serde_json::to_string(routes).unwrap();
+        format!(
+            r#"{{"policy":"ns/{name}","parallelism":{slots},"routes":{routes},
+            "queue":{{"max_length":1,"timeout_us":1000000}},
+            "strategy":{{"type":"MaxQueueLength"}},"types":[{{"name":"default"}}]}}"#
+        )
+    };
+    let stages: Vec<String> = ('a'..).zip(stages).map(stage).collect();
+    FilterConfig::from_json(format!(r#"{{"stages":[{}]}}"#, stages.join(",")).as_bytes()).unwrap()
+}
+
+struct Proxy {
+    host: MemoryHost,
+    engine: Engine,
+    now: Instant,
+    streams: u32,
+}
+
+impl Proxy {
+    fn new(config: &FilterConfig) -> Self {
+        let mut proxy = Self {
+            host: MemoryHost::new(),
+            engine: Engine::new(1),
+            now: Instant::from_nanos(1_000_000_000),
+            streams: 0,
+        };
+        proxy.configure(config);
+        proxy
+    }
+
+    fn configure(&mut self, config: &FilterConfig) {
+        let mut actions = Vec::new();
+        let done = self
+            .engine
+            .configure(&self.host, self.now, config, &mut actions);
+        done.unwrap();
+        assert_eq!(actions, []);
+    }
+
+    fn arrive(&mut self, route: Option<&'static str>) -> Admission {
+        let mut actions = Vec::new();
+        self.streams += 1;
+        let (host, now) = (&self.host, self.now);
+        let admission =
+            self.engine
+                .arrive(host, now, self.streams, &Routed(route), None, &mut actions);
+        admission.unwrap()
+    }
+
+    fn finish(&mut self, pass: Pass) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let done = self
+            .engine
+            .finish(&self.host, self.now, pass, Outcome::Completed, &mut actions);
+        done.unwrap();
+        actions
+    }
+
+    /// A stat of the stage `ns/NAME`, as published at a tick.
+    fn stat(&mut self, stage: char, name: &str) -> u64 {
+        self.now = self.now + Duration::from_millis(50);
+        let mut actions = Vec::new();
+        let ticked = self.engine.tick(&self.host, self.now, &mut actions);
+        ticked.unwrap();
+        assert_eq!(actions, []);
+        let name = format!("headgate.policy.ns/{stage}.{name}");
+        self.host.value(&name).unwrap()
+    }
+}
+
+fn forwarded(admission: Admission) -> Pass {
+    match admission {
+        Admission::Forward(pass) => pass,
+        other => panic!("{other:?}"),
+    }
+}
+
+const SEARCH: Option<&str> = Some("httproute/shop/search/rule/0/match/0/*");
+const ADS: Option<&str> = Some("ads");
+
+fn three() -> FilterConfig {
+    config(&[(1, &["httproute/shop/search/*"]), (1, &["ads"]), (2, &[])])
+}
+
+#[test]
+fn a_request_goes_to_the_first_stage_that_is_for_its_route() {
+    let mut proxy = Proxy::new(&three());
+    let stages: Vec<StageId> = [SEARCH, ADS, Some("adsense"), None]
+        .map(|route| forwarded(proxy.arrive(route)).stage)
+        .to_vec();
+    assert!(stages[0] != stages[1] && stages[1] != stages[2] && stages[0] != stages[2]);
+    assert_eq!(
+        stages[2], stages[3],
+        "all others, and those without a route"
+    );
+    let requests =
+        |proxy: &mut Proxy| ['a', 'b', 'c'].map(|s| proxy.stat(s, "type.default.rq_total"));
+    assert_eq!(requests(&mut proxy), [1, 1, 2]);
+
+    // Stages in another order: the one for all requests takes them all.
+    let mut all_first = config(&[(9, &[]), (1, &["ads"])]);
+    let mut proxy = Proxy::new(&all_first);
+    assert_eq!(
+        forwarded(proxy.arrive(ADS)).stage,
+        forwarded(proxy.arrive(None)).stage
+    );
+    all_first.stages.remove(0);
+    let mut proxy = Proxy::new(&all_first);
+    assert_eq!(
+        proxy.arrive(SEARCH),
+        Admission::PassBy,
+        "no stage is for it"
+    );
+}
+
+#[test]
+fn slots_and_queues_of_stages_are_apart() {
+    let mut proxy = Proxy::new(&three());
+    let search = forwarded(proxy.arrive(SEARCH));
+    let waits = proxy.arrive(SEARCH);
+    assert!(matches!(waits, Admission::Hold(_)), "{waits:?}");
+    let refused = proxy.arrive(SEARCH);
+    assert!(matches!(refused, Admission::Refuse(..)), "{refused:?}");
+
+    // Neither the slots nor the queue of the others are touched.
+    let ads = forwarded(proxy.arrive(ADS));
+    let rest = [None, None].map(|route| forwarded(proxy.arrive(route)));
+    let of = |proxy: &mut Proxy, name: &str| ['a', 'b', 'c'].map(|s| proxy.stat(s, name));
+    assert_eq!(of(&mut proxy, "slots_in_use"), [1, 1, 2]);
+    assert_eq!(of(&mut proxy, "queue_length"), [1, 0, 0]);
+    assert_eq!(of(&mut proxy, "type.default.rq_rejected"), [1, 0, 0]);
+
+    // A slot that another stage frees is none for those who wait here.
+    assert_eq!(proxy.finish(ads), []);
+    assert_eq!(rest.map(|pass| proxy.finish(pass)), [vec![], vec![]]);
+    assert_eq!(of(&mut proxy, "queue_length"), [1, 0, 0]);
+    assert_eq!(proxy.finish(search), [Action::Resume(2)]);
+    assert_eq!(of(&mut proxy, "slots_in_use"), [1, 0, 0]);
+}
+
+#[test]
+fn a_stage_whose_routes_change_keeps_its_requests() {
+    let mut proxy = Proxy::new(&three());
+    let search = forwarded(proxy.arrive(SEARCH));
+    let moved = config(&[
+        (1, &["httproute/shop/search-v2/*"]),
+        (1, &["ads"]),
+        (2, &[]),
+    ]);
+    proxy.configure(&moved);
+    assert_eq!(proxy.stat('a', "slots_in_use"), 1);
+    let elsewhere = forwarded(proxy.arrive(SEARCH));
+    assert_ne!(elsewhere.stage, search.stage);
+    assert_eq!(proxy.finish(search), []);
+    assert_eq!(proxy.finish(elsewhere), []);
+    assert_eq!(proxy.stat('a', "slots_in_use"), 0);
+    let there = forwarded(proxy.arrive(Some("httproute/shop/search-v2/rule/0")));
+    assert_eq!(there.stage, search.stage);
+}

@@ -1,0 +1,203 @@
+//! Two processes that call each other, by their headers alone.
+
+use super::*;
+use crate::config::{Direction, OutboundConfig};
+
+fn outbound() -> FilterConfig {
+    FilterConfig {
+        direction: Direction::Outbound,
+        outbound: Some(OutboundConfig {
+            policy: "ns/p".into(),
+            services: [("outbound|80||b.*".to_owned(), "b".to_owned())].into(),
+            peers: Vec::new(),
+        }),
+        ..FilterConfig::default()
+    }
+}
+
+/// The front may send anything, its backend takes 50/s of `a`.
+fn front() -> FilterConfig {
+    config(|stage| {
+        let workflows = stage.workflows.as_mut().unwrap();
+        workflows.workflows.get_mut("a").unwrap().guarantee = Some(1_000.0);
+        // Who is held makes no calls in these tests.
+        workflows.max_queue_length = 0;
+    })
+}
+
+/// A request of the front that calls the back `calls` times, one after the other, each from any worker.
+/// Whether all of it went well.
+fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
+    let (inbound, away) = (front.next as usize % 2, (front.next as usize + 1) % 2);
+    let stream = front.arrive(inbound, &Request::of("a"), Some(Duration::from_secs(1)));
+    let Some(&(_, pass, _)) = front.running.get(&stream) else {
+        return false;
+    };
+    let now = front.now();
+    let token = front.workers[inbound]
+        .as_ref()
+        .unwrap()
+        .token(stream)
+        .unwrap();
+    let baggage = format!("user=1,headgate={}", token.as_str());
+    let mut well = true;
+    for _ in 0..calls {
+        let call = Request::default().with("baggage", &baggage);
+        let mut headers = BTreeMap::new();
+        let calling = front.with(away, |e, h, now, a| {
+            e.call(
+                h,
+                now,
+                &call,
+                "outbound|80||b.svc",
+                a,
+                |name, value: &str| {
+                    headers.insert(name.to_owned(), value.as_bytes().to_vec());
+                },
+            )
+        });
+        let calling = calling.unwrap().unwrap().unwrap();
+        assert_eq!(headers[wire::WORKFLOW], b"a");
+        assert_eq!(headers[wire::TIMEOUT], b"1000");
+        // It takes the back 4 ms.
+        let there = back.arrive(0, &Request(headers), None);
+        let (mut rate, mut progress) = (String::new(), String::new());
+        let mut set = |name, value: &str| match name {
+            wire::RATE => rate = value.to_owned(),
+            _ => progress = value.to_owned(),
+        };
+        if let Some(&(_, pass, _)) = back.running.get(&there) {
+            let later = now + Duration::from_millis(4);
+            let engine = back.workers[0].as_mut().unwrap();
+            engine.answer(&back.host, later, pass, &mut set);
+        } else {
+            well = false;
+            match back.refused.last() {
+                Some(refusal) => {
+                    let refusal = *refusal;
+                    let engine = back.workers[0].as_mut().unwrap();
+                    engine.announce(StageId(0), &refusal, &mut set);
+                }
+                None => back.finish(there, Outcome::Unmeasured),
+            }
+        }
+        let reply = Reply {
+            rate: Some(rate.as_bytes()).filter(|rate| !rate.is_empty()),
+            progress: Some(progress.as_bytes()).filter(|p| !p.is_empty()),
+            peer: None,
+        };
+        front.with(away, |e, h, now, _| {
+            e.answered(h, now + Duration::from_millis(4), calling, Some(&reply));
+        });
+    }
+    let engine = front.workers[inbound].as_mut().unwrap();
+    engine.answer(
+        &front.host,
+        now + Duration::from_millis(10),
+        pass,
+        |_, _| {},
+    );
+    well
+}
+
+#[test]
+fn a_rate_is_announced_and_adopted_with_its_amplification() {
+    let (mut a, mut b) = (
+        Proxy::new(2, &front()),
+        Proxy::new(
+            1,
+            &config(|stage| {
+                stage.workflows.as_mut().unwrap().max_queue_length = 0;
+            }),
+        ),
+    );
+    a.configure(&outbound());
+    let mut refused = 0;
+    for ms in 0..6_000_u64 {
+        a.step();
+        b.step();
+        if ms.is_multiple_of(10) && !request(&mut a, &mut b, 2) && ms >= 3_000 {
+            refused += 1;
+        }
+    }
+    // Two calls each: 25 of 100 requests/s get through the front, and few of their calls are refused.
+    let rate = a.stat("workflow.a.rate_mhz");
+    assert!((23_000..=28_000).contains(&rate), "{rate}");
+    assert_eq!(a.stat("workflow.a.bottleneck"), 2);
+    assert_eq!(b.stat("workflow.a.bottleneck"), 0);
+    let passed = a.passed_in(3_000);
+    assert!(
+        (68..=85).contains(&passed),
+        "{passed} of 75, {refused} refused behind"
+    );
+    let calls = a.stat("workflow.a.calls");
+    assert!(calls > 0 && a.stat("rates_refused") == 0);
+    a.assert_nothing_is_left();
+}
+
+#[test]
+fn progress_comes_up_and_goes_down_the_tree() {
+    let (mut a, mut b) = (Proxy::new(2, &front()), Proxy::new(1, &front()));
+    a.configure(&outbound());
+    for ms in 0..3_000_u64 {
+        a.step();
+        b.step();
+        if ms.is_multiple_of(50) {
+            assert!(request(&mut a, &mut b, 2), "after {ms} ms");
+        }
+    }
+    // Known from the requests before: 10 ms in the slot of a, of which the calls took 4 each.
+    let stream = a.arrive(0, &Request::of("a"), None);
+    let engine = a.workers[0].as_ref().unwrap();
+    let token = engine.token(stream).unwrap();
+    let call = Request::default().with(wire::REQUEST, token.as_str());
+    let mut progress = String::new();
+    a.ms += 3;
+    let calling = a.with(1, |e, h, now, acts| {
+        e.call(
+            h,
+            now,
+            &call,
+            "outbound|80||b.svc",
+            acts,
+            |name, value: &str| {
+                if name == wire::PROGRESS {
+                    progress = value.to_owned();
+                }
+            },
+        )
+    });
+    assert!(calling.unwrap().unwrap().is_some());
+    let told = crate::progress::parse(&progress).unwrap();
+    assert_eq!(told.elapsed, Duration::from_millis(3));
+    let total = told.total.unwrap();
+    assert!(
+        total >= Duration::from_millis(9) && total <= Duration::from_millis(11),
+        "{progress}"
+    );
+    assert!(told.total_work.unwrap() >= total, "{progress}");
+}
+
+#[test]
+fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
+    let mut a = Proxy::new(1, &front());
+    a.configure(&outbound());
+    a.arrive(0, &Request::of("a"), None);
+    for baggage in ["headgate=nonsense", "x=1", "headgate="] {
+        let call = Request::of("a").with("baggage", baggage);
+        let calling = a.with(0, |e, h, now, acts| {
+            e.call(h, now, &call, "c", acts, |_, _: &str| {})
+        });
+        let calling = calling.unwrap().unwrap().unwrap();
+        for rate in [&b"nonsense"[..], b"process=\"0000000000000009\", rate=5"] {
+            let reply = Reply {
+                rate: Some(rate),
+                ..Reply::default()
+            };
+            a.with(0, |e, h, now, _| e.answered(h, now, calling, Some(&reply)));
+        }
+    }
+    a.idle(200);
+    assert_eq!(a.stat("workflow.a.calls"), 3);
+    assert_eq!(a.stat("rates_refused"), 3);
+}

@@ -1,0 +1,76 @@
+//! What was promised: the response time and the quantile of each objective, as gauges beside what was
+//! measured.
+//!
+//! Without them a dashboard can't draw the objective beside the response times, and an alert can't know
+//! which share of responses has to be in time: policies may use any percentile, and Prometheus can't make a
+//! number of the label `p99_9`.
+
+use super::percentile_name;
+use crate::config::StageConfig;
+use crate::host::{Host, HostError, MetricId, MetricKind};
+
+/// Gauges of a stage's objectives. All workers write the same values.
+#[derive(Debug)]
+pub(super) struct Objectives(Vec<Gauge>);
+
+#[derive(Debug)]
+struct Gauge {
+    /// Ids don't tell: a host may give one metric several.
+    name: String,
+    metric: MetricId,
+    value: u64,
+}
+
+impl Objectives {
+    /// `names` are those of the types in stats. Types that share a name have no objectives in common.
+    pub(super) fn new(
+        host: &impl Host,
+        prefix: &str,
+        names: &[&str],
+        config: &StageConfig,
+    ) -> Result<Self, HostError> {
+        let mut all = Vec::new();
+        for (kind, shown) in config.types.iter().zip(names) {
+            if kind.name != *shown {
+                continue;
+            }
+            for objective in &kind.slo {
+                let percentile = percentile_name(objective.percentile);
+                let quantile_ppm = (objective.percentile * 1e4).round() as u64;
+                for (what, value) in [
+                    ("slo_response_time_us", objective.objective_us),
+                    ("slo_quantile_ppm", quantile_ppm),
+                ] {
+                    let name = format!("{prefix}.type.{shown}.{what}.objective.{percentile}");
+                    let metric = host.define(MetricKind::Gauge, &name)?;
+                    all.push(Gauge {
+                        name,
+                        metric,
+                        value,
+                    });
+                }
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// Sets the gauges, and takes back those of `before` that are no longer there.
+    pub(super) fn publish(&self, host: &impl Host, before: Option<&Self>) -> Result<(), HostError> {
+        for gauge in &self.0 {
+            host.record(gauge.metric, gauge.value)?;
+        }
+        for gone in before.into_iter().flat_map(|before| &before.0) {
+            if !self.0.iter().any(|gauge| gauge.name == gone.name) {
+                host.record(gone.metric, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all of them back.
+    pub(super) fn withdraw(&self, host: &impl Host) -> Result<(), HostError> {
+        self.0
+            .iter()
+            .try_for_each(|gauge| host.record(gauge.metric, 0))
+    }
+}

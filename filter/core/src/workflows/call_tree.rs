@@ -1,0 +1,421 @@
+//! The tree of calls that a request is part of: its progress metrics (Wisp §4.2, Table 2), and how a call finds
+//! the request that it is part of.
+//!
+//! A process adds to what it was told what it does itself and what its children report:
+//!
+//! ```text
+//! elapsed = own + Σ elapsed(child) / parallelism       work = own + Σ work(child)
+//! own = time in the slot − time with a child under way
+//! parallelism = Σ duration(child) / time with a child under way, at least 1
+//! ```
+//!
+//! Calls leave by another listener, often on another worker than the one that has the request. They find it by
+//! a [`Token`] that the application hands on. All that the request knew when it went to the backend is in the
+//! token; what its calls add up to is in a *branch*, a blob that the first of them makes. Branches are used
+//! again, so each carries the number of its request ([`Branch::generation`]), and there are at most
+//! [`MAX_BRANCHES`] for each worker: a request beyond has none, and its children don't show in its progress.
+//!
+//! A call whose answer says nothing of progress, or that got none, counts as what it took: whoever did it, the
+//! request waited for it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{ProcessId, WorkflowId};
+use crate::histogram::{put_varint, take_varint};
+use crate::host::{Expected, Host, HostError};
+use crate::request::{ClassId, Progress};
+use crate::time::Instant;
+use crate::workers::WorkerId;
+
+/// Requests of one worker whose calls are added up at the same time.
+pub const MAX_BRANCHES: u32 = 4096;
+
+const HEADER: [u8; 3] = [b'H', b'B', 1];
+const ATTEMPTS: u32 = 8;
+/// Digits of a token: 6 bits each, all of them allowed in headers and in a baggage.
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// Largest span in a token, µs: 71 minutes, which a duration that isn't known is, too.
+const UNKNOWN: u64 = (1 << 32) - 1;
+
+/// What a request gives to the application, which hands it on with each call that it makes for it: at most
+/// [`Token::MAX`] bytes. Opaque to everybody but the engines of its process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Token {
+    bytes: [u8; Self::MAX],
+    length: u8,
+}
+
+impl Token {
+    /// Longest token, bytes.
+    pub const MAX: usize = 64;
+
+    /// As it is written into a header.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..usize::from(self.length));
+        bytes
+            .and_then(|b| std::str::from_utf8(b).ok())
+            .unwrap_or("")
+    }
+
+    /// As [`Token::as_str`].
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.as_str().as_bytes()
+    }
+}
+
+/// Where the calls of one request are added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Branch {
+    /// The worker that has the request.
+    pub(super) worker: WorkerId,
+    /// Below [`MAX_BRANCHES`].
+    pub(super) slot: u32,
+    /// Number of the request.
+    pub(super) generation: u32,
+}
+
+/// What a token says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Parent {
+    /// Whose token it is.
+    pub(super) process: ProcessId,
+    pub(super) branch: Option<Branch>,
+    pub(super) workflow: WorkflowId,
+    pub(super) class: ClassId,
+    /// When it went to the backend.
+    pub(super) started: Instant,
+    pub(super) deadline: Option<Instant>,
+    /// What it was told of the whole.
+    pub(super) progress: Progress,
+}
+
+/// A number of up to 64 bits, by digits of 6.
+struct Digits {
+    token: Token,
+}
+
+impl Digits {
+    fn put(&mut self, value: u64, digits: u32) {
+        for at in (0..digits).rev() {
+            let digit = DIGITS[(value >> (6 * at)) as usize & 63];
+            if let Some(byte) = self.token.bytes.get_mut(usize::from(self.token.length)) {
+                *byte = digit;
+                self.token.length += 1;
+            }
+        }
+    }
+}
+
+fn take(input: &mut &[u8], digits: usize) -> Option<u64> {
+    let (first, rest) = input.split_at_checked(digits)?;
+    *input = rest;
+    first.iter().try_fold(0_u64, |value, byte| {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'-' => 62,
+            b'_' => 63,
+            _ => return None,
+        };
+        Some(value << 6 | u64::from(digit))
+    })
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros())
+        .unwrap_or(UNKNOWN)
+        .min(UNKNOWN - 1)
+}
+
+impl Parent {
+    /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the workflow, 2 for the class, 9 each for
+    /// points in time (µs, 571 years) and, but for times that aren't known, 6 each for spans.
+    pub(super) fn token(&self) -> Token {
+        let mut digits = Digits {
+            token: Token {
+                bytes: [0; Token::MAX],
+                length: 0,
+            },
+        };
+        // A slot beyond the last says that there is none.
+        let (worker, slot, generation) = match self.branch {
+            Some(branch) => (branch.worker, branch.slot, branch.generation),
+            None => (0, MAX_BRANCHES, 0),
+        };
+        digits.put(self.process.0, 3);
+        digits.put(worker.into(), 2);
+        digits.put(slot.into(), 3);
+        digits.put(generation.into(), 6);
+        digits.put(self.workflow.0.into(), 3);
+        digits.put(self.class.0.into(), 2);
+        digits.put(self.started.as_nanos() / 1_000, 9);
+        digits.put(
+            self.deadline.map_or(0, |at| (at.as_nanos() / 1_000).max(1)),
+            9,
+        );
+        let Progress {
+            elapsed,
+            total,
+            work,
+            total_work,
+        } = self.progress;
+        for span in [Some(elapsed), total, Some(work), total_work] {
+            digits.put(span.map_or(UNKNOWN, micros), 6);
+        }
+        digits.token
+    }
+
+    /// What `token` says; `None` if it is none of `process`.
+    pub(super) fn of_token(process: ProcessId, token: &[u8]) -> Option<Self> {
+        let input = &mut &*token;
+        if take(input, 3)? != process.0 & 0x3_ffff {
+            return None;
+        }
+        let worker = u32::try_from(take(input, 2)?).ok()?;
+        let slot = u32::try_from(take(input, 3)?).ok()?;
+        let generation = u32::try_from(take(input, 6)?).ok()?;
+        let workflow = WorkflowId(u16::try_from(take(input, 3)?).ok()?);
+        let class = ClassId(u8::try_from(take(input, 2)?).ok()?);
+        let instant = |micros: u64| Instant::from_nanos(micros.saturating_mul(1_000));
+        let started = instant(take(input, 9)?);
+        let deadline = take(input, 9)?;
+        let mut span =
+            || take(input, 6).map(|us| (us < UNKNOWN).then(|| Duration::from_micros(us)));
+        let progress = Progress {
+            elapsed: span()?.unwrap_or_default(),
+            total: span()?,
+            work: span()?.unwrap_or_default(),
+            total_work: span()?,
+        };
+        input.is_empty().then_some(Self {
+            process,
+            branch: (slot < MAX_BRANCHES).then_some(Branch {
+                worker,
+                slot,
+                generation,
+            }),
+            workflow,
+            class,
+            started,
+            deadline: (deadline > 0).then(|| instant(deadline)),
+            progress,
+        })
+    }
+}
+
+/// What the calls of a request add up to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Children {
+    generation: u32,
+    /// When the request went to the backend, µs.
+    started: u64,
+    /// Under way.
+    outstanding: u64,
+    /// Since when some are.
+    since: Instant,
+    /// Time with some under way, those of now not counted.
+    covered: Duration,
+    /// Σ duration(child), of those that ended.
+    durations: Duration,
+    /// Σ elapsed(child).
+    elapsed: Duration,
+    /// Σ work(child).
+    work: Duration,
+    ended: u64,
+}
+
+impl Children {
+    fn began(&mut self, now: Instant) {
+        if self.outstanding == 0 {
+            self.since = now;
+        }
+        self.outstanding = self.outstanding.saturating_add(1);
+    }
+
+    fn ended(&mut self, now: Instant, took: Duration, progress: Option<&Progress>) {
+        self.durations = self.durations.saturating_add(took);
+        let (elapsed, work) = progress.map_or((took, took), |p| (p.elapsed, p.work));
+        // It can't have been served for longer than it took.
+        self.elapsed = self.elapsed.saturating_add(elapsed.min(took));
+        self.work = self.work.saturating_add(work);
+        self.ended = self.ended.saturating_add(1);
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if self.outstanding == 0 {
+            self.covered = self.covered.saturating_add(now.since(self.since));
+        }
+    }
+
+    /// What the request, started at `started`, and its children have done until `now`.
+    pub(super) fn progress(&self, started: Instant, now: Instant) -> Progress {
+        let open = if self.outstanding > 0 {
+            now.since(self.since.max(started))
+        } else {
+            Duration::ZERO
+        };
+        let own = now.since(started).saturating_sub(self.covered + open);
+        let covered = self.covered.as_secs_f64();
+        let parallelism = if covered > 0.0 {
+            (self.durations.as_secs_f64() / covered).clamp(1.0, self.ended.max(1) as f64)
+        } else {
+            1.0
+        };
+        Progress {
+            elapsed: own + self.elapsed.div_f64(parallelism),
+            total: None,
+            work: own + self.work,
+            total_work: None,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&HEADER);
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        for number in [
+            self.generation.into(),
+            self.started,
+            self.outstanding,
+            self.since.as_nanos(),
+            nanos(self.covered),
+            nanos(self.durations),
+            nanos(self.elapsed),
+            nanos(self.work),
+            self.ended,
+        ] {
+            put_varint(out, number);
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let input = &mut bytes.strip_prefix(&HEADER)?;
+        let mut span = || take_varint(input);
+        let found = Self {
+            generation: u32::try_from(span()?).ok()?,
+            started: span()?,
+            outstanding: span()?,
+            since: Instant::from_nanos(span()?),
+            covered: Duration::from_nanos(span()?),
+            durations: Duration::from_nanos(span()?),
+            elapsed: Duration::from_nanos(span()?),
+            work: Duration::from_nanos(span()?),
+            ended: span()?,
+        };
+        input.is_empty().then_some(found)
+    }
+}
+
+/// The branches of a process, seen from one worker.
+#[derive(Debug)]
+pub(super) struct Branches {
+    prefix: String,
+    key: String,
+    bytes: Vec<u8>,
+}
+
+impl Branches {
+    pub(super) fn new(prefix: String) -> Self {
+        Self {
+            prefix,
+            key: String::new(),
+            bytes: Vec::new(),
+        }
+    }
+
+    fn find(&mut self, branch: Branch) {
+        self.key.clear();
+        let Branch { worker, slot, .. } = branch;
+        // Writing to a string can't fail.
+        write!(self.key, "{}/{worker}/{slot}", self.prefix).unwrap_or(());
+    }
+
+    /// What the calls of a request add up to; `None` if it made none.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn load(
+        &mut self,
+        host: &impl Host,
+        branch: Branch,
+    ) -> Result<Option<Children>, HostError> {
+        self.find(branch);
+        let loaded = host.load(&self.key)?;
+        let found = loaded.and_then(|(bytes, _)| Children::decode(&bytes));
+        Ok(found.filter(|found| found.generation == branch.generation))
+    }
+
+    /// Changes what the calls of a request add up to. Where it made none before, `begins` is when it went to
+    /// the backend. Returns what it was; `None` if the place is a later request's already.
+    fn update(
+        &mut self,
+        host: &impl Host,
+        branch: Branch,
+        begins: Option<Instant>,
+        change: impl Fn(&mut Children),
+    ) -> Result<Option<Children>, HostError> {
+        let begins = begins.map(|at| at.as_nanos() / 1_000);
+        self.find(branch);
+        for _ in 0..ATTEMPTS {
+            let loaded = host.load(&self.key)?;
+            let there = loaded
+                .as_ref()
+                .and_then(|(bytes, _)| Children::decode(bytes));
+            let before = match (there, begins) {
+                (Some(there), _) if there.generation == branch.generation => there,
+                (Some(there), Some(started)) if there.started > started => return Ok(None),
+                (_, Some(started)) => Children {
+                    generation: branch.generation,
+                    started,
+                    ..Children::default()
+                },
+                (_, None) => return Ok(None),
+            };
+            let mut after = before;
+            change(&mut after);
+            self.bytes.clear();
+            after.encode(&mut self.bytes);
+            let expected = Expected::from(loaded.map(|(_, version)| version));
+            match host.store(&self.key, &self.bytes, expected) {
+                Ok(()) => return Ok(Some(before)),
+                Err(HostError::Conflict) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(HostError::Conflict)
+    }
+
+    /// A call begins of the request that went to the backend at `started`; what the earlier ones add up to.
+    ///
+    /// # Errors
+    /// [`HostError`]; it doesn't count.
+    pub(super) fn began(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        branch: Branch,
+        started: Instant,
+    ) -> Result<Option<Children>, HostError> {
+        self.update(host, branch, Some(started), |children| children.began(now))
+    }
+
+    /// A call ended that took so long, and whose answer says so much of progress.
+    ///
+    /// # Errors
+    /// [`HostError`]; it doesn't count.
+    pub(super) fn ended(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        branch: Branch,
+        took: Duration,
+        progress: Option<&Progress>,
+    ) -> Result<(), HostError> {
+        let change = |children: &mut Children| children.ended(now, took, progress);
+        self.update(host, branch, None, change).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! Dominant resource fairness over two resources (A. Ghodsi et al., "Dominant Resource Fairness", NSDI '11, §4.1; Wisp
+//! §4.3 names it among its policies).
+//!
+//! A request of workflow i uses rᵢₖ of resource k, of which there is Cₖ a second. Its *dominant share* at x requests/s is
+//! the largest part of a resource that it uses, x · sᵢ with sᵢ = maxₖ rᵢₖ / Cₖ. Progressive filling raises the dominant
+//! shares of all together, in proportion to their weights, until a resource is used up; who uses it stops there, and the
+//! others go on with the other one. With the level L of dominant share by weight that is, for each resource, the water
+//! filling of [`super::shares`] with growth wᵢ · rᵢₖ / sᵢ:
+//!
+//! ```text
+//! xᵢ(L) = clamp(L · wᵢ / sᵢ, guaranteeᵢ, λᵢ)        Fₖ(L) = Σ xᵢ(L) · rᵢₖ = Cₖ
+//! ```
+//!
+//! The resource with the lower level is used up first. What stays below its level is then filled again, for those that
+//! use the other resource alone.
+
+use super::shares::{Claim, WaterFill};
+
+/// Resources.
+pub const RESOURCES: usize = 2;
+
+/// What one workflow asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DominantClaim {
+    /// Its weight, above 0.
+    pub weight: f64,
+    /// Guaranteed requests/s.
+    pub floor: f64,
+    /// Requests/s asked for; infinite: all that it can get.
+    pub demand: f64,
+    /// r: what a request uses of each resource, 0 or more.
+    pub cost: [f64; RESOURCES],
+}
+
+/// Dominant shares; their memory is used again.
+#[derive(Debug, Default)]
+pub struct DominantShares {
+    claims: Vec<DominantClaim>,
+    capacity: [f64; RESOURCES],
+    /// Each resource by itself.
+    fills: [WaterFill; RESOURCES],
+    /// Each resource for those that use no other, once the other is used up.
+    rest: [WaterFill; RESOURCES],
+}
+
+impl DominantShares {
+    /// Shares `capacity` (units/s) out among `claims`. Numbers are finite and 0 or more, but for demands.
+    pub fn fill(
+        &mut self,
+        capacity: [f64; RESOURCES],
+        claims: impl Iterator<Item = DominantClaim>,
+    ) {
+        // Of a resource that there is nothing of, any use is all of it.
+        self.capacity = capacity.map(|c| c.max(f64::MIN_POSITIVE));
+        self.claims.clear();
+        self.claims.extend(claims);
+        let capacity = self.capacity;
+        for (k, fill) in self.fills.iter_mut().enumerate() {
+            let claims = self.claims.iter();
+            fill.fill(capacity[k], claims.map(|c| c.of(k, &capacity)));
+        }
+        for k in 0..RESOURCES {
+            let other = 1 - k;
+            let level = self.fills[other].level();
+            if level >= self.fills[k].level() {
+                continue;
+            }
+            let stopped: f64 = self
+                .claims
+                .iter()
+                .filter(|claim| claim.cost[other] > 0.0)
+                .map(|claim| claim.at(level, &capacity) * claim.cost[k])
+                .sum();
+            let rest = self.claims.iter().map(|claim| {
+                if claim.cost[other] > 0.0 {
+                    NOTHING
+                } else {
+                    claim.of(k, &capacity)
+                }
+            });
+            self.rest[k].fill((capacity[k] - stopped).max(0.0), rest);
+        }
+    }
+
+    /// Requests/s of a claim, by its position.
+    #[must_use]
+    pub fn rate(&self, claim: usize) -> f64 {
+        let level = self.level(claim, WaterFill::level, WaterFill::level);
+        self.claims[claim].at(level, &self.capacity)
+    }
+
+    /// Requests/s of a claim if it asked for more than there is and the others for what they ask; infinite if it uses
+    /// nothing.
+    #[must_use]
+    pub fn rate_if_unbounded(&self, claim: usize) -> f64 {
+        let unbounded = |fill: &WaterFill| fill.level_if_unbounded(claim);
+        let level = self.level(claim, unbounded, unbounded);
+        let claim = DominantClaim {
+            demand: f64::INFINITY,
+            ..self.claims[claim]
+        };
+        claim.at(level, &self.capacity)
+    }
+
+    /// The level at which a claim stops, with the levels of resources that `of` and `of_rest` find.
+    fn level(
+        &self,
+        claim: usize,
+        of: impl Fn(&WaterFill) -> f64,
+        of_rest: impl Fn(&WaterFill) -> f64,
+    ) -> f64 {
+        match self.claims[claim].cost.map(|cost| cost > 0.0) {
+            [true, true] => of(&self.fills[0]).min(of(&self.fills[1])),
+            [false, false] => f64::INFINITY,
+            only => {
+                let k = usize::from(only[1]);
+                let level = of(&self.fills[k]);
+                // The other resource, which this claim has no part in, is used up before: its users leave something.
+                if level > self.fills[1 - k].level() {
+                    of_rest(&self.rest[k])
+                } else {
+                    level
+                }
+            }
+        }
+    }
+}
+
+const NOTHING: Claim = Claim {
+    growth: 0.0,
+    floor: 0.0,
+    demand: 0.0,
+};
+
+impl DominantClaim {
+    /// s: the dominant share of one request a second.
+    fn dominant(&self, capacity: &[f64; RESOURCES]) -> f64 {
+        (self.cost[0] / capacity[0]).max(self.cost[1] / capacity[1])
+    }
+
+    /// x(L), requests/s.
+    fn at(&self, level: f64, capacity: &[f64; RESOURCES]) -> f64 {
+        let grown = level * self.weight / self.dominant(capacity);
+        // Nothing out of nothing: neither level nor use.
+        let grown = if grown.is_nan() { 0.0 } else { grown };
+        grown.max(self.floor).min(self.demand)
+    }
+
+    /// Its claim to resource `k`, in units of that.
+    fn of(&self, k: usize, capacity: &[f64; RESOURCES]) -> Claim {
+        let cost = self.cost[k];
+        if cost <= 0.0 {
+            return NOTHING;
+        }
+        Claim {
+            growth: self.weight * cost / self.dominant(capacity),
+            floor: self.floor * cost,
+            demand: self.demand * cost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claim(cost: [f64; 2], demand: f64) -> DominantClaim {
+        DominantClaim {
+            weight: 1.0,
+            floor: 0.0,
+            demand,
+            cost,
+        }
+    }
+
+    fn shares(capacity: [f64; 2], claims: &[DominantClaim]) -> DominantShares {
+        let mut shares = DominantShares::default();
+        shares.fill(capacity, claims.iter().copied());
+        shares
+    }
+
+    fn rates(capacity: [f64; 2], claims: &[DominantClaim]) -> Vec<f64> {
+        let shares = shares(capacity, claims);
+        (0..claims.len()).map(|i| shares.rate(i)).collect()
+    }
+
+    const INF: f64 = f64::INFINITY;
+
+    #[test]
+    fn the_example_of_the_paper() {
+        // Ghodsi §4.1: 9 CPUs and 18 GB; tasks of ⟨1 CPU, 4 GB⟩ and ⟨3 CPUs, 1 GB⟩: 3 and 2 tasks.
+        let claims = [claim([1.0, 4.0], INF), claim([3.0, 1.0], INF)];
+        let found = rates([9.0, 18.0], &claims);
+        assert!((found[0] - 3.0).abs() < 1e-9, "{found:?}");
+        assert!((found[1] - 2.0).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn who_uses_one_resource_alone_goes_on_when_the_other_is_used_up() {
+        let claims = [
+            claim([1.0, 0.0], INF),
+            claim([1.0, 1.0], INF),
+            claim([0.0, 1.0], 2.0),
+        ];
+        // At a dominant share of 0.5 the first resource is full; the second has 4 left over for 2.
+        let found = rates([10.0, 10.0], &claims);
+        assert_eq!(found, [5.0, 5.0, 2.0]);
+        let found = rates([100.0, 10.0], &claims);
+        assert_eq!(found, [92.0, 8.0, 2.0]);
+        let shares = shares([100.0, 10.0], &claims);
+        assert_eq!(shares.rate_if_unbounded(2), 5.0);
+        assert_eq!(shares.rate_if_unbounded(0), 92.0);
+        assert_eq!(rates([1.0, 1.0], &[claim([0.0, 0.0], 7.0)]), [7.0]);
+    }
+
+    fn any_claim() -> impl Strategy<Value = DominantClaim> {
+        let cost = || prop_oneof![1 => Just(0.0), 4 => 0.01..10.0_f64];
+        let demand = prop_oneof![3 => 0.0..50.0_f64, 2 => Just(INF)];
+        let costs = [cost(), cost()];
+        let floor = prop_oneof![4 => Just(0.0), 1 => 0.0..2.0_f64];
+        (0.1..5.0_f64, floor, demand, costs)
+            .prop_filter("uses something", |c| c.3[0] + c.3[1] > 0.0)
+            .prop_map(|(weight, floor, demand, cost)| DominantClaim {
+                weight,
+                floor,
+                demand,
+                cost,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn dominant_resource_fair(
+            claims in prop::collection::vec(any_claim(), 1..20),
+            capacity in [1.0..100.0_f64, 1.0..100.0_f64],
+        ) {
+            let rates = rates(capacity, &claims);
+            let used = |k: usize| -> f64 {
+                claims.iter().zip(&rates).map(|(c, rate)| c.cost[k] * rate).sum()
+            };
+            let floors = |k: usize| -> f64 {
+                claims.iter().map(|c| c.cost[k] * c.floor.min(c.demand)).sum()
+            };
+            for k in 0..RESOURCES {
+                prop_assert!(used(k) <= capacity[k].max(floors(k)) * (1.0 + 1e-6) + 1e-6 || floors(1 - k) > capacity[1 - k]);
+            }
+            let full = |k: usize| used(k) >= capacity[k] * (1.0 - 1e-6);
+            let weights: f64 = claims.iter().map(|c| c.weight).sum();
+            let no_floors = claims.iter().all(|c| c.floor == 0.0);
+            for (i, claim) in claims.iter().enumerate() {
+                prop_assert!(rates[i] >= claim.floor.min(claim.demand) && rates[i] <= claim.demand);
+                if rates[i] >= claim.demand {
+                    continue;
+                }
+                // Who wants more lacks a resource: Pareto efficiency.
+                prop_assert!((0..RESOURCES).any(|k| claim.cost[k] > 0.0 && full(k)), "{}", i);
+                let level = rates[i] * claim.dominant(&capacity) / claim.weight;
+                // The share guarantee (Ghodsi §3, sharing incentive): its weight's part of a resource at least.
+                if no_floors {
+                    prop_assert!(level >= (1.0 - 1e-6) / weights, "{} of {}", level, weights);
+                }
+                // Backlogged users of the same resources have equal dominant shares by weight, but for floors.
+                for (j, other) in claims.iter().enumerate() {
+                    let same = (0..RESOURCES).all(|k| (other.cost[k] > 0.0) == (claim.cost[k] > 0.0));
+                    if same && rates[j] > other.floor {
+                        let theirs = rates[j] * other.dominant(&capacity) / other.weight;
+                        prop_assert!(theirs <= level * (1.0 + 1e-6) + 1e-9, "{} {}", i, j);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn asking_for_more_than_there_is_gains_no_more_than_announced(
+            claims in prop::collection::vec(any_claim(), 1..20),
+            capacity in [1.0..100.0_f64, 1.0..100.0_f64],
+        ) {
+            let before = shares(capacity, &claims);
+            for i in 0..claims.len() {
+                let mut claims = claims.clone();
+                claims[i].demand = INF;
+                let slow = rates(capacity, &claims)[i];
+                let quick = before.rate_if_unbounded(i);
+                prop_assert!((quick - slow).abs() <= 1e-6 * (1.0 + slow), "{}: {} or {}", i, quick, slow);
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What Algorithm 1 assumes to be known (Wisp §5): arrival rates, calls per request, load per request and completion
+//! times, each an exponentially weighted moving average over control intervals.
+//!
+//! All of them are quotients: requests by seconds, slot-seconds by requests, calls by requests. Averaging the quotients of
+//! single intervals would be wrong where intervals hold few requests, or none. So numerator and denominator are averaged,
+//! and then divided:
+//!
+//! ```text
+//! S ← S · keep + s        N ← N · keep + n        keep = e^(−Δt/τ)        estimate = S / N
+//! ```
+//!
+//! which is unbiased from the first interval on, and right for intervals of any length Δt.
+//!
+//! Averages over requests keep a *least number* of requests in mind, whatever their age. A workflow of one request in two
+//! seconds, each of which makes hundreds of calls in the intervals that follow, would otherwise seem to make none or
+//! thousands of calls per request, depending on the moment.
+
+use std::time::Duration;
+
+/// τ of arrival rates and utilization, in control intervals.
+pub const DEMAND_INTERVALS: u32 = 5;
+/// τ of averages over requests, in control intervals.
+pub const COST_INTERVALS: u32 = 10;
+/// Requests that an average over requests remembers however old they are.
+const LEAST_REQUESTS: f64 = 10.0;
+
+/// e^(−elapsed/τ): the part of the past that is kept.
+#[must_use]
+pub fn keep(elapsed: Duration, time_constant: Duration) -> f64 {
+    (-elapsed.as_secs_f64() / time_constant.as_secs_f64().max(1e-6)).exp()
+}
+
+/// The same for an average over requests of which `requests` are remembered: no fewer than ten remain.
+#[must_use]
+pub fn keep_requests(keep: f64, requests: f64) -> f64 {
+    if requests > LEAST_REQUESTS {
+        keep.max(LEAST_REQUESTS / requests)
+    } else {
+        1.0
+    }
+}
+
+/// A quotient of two moving averages.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Quotient {
+    /// S.
+    pub sum: f64,
+    /// N.
+    pub count: f64,
+}
+
+impl Quotient {
+    /// Takes another interval in.
+    pub fn add(&mut self, keep: f64, sum: f64, count: f64) {
+        self.sum = self.sum * keep + sum;
+        self.count = self.count * keep + count;
+    }
+
+    /// S / N; `None` as long as there is less than `least` to divide by.
+    #[must_use]
+    pub fn value(&self, least: f64) -> Option<f64> {
+        (self.count >= least && self.count > 0.0).then(|| self.sum / self.count)
+    }
+}
+
+/// What is known of one workflow.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Estimates {
+    /// Requests offered by seconds.
+    pub offered: Quotient,
+    /// Requests admitted.
+    pub admitted: f64,
+    /// Requests completed: what the next three are divided by, and calls.
+    pub completed: f64,
+    /// Their slot-seconds.
+    pub service: f64,
+    /// Units of the second resource.
+    pub resource: f64,
+    /// Seconds from admission to end.
+    pub completion: f64,
+}
+
+/// Sums of one interval, over all workers.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Sums {
+    /// Requests.
+    pub offered: f64,
+    /// Requests.
+    pub admitted: f64,
+    /// Requests.
+    pub completed: f64,
+    /// Slot-seconds.
+    pub service: f64,
+    /// Units of the second resource.
+    pub resource: f64,
+    /// Seconds.
+    pub completion: f64,
+}
+
+/// The parts of the past that an interval keeps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Keep {
+    /// Of arrival rates and utilization.
+    pub demand: f64,
+    /// Of averages over requests.
+    pub cost: f64,
+}
+
+impl Keep {
+    /// For an interval that took `elapsed` where `interval` is configured.
+    #[must_use]
+    pub fn new(elapsed: Duration, interval: Duration) -> Self {
+        Self {
+            demand: keep(elapsed, interval * DEMAND_INTERVALS),
+            cost: keep(elapsed, interval * COST_INTERVALS),
+        }
+    }
+}
+
+impl Estimates {
+    /// Takes an interval of `seconds` in. Returns the part of earlier calls to count on.
+    pub fn add(&mut self, keep: Keep, seconds: f64, sums: &Sums) -> f64 {
+        self.offered.add(keep.demand, sums.offered, seconds);
+        let admitted = keep_requests(keep.cost, self.admitted + sums.admitted);
+        self.admitted = self.admitted * admitted + sums.admitted;
+        let kept = keep_requests(keep.cost, self.completed + sums.completed);
+        self.completed = self.completed * kept + sums.completed;
+        self.service = self.service * kept + sums.service;
+        self.resource = self.resource * kept + sums.resource;
+        self.completion = self.completion * kept + sums.completion;
+        kept
+    }
+
+    /// λ, requests/s.
+    #[must_use]
+    pub fn demand(&self) -> f64 {
+        self.offered.value(0.0).unwrap_or(0.0)
+    }
+
+    /// Slot-seconds of a request.
+    #[must_use]
+    pub fn cost(&self) -> Option<f64> {
+        self.by_completed(self.service)
+    }
+
+    /// Units of the second resource that a request uses.
+    #[must_use]
+    pub fn resource_cost(&self) -> Option<f64> {
+        self.by_completed(self.resource)
+    }
+
+    /// Mean time from admission to end, s.
+    #[must_use]
+    pub fn completion(&self) -> Option<f64> {
+        self.by_completed(self.completion)
+    }
+
+    fn by_completed(&self, sum: f64) -> Option<f64> {
+        (self.completed >= 1.0).then(|| sum / self.completed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn right_at_once_and_soon_again_after_a_change() {
+        let keep = Keep::new(INTERVAL, INTERVAL);
+        let mut estimates = Estimates::default();
+        assert_eq!(estimates.demand(), 0.0);
+        assert_eq!(estimates.cost(), None);
+        let sums = |n: f64, cost: f64| Sums {
+            offered: n,
+            admitted: n,
+            completed: n,
+            service: n * cost,
+            resource: 2.0 * n,
+            completion: n * cost * 3.0,
+        };
+        estimates.add(keep, 0.1, &sums(10.0, 0.02));
+        assert!((estimates.demand() - 100.0).abs() < 1e-9);
+        assert!((estimates.cost().unwrap() - 0.02).abs() < 1e-12);
+        assert!((estimates.resource_cost().unwrap() - 2.0).abs() < 1e-12);
+        for _ in 0..50 {
+            estimates.add(keep, 0.1, &sums(10.0, 0.02));
+        }
+        // After τ, 63 % of a step; after 3 τ, 95 %.
+        for _ in 0..DEMAND_INTERVALS {
+            estimates.add(keep, 0.1, &sums(20.0, 0.04));
+        }
+        assert!((estimates.demand() - 163.2).abs() < 0.3);
+        for _ in 0..25 {
+            estimates.add(keep, 0.1, &sums(20.0, 0.04));
+        }
+        assert!((estimates.cost().unwrap() - 0.04).abs() < 0.001);
+        assert!((estimates.completion().unwrap() - 0.12).abs() < 0.003);
+    }
+
+    #[test]
+    fn an_interval_twice_as_long_counts_as_two() {
+        let long = Keep::new(INTERVAL * 2, INTERVAL);
+        let short = Keep::new(INTERVAL, INTERVAL);
+        assert!((long.demand - short.demand * short.demand).abs() < 1e-12);
+        assert!((long.cost - short.cost * short.cost).abs() < 1e-12);
+    }
+
+    #[test]
+    fn rare_requests_are_remembered() {
+        let keep = Keep::new(INTERVAL, INTERVAL);
+        let mut estimates = Estimates::default();
+        let mut calls = 0.0;
+        let mut worst: f64 = 0.0;
+        // One request in two seconds, whose 400 calls go out in the second after it.
+        for interval in 0..4_000 {
+            let sums = Sums {
+                offered: f64::from(interval % 20 == 0),
+                admitted: f64::from(interval % 20 == 0),
+                completed: f64::from(interval % 20 == 10),
+                ..Sums::default()
+            };
+            calls = calls * estimates.add(keep, 0.1, &sums)
+                + if (1..=10).contains(&(interval % 20)) {
+                    40.0
+                } else {
+                    0.0
+                };
+            if interval > 400 {
+                worst = worst.max((calls / estimates.completed - 400.0).abs());
+            }
+        }
+        assert!(worst < 50.0, "{worst}");
+        // Once idle, an average stays what it was.
+        estimates.completed = 3.0;
+        estimates.service = 0.3;
+        for _ in 0..100_000 {
+            estimates.add(keep, 0.1, &Sums::default());
+        }
+        assert!((estimates.cost().unwrap() - 0.1).abs() < 1e-12);
+        assert!(estimates.demand() < 1e-9);
+    }
+}

@@ -1,0 +1,350 @@
+//! The shaping rate limiter (Wisp §4.1, §4.3): each workflow gets on at its rate σ, in its order of arrival,
+//! over all workers of a process.
+//!
+//! Requests draw *tickets*: consecutive numbers from one gauge of the process per workflow. The rate issues
+//! numbers, too, and whose number it has reached may go:
+//!
+//! ```text
+//! level(t) = tickets(t0) + σ · (t − t0)          request n may go when n ≤ level(t)
+//! wait(n)  = (n − level(t)) / σ
+//! ```
+//!
+//! The leader publishes (t0, tickets(t0), σ), so a new rate holds for those that wait, too. Since numbers are
+//! drawn process-wide, no more than σ·t requests go in the long run and no worker has a share of its own
+//! that others could use better; and a worker that dies takes only its waiters' numbers along.
+//!
+//! **Burst.** A workflow that sent less than it might finds at most `max(1, σ · `[`BURST`]`)` numbers left over,
+//! so in any time t at most `σ·t + max(1, σ·BURST)` requests go, and what waiters of other ticks add: they are
+//! let go by ticks ([`crate::engine::FAST_TICK`]), up to a tick late and several at once. Two workers that find the
+//! workflow idle at the same instant may both fill it up again: one request more for each worker.
+//!
+//! **Numbers aren't lost.** Who leaves the queue leaves its number to those behind it on its worker, and the
+//! last one is kept for the next that comes, until it would exceed the burst.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::WorkflowId;
+use super::entries::Entry;
+use crate::engine::FAST_TICK;
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::time::Instant;
+
+/// Time whose requests an idle workflow may send at once.
+pub const BURST: Duration = Duration::from_millis(20);
+/// Nobody is told to come back later than after this, however low a rate is.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What a workflow may send.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Level {
+    /// t0.
+    pub at: Instant,
+    /// Numbers issued until then.
+    pub tickets: f64,
+    /// σ, requests/s: finite, 0 or more.
+    pub rate: f64,
+}
+
+impl Level {
+    /// Numbers issued until `now`.
+    #[must_use]
+    pub fn reached(&self, now: Instant) -> f64 {
+        self.tickets + self.rate * now.since(self.at).as_secs_f64()
+    }
+
+    /// Numbers that an idle workflow finds left over.
+    #[must_use]
+    pub fn burst(&self) -> f64 {
+        (self.rate * BURST.as_secs_f64()).max(1.0)
+    }
+
+    /// Time from `now` until `ticket` is reached.
+    fn wait(&self, now: Instant, ticket: f64) -> Duration {
+        let ahead = ticket - self.reached(now);
+        if ahead <= 0.0 {
+            return Duration::ZERO;
+        }
+        // A rate of nothing never gets there.
+        Duration::try_from_secs_f64(ahead / self.rate).map_or(LONGEST, |wait| wait.min(LONGEST))
+    }
+}
+
+/// What the limiter says to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    Pass,
+    /// It would wait this long: [`Limiter::hold`] it.
+    Wait(Duration),
+    /// So many wait already that it would wait this long.
+    Full(Duration),
+    /// It would wait this long, longer than it tolerates.
+    Late(Duration),
+}
+
+/// What becomes of a request that was held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Go on, after this wait.
+    Pass(Duration),
+    /// Its rate fell: it would wait this much longer, and too long.
+    Late(Duration),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiter {
+    entry: Entry,
+    arrived: Instant,
+    /// When waiting becomes pointless.
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    level: Option<Level>,
+    gauge: Option<MetricId>,
+    waiters: VecDeque<Waiter>,
+    /// Numbers of the waiters, ascending, and behind them those that leavers left.
+    tickets: VecDeque<u64>,
+}
+
+impl Line {
+    /// The first number that is nobody's and still worth something.
+    fn spare(&mut self, oldest: f64) -> Option<u64> {
+        let at = self.waiters.len();
+        while let Some(&ticket) = self.tickets.get(at) {
+            if ticket as f64 > oldest {
+                return Some(ticket);
+            }
+            self.tickets.remove(at);
+        }
+        None
+    }
+}
+
+/// The limiter, on one worker.
+#[derive(Debug)]
+pub struct Limiter {
+    prefix: String,
+    /// By workflow.
+    lines: Vec<Line>,
+    held: usize,
+}
+
+impl Limiter {
+    /// Nobody is limited. Names of gauges start with `prefix`.
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            lines: Vec::new(),
+            held: 0,
+        }
+    }
+
+    /// Requests that are held.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    fn line(&mut self, workflow: WorkflowId) -> &mut Line {
+        let at = usize::from(workflow.0);
+        if at >= self.lines.len() {
+            self.lines.resize_with(at + 1, Line::default);
+        }
+        &mut self.lines[at]
+    }
+
+    /// What a workflow may send from now on; `None`: anything.
+    pub fn set(&mut self, workflow: WorkflowId, level: Option<Level>) {
+        if level.is_some() || usize::from(workflow.0) < self.lines.len() {
+            self.line(workflow).level = level;
+        }
+    }
+
+    /// What a workflow may send; `None`: anything.
+    #[must_use]
+    pub fn level(&self, workflow: WorkflowId) -> Option<Level> {
+        self.lines.get(usize::from(workflow.0))?.level
+    }
+
+    /// The last number that was drawn.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn drawn(&mut self, host: &impl Host, workflow: WorkflowId) -> Result<f64, HostError> {
+        let gauge = self.gauge(host, workflow)?;
+        host.read(gauge).map(|n| n.cast_signed() as f64)
+    }
+
+    fn gauge(&mut self, host: &impl Host, workflow: WorkflowId) -> Result<MetricId, HostError> {
+        if let Some(gauge) = self.line(workflow).gauge {
+            return Ok(gauge);
+        }
+        // By number: names come and go, and numbers are bounded.
+        let name = format!("{}.limiter.{}.tickets", self.prefix, workflow.0);
+        let gauge = host.define(MetricKind::Gauge, &name)?;
+        self.line(workflow).gauge = Some(gauge);
+        Ok(gauge)
+    }
+
+    /// A request arrives, where at most `longest` may wait, and this one tolerates to wait for `tolerance`.
+    /// Where nothing limits its workflow there is no host call.
+    ///
+    /// # Errors
+    /// [`HostError`]; let it pass.
+    pub fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        workflow: WorkflowId,
+        longest: u32,
+        tolerance: Duration,
+    ) -> Result<Verdict, HostError> {
+        let Some(level) = self.level(workflow) else {
+            return Ok(Verdict::Pass);
+        };
+        let reached = level.reached(now);
+        let oldest = reached - level.burst();
+        let spare = self.line(workflow).spare(oldest);
+        let ticket = match spare {
+            Some(ticket) => ticket as f64,
+            None => self.draw(host, workflow, oldest)?,
+        };
+        let wait = level.wait(now, ticket);
+        let line = self.line(workflow);
+        // Behind those who wait, also when their turn has come.
+        if line.waiters.is_empty() && ticket <= reached {
+            if spare.is_some() {
+                line.tickets.pop_front();
+            }
+            return Ok(Verdict::Pass);
+        }
+        let verdict =
+            if ticket - reached > f64::from(longest) || line.waiters.len() >= longest as usize {
+                Verdict::Full(wait)
+            } else if wait > tolerance {
+                Verdict::Late(wait)
+            } else {
+                if spare.is_none() {
+                    let least = line.tickets.back().copied().unwrap_or(0);
+                    line.tickets.push_back(least.max(ticket as u64));
+                }
+                return Ok(Verdict::Wait(wait));
+            };
+        if spare.is_none() {
+            let gauge = self.gauge(host, workflow)?;
+            host.add(gauge, -1)?;
+        }
+        Ok(verdict)
+    }
+
+    /// Draws a number: above `oldest`, whatever was not used before.
+    fn draw(
+        &mut self,
+        host: &impl Host,
+        workflow: WorkflowId,
+        oldest: f64,
+    ) -> Result<f64, HostError> {
+        let gauge = self.gauge(host, workflow)?;
+        host.add(gauge, 1)?;
+        let drawn = host.read(gauge)?.cast_signed() as f64;
+        if drawn > oldest {
+            return Ok(drawn);
+        }
+        let least = oldest.floor() + 1.0;
+        host.record(gauge, least.max(0.0) as u64)?;
+        Ok(least)
+    }
+
+    /// Holds the request to which [`Limiter::arrive`] just said [`Verdict::Wait`].
+    pub fn hold(&mut self, workflow: WorkflowId, entry: Entry, now: Instant, tolerance: Duration) {
+        self.held += 1;
+        self.line(workflow).waiters.push_back(Waiter {
+            entry,
+            arrived: now,
+            until: now + tolerance,
+        });
+    }
+
+    /// Takes back the number that [`Limiter::arrive`] gave to a request that is not held: it goes on at
+    /// once, and others wait for what it uses.
+    pub fn use_up(&mut self, workflow: WorkflowId) {
+        let line = self.line(workflow);
+        let at = line.waiters.len();
+        line.tickets.remove(at);
+    }
+
+    /// A request that is held leaves; false if it isn't held.
+    pub fn remove(&mut self, workflow: WorkflowId, entry: Entry) -> bool {
+        let Some(line) = self.lines.get_mut(usize::from(workflow.0)) else {
+            return false;
+        };
+        let Some(at) = line.waiters.iter().position(|w| w.entry == entry) else {
+            return false;
+        };
+        line.waiters.remove(at);
+        self.held -= 1;
+        true
+    }
+
+    /// Lets those go whose turn it is, and those that would come too late.
+    pub fn release(&mut self, now: Instant, mut out: impl FnMut(Entry, Fate)) {
+        if self.held == 0 {
+            return;
+        }
+        for line in self.lines.iter_mut().filter(|l| !l.waiters.is_empty()) {
+            let before = line.waiters.len();
+            let Line {
+                level,
+                waiters,
+                tickets,
+                ..
+            } = line;
+            while let Some(first) = waiters.front() {
+                let due = match (&level, tickets.front()) {
+                    (Some(level), Some(&ticket)) => ticket as f64 <= level.reached(now),
+                    _ => true,
+                };
+                if !due {
+                    break;
+                }
+                out(first.entry, Fate::Pass(now.since(first.arrived)));
+                waiters.pop_front();
+                tickets.pop_front();
+            }
+            if let Some(level) = level {
+                let mut at = 0;
+                // Numbers stay: who is behind gets on earlier by it.
+                waiters.retain(|waiter| {
+                    let ticket = tickets.get(at).map_or(0.0, |&ticket| ticket as f64);
+                    let wait = level.wait(now, ticket);
+                    // Those who would make it but for a tick are let go.
+                    let kept = now + wait <= waiter.until + FAST_TICK;
+                    if kept {
+                        at += 1;
+                    } else {
+                        out(waiter.entry, Fate::Late(wait));
+                    }
+                    kept
+                });
+            }
+            self.held -= before - line.waiters.len();
+        }
+    }
+
+    /// Nobody is limited any more: lets all go.
+    pub fn clear(&mut self, now: Instant, out: impl FnMut(Entry, Fate)) {
+        for line in &mut self.lines {
+            line.level = None;
+            // What was left over is worth nothing under the next rate.
+            line.tickets.truncate(line.waiters.len());
+        }
+        self.release(now, out);
+    }
+}
+
+#[cfg(test)]
+mod tests;

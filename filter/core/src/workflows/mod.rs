@@ -1,0 +1,56 @@
+//! Workflows across a mesh (Wisp, SoCC '17): refuse work at the first hop instead of losing it at the last.
+//!
+//! A *workflow* is a class of requests (a tenant, a feature) that crosses services. Each process finds a rate for each of
+//! its workflows from what it measures itself and from what the processes that it calls announce, enforces it, and
+//! announces it to those who call it (Algorithm 1). No process knows more than its neighbours.
+
+pub mod adaptation;
+pub mod baggage;
+pub mod call_tree;
+pub mod calls;
+pub mod dominant;
+pub mod downstream;
+mod entries;
+pub mod estimates;
+mod exchange;
+mod lead;
+pub mod limiter;
+pub mod names;
+pub mod pairs;
+pub mod process;
+mod published;
+pub mod quantile;
+pub mod resource;
+pub mod shares;
+pub mod sharing;
+mod stats;
+mod tally;
+pub mod upstream;
+pub mod wire;
+
+pub use call_tree::Token;
+pub use calls::{Answer, Call};
+pub use entries::Entry;
+pub use process::{Incoming, Passage, Release, Workflows};
+
+/// Index of a workflow among those that a process knows; [`OTHER`] for those beyond the cap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct WorkflowId(pub u16);
+
+/// Workflows that have no rate of their own share this one, `_other`.
+pub const OTHER: WorkflowId = WorkflowId(0);
+/// Its name in the configuration and in stats.
+pub const OTHER_NAME: &str = "_other";
+
+/// A process of the mesh, as it names itself: drawn at random when it starts, so that one that was restarted is another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u64);
+
+impl ProcessId {
+    /// Whoever it was: a process that didn't name itself. No process draws this one.
+    pub const UNKNOWN: Self = Self(0);
+}
+
+/// Index of a downstream service among those that a process calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u16);

@@ -1,0 +1,138 @@
+//! What is kept for each pair of a workflow and a process: in order, found quickly, and bounded whatever arrives.
+//!
+//! At most so many processes of a workflow, and so many pairs in all. Of more, the longest silent gives way, up to
+//! [`EVICTIONS`] times an interval, and no more than [`ARRIVALS`] come in one, since each moves others.
+
+use std::ops::{Deref, DerefMut};
+
+use super::WorkflowId;
+use crate::time::Instant;
+
+/// Pairs that give way to others in one interval: whatever arrives, a run takes its time and no more.
+pub const EVICTIONS: u32 = 16;
+/// Pairs that are taken in in one interval.
+pub const ARRIVALS: u32 = 512;
+
+/// One of them.
+pub(super) trait Pair {
+    /// What tells it from the others. Ordered by the workflow first.
+    type Key: Ord + Copy;
+    /// Most processes of one workflow.
+    const PER_WORKFLOW: usize;
+    /// Most pairs in all.
+    const TOTAL: usize;
+
+    /// One that is seen for the first time, at `now`.
+    fn new(key: Self::Key, now: Instant) -> Self;
+    fn key(&self) -> Self::Key;
+    fn workflow(key: Self::Key) -> WorkflowId;
+    /// When it was last seen; `None` for never.
+    fn last_seen(&self) -> Option<Instant>;
+}
+
+/// See the module. In ascending order of keys.
+#[derive(Debug)]
+pub(super) struct Pairs<P> {
+    pairs: Vec<P>,
+    evicted: u32,
+    arrived: u32,
+    /// Where the last one was found: what is counted often comes in order.
+    place: usize,
+}
+
+impl<P> Default for Pairs<P> {
+    fn default() -> Self {
+        Self {
+            pairs: Vec::new(),
+            evicted: 0,
+            arrived: 0,
+            place: 0,
+        }
+    }
+}
+
+impl<P> Deref for Pairs<P> {
+    type Target = [P];
+
+    fn deref(&self) -> &[P] {
+        &self.pairs
+    }
+}
+
+impl<P> DerefMut for Pairs<P> {
+    fn deref_mut(&mut self) -> &mut [P] {
+        &mut self.pairs
+    }
+}
+
+impl<P: Pair> Pairs<P> {
+    /// Begins an interval.
+    pub(super) fn begin(&mut self) {
+        self.evicted = 0;
+        self.arrived = 0;
+    }
+
+    /// Adds one whose key is above all others'.
+    pub(super) fn push(&mut self, pair: P) {
+        self.pairs.push(pair);
+    }
+
+    pub(super) fn retain(&mut self, keep: impl FnMut(&P) -> bool) {
+        self.pairs.retain(keep);
+    }
+
+    /// Where those of a workflow are.
+    pub(super) fn range(&self, workflow: WorkflowId) -> std::ops::Range<usize> {
+        let of = |pair: &P| P::workflow(pair.key());
+        let begin = self.partition_point(|pair| of(pair) < workflow);
+        begin..self.partition_point(|pair| of(pair) <= workflow)
+    }
+
+    /// The pair that is seen at `now`; `None` if there is no room for it.
+    pub(super) fn entry(&mut self, key: P::Key, now: Instant) -> Option<&mut P> {
+        let next = self.place + 1;
+        let at = if self.get(next).is_some_and(|pair| pair.key() == key) {
+            next
+        } else {
+            match self.binary_search_by(|pair| pair.key().cmp(&key)) {
+                Ok(at) => at,
+                Err(_) => self.insert(key, now)?,
+            }
+        };
+        self.place = at;
+        self.get_mut(at)
+    }
+
+    fn insert(&mut self, key: P::Key, now: Instant) -> Option<usize> {
+        if self.arrived >= ARRIVALS {
+            return None;
+        }
+        self.make_room(P::workflow(key), now)?;
+        self.arrived += 1;
+        let at = self.partition_point(|pair| pair.key() < key);
+        self.pairs.insert(at, P::new(key, now));
+        Some(at)
+    }
+
+    /// The longest silent gives way where there are too many, if it was silent at all.
+    fn make_room(&mut self, workflow: WorkflowId, now: Instant) -> Option<()> {
+        let own = self.range(workflow);
+        let range = if own.len() >= P::PER_WORKFLOW {
+            own
+        } else if self.len() >= P::TOTAL {
+            0..self.len()
+        } else {
+            return Some(());
+        };
+        if self.evicted >= EVICTIONS {
+            return None;
+        }
+        self.evicted += 1;
+        let silent = range.min_by_key(|&at| self.pairs[at].last_seen())?;
+        if self.pairs[silent].last_seen() >= Some(now) {
+            return None;
+        }
+        self.pairs.remove(silent);
+        Some(())
+    }
+}

@@ -1,0 +1,445 @@
+//! What one worker holds of the workflows of one stage.
+//!
+//! Time, membership and the host are arguments, as everywhere. Nothing here fails: where the host does,
+//! requests pass as if their workflow had no limit.
+
+use std::time::Duration;
+
+use super::call_tree::{Branch, Branches, MAX_BRANCHES};
+use super::entries::{Entries, Entry, Request};
+use super::lead::Lead;
+use super::limiter::{Limiter, Verdict};
+use super::names::Directory;
+use super::published::Published;
+use super::stats::{Count, ProcessCount, WorkflowStats};
+use super::tally::Tally;
+use super::wire;
+use super::{OTHER, ProcessId, ServiceId, WorkflowId};
+use crate::config::{Mode, StageConfig, WorkflowsConfig};
+use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
+use crate::refusal::{Cause, Origin};
+use crate::request::Attributes;
+use crate::stage::Ticket;
+use crate::stats;
+use crate::time::Instant;
+use crate::workers::{Membership, WorkerId};
+
+/// Downstream services that are told apart.
+pub const MAX_SERVICES: u16 = 255;
+
+/// A request, as it arrives at the rate limiter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Incoming {
+    /// The caller's name for it, unique among those that are under way.
+    pub stream: u32,
+    /// Its workflow (see [`Workflows::identify`]) and the process that sent it.
+    pub origin: Origin,
+    /// What else it says of itself.
+    pub attributes: Attributes,
+}
+
+/// What the rate limiter says to a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Passage {
+    /// On to the stage.
+    Forward(Entry),
+    /// Hold it until a [`Release`] names it.
+    Hold(Entry),
+    /// Answer it now: why, and the time after which a request would pass.
+    Refuse(Cause, Duration),
+}
+
+/// What becomes of a request that the rate limiter held.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Release {
+    /// On to the stage.
+    Admit {
+        /// The request.
+        entry: Entry,
+        /// The caller's name for it.
+        stream: u32,
+    },
+    /// Answer it now; its entry is void.
+    Refuse {
+        /// The caller's name for it.
+        stream: u32,
+        /// Whose it was.
+        origin: Origin,
+        /// What it said of itself.
+        attributes: Attributes,
+        /// Why.
+        cause: Cause,
+        /// Time after which a request would pass.
+        retry_after: Duration,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Workflows {
+    pub(super) config: WorkflowsConfig,
+    /// Whether anybody is held or refused, rather than counted.
+    pub(super) enforced: bool,
+    /// P.
+    pub(super) slots: f64,
+    /// Longest wait of a request without a deadline.
+    pub(super) longest_wait: Duration,
+    /// What the names of blobs start with.
+    pub(super) key: String,
+    pub(super) process: ProcessId,
+    pub(super) worker: WorkerId,
+    pub(super) entries: Entries,
+    pub(super) names: Directory,
+    pub(super) services: Directory,
+    pub(super) limiter: Limiter,
+    pub(super) branches: Branches,
+    pub(super) tally: Tally,
+    pub(super) stats: WorkflowStats,
+    pub(super) published: Published,
+    /// Counts how often [`Workflows::published`] changed, over all workers.
+    pub(super) sequence: MetricId,
+    pub(super) seen: Option<u64>,
+    pub(super) lead: Option<Lead>,
+    /// By workflow.
+    pub(super) deadlines: Vec<Option<Duration>>,
+    /// Revision of the names that stats and deadlines have.
+    pub(super) named: Option<u64>,
+    /// Revision of the services whose names are in stats.
+    pub(super) served: Option<u64>,
+    pub(super) exchanged: Instant,
+    /// Requests in the backend, and until when their slot time is accounted for.
+    running: u32,
+    accounted: Instant,
+    /// Number of the last request that went to the backend.
+    generation: u32,
+    /// Whether this worker wrote gauges that somebody must take back.
+    pub(super) shown: bool,
+    pub(super) retired: bool,
+}
+
+/// Of numbers that differ in a bit, numbers that have nothing to do with each other (`splitmix64`, G. Steele et
+/// al., OOPSLA '14).
+fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The name of this process, drawn by the first of its workers.
+fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
+    let key = format!("{key}/process");
+    // A lost race is won by whom the next look finds.
+    for _ in 0..2 {
+        let loaded = host.load(&key)?;
+        let known = loaded
+            .as_ref()
+            .and_then(|(bytes, _)| wire::parse_process(bytes));
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let mut text = String::new();
+        let drawn = key
+            .bytes()
+            .fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
+        wire::put_process(&mut text, ProcessId(drawn.max(1)));
+        let expected = Expected::from(loaded.map(|(_, version)| version));
+        match host.store(&key, text.as_bytes(), expected) {
+            Ok(()) => return Ok(ProcessId(drawn.max(1))),
+            Err(HostError::Conflict) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(HostError::Conflict)
+}
+
+impl Workflows {
+    /// The workflows of `stage` on the worker that `membership` names; `None` if it has none configured.
+    /// `seed` differs between processes: the first worker of each draws its name with it.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses a metric or a blob.
+    pub fn new(
+        stage: &StageConfig,
+        membership: &Membership,
+        seed: u64,
+        now: Instant,
+        host: &impl Host,
+    ) -> Result<Option<Self>, HostError> {
+        let Some(config) = &stage.workflows else {
+            return Ok(None);
+        };
+        let prefix = stats::prefix(&stage.policy);
+        let key = format!("headgate/workflows/{}", stage.policy);
+        let directory = |what: &str, cap| {
+            let changes = format!("{prefix}.{what}_changes");
+            Directory::new(host, format!("{key}/{what}"), &changes, cap)
+        };
+        let mut this = Self {
+            enforced: stage.mode == Mode::Enforce,
+            slots: f64::from(stage.parallelism),
+            longest_wait: Duration::from_micros(stage.queue.timeout_us),
+            process: process(host, &key, seed)?,
+            worker: membership.id(),
+            entries: Entries::default(),
+            names: directory("names", config.max_workflows)?,
+            services: directory("services", MAX_SERVICES)?,
+            limiter: Limiter::new(&prefix),
+            branches: Branches::new(format!("{key}/branch")),
+            tally: Tally::default(),
+            stats: WorkflowStats::new(host, &prefix)?,
+            published: Published::default(),
+            sequence: host.define(MetricKind::Gauge, &format!("{prefix}.rates_changes"))?,
+            seen: None,
+            lead: None,
+            deadlines: Vec::new(),
+            named: None,
+            served: None,
+            exchanged: now,
+            running: 0,
+            accounted: now,
+            generation: 0,
+            shown: false,
+            retired: false,
+            config: config.clone(),
+            key,
+        };
+        this.names.sync(host)?;
+        this.reserve(host, now);
+        this.learn_names(host)?;
+        this.learn_rates(host)?;
+        Ok(Some(this))
+    }
+
+    /// Its configuration.
+    #[must_use]
+    pub fn config(&self) -> &WorkflowsConfig {
+        &self.config
+    }
+
+    /// What this process is called by the others.
+    #[must_use]
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// The workflow `name`; [`OTHER`] for one that is empty, too long, or beyond the cap. One that is known
+    /// costs no host call, nor does one beyond the cap.
+    pub fn identify(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> WorkflowId {
+        self.names.id(host, now, name).map_or(OTHER, WorkflowId)
+    }
+
+    /// The downstream service `name`; those beyond [`MAX_SERVICES`] share id 0.
+    pub fn service(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> ServiceId {
+        ServiceId(self.services.id(host, now, name).unwrap_or(0))
+    }
+
+    /// A request arrives. With [`Passage::Forward`] and [`Passage::Hold`] every entry must meet its end:
+    /// [`Workflows::left`] or [`Workflows::served`].
+    ///
+    /// The drop policy (§4.3): a request waits only if what is left of its deadline, less the mean time that
+    /// its workflow takes from here on, is more than the wait that is expected.
+    pub fn arrive(&mut self, host: &impl Host, now: Instant, request: &Incoming) -> Passage {
+        let Origin { workflow, upstream } = request.origin;
+        self.stats.count(workflow, Count::Offered);
+        if workflow == OTHER && self.names.is_full() {
+            self.stats.count_process(ProcessCount::Folded, 1);
+        }
+        self.tally.row(workflow).measured.offered += 1;
+        let sender = upstream.unwrap_or(ProcessId::UNKNOWN);
+        self.tally.arrived(workflow, sender, 1);
+
+        let row = self.published.row(workflow);
+        let mut attributes = request.attributes;
+        if upstream.is_none() {
+            let own = self.deadlines.get(usize::from(workflow.0)).copied();
+            attributes.own_deadline = attributes.own_deadline.or(own.flatten());
+            if let Some((service, work)) = row.and_then(|row| row.totals) {
+                let progress = &mut attributes.progress;
+                progress.total = progress.total.or(Some(service));
+                progress.total_work = progress.total_work.or(Some(work));
+            }
+        }
+        let ahead = row.and_then(|row| row.completion).unwrap_or_default();
+        let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
+        let tolerance = own.map_or(self.longest_wait, |own| own.min(self.longest_wait));
+        let hasty = own.is_some_and(|own| own < self.longest_wait);
+
+        let longest = self.config.max_queue_length;
+        let verdict = self.limiter.arrive(host, now, workflow, longest, tolerance);
+        // Where the host fails, nothing is limited.
+        let verdict = verdict.unwrap_or(Verdict::Pass);
+        let refused = match verdict {
+            Verdict::Pass | Verdict::Wait(_) => None,
+            Verdict::Late(wait) if hasty => Some((Cause::Deadline, Count::Deadline, wait)),
+            Verdict::Late(wait) | Verdict::Full(wait) => {
+                Some((Cause::RateLimited, Count::RateLimited, wait))
+            }
+        };
+        if let Some((cause, count, wait)) = refused {
+            self.stats.count(workflow, count);
+            if self.enforced {
+                return Passage::Refuse(cause, wait);
+            }
+        }
+        let held = self.enforced && matches!(verdict, Verdict::Wait(_));
+        let entry = self.entries.insert(Request {
+            stream: request.stream,
+            origin: request.origin,
+            attributes,
+            deadline: attributes.own_deadline.map(|own| now + own),
+            passed: None,
+            started: None,
+            ticket: None,
+            branch: None,
+            resource: 0.0,
+            done: None,
+        });
+        if held {
+            self.limiter.hold(workflow, entry, now, tolerance);
+            return Passage::Hold(entry);
+        }
+        if let Verdict::Wait(_) = verdict {
+            self.limiter.use_up(workflow);
+        }
+        if refused.is_none() {
+            self.stats.count(workflow, Count::Admitted);
+        }
+        self.tally.row(workflow).measured.admitted += 1;
+        if let Some(request) = self.entries.get_mut(entry) {
+            request.pass(now);
+        }
+        Passage::Forward(entry)
+    }
+
+    /// Requests that the limiter holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.limiter.held()
+    }
+
+    /// Whose request it is.
+    #[must_use]
+    pub fn origin(&self, entry: Entry) -> Option<Origin> {
+        self.entries.get(entry).map(|request| request.origin)
+    }
+
+    /// The caller's name for a request; `None` once it has ended.
+    #[must_use]
+    pub fn stream(&self, entry: Entry) -> Option<u32> {
+        self.entries.get(entry).map(|request| request.stream)
+    }
+
+    /// What the stage is to know of a request: what it said, with the deadline of its workflow where it
+    /// named none and the totals of its workflow where it enters the mesh.
+    #[must_use]
+    pub fn attributes(&self, entry: Entry) -> Option<Attributes> {
+        self.entries.get(entry).map(|request| request.attributes)
+    }
+
+    /// The stage took the request in, with `ticket`.
+    pub fn admitted(&mut self, entry: Entry, ticket: Ticket) {
+        if let Some(request) = self.entries.get_mut(entry) {
+            request.ticket = Some(ticket);
+        }
+    }
+
+    /// The stage's promise to a request, once it is there.
+    #[must_use]
+    pub fn ticket(&self, entry: Entry) -> Option<Ticket> {
+        self.entries.get(entry)?.ticket
+    }
+
+    /// The request that the caller names `stream` goes to the backend now.
+    pub fn started(&mut self, now: Instant, stream: u32) {
+        self.account(now);
+        let entry = self.entries.named(stream);
+        let found = entry.and_then(|entry| Some((entry, self.entries.get_mut(entry)?)));
+        let Some((entry, request)) = found.filter(|(_, request)| request.started.is_none()) else {
+            return;
+        };
+        request.started = Some(now);
+        self.running += 1;
+        self.generation = self.generation.wrapping_add(1);
+        request.branch = (entry.slot < MAX_BRANCHES).then_some(Branch {
+            worker: self.worker,
+            slot: entry.slot,
+            generation: self.generation,
+        });
+    }
+
+    /// Adds the slot time up to now.
+    pub(super) fn account(&mut self, now: Instant) {
+        let used = now.since(self.accounted).saturating_mul(self.running);
+        self.tally.busy = self.tally.busy.saturating_add(used);
+        self.accounted = self.accounted.max(now);
+    }
+
+    fn take(&mut self, now: Instant, entry: Entry) -> Option<Request> {
+        self.account(now);
+        let request = self.entries.take(entry)?;
+        if request.passed.is_none() {
+            self.limiter.remove(request.origin.workflow, entry);
+        }
+        if request.started.is_some() {
+            self.running = self.running.saturating_sub(1);
+        }
+        Some(request)
+    }
+
+    /// The stage refused a request that waited in it; whose it was.
+    pub fn expired(&mut self, now: Instant, stream: u32) -> Option<Origin> {
+        let entry = self.entries.named(stream)?;
+        self.take(now, entry).map(|request| request.origin)
+    }
+
+    /// The request ended without being served: refused by the stage, its client gone. Safe to call twice.
+    pub fn left(&mut self, now: Instant, entry: Entry) {
+        self.take(now, entry);
+    }
+
+    /// The request was served; `dequeued` is when it got its slot, where the stage knows better than
+    /// [`Workflows::started`]. Safe to call twice.
+    pub fn served(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        entry: Entry,
+        dequeued: Option<Instant>,
+    ) {
+        let Some(mut request) = self.take(now, entry) else {
+            return;
+        };
+        let Some(started) = request.started else {
+            return;
+        };
+        let Origin { workflow, upstream } = request.origin;
+        if upstream.is_none() && request.done.is_none() {
+            request.done = Some(self.done(host, now, &request, started));
+        }
+        self.stats.count(workflow, Count::Completed);
+        let row = self.tally.row(workflow);
+        let measured = &mut row.measured;
+        measured.completed += 1;
+        let service = now.since(dequeued.unwrap_or(started));
+        measured.service = measured.service.saturating_add(service);
+        let completion = now.since(request.passed.unwrap_or(started));
+        measured.completion = measured.completion.saturating_add(completion);
+        measured.resource += request.resource;
+        if let Some(done) = request.done.filter(|_| upstream.is_none()) {
+            let entered = &mut row.entered;
+            entered.requests += 1;
+            entered.service = entered.service.saturating_add(done.elapsed);
+            entered.work = entered.work.saturating_add(done.work);
+        }
+    }
+
+    /// The response of the request says how much of the second resource it used, in its units.
+    pub fn resource_used(&mut self, entry: Entry, amount: f64) {
+        if let Some(request) = self.entries.get_mut(entry)
+            && amount.is_finite()
+        {
+            request.resource = amount.max(0.0);
+        }
+    }
+}

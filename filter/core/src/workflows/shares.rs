@@ -1,0 +1,282 @@
+//! Weighted max-min fair shares of one resource (Wisp §4.3), by water filling.
+//!
+//! All shares grow together, each in proportion to its weight, until their owner has what it asks for or the resource is
+//! used up (D. Bertsekas and R. Gallager, Data Networks, 2nd ed., §6.5.2). With the level L of the water:
+//!
+//! ```text
+//! xᵢ(L) = clamp(L · gᵢ, fᵢ, dᵢ)        F(L) = Σ xᵢ(L) = capacity
+//! ```
+//!
+//! gᵢ is the *growth*, the weight for max-min fairness, fᵢ a *floor* (a guarantee, of which no more than is asked for
+//! counts), dᵢ the *demand*. F is piecewise linear, so with its corners in ascending order the level is found by bisection.
+//! The same table answers what each claimant would get if it asked for more than there is and the others for what they
+//! ask now, which is what a process announces to those that may send more: O(log n) each, after O(n log n) for the table.
+//!
+//! Where the floors alone exceed the capacity, all get their floors.
+
+/// What one claimant asks for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Claim {
+    /// What its share grows by with the level: 0 or more.
+    pub growth: f64,
+    /// What it gets, if it asks for it, however little there is.
+    pub floor: f64,
+    /// What it asks for; infinite: all that it can get.
+    pub demand: f64,
+}
+
+impl Claim {
+    /// xᵢ(L).
+    fn at(&self, level: f64) -> f64 {
+        // A level without end times no growth is no number.
+        let grown = if self.growth > 0.0 {
+            level * self.growth
+        } else {
+            0.0
+        };
+        grown.max(self.floor).min(self.demand)
+    }
+
+    /// What it gets at `level` if it asks for more than there is.
+    #[must_use]
+    pub fn unbounded_at(&self, level: f64) -> f64 {
+        Self {
+            demand: f64::INFINITY,
+            ..*self
+        }
+        .at(level)
+    }
+
+    /// Levels between which it grows; empty for a claim that never does.
+    fn grows(&self) -> Option<(f64, f64)> {
+        let (begin, end) = (self.floor / self.growth, self.demand / self.growth);
+        (self.growth > 0.0 && begin < end && begin.is_finite()).then_some((begin, end))
+    }
+}
+
+/// Where the slope of F changes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Corner {
+    level: f64,
+    /// F there.
+    used: f64,
+    /// Its slope from there on; while the table is made, what the slope changes by.
+    slope: f64,
+}
+
+/// The table; its memory is used again by the next one.
+#[derive(Debug, Default)]
+pub struct WaterFill {
+    capacity: f64,
+    claims: Vec<Claim>,
+    corners: Vec<Corner>,
+    level: f64,
+}
+
+impl WaterFill {
+    /// Shares `capacity` out among `claims`. Numbers are finite and 0 or more, but for demands.
+    pub fn fill(&mut self, capacity: f64, claims: impl Iterator<Item = Claim>) {
+        self.capacity = capacity;
+        self.claims.clear();
+        self.claims.extend(claims);
+        self.corners.clear();
+        // The floors are used at any level.
+        let floors = self.claims.iter().map(|claim| claim.at(0.0)).sum();
+        self.corners.push(Corner::default());
+        for claim in &self.claims {
+            let Some((begin, end)) = claim.grows() else {
+                continue;
+            };
+            let mut corner = |level: f64, slope| {
+                if level.is_finite() {
+                    self.corners.push(Corner {
+                        level,
+                        used: 0.0,
+                        slope,
+                    });
+                }
+            };
+            corner(begin, claim.growth);
+            corner(end, -claim.growth);
+        }
+        self.corners
+            .sort_unstable_by(|a, b| a.level.total_cmp(&b.level));
+        let mut before = Corner {
+            used: floors,
+            ..Corner::default()
+        };
+        for corner in &mut self.corners {
+            corner.used = before.used + before.slope * (corner.level - before.level);
+            corner.slope = (before.slope + corner.slope).max(0.0);
+            before = *corner;
+        }
+        self.level = self.solve(None);
+    }
+
+    /// The level that the water reaches; infinite when there is enough for all.
+    #[must_use]
+    pub fn level(&self) -> f64 {
+        self.level
+    }
+
+    /// The share of a claim, by its position.
+    #[must_use]
+    pub fn share(&self, claim: usize) -> f64 {
+        self.claims[claim].at(self.level)
+    }
+
+    /// The level if this claim asked for more than there is.
+    #[must_use]
+    pub fn level_if_unbounded(&self, claim: usize) -> f64 {
+        self.solve(Some(&self.claims[claim]))
+    }
+
+    /// The share of a claim if it asked for more than there is and the others for what they ask: at least its share.
+    #[must_use]
+    pub fn share_if_unbounded(&self, claim: usize) -> f64 {
+        let claim = &self.claims[claim];
+        claim.unbounded_at(self.solve(Some(claim)))
+    }
+
+    /// The level at which everything is used, with `free` asking for more than there is.
+    fn solve(&self, free: Option<&Claim>) -> f64 {
+        let extra =
+            |level: f64| free.map_or(0.0, |claim| claim.unbounded_at(level) - claim.at(level));
+        let passed = self
+            .corners
+            .partition_point(|corner| corner.used + extra(corner.level) <= self.capacity);
+        // F exceeds the capacity with the floors alone.
+        let Some(corner) = passed.checked_sub(1).map(|at| self.corners[at]) else {
+            return 0.0;
+        };
+        // Beyond this corner all but the free claim grow along one line.
+        let (used, slope, growth) = free.map_or((corner.used, corner.slope, 0.0), |claim| {
+            let grows = claim
+                .grows()
+                .is_some_and(|(begin, end)| begin <= corner.level && corner.level < end);
+            let own = if grows { claim.growth } else { 0.0 };
+            let others = corner.used - claim.at(corner.level);
+            (others, (corner.slope - own).max(0.0), claim.growth)
+        });
+        let left = self.capacity - used + slope * corner.level;
+        let level = left / (slope + growth);
+        // The free claim is still at its floor there: so much less is left to the others.
+        let level = match free {
+            Some(claim) if level * growth < claim.floor => (left - claim.floor) / slope,
+            _ => level,
+        };
+        // Rounding. Without any growth there is no end: x / 0.
+        if level.is_nan() {
+            return f64::INFINITY;
+        }
+        level.max(corner.level)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn claim(growth: f64, floor: f64, demand: f64) -> Claim {
+        Claim {
+            growth,
+            floor,
+            demand,
+        }
+    }
+
+    fn shares(capacity: f64, claims: &[Claim]) -> Vec<f64> {
+        let mut fill = WaterFill::default();
+        fill.fill(capacity, claims.iter().copied());
+        (0..claims.len()).map(|i| fill.share(i)).collect()
+    }
+
+    fn unbounded(capacity: f64, claims: &[Claim]) -> Vec<f64> {
+        let mut fill = WaterFill::default();
+        fill.fill(capacity, claims.iter().copied());
+        (0..claims.len())
+            .map(|i| fill.share_if_unbounded(i))
+            .collect()
+    }
+
+    #[test]
+    fn the_papers_example() {
+        let claims = [400.0, 100.0, 100.0].map(|demand| claim(1.0, 0.0, demand));
+        assert_eq!(shares(500.0, &claims), [300.0, 100.0, 100.0]);
+        assert_eq!(unbounded(500.0, &claims), [300.0, 200.0, 200.0]);
+        assert_eq!(shares(600.0, &claims), [400.0, 100.0, 100.0]);
+        assert_eq!(unbounded(900.0, &claims), [700.0, 400.0, 400.0]);
+    }
+
+    #[test]
+    fn weights_and_floors() {
+        let inf = f64::INFINITY;
+        let greedy = [claim(1.0, 0.0, inf), claim(3.0, 0.0, inf)];
+        assert_eq!(shares(100.0, &greedy), [25.0, 75.0]);
+        let guaranteed = [
+            claim(1.0, 60.0, inf),
+            claim(1.0, 0.0, inf),
+            claim(1.0, 0.0, inf),
+        ];
+        assert_eq!(shares(100.0, &guaranteed), [60.0, 20.0, 20.0]);
+        // A guarantee that nobody asks for is the others'.
+        let idle = [claim(1.0, 60.0, 10.0), claim(1.0, 0.0, inf)];
+        assert_eq!(shares(100.0, &idle), [10.0, 90.0]);
+        assert_eq!(unbounded(100.0, &idle), [60.0, 90.0]);
+        let too_many = [claim(1.0, 80.0, inf), claim(1.0, 50.0, inf)];
+        assert_eq!(shares(100.0, &too_many), [80.0, 50.0]);
+        assert_eq!(unbounded(100.0, &too_many), [80.0, 50.0]);
+        assert_eq!(shares(0.0, &greedy), [0.0, 0.0]);
+        assert_eq!(shares(10.0, &[]), [0.0; 0]);
+    }
+
+    fn any_claim() -> impl Strategy<Value = Claim> {
+        let demand = prop_oneof![6 => 0.0..100.0_f64, 2 => Just(f64::INFINITY), 1 => Just(0.0)];
+        let floor = prop_oneof![3 => Just(0.0), 1 => 0.0..50.0_f64];
+        (0.01..10.0_f64, floor, demand).prop_map(|(g, f, d)| claim(g, f, d))
+    }
+
+    proptest! {
+        #[test]
+        fn max_min_fair(claims in prop::collection::vec(any_claim(), 1..30), capacity in 0.0..1_000.0_f64) {
+            let shares = shares(capacity, &claims);
+            let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * (1.0 + a.abs().min(1e9));
+            let floors: f64 = claims.iter().map(|c| c.floor.min(c.demand)).sum();
+            let used: f64 = shares.iter().sum();
+            for (claim, &share) in claims.iter().zip(&shares) {
+                prop_assert!(share >= 0.0 && share <= claim.demand, "capped by its demand");
+                prop_assert!(share >= claim.floor.min(claim.demand), "never below its floor");
+            }
+            // Work conserving: all is used, or all have what they ask for.
+            let satisfied = |i: usize| shares[i] >= claims[i].demand;
+            let all = (0..claims.len()).all(satisfied);
+            prop_assert!(near(used, capacity.max(floors)) || all && used <= capacity + 1e-6, "{} of {}", used, capacity);
+            // Nobody who wants more is below another by weight, but for that one's floor: so nobody can gain
+            // unless someone loses who has no more.
+            for i in (0..claims.len()).filter(|&i| !satisfied(i)) {
+                for j in 0..claims.len() {
+                    let levels = (shares[i] / claims[i].growth, shares[j] / claims[j].growth);
+                    prop_assert!(
+                        levels.1 <= levels.0 * (1.0 + 1e-6) + 1e-6 || near(shares[j], claims[j].floor.min(claims[j].demand)),
+                        "{} wants more, {} has {:?}", i, j, levels
+                    );
+                }
+            }
+        }
+
+        #[test]
+        fn if_unbounded_is_what_filling_again_gives(
+            claims in prop::collection::vec(any_claim(), 1..30), capacity in 0.0..1_000.0_f64,
+        ) {
+            let quick = unbounded(capacity, &claims);
+            for (i, &quick) in quick.iter().enumerate() {
+                let mut claims = claims.clone();
+                claims[i].demand = f64::INFINITY;
+                let slow = shares(capacity, &claims)[i];
+                prop_assert!((quick - slow).abs() <= 1e-6 * (1.0 + slow), "{} {}: {} or {}", i, capacity, quick, slow);
+            }
+        }
+    }
+}

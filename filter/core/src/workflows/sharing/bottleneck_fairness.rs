@@ -1,0 +1,64 @@
+//! Bottleneck fairness over the slots (Wisp §4.3, after J. Mace et al., "Retro", NSDI '15).
+//!
+//! With capacity P · u, of which u is the part of the slots' time that may be in use, and c slot-seconds a request:
+//!
+//! ```text
+//! fair = max-min share of P · u / c, if it wanted all that it can get and the others what they ask for now
+//! overloaded, or no leaf:   σ = fair
+//! otherwise:                σ ← min(σ + β · spare part of P · u, fair)
+//! ```
+//!
+//! For those that are throttled that *is* their max-min share. The others keep room to grow: a rate of exactly what they
+//! ask for now would throttle them at once, and make a limit out of a measurement. Should several of them grow at the same
+//! time, they are over the limit for an interval, and then share again.
+//!
+//! P · u rather than P is shared: at P itself the queue in front of the slots grows without end. The paper's example
+//! (§4.1.2), which has no queues, has u = 1.
+
+use super::probing::{Probing, cost, weight};
+use super::{Capacity, Load, Memory, number};
+use crate::workflows::shares::{Claim, WaterFill};
+
+/// See the module.
+#[derive(Debug)]
+pub struct BottleneckFairness {
+    probing: Probing,
+    shares: WaterFill,
+}
+
+impl BottleneckFairness {
+    /// With β, requests/s in an interval when everything is spare, and the part of the slots' time that may be in use.
+    #[must_use]
+    pub fn new(probe: f64, max_utilization: f64) -> Self {
+        Self {
+            probing: Probing::new(probe, max_utilization),
+            shares: WaterFill::default(),
+        }
+    }
+
+    pub(super) fn run(
+        &mut self,
+        capacity: &Capacity,
+        loads: &[Load],
+        memory: &mut [Memory],
+        rates: &mut Vec<f64>,
+    ) {
+        let state = self.probing.state(capacity, [capacity.slots], loads);
+        let claims = loads.iter().map(|load| {
+            // As long as nothing is known of what requests cost, they are counted as nothing.
+            let cost = cost(load).map_or(0.0, |[slots, _]| slots);
+            let demand = state.demand(load, &mut memory[usize::from(load.workflow.0)]);
+            Claim {
+                growth: weight(load),
+                floor: number(load.guarantee) * cost,
+                demand: if cost > 0.0 { demand * cost } else { 0.0 },
+            }
+        });
+        self.shares.fill(state.usable[0], claims);
+        rates.extend(loads.iter().enumerate().map(|(i, load)| {
+            let fair =
+                cost(load).map_or(0.0, |[slots, _]| self.shares.share_if_unbounded(i) / slots);
+            state.rate(load, &mut memory[usize::from(load.workflow.0)], fair)
+        }));
+    }
+}

@@ -1,0 +1,62 @@
+//! Dominant resource fairness over the slots and a second resource that the backend reports (Wisp §4.3; Ghodsi et al.,
+//! NSDI '11).
+//!
+//! As [`super::BottleneckFairness`], with shares by [`crate::workflows::dominant`]. The process is overloaded when one of
+//! the two resources is; spare is what is spare of the scarcer one.
+
+use super::probing::{Probing, cost, weight};
+use super::{Capacity, Load, Memory, number};
+use crate::workflows::dominant::{DominantClaim, DominantShares, RESOURCES};
+
+/// See the module.
+#[derive(Debug)]
+pub struct DominantResource {
+    probing: Probing,
+    /// Units/s of the second resource.
+    resource: f64,
+    shares: DominantShares,
+}
+
+impl DominantResource {
+    /// With β, requests/s in an interval when everything is spare, the part of each resource that may be in use, and
+    /// what there is of the second one, units/s.
+    #[must_use]
+    pub fn new(probe: f64, max_utilization: f64, resource: f64) -> Self {
+        Self {
+            probing: Probing::new(probe, max_utilization),
+            resource: number(resource),
+            shares: DominantShares::default(),
+        }
+    }
+
+    /// What there is of the second resource, units/s.
+    #[must_use]
+    pub fn resource(&self) -> f64 {
+        self.resource
+    }
+
+    pub(super) fn run(
+        &mut self,
+        capacity: &Capacity,
+        loads: &[Load],
+        memory: &mut [Memory],
+        rates: &mut Vec<f64>,
+    ) {
+        let units = [capacity.slots, self.resource];
+        let state = self.probing.state(capacity, units, loads);
+        let claims = loads.iter().map(|load| {
+            let demand = state.demand(load, &mut memory[usize::from(load.workflow.0)]);
+            DominantClaim {
+                weight: weight(load),
+                floor: number(load.guarantee),
+                demand,
+                cost: cost(load).unwrap_or([0.0; RESOURCES]),
+            }
+        });
+        self.shares.fill(state.usable, claims);
+        rates.extend(loads.iter().enumerate().map(|(i, load)| {
+            let fair = self.shares.rate_if_unbounded(i);
+            state.rate(load, &mut memory[usize::from(load.workflow.0)], fair)
+        }));
+    }
+}

@@ -1,0 +1,54 @@
+//! Static throughput guarantees (Wisp §4.3; §3.1: some users have a minimum, the others best effort).
+//!
+//! A workflow that has a guarantee gets that rate, no more and no less, whether it is asked for or not. Those without share
+//! the slot time that the guarantees leave, in proportion to their weights among those that send anything:
+//!
+//! ```text
+//! σ = guarantee        or        σ = (P − Σ guarantee · c) · w / Σ w / c
+//! ```
+//!
+//! Guarantees that take up all of the slots leave the others [`BEST_EFFORT`] of them, so that they are never shut out for
+//! good.
+
+use super::probing::{cost, weight};
+use super::{Capacity, Load, number};
+
+/// Part of the slots that workflows without a guarantee share at least.
+const BEST_EFFORT: f64 = 0.01;
+/// Who sends less than this, requests/s, leaves its part to the others.
+const SENDS: f64 = 0.01;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct StaticGuarantees {}
+
+impl StaticGuarantees {
+    pub(super) fn run(&self, capacity: &Capacity, loads: &[Load], rates: &mut Vec<f64>) {
+        let slots = number(capacity.slots);
+        let mut taken = 0.0;
+        let mut weights = 0.0;
+        for load in loads {
+            if load.guarantee > 0.0 {
+                taken += number(load.guarantee) * cost(load).map_or(0.0, |[slots, _]| slots);
+            } else if load.demand > SENDS {
+                weights += weight(load);
+            }
+        }
+        let left = (slots - taken).max(slots * BEST_EFFORT);
+        rates.extend(loads.iter().map(|load| {
+            if load.guarantee > 0.0 {
+                return number(load.guarantee);
+            }
+            let Some([cost, _]) = cost(load) else {
+                return f64::INFINITY;
+            };
+            let own = weight(load);
+            let all = if load.demand > SENDS {
+                weights
+            } else {
+                weights + own
+            };
+            left * own / all / cost
+        }));
+    }
+}

@@ -1,0 +1,121 @@
+//! Clients of a mesh.
+
+use std::time::Duration;
+
+use crate::workload::ServiceTime;
+use crate::workload::dice::Dice;
+
+use super::graph::Graph;
+
+/// Requests from clients who behave alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// What they ask for, in turn and over again, as in the replay of a trace; not empty.
+    pub trace: Vec<Item>,
+    /// When requests come.
+    pub arrivals: Arrivals,
+    /// First and last time, ns since the start.
+    pub from: u64,
+    /// See `from`.
+    pub until: u64,
+}
+
+/// A request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// Index of its workflow.
+    pub workflow: usize,
+    /// Its size, where the workflow's tasks ask for one.
+    pub size: u32,
+    /// Its end-to-end deadline; without one it is the workflow's.
+    pub deadline: Option<Duration>,
+}
+
+/// When requests come.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Arrivals {
+    /// So many a second, at random.
+    Poisson(f64),
+    /// So many a second, evenly.
+    Even(f64),
+    /// So many clients, who think (a time of this distribution) after each answer, refusal or timeout, and send the
+    /// next request.
+    Closed(u32, ServiceTime),
+}
+
+impl Load {
+    /// Requests of this workflow for as long as the run lasts.
+    #[must_use]
+    pub fn new(workflow: usize, arrivals: Arrivals) -> Self {
+        let item = Item {
+            workflow,
+            size: 1,
+            deadline: None,
+        };
+        Self::replay(vec![item], arrivals)
+    }
+
+    /// The requests of a trace, which is not empty.
+    #[must_use]
+    pub fn replay(trace: Vec<Item>, arrivals: Arrivals) -> Self {
+        Self {
+            trace,
+            arrivals,
+            from: 0,
+            until: u64::MAX,
+        }
+    }
+
+    /// From `from` to `until` s.
+    #[must_use]
+    pub fn between(mut self, from: f64, until: f64) -> Self {
+        (self.from, self.until) = ((from * 1e9) as u64, (until * 1e9) as u64);
+        self
+    }
+
+    /// How many send side by side.
+    pub(super) fn senders(&self) -> u32 {
+        match self.arrivals {
+            Arrivals::Poisson(_) | Arrivals::Even(_) => 1,
+            Arrivals::Closed(clients, _) => clients,
+        }
+    }
+
+    /// When a sender's first request comes. Closed loops don't begin all at the same moment.
+    pub(super) fn first(&self, dice: &mut Dice) -> u64 {
+        match &self.arrivals {
+            Arrivals::Poisson(_) | Arrivals::Even(_) => self.next(self.from, dice),
+            Arrivals::Closed(_, think) => {
+                let spread = think.mean_ms().max(10.0) * 1e6;
+                self.from + (spread * dice.unit()) as u64
+            }
+        }
+    }
+
+    /// When the request after one at `at` comes; in a closed loop, after the answer at `at`.
+    pub(super) fn next(&self, at: u64, dice: &mut Dice) -> u64 {
+        let gap = match &self.arrivals {
+            Arrivals::Poisson(rate) => (-(1.0 - dice.unit()).ln() / rate * 1e9) as u64,
+            Arrivals::Even(rate) => (1e9 / rate) as u64,
+            Arrivals::Closed(_, think) => think.draw(dice),
+        };
+        at.saturating_add(gap)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self.arrivals, Arrivals::Closed(..))
+    }
+}
+
+/// Partition of a request.
+pub(super) fn partition(graph: &Graph, workflow: usize, dice: &mut Dice) -> usize {
+    match graph.workflows[workflow].partitions.len() {
+        0 | 1 => 0,
+        n => below(n, dice),
+    }
+}
+
+/// One of 0..n.
+pub(super) fn below(n: usize, dice: &mut Dice) -> usize {
+    ((dice.unit() * n as f64) as usize).min(n - 1)
+}

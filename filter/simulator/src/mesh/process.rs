@@ -1,0 +1,448 @@
+//! A process of a service, with the engine in front of it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use headgate_core::config::{
+    ConfigError, DEFAULT_TYPE, FilterConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match, Measure, Mode,
+    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, StringMatchKind,
+    TypeConfig,
+};
+use headgate_core::host::HostError;
+use headgate_core::refusal::Origin;
+use headgate_core::request::{Attributes, Progress, TypeId};
+use headgate_core::stage::{Arrival, Event, Outcome, Stage, Ticket};
+use headgate_core::time::Instant;
+use headgate_core::workers::Membership;
+use headgate_core::workflow;
+use headgate_core::workflows::wire::Announcement;
+use headgate_core::workflows::{
+    Call, Entry, Incoming, Passage, ProcessId, Release, Token, Workflows,
+};
+
+use super::graph::{Graph, Service};
+use super::seen::ProcessSample;
+use super::spans::Span;
+use super::world::Setup;
+use crate::host::LocalHost;
+use crate::simulation::SimulationError;
+use crate::workload::dice::Dice;
+
+/// Longest wait in a queue of requests without a deadline: longer than any run.
+const FOREVER_US: u64 = 36_000_000_000;
+
+/// What a process asks for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Asked {
+    /// Remember the request's place among its workflow's.
+    Holds { stream: u32, entry: Entry },
+    /// Remember its place in the stage: it waits.
+    Queued { stream: u32, ticket: Ticket },
+    /// It has a slot.
+    Begin { stream: u32, ticket: Option<Ticket> },
+    /// Answer it with a refusal.
+    Refuse { stream: u32 },
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Process {
+    host: LocalHost,
+    membership: Membership,
+    stage: Stage,
+    workflows: Option<Workflows>,
+    /// What the stage asked for, and whom the limiter lets go.
+    events: Vec<Event>,
+    releases: Vec<Release>,
+    /// Names of workflows and services.
+    names: Vec<String>,
+    services: Vec<String>,
+    /// Flows of the workflows in the queue's order.
+    flows: Vec<u16>,
+    threads: Option<u32>,
+    computing: u32,
+    /// Requests with a slot that wait for a thread, and how long they will compute, ns.
+    waiting: VecDeque<(u32, u64)>,
+    /// Requests that hold a slot.
+    running: u32,
+    /// Σ held slots × ns, until `since`.
+    busy: u128,
+    since: u64,
+    offered: Vec<u64>,
+    refused: Vec<u64>,
+    completed: Vec<u64>,
+    /// Next process of each service, for routing in turn.
+    turns: Vec<usize>,
+    pub(super) dice: Dice,
+}
+
+impl Process {
+    pub(super) fn new(
+        graph: &Graph,
+        service: usize,
+        setup: &Setup,
+        seed: u64,
+    ) -> Result<Self, SimulationError> {
+        let host = LocalHost::default();
+        let config = stage(graph, &graph.services[service], setup);
+        check(&config)?;
+        let membership = Membership::join(Instant::default(), 1, &host)?;
+        let start = Instant::default();
+        let workflows = Workflows::new(&config, &membership, !seed, start, &host)?;
+        let stage = Stage::new(config, &membership, seed, &host)?;
+        let none = vec![0; graph.workflows.len()];
+        Ok(Self {
+            membership,
+            stage,
+            workflows,
+            events: Vec::new(),
+            releases: Vec::new(),
+            names: graph.workflows.iter().map(|w| w.name.clone()).collect(),
+            services: graph.services.iter().map(|s| s.name.clone()).collect(),
+            flows: graph
+                .workflows
+                .iter()
+                .map(|w| workflow::flow(w.name.as_bytes()))
+                .collect(),
+            threads: graph.services[service].threads,
+            computing: 0,
+            waiting: VecDeque::new(),
+            running: 0,
+            busy: 0,
+            since: 0,
+            offered: none.clone(),
+            refused: none.clone(),
+            completed: none,
+            turns: vec![0; graph.services.len()],
+            dice: Dice::new(seed),
+            host,
+        })
+    }
+
+    /// A request arrives.
+    pub(super) fn arrive(
+        &mut self,
+        now: u64,
+        stream: u32,
+        span: &Span,
+        own_deadline: Option<Duration>,
+        asked: &mut Vec<Asked>,
+    ) -> Result<(), HostError> {
+        let workflow = usize::from(span.workflow);
+        self.offered[workflow] += 1;
+        let attributes = Attributes {
+            workflow: self.flows[workflow],
+            own_deadline: shorter(span.call.and_then(|call| call.deadline), own_deadline),
+            progress: span.call.map_or(Progress::UNKNOWN, |call| call.progress),
+            ..Attributes::of(TypeId(span.workflow))
+        };
+        let now = Instant::from_nanos(now);
+        let Some(workflows) = &mut self.workflows else {
+            return self.enter(now, stream, None, &attributes, asked);
+        };
+        let incoming = Incoming {
+            stream,
+            origin: Origin {
+                workflow: workflows.identify(&self.host, now, self.names[workflow].as_bytes()),
+                upstream: span.upstream,
+            },
+            attributes,
+        };
+        match workflows.arrive(&self.host, now, &incoming) {
+            Passage::Forward(entry) => self.pass(now, stream, entry, asked)?,
+            Passage::Hold(entry) => asked.push(Asked::Holds { stream, entry }),
+            Passage::Refuse(..) => asked.push(Asked::Refuse { stream }),
+        }
+        Ok(())
+    }
+
+    /// The limiter lets a request through.
+    fn pass(
+        &mut self,
+        now: Instant,
+        stream: u32,
+        entry: Entry,
+        asked: &mut Vec<Asked>,
+    ) -> Result<(), HostError> {
+        asked.push(Asked::Holds { stream, entry });
+        let attributes = self.workflows.as_ref().and_then(|w| w.attributes(entry));
+        match attributes {
+            Some(attributes) => self.enter(now, stream, Some(entry), &attributes, asked),
+            None => Ok(()),
+        }
+    }
+
+    /// A request comes to the stage.
+    fn enter(
+        &mut self,
+        now: Instant,
+        stream: u32,
+        entry: Option<Entry>,
+        attributes: &Attributes,
+        asked: &mut Vec<Asked>,
+    ) -> Result<(), HostError> {
+        let arrival = self
+            .stage
+            .arrive(&self.host, now, stream, attributes, &mut self.events)?;
+        let ticket = match arrival {
+            Arrival::Forward(ticket) => {
+                asked.push(Asked::Begin {
+                    stream,
+                    ticket: Some(ticket),
+                });
+                Some(ticket)
+            }
+            Arrival::Hold(ticket) => {
+                asked.push(Asked::Queued { stream, ticket });
+                Some(ticket)
+            }
+            Arrival::Refuse(_) => {
+                asked.push(Asked::Refuse { stream });
+                None
+            }
+        };
+        if let (Some(workflows), Some(entry), Some(ticket)) = (&mut self.workflows, entry, ticket) {
+            workflows.admitted(entry, ticket);
+        }
+        self.carry_on(asked);
+        Ok(())
+    }
+
+    /// What the stage asked for.
+    fn carry_on(&mut self, asked: &mut Vec<Asked>) {
+        asked.extend(self.events.drain(..).map(|event| match event {
+            Event::Resume { stream } => Asked::Begin {
+                stream,
+                ticket: None,
+            },
+            Event::Expire { stream, .. } => Asked::Refuse { stream },
+        }));
+    }
+
+    /// A request got its slot; what it hands on with its calls.
+    pub(super) fn began(&mut self, now: u64, stream: u32) -> Option<Token> {
+        self.pass_to(now);
+        self.running += 1;
+        let workflows = self.workflows.as_mut()?;
+        let now = Instant::from_nanos(now);
+        workflows.started(now, stream);
+        workflows.token(stream)
+    }
+
+    /// A request that held a slot is answered; what the answer says besides.
+    pub(super) fn ended(
+        &mut self,
+        now: u64,
+        span: &Span,
+        ok: bool,
+        asked: &mut Vec<Asked>,
+    ) -> Result<Option<(Announcement, Progress)>, HostError> {
+        self.pass_to(now);
+        self.running -= 1;
+        self.completed[usize::from(span.workflow)] += u64::from(ok);
+        let now = Instant::from_nanos(now);
+        let mut said = None;
+        if let (Some(workflows), Some(entry)) = (&mut self.workflows, span.entry) {
+            let answer = workflows.answer(&self.host, now, entry);
+            said = answer.map(|answer| (answer.announcement, answer.progress));
+            let began = Instant::from_nanos(span.began);
+            workflows.served(&self.host, now, entry, Some(began));
+        }
+        if let Some(ticket) = span.ticket {
+            let end = Outcome::Completed;
+            self.stage
+                .finish(&self.host, now, ticket, end, &mut self.events)?;
+            self.carry_on(asked);
+        }
+        Ok(said)
+    }
+
+    /// A request is refused; what the refusal says besides.
+    pub(super) fn refused(&mut self, now: u64, span: &Span) -> Option<(Announcement, Progress)> {
+        let workflow = usize::from(span.workflow);
+        self.refused[workflow] += 1;
+        let workflows = self.workflows.as_mut()?;
+        let now = Instant::from_nanos(now);
+        if let Some(entry) = span.entry {
+            workflows.left(now, entry);
+        }
+        let id = workflows.identify(&self.host, now, self.names[workflow].as_bytes());
+        let announcement = workflows.announcement(Origin {
+            workflow: id,
+            upstream: span.upstream,
+        });
+        Some((announcement, Progress::UNKNOWN))
+    }
+
+    /// A request of this process calls a service: who calls, and what is noted of it.
+    pub(super) fn calls(
+        &mut self,
+        now: u64,
+        caller: &Span,
+        service: usize,
+    ) -> Option<(ProcessId, Call)> {
+        let workflows = self.workflows.as_mut()?;
+        let now = Instant::from_nanos(now);
+        let service = workflows.service(&self.host, now, self.services[service].as_bytes());
+        let name = self.names[usize::from(caller.workflow)].as_bytes();
+        let id = workflows.identify(&self.host, now, name);
+        let token = caller.token.as_ref();
+        let token = token.map(|token| token.as_str().as_bytes());
+        let call = workflows.called(&self.host, now, service, token, Some(id));
+        Some((workflows.process(), call))
+    }
+
+    /// A call of this process ended; with nothing said it was given up.
+    pub(super) fn heard(&mut self, now: u64, call: Call, said: Option<(Announcement, Progress)>) {
+        let Some(workflows) = &mut self.workflows else {
+            return;
+        };
+        let (announcement, progress) = said.unzip();
+        let now = Instant::from_nanos(now);
+        workflows.answered(
+            &self.host,
+            now,
+            call,
+            announcement.as_ref(),
+            progress.as_ref(),
+        );
+    }
+
+    /// A request wants to compute: whether it may begin at once.
+    pub(super) fn compute(&mut self, stream: u32, time: u64) -> bool {
+        if self
+            .threads
+            .is_some_and(|threads| self.computing >= threads)
+        {
+            self.waiting.push_back((stream, time));
+            return false;
+        }
+        self.computing += 1;
+        true
+    }
+
+    /// A thread is free: who computes next, and for how long.
+    pub(super) fn computed(&mut self) -> Option<(u32, u64)> {
+        let next = self.waiting.pop_front();
+        self.computing -= u32::from(next.is_none());
+        next
+    }
+
+    /// The next process of a service of so many, in turn.
+    pub(super) fn turn(&mut self, service: usize, of: usize) -> usize {
+        let turn = &mut self.turns[service];
+        *turn = (*turn + 1) % of;
+        *turn
+    }
+
+    pub(super) fn tick(&mut self, now: u64, asked: &mut Vec<Asked>) -> Result<(), HostError> {
+        let now = Instant::from_nanos(now);
+        let changes = self.membership.tick(now, &self.host)?;
+        if let Some(workflows) = &mut self.workflows {
+            let releases = &mut self.releases;
+            workflows.tick(&self.host, now, &self.membership, &changes, releases)?;
+        }
+        for release in std::mem::take(&mut self.releases) {
+            match release {
+                Release::Admit { entry, stream } => self.pass(now, stream, entry, asked)?,
+                Release::Refuse { stream, .. } => asked.push(Asked::Refuse { stream }),
+            }
+        }
+        let (host, membership, events) = (&self.host, &self.membership, &mut self.events);
+        self.stage.tick(host, now, membership, &changes, events)?;
+        self.carry_on(asked);
+        Ok(())
+    }
+
+    fn pass_to(&mut self, now: u64) {
+        self.busy += u128::from(now.saturating_sub(self.since)) * u128::from(self.running);
+        self.since = now.max(self.since);
+    }
+
+    pub(super) fn sample(&mut self, now: u64) -> ProcessSample {
+        self.pass_to(now);
+        ProcessSample {
+            busy: self.busy as f64 / 1e9,
+            running: self.running,
+            queued: (self.stage.pending() as u32).saturating_sub(self.running),
+            offered: self.offered.clone(),
+            refused: self.refused.clone(),
+            completed: self.completed.clone(),
+            rates: self.rates(now),
+        }
+    }
+
+    fn rates(&mut self, now: u64) -> Vec<f64> {
+        let Some(workflows) = &mut self.workflows else {
+            return vec![f64::INFINITY; self.names.len()];
+        };
+        let now = Instant::from_nanos(now);
+        let rate = |name: &String| {
+            let id = workflows.identify(&self.host, now, name.as_bytes());
+            workflows.rate(id)
+        };
+        self.names.iter().map(rate).collect()
+    }
+}
+
+fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (some, None) | (None, some) => some,
+    }
+}
+
+/// The stage in front of a process: a type for each workflow, so that each has its own processing times.
+fn stage(graph: &Graph, service: &Service, setup: &Setup) -> StageConfig {
+    let types = graph.workflows.iter().map(|w| w.name.as_str());
+    StageConfig {
+        policy: format!("default/{}", service.name),
+        generation: 1,
+        routes: Vec::new(),
+        mode: Mode::Enforce,
+        parallelism: service.slots,
+        queue: QueueConfig {
+            mode: QueueMode::Hold,
+            discipline: setup.discipline.clone(),
+            max_length: MAX_QUEUE_LENGTH,
+            timeout_us: FOREVER_US,
+        },
+        measure: Measure::LastByte,
+        service_times: ServiceTimesConfig::default(),
+        strategy: StrategyConfig::MaxQueueLength,
+        starvation_avoidance: None,
+        types: types.chain([DEFAULT_TYPE]).map(kind).collect(),
+        classes: Vec::new(),
+        workflows: setup.workflows.clone(),
+        excluded: Vec::new(),
+    }
+}
+
+fn kind(name: &str) -> TypeConfig {
+    let header = HeaderMatch {
+        kind: StringMatchKind::Exact,
+        name: workflow::HEADER.to_owned(),
+        value: name.to_owned(),
+    };
+    TypeConfig {
+        name: name.to_owned(),
+        matches: match name {
+            DEFAULT_TYPE => Vec::new(),
+            _ => vec![Match {
+                headers: vec![header],
+                ..Match::default()
+            }],
+        },
+        slo: Vec::new(),
+    }
+}
+
+/// Only what the filter would take.
+fn check(stage: &StageConfig) -> Result<(), ConfigError> {
+    let config = FilterConfig {
+        revision: String::new(),
+        stages: vec![stage.clone()],
+        ..FilterConfig::default()
+    };
+    config.check()
+}

@@ -1,0 +1,128 @@
+//! Requests that are on their way: one for each request at each process, and who waits for it.
+
+use headgate_core::request::Progress;
+use headgate_core::stage::Ticket;
+use headgate_core::workflows::wire::Announcement;
+use headgate_core::workflows::{Call, Entry, ProcessId, Token};
+
+use super::seen::Ending;
+
+/// Who waits for the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// A client: index of its load.
+    Client(u32),
+    /// A request of another process.
+    Span(SpanId),
+    /// Nobody any more.
+    Gone,
+}
+
+/// A span, as long as it is the one that was meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SpanId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// How far a span is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nothing is in this place.
+    Free,
+    /// On the way to its process, in one of its queues, or at work.
+    Open,
+    /// Ended, with its answer on the way back.
+    Answered(Ending),
+    /// Ended, and its answer was lost.
+    Lost,
+}
+
+/// A request at a process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub(super) generation: u32,
+    pub(super) state: State,
+    pub(super) caller: Caller,
+    pub(super) workflow: u16,
+    pub(super) task: u16,
+    pub(super) process: u32,
+    /// The process that called; its own where a client did.
+    pub(super) called_by: u32,
+    pub(super) partition: u32,
+    pub(super) size: u32,
+    /// End-to-end, ns since the start; `u64::MAX`: none.
+    pub(super) deadline: u64,
+    /// When it was sent, ns.
+    pub(super) sent: u64,
+    pub(super) ticket: Option<Ticket>,
+    /// Its place in the process's workflows, where it has any.
+    pub(super) entry: Option<Entry>,
+    /// What it hands on with its calls.
+    pub(super) token: Option<Token>,
+    /// The process that called, where it says who it is.
+    pub(super) upstream: Option<ProcessId>,
+    /// What that process noted of the call.
+    pub(super) call: Option<Call>,
+    /// What the answer says besides.
+    pub(super) said: Option<(Announcement, Progress)>,
+    /// When it got its slot, ns.
+    pub(super) began: u64,
+    pub(super) step: u16,
+    /// Calls of the step that were not made yet.
+    pub(super) left: u32,
+    /// Calls of the step that were made and not answered.
+    pub(super) outstanding: u32,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Spans {
+    spans: Vec<Span>,
+    free: Vec<u32>,
+}
+
+impl Spans {
+    pub(super) fn insert(&mut self, span: Span) -> SpanId {
+        let Some(index) = self.free.pop() else {
+            self.spans.push(span);
+            // 2^32 requests at once don't fit into memory.
+            return self.id((self.spans.len() - 1) as u32);
+        };
+        let place = &mut self.spans[index as usize];
+        *place = Span {
+            generation: place.generation,
+            ..span
+        };
+        self.id(index)
+    }
+
+    pub(super) fn id(&self, index: u32) -> SpanId {
+        SpanId {
+            index,
+            generation: self.spans[index as usize].generation,
+        }
+    }
+
+    /// It, if it is still there.
+    pub(super) fn get_mut(&mut self, id: SpanId) -> Option<&mut Span> {
+        let span = &mut self.spans[id.index as usize];
+        (span.generation == id.generation && span.state != State::Free).then_some(span)
+    }
+
+    pub(super) fn at(&self, index: u32) -> &Span {
+        &self.spans[index as usize]
+    }
+
+    pub(super) fn at_mut(&mut self, index: u32) -> &mut Span {
+        &mut self.spans[index as usize]
+    }
+
+    /// Makes room.
+    pub(super) fn remove(&mut self, index: u32) {
+        let span = &mut self.spans[index as usize];
+        span.generation = span.generation.wrapping_add(1);
+        span.state = State::Free;
+        self.free.push(index);
+    }
+}

@@ -1,0 +1,548 @@
+//! A run of a mesh.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use headgate_core::config::{Discipline, WorkflowsConfig};
+use headgate_core::request::Progress;
+use headgate_core::time::nanos;
+use headgate_core::workflows::wire::Announcement;
+
+use super::graph::{Calls, Count, Graph, Route, Step};
+use super::load::{Load, below, partition};
+use super::process::{Asked, Process};
+use super::seen::{Ended, Ending, Sample, Seen};
+use super::spans::{Caller, Span, SpanId, Spans, State};
+use crate::simulation::SimulationError;
+use crate::workload::dice::Dice;
+
+/// As in Envoy.
+const TICK_NS: u64 = 10_000_000;
+
+/// How the processes of a mesh are set up.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Setup {
+    /// Order of every queue.
+    pub discipline: Discipline,
+    /// Whether deadlines travel with requests; otherwise only clients know of them.
+    pub deadlines: bool,
+    /// Rates of workflows; `None`: there are none.
+    pub workflows: Option<WorkflowsConfig>,
+}
+
+/// A run to make.
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    /// Services and workflows.
+    pub graph: &'a Graph,
+    /// Clients.
+    pub loads: &'a [Load],
+    /// The processes' setup.
+    pub setup: &'a Setup,
+    /// When it ends.
+    pub until: Duration,
+    /// Time between two looks at the processes.
+    pub sample_every: Duration,
+    /// Ends earlier when so many requests of clients have ended.
+    pub requests: u64,
+    /// Decides all that chance decides.
+    pub seed: u64,
+}
+
+impl Run<'_> {
+    /// Makes the run.
+    ///
+    /// # Errors
+    /// [`SimulationError`].
+    pub fn make(&self) -> Result<Seen, SimulationError> {
+        let mut world = World::new(self)?;
+        world.play(nanos(self.until))?;
+        Ok(world.seen)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A client of this load sends a request.
+    Send(u32),
+    /// A request reaches its process.
+    Arrive(u32),
+    /// A request has computed.
+    Computed(u32),
+    /// An answer reaches its caller.
+    Answer(u32),
+    /// A caller gives up waiting: index and generation of the request.
+    GiveUp(u32, u32),
+    /// A process looks around.
+    Tick(u32),
+    /// Somebody looks at the processes.
+    Sample,
+}
+
+struct World<'a> {
+    run: &'a Run<'a>,
+    graph: &'a Graph,
+    now: u64,
+    /// By time; of equal ones in the order in which they were made.
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    made: u64,
+    processes: Vec<Process>,
+    /// First process of each service.
+    first: Vec<usize>,
+    spans: Spans,
+    /// What processes asked for.
+    asked: Vec<Asked>,
+    /// By load.
+    dice: Vec<Dice>,
+    /// Requests of each load's trace that were sent.
+    replayed: Vec<usize>,
+    /// Of what is between processes.
+    network: Dice,
+    /// Turns of entry processes, by service.
+    entries: Vec<usize>,
+    seen: Seen,
+}
+
+impl<'a> World<'a> {
+    fn new(run: &'a Run<'a>) -> Result<Self, SimulationError> {
+        let graph = run.graph;
+        let mut seeds = Dice::new(run.seed);
+        let mut seed = move || seeds.seed();
+        let dice: Vec<Dice> = run.loads.iter().map(|_| Dice::new(seed())).collect();
+        let network = Dice::new(seed());
+        let mut processes = Vec::new();
+        let mut services = Vec::new();
+        for (at, service) in graph.services.iter().enumerate() {
+            let begin = processes.len();
+            for _ in 0..service.processes.max(1) {
+                processes.push(Process::new(graph, at, run.setup, seed())?);
+            }
+            services.push(begin..processes.len());
+        }
+        let mut world = Self {
+            run,
+            graph,
+            now: 0,
+            events: BinaryHeap::new(),
+            made: 0,
+            first: services.iter().map(|range| range.start).collect(),
+            processes,
+            spans: Spans::default(),
+            asked: Vec::new(),
+            dice,
+            replayed: vec![0; run.loads.len()],
+            network,
+            entries: vec![0; graph.services.len()],
+            seen: Seen {
+                sent: vec![0; graph.workflows.len()],
+                services,
+                ..Seen::default()
+            },
+        };
+        for process in 0..world.processes.len() {
+            // Proxies don't tick at the same moment.
+            let offset = (world.network.unit() * TICK_NS as f64) as u64;
+            world.at(offset, Event::Tick(process as u32));
+        }
+        world.at(0, Event::Sample);
+        for (at, load) in run.loads.iter().enumerate() {
+            for _ in 0..load.senders() {
+                let first = load.first(&mut world.dice[at]);
+                world.at(first, Event::Send(at as u32));
+            }
+        }
+        Ok(world)
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.made += 1;
+        self.events.push(Reverse((time, self.made, event)));
+    }
+
+    /// After the way through the network.
+    fn after_delay(&mut self, event: Event) {
+        let delay = nanos(self.graph.network.delay);
+        self.at(self.now + delay, event);
+    }
+
+    fn play(&mut self, until: u64) -> Result<(), SimulationError> {
+        while let Some(Reverse((time, _, event))) = self.events.pop() {
+            if time > until || self.seen.ended.len() as u64 >= self.run.requests {
+                return Ok(());
+            }
+            self.now = time;
+            match event {
+                Event::Send(load) => self.send(load),
+                Event::Arrive(span) => self.arrive(span)?,
+                Event::Computed(span) => self.computed(span)?,
+                Event::Answer(span) => self.answered(span)?,
+                Event::GiveUp(index, generation) => {
+                    self.give_up(SpanId { index, generation })?;
+                }
+                Event::Tick(process) => self.tick(process)?,
+                Event::Sample => self.sample(),
+            }
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self) {
+        let now = self.now;
+        let processes = self.processes.iter_mut().map(|p| p.sample(now)).collect();
+        self.seen.samples.push(Sample { at: now, processes });
+        self.at(now + nanos(self.run.sample_every).max(1), Event::Sample);
+    }
+
+    fn tick(&mut self, process: u32) -> Result<(), SimulationError> {
+        self.processes[process as usize].tick(self.now, &mut self.asked)?;
+        self.at(self.now + TICK_NS, Event::Tick(process));
+        self.carry_out()
+    }
+
+    /// A client sends a request.
+    fn send(&mut self, at: u32) {
+        let load = &self.run.loads[at as usize];
+        if self.now >= load.until {
+            return;
+        }
+        let turn = &mut self.replayed[at as usize];
+        let item = load.trace[*turn % load.trace.len()];
+        *turn += 1;
+        let dice = &mut self.dice[at as usize];
+        let partition = partition(self.graph, item.workflow, dice);
+        if !load.is_closed() {
+            let next = load.next(self.now, dice);
+            self.at(next, Event::Send(at));
+        }
+        self.seen.sent[item.workflow] += 1;
+        let workflow = &self.graph.workflows[item.workflow];
+        let service = self.graph.tasks[workflow.entry].service;
+        let turn = &mut self.entries[service];
+        *turn = (*turn + 1) % self.graph.services[service].processes.max(1);
+        let process = self.first[service] + *turn;
+        let deadline = item.deadline.or(workflow.deadline);
+        let deadline = deadline.map_or(u64::MAX, |d| self.now + nanos(d));
+        let id = self.spans.insert(Span {
+            generation: 0,
+            state: State::Open,
+            caller: Caller::Client(at),
+            workflow: item.workflow as u16,
+            task: workflow.entry as u16,
+            process: process as u32,
+            called_by: process as u32,
+            partition: partition as u32,
+            size: item.size,
+            deadline,
+            sent: self.now,
+            ticket: None,
+            entry: None,
+            token: None,
+            upstream: None,
+            call: None,
+            said: None,
+            began: 0,
+            step: 0,
+            left: 0,
+            outstanding: 0,
+        });
+        self.after_delay(Event::Arrive(id.index));
+        if let Some(timeout) = workflow.timeout {
+            self.at(
+                self.now + nanos(timeout),
+                Event::GiveUp(id.index, id.generation),
+            );
+        }
+    }
+
+    fn arrive(&mut self, at: u32) -> Result<(), SimulationError> {
+        let span = *self.spans.at(at);
+        let expires = match (span.caller, self.graph.network.timeout) {
+            // As Envoy tells it of a route's timeout.
+            (Caller::Span(_), Some(timeout)) => span.deadline.min(span.sent + nanos(timeout)),
+            _ => span.deadline,
+        };
+        let own = (self.run.setup.deadlines && expires < u64::MAX)
+            // A header has no 0.
+            .then(|| Duration::from_nanos(expires.saturating_sub(self.now).max(1_000)));
+        let process = &mut self.processes[span.process as usize];
+        process.arrive(self.now, at, &span, own, &mut self.asked)?;
+        self.carry_out()
+    }
+
+    /// What a process asked for, and what comes of it.
+    fn carry_out(&mut self) -> Result<(), SimulationError> {
+        while !self.asked.is_empty() {
+            // Each may ask for more.
+            let mut asked = std::mem::take(&mut self.asked);
+            for asked in asked.drain(..) {
+                match asked {
+                    Asked::Holds { stream, entry } => {
+                        self.spans.at_mut(stream).entry = Some(entry);
+                    }
+                    Asked::Queued { stream, ticket } => {
+                        self.spans.at_mut(stream).ticket = Some(ticket);
+                    }
+                    Asked::Begin { stream, ticket } => {
+                        let span = self.spans.at_mut(stream);
+                        span.ticket = ticket.or(span.ticket);
+                        self.begin(stream)?;
+                    }
+                    Asked::Refuse { stream } => self.refused(stream),
+                }
+            }
+            if self.asked.is_empty() {
+                // Its room is used again.
+                self.asked = asked;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, at: u32) {
+        let now = self.now;
+        let span = self.spans.at_mut(at);
+        span.said = self.processes[span.process as usize].refused(now, span);
+        self.reply(at, Ending::Refused);
+    }
+
+    /// A request has its slot.
+    fn begin(&mut self, at: u32) -> Result<(), SimulationError> {
+        let now = self.now;
+        let span = self.spans.at_mut(at);
+        span.began = now;
+        span.token = self.processes[span.process as usize].began(now, at);
+        self.step(at)
+    }
+
+    /// The next step of a request.
+    fn step(&mut self, at: u32) -> Result<(), SimulationError> {
+        loop {
+            let span = *self.spans.at(at);
+            let steps = &self.graph.tasks[usize::from(span.task)].steps;
+            match steps.get(usize::from(span.step)) {
+                None => return self.end(at, Ending::Served),
+                Some(Step::Compute(time)) => {
+                    let process = &mut self.processes[span.process as usize];
+                    let time = time.draw(&mut process.dice);
+                    if process.compute(at, time) {
+                        self.at(self.now + time, Event::Computed(at));
+                    }
+                    return Ok(());
+                }
+                Some(Step::Call(calls)) => {
+                    let count = match calls.count {
+                        Count::Fixed(count) => count,
+                        Count::Size => span.size,
+                    };
+                    self.spans.at_mut(at).left = count;
+                    for _ in 0..count.min(calls.at_once.max(1)) {
+                        self.call(at, calls);
+                    }
+                    if count > 0 {
+                        return Ok(());
+                    }
+                    self.spans.at_mut(at).step += 1;
+                }
+            }
+        }
+    }
+
+    /// A request has computed, and left its thread to another.
+    fn computed(&mut self, at: u32) -> Result<(), SimulationError> {
+        let span = self.spans.at_mut(at);
+        span.step += 1;
+        let process = span.process as usize;
+        if let Some((next, time)) = self.processes[process].computed() {
+            self.at(self.now + time, Event::Computed(next));
+        }
+        self.step(at)
+    }
+
+    /// Makes one of the calls of a step.
+    fn call(&mut self, at: u32, calls: &Calls) {
+        let parent = {
+            let span = self.spans.at_mut(at);
+            span.left -= 1;
+            span.outstanding += 1;
+            *span
+        };
+        let service = self.graph.tasks[calls.task].service;
+        let process = self.first[service] + self.route(&parent, service, calls);
+        let caller = &mut self.processes[parent.process as usize];
+        let (upstream, call) = caller.calls(self.now, &parent, service).unzip();
+        let id = self.spans.insert(Span {
+            state: State::Open,
+            caller: Caller::Span(self.spans.id(at)),
+            task: calls.task as u16,
+            process: process as u32,
+            called_by: parent.process,
+            sent: self.now,
+            ticket: None,
+            entry: None,
+            token: None,
+            upstream,
+            call,
+            said: None,
+            step: 0,
+            left: 0,
+            outstanding: 0,
+            ..parent
+        });
+        self.after_delay(Event::Arrive(id.index));
+        if let Some(timeout) = self.graph.network.timeout {
+            self.at(
+                self.now + nanos(timeout),
+                Event::GiveUp(id.index, id.generation),
+            );
+        }
+    }
+
+    fn route(&mut self, parent: &Span, service: usize, calls: &Calls) -> usize {
+        let of = self.graph.services[service].processes.max(1);
+        let caller = &mut self.processes[parent.process as usize];
+        match calls.route {
+            Route::RoundRobin => caller.turn(service, of),
+            Route::Each => parent.left as usize % of,
+            Route::Partition => {
+                let workflow = &self.graph.workflows[usize::from(parent.workflow)];
+                let holder = workflow.partitions.get(parent.partition as usize);
+                holder.copied().unwrap_or(0).min(of - 1)
+            }
+            Route::Block(blocks) => {
+                let block = below(blocks.max(1) as usize, &mut caller.dice);
+                // Where a partition's blocks begin differs from one to the next.
+                let begin = parent.partition as usize * 7 + usize::from(parent.workflow) * 3;
+                (begin + block) % of
+            }
+            Route::Fixed(process) => process.min(of - 1),
+        }
+    }
+
+    /// A request is done with all its steps, or has failed.
+    fn end(&mut self, at: u32, ending: Ending) -> Result<(), SimulationError> {
+        let span = self.spans.at_mut(at);
+        let process = &mut self.processes[span.process as usize];
+        let ok = ending == Ending::Served;
+        span.said = process.ended(self.now, span, ok, &mut self.asked)?;
+        self.reply(at, ending);
+        self.carry_out()
+    }
+
+    /// Sends the answer on its way back.
+    fn reply(&mut self, at: u32, ending: Ending) {
+        let lost = self.graph.network.lost;
+        let caller = self.spans.at(at).caller;
+        if caller == Caller::Gone {
+            self.spans.remove(at);
+            return;
+        }
+        let between = matches!(caller, Caller::Span(_));
+        if between && lost > 0.0 && self.network.unit() < lost {
+            self.spans.at_mut(at).state = State::Lost;
+            return;
+        }
+        self.spans.at_mut(at).state = State::Answered(ending);
+        self.after_delay(Event::Answer(at));
+    }
+
+    /// An answer reaches its caller.
+    fn answered(&mut self, at: u32) -> Result<(), SimulationError> {
+        let span = *self.spans.at(at);
+        self.spans.remove(at);
+        let State::Answered(ending) = span.state else {
+            return Ok(());
+        };
+        match span.caller {
+            Caller::Gone => Ok(()),
+            Caller::Client(load) => {
+                self.close(load, &span, ending);
+                Ok(())
+            }
+            Caller::Span(parent) => {
+                self.hear(&span, span.said);
+                self.returned(parent, ending == Ending::Served)
+            }
+        }
+    }
+
+    /// The process of a caller hears how a call of its own ended, even if the caller itself is gone.
+    fn hear(&mut self, call: &Span, said: Option<(Announcement, Progress)>) {
+        if let Some(noted) = call.call {
+            self.processes[call.called_by as usize].heard(self.now, noted, said);
+        }
+    }
+
+    /// Whoever waits for this request waits no longer.
+    fn give_up(&mut self, id: SpanId) -> Result<(), SimulationError> {
+        let Some(span) = self.spans.get_mut(id) else {
+            return Ok(());
+        };
+        let found = *span;
+        span.caller = Caller::Gone;
+        if found.state == State::Lost {
+            self.spans.remove(id.index);
+        }
+        match found.caller {
+            Caller::Gone => Ok(()),
+            Caller::Client(load) => {
+                self.close(load, &found, Ending::TimedOut);
+                Ok(())
+            }
+            Caller::Span(parent) => {
+                self.hear(&found, None);
+                self.returned(parent, false)
+            }
+        }
+    }
+
+    /// A call of a request came back.
+    fn returned(&mut self, parent: SpanId, ok: bool) -> Result<(), SimulationError> {
+        let at = parent.index;
+        let Some(span) = self.spans.get_mut(parent) else {
+            return Ok(());
+        };
+        if span.state != State::Open {
+            // It has failed already, by another of its calls.
+            return Ok(());
+        }
+        span.outstanding -= 1;
+        if !ok {
+            return self.end(at, Ending::Failed);
+        }
+        let (left, outstanding) = (span.left, span.outstanding);
+        let steps = &self.graph.tasks[usize::from(span.task)].steps;
+        match steps.get(usize::from(span.step)) {
+            Some(Step::Call(calls)) if left > 0 => {
+                self.call(at, calls);
+                Ok(())
+            }
+            _ if outstanding > 0 => Ok(()),
+            _ => {
+                self.spans.at_mut(at).step += 1;
+                self.step(at)
+            }
+        }
+    }
+
+    /// A client's request has ended.
+    fn close(&mut self, load: u32, span: &Span, ending: Ending) {
+        self.seen.ended.push(Ended {
+            workflow: span.workflow,
+            size: span.size,
+            sent: span.sent,
+            at: self.now,
+            within: match span.deadline {
+                u64::MAX => u64::MAX,
+                deadline => deadline - span.sent,
+            },
+            ending,
+        });
+        let which = &self.run.loads[load as usize];
+        if which.is_closed() {
+            let next = which.next(self.now, &mut self.dice[load as usize]);
+            self.at(next, Event::Send(load));
+        }
+    }
+}
