@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -16,12 +17,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
-use crate::xds::metrics;
+use crate::kubernetes::peers::{COUNTS_PATH, Counted, LONGEST_WAIT};
+use crate::metrics::Format;
 use crate::xds::registry::Registry;
+use crate::xds::resource::hash;
 use crate::xds::snapshot::Snapshot;
 use crate::xds::status::Report;
+use crate::xds::tally::Tallies;
 
 /// Connections served at once; more wait.
 const MAX_CONNECTIONS: usize = 64;
@@ -30,27 +35,74 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed `accept`, which means that the process is out of files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Requests for news that are kept open at once; more are answered at once.
+const MAX_WAITING: usize = 16;
+/// Time between two looks at the proxies for one such request.
+const LOOK: Duration = Duration::from_millis(100);
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
 /// What the admin address shows.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    registry: Arc<Registry>,
-    snapshots: watch::Receiver<Arc<Snapshot>>,
+    view: watch::Receiver<Option<View>>,
+    missing: watch::Receiver<String>,
     shutdown: watch::Receiver<bool>,
+    instance: Arc<str>,
+    waiting: Arc<Semaphore>,
+}
+
+/// A server that serves.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Its proxies.
+    pub registry: Arc<Registry>,
+    /// What it serves.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+}
+
+impl View {
+    fn report(&self) -> Report {
+        let snapshot = Arc::clone(&self.snapshots.borrow());
+        Report::new(&snapshot, &self.registry, SystemTime::now())
+    }
 }
 
 impl Admin {
-    /// Shows this server's state. `/readyz` fails once `shutdown` holds `true`, so that new proxies
-    /// go elsewhere.
+    /// Shows this server's state. `/readyz` fails once `shutdown` holds `true`, so that new proxies go
+    /// elsewhere.
     #[must_use]
     pub fn new(
         registry: Arc<Registry>,
         snapshots: watch::Receiver<Arc<Snapshot>>,
         shutdown: watch::Receiver<bool>,
     ) -> Self {
-        Self {
+        let view = View {
             registry,
             snapshots,
+        };
+        // Both keep their value when their senders are gone.
+        let (_, view) = watch::channel(Some(view));
+        let (_, missing) = watch::channel(String::new());
+        Self::starting(view, missing, "", shutdown)
+    }
+
+    /// Shows the state of a server, once there is one: before, `/readyz` fails and says what is `missing`.
+    /// It fails again once `shutdown` holds `true`, so that new proxies go elsewhere. `instance` names this
+    /// process among its replicas.
+    #[must_use]
+    pub fn starting(
+        view: watch::Receiver<Option<View>>,
+        missing: watch::Receiver<String>,
+        instance: &str,
+        shutdown: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            view,
+            missing,
             shutdown,
+            instance: instance.into(),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
         }
     }
 
@@ -73,9 +125,10 @@ impl Admin {
                 };
                 let admin = self.clone();
                 tokio::spawn(async move {
-                    let service = service_fn(|request| {
-                        let response = admin.answer(&request);
-                        async { Ok::<_, Infallible>(response) }
+                    let service = service_fn(|request: Request<Incoming>| {
+                        let admin = admin.clone();
+                        let (request, _) = request.into_parts();
+                        async move { Ok::<_, Infallible>(admin.answer(&request).await) }
                     });
                     let served = http1::Builder::new()
                         .timer(TokioTimer::new())
@@ -95,38 +148,36 @@ impl Admin {
         }
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
-        const TEXT: &str = "text/plain; charset=utf-8";
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    async fn answer(&self, request: &Parts) -> Response<Full<Bytes>> {
+        if !matches!(request.method, Method::GET | Method::HEAD) {
             return respond(
                 StatusCode::METHOD_NOT_ALLOWED,
                 TEXT,
                 "GET only\n".to_owned(),
             );
         }
-        match request.uri().path() {
-            "/healthz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
+        let path = request.uri.path();
+        if path == "/healthz" {
+            return respond(StatusCode::OK, TEXT, "ok\n".to_owned());
+        }
+        let view = self.view.borrow().clone();
+        let Some(view) = view else {
+            return self.not_ready();
+        };
+        match path {
             "/readyz" if *self.shutdown.borrow() => respond(
                 StatusCode::SERVICE_UNAVAILABLE,
                 TEXT,
                 "stopping\n".to_owned(),
             ),
             "/readyz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
-            "/status" => match serde_json::to_string_pretty(&self.report()) {
-                Ok(json) => respond(StatusCode::OK, "application/json", json + "\n"),
-                Err(error) => respond(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    TEXT,
-                    format!("{error}\n"),
-                ),
-            },
+            "/status" => json(serde_json::to_string_pretty(&view.report())),
+            COUNTS_PATH => self.counts(&view, request).await,
             "/metrics" => {
-                let text = metrics::render(&self.report(), &self.registry);
-                respond(
-                    StatusCode::OK,
-                    "text/plain; version=0.0.4; charset=utf-8",
-                    text,
-                )
+                let accept = request.headers.get(header::ACCEPT);
+                let format = Format::negotiate(accept.and_then(|a| a.to_str().ok()));
+                let text = view.registry.metrics.render(&view.report(), format);
+                respond(StatusCode::OK, format.content_type(), text)
             }
             _ => respond(
                 StatusCode::NOT_FOUND,
@@ -136,9 +187,73 @@ impl Admin {
         }
     }
 
-    fn report(&self) -> Report {
-        let snapshot = Arc::clone(&self.snapshots.borrow());
-        Report::new(&snapshot, &self.registry, SystemTime::now())
+    fn not_ready(&self) -> Response<Full<Bytes>> {
+        let missing = self.missing.borrow().clone();
+        let text = format!("not ready: waiting for {missing}\n");
+        respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+    }
+
+    /// What proxies say of each policy. A request that names the version it has, and asks to wait (RFC 7240),
+    /// is answered when there is another one.
+    async fn counts(&self, view: &View, request: &Parts) -> Response<Full<Bytes>> {
+        let text = |name: &str| request.headers.get(name).and_then(|v| v.to_str().ok());
+        let known = text(header::IF_NONE_MATCH.as_str());
+        let wait = text("prefer")
+            .and_then(|p| p.strip_prefix("wait="))
+            .and_then(|s| s.trim().parse().ok())
+            .map_or(Duration::ZERO, Duration::from_secs)
+            .min(LONGEST_WAIT);
+        let permit = self.waiting.try_acquire().ok();
+        let end = Instant::now()
+            + if permit.is_some() {
+                wait
+            } else {
+                Duration::ZERO
+            };
+        let mut changes = view.registry.changes();
+        let mut shutdown = self.shutdown.clone();
+        loop {
+            changes.borrow_and_update();
+            let counted = Counted {
+                instance: self.instance.to_string(),
+                policies: Tallies::of(&view.registry.proxies(SystemTime::now())),
+            };
+            let body = match serde_json::to_string(&counted) {
+                Ok(body) => body,
+                Err(error) => return json(Err(error)),
+            };
+            let version = format!("\"{}\"", hash(body.as_bytes()));
+            let is_news = known != Some(version.as_str());
+            if is_news || Instant::now() >= end || *shutdown.borrow() {
+                let mut response = match is_news {
+                    true => respond(StatusCode::OK, JSON, body),
+                    false => respond(StatusCode::NOT_MODIFIED, JSON, String::new()),
+                };
+                if let Ok(version) = version.parse() {
+                    response.headers_mut().insert(header::ETAG, version);
+                }
+                return response;
+            }
+            let next = Instant::now() + LOOK;
+            tokio::select! {
+                _ = changes.changed() => {}
+                _ = shutdown.changed() => {}
+                () = sleep_until(end) => {}
+            }
+            // Answers come in crowds.
+            sleep_until(next.min(end)).await;
+        }
+    }
+}
+
+fn json(text: serde_json::Result<String>) -> Response<Full<Bytes>> {
+    match text {
+        Ok(text) => respond(StatusCode::OK, JSON, text + "\n"),
+        Err(error) => respond(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            TEXT,
+            format!("{error}\n"),
+        ),
     }
 }
 

@@ -8,13 +8,27 @@
 //! - The default is an RBAC filter without rules, which does nothing. A Wasm filter without code, the
 //!   obvious choice, is refused by Envoy 1.40 at start (measured).
 //! - `retry_back_off` bounds how late a proxy comes back to an operator that was restarted; Envoy's own
-//!   bound is 30 s.
+//!   bound is 30 s. HTTP/2 pings notice one that is gone without a word, as when its node dies.
+//! - Certificates come through SDS from files: of those that stand in the cluster itself, Envoy would never
+//!   read a renewed one.
+//!
+//! Workflows need the calls of the application too: a second listener with a slot of its own, to which the
+//! application sends them ([`outbound`]).
 
+mod outbound;
+mod tls;
+
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::endpoint::Endpoint;
-use crate::plan::{TARGET_METADATA, TargetRef};
+use crate::plan::{
+    LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA, TargetRef,
+};
 use crate::xds::DEFAULT_SLOT;
+
+pub use outbound::Outbound;
+pub use tls::{SdsFiles, XdsTls};
 
 /// What the bootstrap says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,16 +39,31 @@ pub struct Bootstrap {
     pub upstream: Endpoint,
     /// Whether the backend speaks HTTP/2 (gRPC) rather than HTTP/1.1.
     pub upstream_http2: bool,
+    /// The listener for the application's own calls, if any.
+    pub outbound: Option<Outbound>,
     /// Where the configuration comes from.
     pub source: ConfigSource,
     /// Envoy's admin address.
     pub admin: Endpoint,
     /// The target that this proxy stands for.
     pub target: Option<TargetRef>,
+    /// The Pod that it runs in.
+    pub pod: Pod,
     /// Names the proxy in `headgate status`.
     pub node_id: String,
     /// Access log, if any.
     pub access_log: Option<PathBuf>,
+}
+
+/// What a proxy says about its Pod, by which policies find it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Its namespace.
+    pub namespace: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The module file that it loads, an absolute path; the operator's own by default.
+    pub module: Option<PathBuf>,
 }
 
 /// Where a proxy gets its configuration from.
@@ -48,6 +77,8 @@ pub enum ConfigSource {
         ads: bool,
         /// The delta protocol variant.
         delta: bool,
+        /// TLS, with certificates that prove both ends.
+        tls: Option<Box<XdsTls>>,
     },
     /// A file that `headgate render` wrote. Envoy notices when another is moved into its place.
     File(PathBuf),
@@ -87,61 +118,61 @@ admin:
   address: {admin}
 {dynamic}{stats}static_resources:
   listeners:
-  - name: ingress
-    address: {listen}
-    filter_chains:
-    - filters:
-      - name: envoy.filters.network.http_connection_manager
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: ingress
-          codec_type: AUTO
-          # Ends streams on which nothing moves, among them what a dead Wasm VM left paused: nobody else
-          # could (Envoy's default is 5 minutes).
-          stream_idle_timeout: 60s
-          upgrade_configs:
-          - upgrade_type: websocket{access_log}
-          route_config:
-            name: ingress
-            virtual_hosts:
-            - name: all
-              domains: [\"*\"]
-              routes:
-              - name: default
-                match: {{prefix: /}}
-                route: {{cluster: upstream}}
-          http_filters:
-          # The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
-          # the last configuration stays, also while it is down.
-          - {slot}
-          - name: envoy.filters.http.router
-            typed_config:
-              \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+  - {ingress}{outbound}
   clusters:
-  - {upstream}{xds}
+  - {upstream}{services}{xds}
 ",
             node = quoted(&self.node_id),
             metadata = self.metadata(),
             admin = socket(&self.admin),
             dynamic = self.dynamic_resources(),
             stats = STATS,
-            listen = socket(&self.listen),
-            access_log = self.access_log(),
-            slot = indented(&self.slot(), 12),
+            ingress = indented(&self.ingress(), 4),
+            outbound = self.outbound_listener(),
             upstream = indented(&self.upstream(), 4),
+            services = self
+                .outbound
+                .as_ref()
+                .map_or_else(String::new, Outbound::clusters),
             xds = self.xds_cluster(),
         )
     }
 
     fn metadata(&self) -> String {
-        match &self.target {
-            Some(target) => {
-                let target = quoted(&target.to_string());
-                format!(
-                    "\n  metadata:\n    # The target of the policies that this proxy enforces.\n    {TARGET_METADATA}: {target}"
-                )
+        let mut lines = String::new();
+        let mut line = |comment: &str, key: &str, value: &str| {
+            lines.push_str(&format!("\n    # {comment}\n    {key}: {}", quoted(value)));
+        };
+        if let Some(target) = &self.target {
+            line(
+                "The target of the policies that this proxy enforces.",
+                TARGET_METADATA,
+                &target.to_string(),
+            );
+        }
+        if let Some(namespace) = &self.pod.namespace {
+            line(
+                "Namespace and labels of its Pod: policies for them apply.",
+                NAMESPACE_METADATA,
+                namespace,
+            );
+        }
+        if let Some(module) = &self.pod.module {
+            line(
+                "The filter module that this proxy has. Without it, the operator names its own file.",
+                MODULE_METADATA,
+                &module.display().to_string(),
+            );
+        }
+        if !self.pod.labels.is_empty() {
+            lines.push_str(&format!("\n    {LABELS_METADATA}:"));
+            for (key, value) in &self.pod.labels {
+                lines.push_str(&format!("\n      {}: {}", quoted(key), quoted(value)));
             }
-            None => String::new(),
+        }
+        match lines.is_empty() {
+            true => lines,
+            false => format!("\n  metadata:{lines}"),
         }
     }
 
@@ -159,35 +190,36 @@ admin:
         }
     }
 
-    fn slot(&self) -> String {
-        let source = match &self.source {
-            ConfigSource::Xds { ads: true, .. } => "ads: {}".to_owned(),
-            ConfigSource::Xds { delta, .. } => {
-                format!("api_config_source:\n  {}", indented(&grpc(*delta), 2))
-            }
-            ConfigSource::File(path) => {
-                format!(
-                    "path_config_source: {{path: {}}}",
-                    quoted(&path.display().to_string())
-                )
-            }
+    fn ingress(&self) -> String {
+        Listener {
+            name: "ingress",
+            address: &self.listen,
+            direction: "",
+            manager: format!(
+                "upgrade_configs:\n- upgrade_type: websocket{}",
+                self.access_log()
+            ),
+            virtual_hosts: "\
+- name: all
+  domains: [\"*\"]
+  routes:
+  - name: default
+    match: {prefix: /}
+    route: {cluster: upstream}"
+                .to_owned(),
+            slot_is: "\
+# The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
+# the last configuration stays, also while it is down.",
+            slot: slot(DEFAULT_SLOT, &self.source),
+        }
+        .to_yaml()
+    }
+
+    fn outbound_listener(&self) -> String {
+        let Some(outbound) = &self.outbound else {
+            return String::new();
         };
-        format!(
-            "\
-name: {DEFAULT_SLOT}
-config_discovery:
-  config_source:
-    resource_api_version: V3
-    {source}
-  apply_default_config_without_warming: true
-  default_config:
-    # No rules: does nothing.
-    \"@type\": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
-  type_urls:
-  - type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
-  - type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
-            source = indented(&source, 4),
-        )
+        format!("\n  - {}", indented(&outbound.listener(&self.source), 4))
     }
 
     fn access_log(&self) -> String {
@@ -208,14 +240,137 @@ config_discovery:
         inline_string: \"{format}\"",
             path = quoted(&path.display().to_string()),
         );
-        format!("\n          {}", indented(&block, 10))
+        format!("\n{block}")
     }
 
     fn upstream(&self) -> String {
-        let protocol = if self.upstream_http2 { HTTP2 } else { "" };
+        cluster(
+            "upstream",
+            std::slice::from_ref(&self.upstream),
+            self.upstream_http2,
+        )
+    }
+
+    fn xds_cluster(&self) -> String {
+        let ConfigSource::Xds { address, tls, .. } = &self.source else {
+            return String::new();
+        };
+        let tls = tls
+            .as_ref()
+            .map_or_else(String::new, |tls| format!("\n{}", tls.transport_socket()));
+        let block = format!(
+            "\
+name: headgate_xds
+# A Service's name, behind which there may be several operators: all serve the same.
+{discovery}
+connect_timeout: 1s
+{XDS_HTTP2}load_assignment:
+  cluster_name: headgate_xds
+  endpoints:
+  - lb_endpoints:
+    - endpoint: {{address: {address}}}{tls}",
+            discovery = discovery(std::slice::from_ref(address)),
+            address = socket(address),
+        );
+        format!("\n  - {}", indented(&block, 4))
+    }
+}
+
+/// An HTTP listener with a slot.
+struct Listener<'a> {
+    name: &'static str,
+    address: &'a Endpoint,
+    /// A line of its own, or nothing.
+    direction: &'static str,
+    /// More of the connection manager.
+    manager: String,
+    virtual_hosts: String,
+    /// A comment.
+    slot_is: &'static str,
+    slot: String,
+}
+
+impl Listener<'_> {
+    fn to_yaml(&self) -> String {
         format!(
             "\
-name: upstream
+name: {name}
+address: {address}
+{direction}filter_chains:
+- filters:
+  - name: envoy.filters.network.http_connection_manager
+    typed_config:
+      \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      stat_prefix: {name}
+      codec_type: AUTO
+      # Ends streams on which nothing moves, among them what a dead Wasm VM left paused: nobody else
+      # could (Envoy's default is 5 minutes).
+      stream_idle_timeout: 60s
+{manager}      route_config:
+        name: {name}
+        virtual_hosts:
+        {virtual_hosts}
+      http_filters:
+      {slot_is}
+      - {slot}
+      - name: envoy.filters.http.router
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+            name = self.name,
+            address = socket(self.address),
+            direction = self.direction,
+            manager = match self.manager.as_str() {
+                "" => String::new(),
+                manager => format!("      {}\n", indented(manager, 6)),
+            },
+            virtual_hosts = indented(&self.virtual_hosts, 8),
+            slot_is = indented(self.slot_is, 6),
+            slot = indented(&self.slot, 8),
+        )
+    }
+}
+
+/// The slot `name`, filled by `source`.
+fn slot(name: &str, source: &ConfigSource) -> String {
+    let source = match source {
+        ConfigSource::Xds { ads: true, .. } => "ads: {}".to_owned(),
+        ConfigSource::Xds { delta, .. } => {
+            format!("api_config_source:\n  {}", indented(&grpc(*delta), 2))
+        }
+        ConfigSource::File(path) => {
+            format!(
+                "path_config_source: {{path: {}}}",
+                quoted(&path.display().to_string())
+            )
+        }
+    };
+    format!(
+        "\
+name: {name}
+config_discovery:
+  config_source:
+    resource_api_version: V3
+    {source}
+  apply_default_config_without_warming: true
+  default_config:
+    # No rules: does nothing.
+    \"@type\": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
+  type_urls:
+  - type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+  - type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+        source = indented(&source, 4),
+    )
+}
+
+/// A cluster whose endpoints take turns.
+fn cluster(name: &str, endpoints: &[Endpoint], http2: bool) -> String {
+    let addresses: Vec<String> = endpoints
+        .iter()
+        .map(|e| format!("    - endpoint: {{address: {}}}", socket(e)))
+        .collect();
+    format!(
+        "\
+name: {name}
 {discovery}
 connect_timeout: 1s
 # Headgate bounds what the backend gets; Envoy's own default of 1024 would interfere.
@@ -223,38 +378,18 @@ circuit_breakers:
   thresholds:
   - {{max_connections: 1000000, max_pending_requests: 1000000, max_requests: 1000000, max_retries: 1000}}
 {protocol}load_assignment:
-  cluster_name: upstream
+  cluster_name: {name}
   endpoints:
   - lb_endpoints:
-    - endpoint: {{address: {address}}}",
-            discovery = discovery(&self.upstream),
-            address = socket(&self.upstream),
-        )
-    }
-
-    fn xds_cluster(&self) -> String {
-        let ConfigSource::Xds { address, .. } = &self.source else {
-            return String::new();
-        };
-        let block = format!(
-            "\
-name: headgate_xds
-{discovery}
-connect_timeout: 1s
-{HTTP2}load_assignment:
-  cluster_name: headgate_xds
-  endpoints:
-  - lb_endpoints:
-    - endpoint: {{address: {address}}}",
-            discovery = discovery(address),
-            address = socket(address),
-        );
-        format!("\n  - {}", indented(&block, 4))
-    }
+{addresses}",
+        discovery = discovery(endpoints),
+        protocol = if http2 { HTTP2 } else { "" },
+        addresses = addresses.join("\n"),
+    )
 }
 
-fn discovery(endpoint: &Endpoint) -> &'static str {
-    if endpoint.is_address() {
+fn discovery(endpoints: &[Endpoint]) -> &'static str {
+    if endpoints.iter().all(Endpoint::is_address) {
         "type: STATIC"
     } else {
         "type: STRICT_DNS"
@@ -276,20 +411,30 @@ grpc_services:
     )
 }
 
-/// Turns policy, type, reason, objective and class into labels: Envoy takes the second group's text as the
-/// value and cuts the first out of the name. Buckets, in µs, are finer than Envoy's where objectives are.
+/// Turns policy, type, workflow, service, reason, objective, class and worker into labels: Envoy takes the second group's text as
+/// the value and cuts the first out of the name. Workflows are named by requests, so no regex may take one called
+/// `reason` for more than a name; and `workflow` stays in the name, since types and workflows count the same things.
+/// Buckets, in µs, are finer than Envoy's where objectives are.
 const STATS: &str = r#"stats_config:
   stats_tags:
   - tag_name: headgate_policy
     regex: '^wasmcustom\.headgate\.(policy\.([^.]+)\.)'
   - tag_name: headgate_type
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.(type\.([^.]+)\.)'
+  - tag_name: headgate_workflow
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.workflow(\.([^.]+))\.'
+  - tag_name: headgate_service
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.service(\.([^.]+))\.index$'
   - tag_name: headgate_reason
-    regex: '^wasmcustom\.headgate\..*\.reason(\.([^.]+))$'
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.type\..*\.reason(\.([^.]+))$'
   - tag_name: headgate_objective
-    regex: '^wasmcustom\.headgate\..*\.objective(\.([^.]+))$'
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.type\..*\.objective(\.([^.]+))$'
   - tag_name: headgate_class
-    regex: '^wasmcustom\.headgate\..*\.class(\.([^.]+))$'
+    regex: '^wasmcustom\.headgate\..*_(?:mhz|permille)\.class(\.([^.]+))$'
+  - tag_name: headgate_limiter
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.limiter(\.([0-9]+))\.tickets$'
+  - tag_name: headgate_worker
+    regex: '^wasmcustom\.headgate\.(?:.*\.)?worker(\.([0-9]+))\.'
   histogram_bucket_settings:
   - match: {prefix: wasmcustom.headgate.}
     buckets: [50, 100, 250, 500, 1000, 2000, 4000, 6000, 8000, 10000, 12500, 15000, 17500, 20000, 25000,
@@ -306,6 +451,16 @@ typed_extension_protocol_options:
         connection_keepalive: {interval: 30s, timeout: 10s}
 ";
 
+/// To the operator. One that is gone without a word is noticed within 15 s; its successor is asked then.
+const XDS_HTTP2: &str = "\
+typed_extension_protocol_options:
+  envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+    \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+    explicit_http_config:
+      http2_protocol_options:
+        connection_keepalive: {interval: 10s, timeout: 5s}
+";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,14 +471,24 @@ mod tests {
             listen: "127.0.0.1:1".parse().unwrap(),
             upstream: "localhost:2".parse().unwrap(),
             upstream_http2: false,
+            outbound: None,
             source: ConfigSource::File("/x\"\n y: z".into()),
             admin: "127.0.0.1:3".parse().unwrap(),
             target: None,
+            pod: Pod {
+                namespace: Some("n\"\n".into()),
+                labels: [("app\": x\n".to_owned(), "y: \"z".to_owned())].into(),
+                module: Some("/m\" #".into()),
+            },
             node_id: "a\"b\nc: d".into(),
             access_log: Some("/log \" '".into()),
         };
         let read: serde_json::Value = serde_saphyr::from_str(&bootstrap.to_yaml()).unwrap();
         assert_eq!(read["node"]["id"], "a\"b\nc: d");
+        let metadata = &read["node"]["metadata"];
+        assert_eq!(metadata[NAMESPACE_METADATA], "n\"\n");
+        assert_eq!(metadata[LABELS_METADATA]["app\": x\n"], "y: \"z");
+        assert_eq!(metadata[MODULE_METADATA], "/m\" #");
         assert_eq!(
             read["static_resources"]["clusters"][0]["type"],
             "STRICT_DNS"

@@ -115,6 +115,7 @@ fn explain_says_what_each_strategy_does() {
         "max-queue-length",
         "max-queue-wait",
         "response-time-controller",
+        "workflows",
     ] {
         let policy = format!("examples/policies/{example}.yaml");
         let request = ["--path", "/prices/history", "-H", "x-tenant: acme"];
@@ -207,7 +208,8 @@ fn explain_needs_a_workload_where_there_is_a_choice() {
     assert_eq!(
         text(&one.stderr),
         "error: policies differ by target; choose one with --workload: Service/default/search, \
-         Service/shop/search, Gateway/shop/edge.shop, HTTPRoute/shop/search, GRPCRoute/shop/search\n"
+         Service/shop/search, Gateway/shop/edge.shop, HTTPRoute/shop/search, GRPCRoute/shop/search, \
+         Pod/shop/app.kubernetes.io/name=search,canary=,tier=web\n"
     );
     let args = [
         "explain",
@@ -274,9 +276,188 @@ fn render_writes_what_envoy_reads_from_a_file() {
     assert_eq!(config.stages[0].types.last().unwrap().name, "default");
 }
 
+/// The stage of a rendered file.
+fn rendered(args: &[&str]) -> headgate_core::config::StageConfig {
+    let out = headgate(&[&["render", "-o", "json"], args].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let plugin = &json["resources"][0]["typed_config"]["config"];
+    let config = plugin["configuration"]["value"].as_str().unwrap();
+    let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
+    config.stages.into_iter().next().unwrap()
+}
+
+#[test]
+fn render_gives_each_of_several_proxies_its_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let slots = |parallelism: &str, args: &[&str]| {
+        let file = folder.path().join("policy.yaml");
+        let policy = format!(
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: a}}\nspec:\n  \
+             targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {parallelism}\n  types: [{{name: \
+             default, slo: {{p50: 1s}}}}]\n"
+        );
+        std::fs::write(&file, policy).unwrap();
+        rendered(&[&[file.to_str().unwrap()], args].concat()).parallelism
+    };
+    let scale = ["--endpoints", "5", "--proxies", "2"];
+    assert_eq!(slots("{total: 21}", &[]), 21);
+    assert_eq!(slots("{total: 21}", &scale), 10);
+    assert_eq!(slots("{perEndpoint: 8}", &[]), 8);
+    assert_eq!(slots("{perEndpoint: 8}", &scale), 20);
+    let none = headgate(&["render", "examples/quickstart", "--proxies", "0"]);
+    assert_eq!(none.status.code(), Some(2));
+}
+
+#[test]
+fn pods_are_a_workload_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.yaml");
+    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a, namespace: \
+                shop}\nspec:\n  targetRefs:\n  - {kind: Pod, matchLabels: {tier: web, \
+                app.kubernetes.io/name: search}}\n  - {kind: Service, name: a}\n  parallelism: {total: 4}\n  \
+                types: [{name: default, slo: {p50: 1s}}]\n";
+    std::fs::write(&policy, yaml).unwrap();
+    let policy = policy.to_str().unwrap();
+    let report = headgate(&["validate", "-o", "json", policy]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let pods = "Pod/shop/app.kubernetes.io/name=search,tier=web";
+    assert_eq!(report["policies"][0]["targets"][0], pods);
+    for workload in [
+        pods,
+        "Pod/shop/tier=web,app.kubernetes.io/name=search",
+        "Service/shop/a",
+    ] {
+        assert_eq!(rendered(&[policy, "--workload", workload]).policy, "shop/a");
+        let explained = headgate(&["explain", policy, "--workload", workload, "--path", "/a"]);
+        assert_eq!(
+            explained.status.code(),
+            Some(0),
+            "{}",
+            text(&explained.stderr)
+        );
+    }
+    let other = headgate(&["render", policy, "--workload", "Pod/shop/app=ads"]);
+    assert_eq!(
+        text(&other.stderr),
+        format!(
+            "error: --workload Pod/shop/app=ads: no policy targets it; policies target Service/shop/a, {pods}\n"
+        )
+    );
+}
+
 #[test]
 fn render_refuses_what_validate_refuses() {
     let bad = headgate(&["render", "tests/bad-policies/slo-zero.yaml"]);
     assert_eq!((bad.status.code(), text(&bad.stdout)), (Some(1), ""));
     assert!(text(&bad.stderr).contains("spec.types[1].slo.p50: 0ms"));
+}
+
+#[test]
+fn explain_tells_how_a_workflow_was_found() {
+    let policy = "operator/tests/policies/everything.yaml";
+    let explain = |request: &[&str]| {
+        let args = [
+            "explain",
+            policy,
+            "--workload",
+            "Service/shop/search",
+            "-o",
+            "json",
+        ];
+        let answer = headgate(&[&args[..], request].concat());
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+        let workflow = &answer["workflow"];
+        let text = |field: &str| workflow[field].as_str().unwrap_or_default().to_owned();
+        (text("name"), text("foundBy"))
+    };
+    let found = |name: &str, by: &str| (name.to_owned(), by.to_owned());
+    let baggage = [
+        "-H",
+        "baggage: user=1, workflow=check%20out;p",
+        "-H",
+        "x-tenant: acme",
+    ];
+    assert_eq!(
+        explain(&baggage),
+        found("check out", "found by baggage member workflow")
+    );
+    assert_eq!(
+        explain(&["-H", "X-Tenant: acme"]),
+        found("acme", "found by header x-tenant")
+    );
+    let claim = "envoy.filters.http.jwt_authn/claims/tenant=acme";
+    assert_eq!(
+        explain(&["--metadata", claim]),
+        found(
+            "acme",
+            "found by metadata envoy.filters.http.jwt_authn/claims/tenant"
+        )
+    );
+    assert_eq!(explain(&[]), found("default", "found by its type"));
+    assert_eq!(explain(&["--path", "/healthz"]), found("", ""));
+    let wrong = headgate(&["explain", policy, "--metadata", "tenant"]);
+    assert!(text(&wrong.stderr).contains("NAMESPACE/KEY=VALUE"));
+}
+
+#[test]
+fn render_writes_the_outbound_slot_too() {
+    let render = |policy: &str, name: &[&str]| {
+        let args = [
+            "render",
+            policy,
+            "--outbound",
+            "-o",
+            "json",
+            "--wasm",
+            "Cargo.toml",
+        ];
+        let out = headgate(&[&args[..], name].concat());
+        let json: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let resource = &json["resources"][0];
+        let config = &resource["typed_config"]["config"]["configuration"]["value"];
+        let config = config.as_str().unwrap().as_bytes();
+        let config = headgate_core::config::FilterConfig::from_json(config).unwrap();
+        assert!(config.stages.is_empty());
+        let name = resource["name"].as_str().unwrap().to_owned();
+        (name, config.outbound, text(&out.stderr).to_owned())
+    };
+    let (name, outbound, notes) = render("examples/policies/workflows.yaml", &[]);
+    assert_eq!((name.as_str(), notes.as_str()), ("headgate-outbound", ""));
+    let outbound = outbound.unwrap();
+    assert_eq!(outbound.policy, "default/search");
+    assert_eq!(outbound.services["outbound|80||extent-*"], "extent");
+    let (name, outbound, notes) = render("examples/quickstart", &["--name", "headgate-outbound-b"]);
+    assert_eq!((name.as_str(), outbound), ("headgate-outbound-b", None));
+    assert_eq!(
+        notes,
+        "warning: no workflows apply to Service/default/search; its outbound slot does nothing\n"
+    );
+}
+
+#[test]
+fn validate_warns_of_what_is_seldom_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/policies/workflows.yaml"),
+    );
+    let policy = policy.unwrap();
+    let warned = |policy: &str| {
+        std::fs::write(&file, policy).unwrap();
+        let answer = headgate(&["validate", file.to_str().unwrap()]);
+        assert_eq!(answer.status.code(), Some(0));
+        text(&answer.stderr).replace(&format!("warning: {}: ", file.display()), "")
+    };
+    assert_eq!(warned(&policy), "");
+    assert_eq!(
+        warned(&policy.replace("drr: {by: Workflow}", "drr: {by: Type}")),
+        "default/search: spec.queue.discipline: DRR by Type, which knows no workflows: one with a steady rate fills \
+         the queue, and the bursts of others wait behind it; with DRR by Workflow they take turns\n"
+    );
+    assert_eq!(
+        warned(&policy.replace("    peers:", "    edge: true\n    peers:")),
+        "default/search: spec.workflows.peers: given with edge, where no caller is believed: they are those that \
+         this service calls\n"
+    );
 }

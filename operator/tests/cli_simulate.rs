@@ -335,3 +335,20 @@ fn the_command_line_asks_for_a_policy_with_a_workload_or_a_scenario() {
         assert_eq!(simulate(args).status.code(), Some(2), "{args:?}");
     }
 }
+
+/// Rates come from services that call each other; a trial has one.
+#[test]
+fn a_policy_with_workflows_is_tried_without_them() {
+    let (_dir, workload) = file(
+        "load: 0.8\ntypes:\n- {name: default, share: 1, serviceTime: {distribution: Exponential, mean: 10ms}}\n",
+    );
+    let policy = "examples/policies/workflows.yaml";
+    let args = ["--policy", policy, "--workload", &workload, "--json"];
+    let output = simulate(&[&args[..], &SMALL].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("note: the policy has workflows"),
+        "{}",
+        text(&output.stderr)
+    );
+}

@@ -28,7 +28,8 @@ fn every_field_means_something() {
             "Service/shop/search",
             "Gateway/shop/edge.shop",
             "HTTPRoute/shop/search",
-            "GRPCRoute/shop/search"
+            "GRPCRoute/shop/search",
+            "Pod/shop/app.kubernetes.io/name=search,canary=,tier=web"
         ]
     );
     insta::assert_json_snapshot!(configuration(&policy, 3));
@@ -58,6 +59,7 @@ fn examples_are_right() {
         "max-queue-length.yaml",
         "max-queue-wait.yaml",
         "response-time-controller.yaml",
+        "workflows.yaml",
     ];
     assert_eq!(names, strategies);
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate::metrics::Metrics;
 use headgate::plan::Plan;
 use headgate::source::dir;
 use tokio::sync::watch;
@@ -27,7 +28,7 @@ impl Watched {
     async fn start(dir: &Path) -> Self {
         let (sender, mut plans) = watch::channel(Arc::new(Plan::default()));
         let (stop, stopped) = watch::channel(false);
-        let task = tokio::spawn(dir::watch(dir.to_owned(), sender, stopped));
+        let task = tokio::spawn(dir::watch(dir.to_owned(), sender, stopped, Metrics::new()));
         tokio::time::timeout(PATIENCE, plans.changed())
             .await
             .unwrap()

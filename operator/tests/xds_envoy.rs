@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use common::{ADS, SEARCH, World, get, plan, wasm};
 use envoy::{Envoy, backend, bootstrap, poll, validate};
-use headgate::bootstrap::ConfigSource;
+use headgate::bootstrap::{ConfigSource, Outbound};
 use headgate::plan::Plan;
 use headgate::xds::Limits;
 use headgate::xds::module::Module;
@@ -38,6 +38,7 @@ fn xds(world: &World, ads: bool, delta: bool) -> ConfigSource {
         address: world.xds.to_string().parse().unwrap(),
         ads,
         delta,
+        tls: None,
     }
 }
 
@@ -164,6 +165,7 @@ async fn operator_comes_goes_and_comes_back(ads: bool, delta: bool) {
         address,
         ads,
         delta,
+        tls: None,
     };
     let envoy = Envoy::start(&bootstrap(source, backend().await)).await;
     assert_eq!(
@@ -239,6 +241,22 @@ async fn a_file_is_followed_too() {
     assert!(dump.contains(r#"\"revision\":\"r2\""#), "{dump}");
 }
 
+/// Two services, one of them by names and with two processes.
+fn outbound() -> Outbound {
+    let endpoints = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
+    Outbound {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        services: [
+            ("cart.shop", endpoints(&["127.0.0.1:1", "cart.example:2"])),
+            ("extent-node", endpoints(&["[::1]:3"])),
+        ]
+        .map(|(name, endpoints)| (name.to_owned(), endpoints))
+        .into(),
+        http2: true,
+        config_file: None,
+    }
+}
+
 #[tokio::test]
 async fn every_bootstrap_is_valid() {
     let store = Store::new();
@@ -252,6 +270,7 @@ async fn every_bootstrap_is_valid() {
             address,
             ads,
             delta,
+            tls: None,
         });
     }
     for source in sources {
@@ -259,6 +278,7 @@ async fn every_bootstrap_is_valid() {
             let mut bootstrap = bootstrap(source.clone(), upstream);
             bootstrap.upstream_http2 = full;
             bootstrap.access_log = full.then(|| "/dev/null".into());
+            bootstrap.outbound = full.then(outbound);
             if !full {
                 bootstrap.target = None;
             }

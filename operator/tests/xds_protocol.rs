@@ -7,12 +7,13 @@ mod wire;
 
 use std::sync::Arc;
 
-use common::{ADS, SEARCH, World, configuration, module_at, plan};
+use common::{ADS, SEARCH, World, configuration, module_at, plan, with_workflows};
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient as AdsClient;
 use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use envoy_types::pb::google::rpc::Status as RpcStatus;
 use headgate::plan::{Plan, PolicyState};
+use headgate_core::config::Direction;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -70,6 +71,139 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     world
         .until("programmed again", |r| r.policies[0].programmed.status)
         .await;
+}
+
+/// A sidecar with a slot for requests and one for calls, over plain ECDS: a stream for each, one connection, one proxy.
+#[tokio::test]
+async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
+    let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
+    let channel = world.channel().await;
+    let open = async |slot: &str| {
+        let (requests, rx) = mpsc::channel(16);
+        let first = DiscoveryRequest {
+            resource_names: vec![slot.to_owned()],
+            ..hello(Some(SEARCH))
+        };
+        requests.send(first).await.unwrap();
+        let mut client = EcdsClient::new(channel.clone());
+        let responses = client.stream_extension_configs(ReceiverStream::new(rx));
+        Wire {
+            requests,
+            responses: responses.await.unwrap().into_inner(),
+        }
+    };
+    let (mut inbound, mut outbound) = (open("headgate").await, open("headgate-outbound").await);
+    let (requests, calls) = (inbound.next().await, outbound.next().await);
+    assert_eq!(revision(&requests), "r1");
+    let config = configuration(&calls.resources[0]);
+    assert_eq!(config.revision, "calls of default/search");
+    assert_eq!(config.direction, Direction::Outbound);
+    assert!(config.stages.is_empty());
+
+    let answer = |answer: DiscoveryRequest, slot: &str| DiscoveryRequest {
+        resource_names: vec![slot.to_owned()],
+        ..answer
+    };
+    inbound.send(answer(ack(&requests), "headgate")).await;
+    let report = world
+        .until("one slot runs it", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    let message = &report.policies[0].programmed.message;
+    assert_eq!(message, "0 of 1 proxies run it");
+    outbound
+        .send(answer(nack(&calls, ""), "headgate-outbound"))
+        .await;
+    let report = world
+        .until("rejected", |r| {
+            r.policies[0].programmed.reason == "EnvoyRejected"
+        })
+        .await;
+    let refused = report.proxies.iter().find_map(|p| p.nack.as_ref()).unwrap();
+    assert_eq!(refused.push.revision, "calls of default/search");
+
+    // Another number of slots for requests: nothing changes for calls, which stay refused.
+    let mut other = with_workflows(plan(&[(SEARCH, "r2")]));
+    let calls_of = |plan: &mut Plan, revision: &str| {
+        for calls in plan.outbound.values_mut() {
+            let mut config = (**calls).clone();
+            config.revision = revision.to_owned();
+            *calls = Arc::new(config);
+        }
+    };
+    world.plans.send_replace(Arc::new(other.clone()));
+    let second = inbound.next().await;
+    assert_eq!(revision(&second), "r2");
+    inbound.send(answer(ack(&second), "headgate")).await;
+    calls_of(&mut other, "c2");
+    world.plans.send_replace(Arc::new(other));
+    let again = outbound.next().await;
+    assert_eq!(revision(&again), "c2");
+    outbound
+        .send(answer(ack(&again), "headgate-outbound"))
+        .await;
+    let report = world
+        .until("programmed", |r| r.policies[0].programmed.status)
+        .await;
+    assert_eq!(
+        report.policies[0].programmed.message,
+        "1 of 1 proxies run it"
+    );
+    assert_eq!(
+        headgate::xds::status::share("default/search", &report.proxies),
+        (1, 1)
+    );
+
+    // Without workflows the slot stays, and does nothing.
+    world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
+    let (third, nothing) = (inbound.next().await, outbound.next().await);
+    assert_eq!(revision(&third), "r3");
+    let nothing = configuration(&nothing.resources[0]);
+    assert_eq!(
+        (nothing.direction, nothing.outbound),
+        (Direction::Outbound, None)
+    );
+    inbound.send(answer(ack(&third), "headgate")).await;
+    let report = world
+        .until("programmed without the other", |r| {
+            r.policies[0].programmed.status
+        })
+        .await;
+    let of_calls = report
+        .proxies
+        .iter()
+        .find(|p| p.slots == ["headgate-outbound"]);
+    assert_eq!(of_calls.unwrap().policies, [""; 0]);
+}
+
+/// The same over one stream: an answer is for both.
+#[tokio::test]
+async fn both_slots_of_a_sidecar_come_in_one_response_of_delta() {
+    let world = World::start(with_workflows(plan(&[(SEARCH, "r1")]))).await;
+    let both = DeltaDiscoveryRequest {
+        resource_names_subscribe: vec!["headgate".into(), "headgate-outbound".into()],
+        ..delta_hello(Some(SEARCH))
+    };
+    let mut proxy = delta(&world, both).await;
+    let first = proxy.next().await;
+    let revisions: Vec<String> = first
+        .resources
+        .iter()
+        .map(|r| configuration(r.resource.as_ref().unwrap()).revision)
+        .collect();
+    assert_eq!(revisions, ["r1", "calls of default/search"]);
+    proxy.send(delta_ack(&first)).await;
+    let report = world
+        .until("programmed", |r| r.policies[0].programmed.status)
+        .await;
+    assert_eq!(report.proxies[0].slots, ["headgate", "headgate-outbound"]);
+    assert_eq!(report.proxies[0].acked.as_ref().unwrap().revision, "r1");
+    world
+        .plans
+        .send_replace(Arc::new(with_workflows(plan(&[(SEARCH, "r2")]))));
+    let second = proxy.next().await;
+    assert_eq!(second.resources.len(), 1, "calls go on as they are");
 }
 
 #[tokio::test]
@@ -139,6 +273,31 @@ async fn a_restarted_operator_sends_nothing_that_the_proxy_has() {
     after.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
     assert_eq!(revision(&one.next().await), "r2");
     assert_eq!(delta_revision(&other.next().await), "r2");
+}
+
+#[tokio::test]
+async fn a_broken_policy_keeps_no_other_namespace_from_what_is_right_for_it() {
+    let mut broken = Plan::default();
+    broken.policies.push(PolicyState {
+        accepted: Err("spec.parallelism: 0".into()),
+        revision: String::new(),
+        ..plan(&[(SEARCH, "r1")]).policies.remove(0)
+    });
+    let world = World::start(broken).await;
+    let mut other = sotw(
+        &world,
+        DiscoveryRequest {
+            version_info: "before".into(),
+            ..hello(Some("Service/other/search"))
+        },
+    )
+    .await;
+    // Its policy was deleted while no operator ran.
+    assert!(
+        configuration(&other.next().await.resources[0])
+            .stages
+            .is_empty()
+    );
 }
 
 #[tokio::test]

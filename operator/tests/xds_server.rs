@@ -8,7 +8,7 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{SEARCH, World, plan};
+use common::{SEARCH, World, node, plan};
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use headgate::xds::Limits;
@@ -116,13 +116,16 @@ async fn shutdown_ends_streams_and_the_server() {
 async fn a_thousand_proxies_follow_an_edit() {
     let world = World::start(plan(&[(SEARCH, "r1")])).await;
     let mut proxies = tokio::task::JoinSet::new();
-    for _ in 0..10 {
+    for connection in 0..10 {
         let channel = world.channel().await;
-        for _ in 0..100 {
+        for n in 0..100 {
             let mut client = EcdsClient::new(channel.clone());
             proxies.spawn(async move {
                 let (requests, rx) = mpsc::channel(4);
-                requests.send(hello(None)).await.unwrap();
+                // Streams of one node over one connection would count as one proxy.
+                let mut first = hello(None);
+                first.node = node(&format!("edge-{connection}-{n}"), None);
+                requests.send(first).await.unwrap();
                 let responses = client
                     .stream_extension_configs(ReceiverStream::new(rx))
                     .await

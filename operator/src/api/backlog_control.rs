@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Duration;
 
 /// Settings of `BacklogControl`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -49,7 +50,7 @@ pub struct BacklogControlSettings {
 }
 
 /// What backlog control controls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum BacklogSignalType {
     /// A bound on the cost of what waits (FC-D).
     #[default]
@@ -61,7 +62,7 @@ pub enum BacklogSignalType {
 }
 
 /// What a request adds to the backlog (n_i).
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -82,7 +83,7 @@ pub struct Cost {
 }
 
 /// Where the cost of a request comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum CostType {
     /// The measured mean processing time of its type, in ms.
     #[default]

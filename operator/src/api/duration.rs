@@ -7,11 +7,12 @@
 use std::fmt;
 use std::time::Duration as Span;
 
+use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A GEP-2257 duration as it was written; [`Duration::parse`] says how long it is.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Duration(pub String);
 

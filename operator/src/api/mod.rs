@@ -12,6 +12,7 @@ mod queue;
 mod request_match;
 mod response_time_controller;
 mod strategy;
+mod workflows;
 
 pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostType};
 pub use duration::{Duration, ParseDurationError};
@@ -30,6 +31,11 @@ pub use strategy::{
     AcceptFractionSettings, AcceptanceAllowance, BouncerSettings, HelpingTheUnderserved,
     HistogramWindow, HistogramWindowType, LogicType, MaxQueueWaitSettings, StarvationAvoidance,
     StarvationAvoidanceType, Strategy, StrategyType,
+};
+pub use workflows::{
+    BaggageIdentity, BottleneckFairness, DominantResource, HeaderIdentity, MetadataIdentity,
+    NamedWorkflow, Outbound, OutboundService, ReportedMetric, ReportedResource, ServiceQuantile,
+    Sharing, SharingType, WorkflowIdentity, WorkflowIdentityType, Workflows,
 };
 
 use std::collections::BTreeMap;

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, Queue, RequestMatch, Strategy};
+use super::{Duration, Queue, RequestMatch, Strategy, Workflows};
 
-/// What a policy wants.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// What is wanted: which backend (`targetRefs`), how much it works on at once (`parallelism`), and what its kinds
+/// of requests need (`types`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -17,50 +19,60 @@ use super::{Duration, Queue, RequestMatch, Strategy};
 pub struct AdmissionPolicySpec {
     /// What the policy applies to: 1 to 16 objects of its own namespace (GEP-713).
     pub target_refs: Vec<PolicyTargetRef>,
-    /// `Enforce` (default), or `DryRun` to decide and count only.
+    /// Whether decisions take effect; `Enforce` by default.
     #[serde(default)]
     pub mode: ModeType,
-    /// Requests that the backend works on at once.
+    /// Requests that the backend works on at once: its workers, threads or connections. Either `total` or
+    /// `perEndpoint`.
     pub parallelism: Parallelism,
     /// When a request's processing time ends; with the last byte of the response by default.
     #[serde(default)]
     pub measure: MeasureType,
-    /// The queue in front of the backend.
+    /// The queue in front of the backend, which the proxy holds by default.
     #[serde(default)]
     pub queue: Queue,
     /// Decides which requests may enter the queue; `Bouncer` by default.
     #[serde(default)]
     pub strategy: Strategy,
-    /// Query types, tried in order; `default`, wherever it stands, takes the rest. 1 to 1024.
+    /// Query types, tried in order; `default`, wherever it stands, takes the rest. 1 to 256.
     pub types: Vec<QueryType>,
     /// Classes of requests by what they are worth, the highest priority first; the last has no matches and
     /// takes the rest. At most 16; none by default, and then all requests are of one class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<RequestClass>,
+    /// Workflows that cross this service and others, and the rates that they may have; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflows: Option<Workflows>,
     /// Requests that bypass admission, such as health checks; at most 64 matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<RequestMatch>,
 }
 
 /// An object that a policy applies to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
-    expecting = "a mapping with group, kind and name"
+    expecting = "a mapping with group, kind and name or matchLabels"
 )]
 pub struct PolicyTargetRef {
-    /// API group; empty for a Service.
+    /// API group: empty for `Service` and `Pod`, `gateway.networking.k8s.io` for the other kinds.
     #[serde(default)]
     pub group: String,
-    /// `Service`, `Gateway`, `HTTPRoute` or `GRPCRoute`.
+    /// `Service`: the proxies in front of its endpoints. `Gateway`: the proxies of that gateway. `HTTPRoute` and
+    /// `GRPCRoute`: the same proxies, for the requests of that route. `Pod`: the proxies in front of the Pods
+    /// with the labels in `matchLabels`.
     pub kind: String,
-    /// Name, in the policy's namespace.
-    pub name: String,
+    /// Name, in the policy's namespace. Needed by each kind but `Pod`, which has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Only with kind `Pod`: labels that the Pods have, all of them, 1 to 16.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub match_labels: BTreeMap<String, String>,
 }
 
 /// Whether decisions take effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum ModeType {
     /// Refuse and queue.
     #[default]
@@ -70,7 +82,7 @@ pub enum ModeType {
 }
 
 /// P of Bouncer §2: exactly one of its fields.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -86,7 +98,7 @@ pub struct Parallelism {
 }
 
 /// When a request's processing time ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum MeasureType {
     /// With the response body.
     #[default]
@@ -96,16 +108,18 @@ pub enum MeasureType {
 }
 
 /// A query type: requests of about the same cost with the same objectives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
     expecting = "a mapping with name, matches and slo"
 )]
 pub struct QueryType {
-    /// Its name in stats, headers and access logs.
+    /// Its name in stats, headers and access logs: 1 to 63 letters, digits, `-` and `_`. `default` takes the
+    /// requests that no other type matches.
     pub name: String,
-    /// Any of these; none for `default`. At most 64.
+    /// Which requests are of this type: those that match any of these, and none of an earlier type. At least
+    /// one, at most 64; none for `default`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RequestMatch>,
     /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most 16.
@@ -115,16 +129,17 @@ pub struct QueryType {
 }
 
 /// A class: requests that are worth the same, whatever their type.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
     expecting = "a mapping with name and matches"
 )]
 pub struct RequestClass {
-    /// Its name in stats.
+    /// Its name in stats: 1 to 63 letters, digits, `-` and `_`.
     pub name: String,
-    /// Any of these; none for the last class. At most 64.
+    /// Which requests are of this class: those that match any of these, and none of an earlier class. At least
+    /// one, at most 64; none for the last class, which takes the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RequestMatch>,
 }

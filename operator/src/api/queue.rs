@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Duration;
 
 /// The queue in front of the backend.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -35,7 +36,7 @@ pub struct Queue {
 }
 
 /// Who holds the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum QueueModeType {
     /// The proxy: no more requests than `parallelism` are in the backend.
     #[default]
@@ -45,7 +46,7 @@ pub enum QueueModeType {
 }
 
 /// Order of the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DisciplineType {
     /// First in, first out.
     #[serde(rename = "FIFO")]
@@ -75,7 +76,7 @@ pub enum DisciplineType {
 }
 
 /// Settings of the discipline `DRR`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -88,21 +89,22 @@ pub struct DeficitRoundRobin {
     /// Processing time that a flow of weight 1 may spend in a round, 1ms to 1m; 10ms by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Duration>,
-    /// Weights, by name of the type or class or by id of the workflow: 0.01 to 100; 1 for the others.
+    /// Weights, by name of the type or class or by id of the workflow: 0.01 to 100; 1 for the others. At most
+    /// 1024.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
 
 /// What takes turns in deficit round robin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum FlowType {
     /// Query types.
     #[default]
     Type,
     /// Classes.
     Class,
-    /// Workflows, by their id in the header `x-headgate-workflow` or as `workflow` in `baggage`; requests
-    /// without one take turns as one.
+    /// Workflows, by their id as `workflows.identifyBy` finds it, or without that in the header
+    /// `x-headgate-workflow` or as `workflow` in `baggage`; requests without one take turns as one.
     Workflow,
 }
 

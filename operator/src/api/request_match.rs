@@ -1,10 +1,11 @@
 //! Matches of requests, shaped like those of `HTTPRoute` and `GRPCRoute`.
 
 use headgate_core::config;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Conditions that must all hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -12,25 +13,25 @@ use serde::{Deserialize, Serialize};
     expecting = "a mapping with path, method, headers, grpc or route"
 )]
 pub struct RequestMatch {
-    /// The path without its query string.
+    /// The path, without its query string.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
-    /// The method, upper case.
+    /// The method, in upper case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Request headers.
+    /// Request headers, all of them; at most 16.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<HeaderMatch>,
-    /// gRPC service and method.
+    /// gRPC service and method; in place of `path` and `method`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc: Option<GrpcMatch>,
-    /// Name of the Envoy route that was selected.
+    /// Name of the Envoy route that was selected, 1 to 1024 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
 }
 
 /// A condition on the path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -40,12 +41,12 @@ pub struct PathMatch {
     /// How `value` is compared; `PathPrefix` by default.
     #[serde(default, rename = "type")]
     pub kind: PathMatchType,
-    /// Path, prefix or regular expression.
+    /// Path, prefix or regular expression, at most 1024 bytes.
     pub value: String,
 }
 
 /// How a path is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 pub enum PathMatchType {
     /// The whole path.
     Exact,
@@ -57,7 +58,7 @@ pub enum PathMatchType {
 }
 
 /// How a text is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum StringMatchType {
     /// Equal.
     #[default]
@@ -67,7 +68,7 @@ pub enum StringMatchType {
 }
 
 /// A condition on a request header.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -77,14 +78,14 @@ pub struct HeaderMatch {
     /// How `value` is compared; `Exact` by default.
     #[serde(default, rename = "type")]
     pub kind: StringMatchType,
-    /// Name, in any case.
+    /// Name, in any case; 1 to 256 bytes.
     pub name: String,
-    /// Value or regular expression.
+    /// Value or regular expression, at most 4096 bytes.
     pub value: String,
 }
 
 /// A condition on a gRPC request.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -95,10 +96,10 @@ pub struct GrpcMatch {
     /// How `service` and `method` are compared; `Exact` by default.
     #[serde(rename = "type")]
     pub kind: StringMatchType,
-    /// Fully qualified service.
+    /// Fully qualified service, such as `search.v1.Search`; at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// Method.
+    /// Method, such as `Query`; at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
 }

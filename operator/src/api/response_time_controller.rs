@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Duration;
 
 /// Settings of `ResponseTimeController`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -74,7 +75,7 @@ pub struct ResponseTimeControllerSettings {
 }
 
 /// What has a controller of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum ControlScopeType {
     /// Each type (times classes), as each stage of SEDA.
     #[default]
@@ -84,7 +85,7 @@ pub enum ControlScopeType {
 }
 
 /// Service degradation (SEDA §3.4).
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,

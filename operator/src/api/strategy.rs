@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 
 use headgate_core::config;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BacklogControlSettings, Duration, ResponseTimeControllerSettings};
 
 /// Decides which requests may enter the queue.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -44,7 +45,7 @@ pub struct Strategy {
 }
 
 /// Which strategy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum StrategyType {
     /// Refuses what would miss its objectives (Bouncer Alg. 1).
     #[default]
@@ -62,7 +63,7 @@ pub enum StrategyType {
 }
 
 /// Settings of `Bouncer`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -84,7 +85,7 @@ pub struct BouncerSettings {
 }
 
 /// How the window of processing times moves on.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -102,7 +103,7 @@ pub struct HistogramWindow {
 }
 
 /// How the window of processing times moves on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum HistogramWindowType {
     /// By its whole length: one histogram is read while the next is filled (Bouncer §3).
     #[default]
@@ -112,7 +113,7 @@ pub enum HistogramWindowType {
 }
 
 /// Which of a type's objectives an estimate must miss for a refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum LogicType {
     /// Any of them: a type keeps all its objectives.
     #[default]
@@ -122,7 +123,7 @@ pub enum LogicType {
 }
 
 /// Settings of `MaxQueueWait`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -145,7 +146,7 @@ pub struct MaxQueueWaitSettings {
 }
 
 /// Settings of `AcceptFraction`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -166,7 +167,7 @@ pub struct AcceptFractionSettings {
 }
 
 /// Wraps a strategy so that no type starves.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -185,7 +186,7 @@ pub struct StarvationAvoidance {
 }
 
 /// Which starvation avoidance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StarvationAvoidanceType {
     /// Each type is let in at least for this share of its requests (Bouncer Alg. 2).
     AcceptanceAllowance,
@@ -194,7 +195,7 @@ pub enum StarvationAvoidanceType {
 }
 
 /// Settings of Bouncer Alg. 2.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
@@ -214,7 +215,7 @@ pub struct AcceptanceAllowance {
 }
 
 /// Settings of Bouncer Alg. 3.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,

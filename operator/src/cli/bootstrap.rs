@@ -1,12 +1,23 @@
-//! `headgate bootstrap`: print an Envoy bootstrap with a Headgate slot.
+//! `headgate bootstrap`: an Envoy bootstrap with a Headgate slot.
 
-use std::path::PathBuf;
+mod labels;
+mod service;
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
-use crate::bootstrap::{Bootstrap, ConfigSource};
+use super::Output;
+use super::run::module_file;
+use crate::bootstrap::{Bootstrap, ConfigSource, Outbound, Pod, SdsFiles, XdsTls};
 use crate::endpoint::Endpoint;
 use crate::plan::TargetRef;
+use crate::xds::module::Module;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]
@@ -20,18 +31,68 @@ pub struct BootstrapArgs {
     /// The backend speaks HTTP/2, as gRPC servers do
     #[arg(long)]
     pub upstream_http2: bool,
-    /// Address of `headgate run`
+    /// A service that the application calls, and where one of its processes listens; may be repeated. Opens a second
+    /// listener, --outbound-listen, whose calls carry workflows on; the service is chosen by the name in Host
+    #[arg(long, value_name = "NAME=HOST:PORT", value_parser = service::parse)]
+    pub outbound: Vec<(String, Endpoint)>,
+    /// Where Envoy takes the application's calls
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:10001",
+        requires = "outbound"
+    )]
+    pub outbound_listen: Endpoint,
+    /// The services of --outbound speak HTTP/2
+    #[arg(long, requires = "outbound")]
+    pub outbound_http2: bool,
+    /// Address of `headgate run`; in a cluster headgate.headgate-system.svc:18000
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18000")]
     pub xds: Endpoint,
+    /// Certificate by which this proxy proves its namespace (PEM; headgate certificate proxy issues it); followed
+    /// when it is renewed
+    #[arg(long, value_name = "FILE", requires_all = ["xds_tls_key", "xds_tls_ca", "output"])]
+    pub xds_tls_cert: Option<PathBuf>,
+    /// Key of --xds-tls-cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "xds_tls_cert")]
+    pub xds_tls_key: Option<PathBuf>,
+    /// CA of the operator's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "xds_tls_cert")]
+    pub xds_tls_ca: Option<PathBuf>,
+    /// Name in the operator's certificate [default: the host of --xds]
+    #[arg(long, value_name = "NAME", requires = "xds_tls_cert")]
+    pub xds_server_name: Option<String>,
     /// Envoy's admin address
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
     pub admin: Endpoint,
     /// Target whose policies this proxy enforces, such as Service/default/search; needed where the policies
-    /// have several
+    /// have several and the proxy has no --label
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub target: Option<TargetRef>,
+    /// Namespace of the proxy's Pod
+    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// A label of the proxy's Pod; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    pub label: Vec<(String, String)>,
+    /// Labels of the proxy's Pod in the downward API's format (fieldPath: metadata.labels)
+    #[arg(long, value_name = "FILE")]
+    pub labels_file: Option<PathBuf>,
+    /// Copy the filter module into this folder under its content's name, and load it from there. The proxy must see
+    /// the folder under the same path
+    #[arg(long, value_name = "DIR")]
+    pub install_module: Option<PathBuf>,
+    /// The filter module that --install-module copies [default: dist/headgate.wasm, else headgate.wasm beside this
+    /// program]
+    #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
+    pub wasm: Option<PathBuf>,
     /// Name of the proxy in `headgate status`
-    #[arg(long, value_name = "ID", default_value = "headgate-envoy")]
+    #[arg(
+        long,
+        value_name = "ID",
+        env = "POD_NAME",
+        default_value = "headgate-envoy"
+    )]
     pub node_id: String,
     /// Write an access log with response code details and refusals to this file
     #[arg(long, value_name = "PATH")]
@@ -43,32 +104,145 @@ pub struct BootstrapArgs {
     #[arg(long)]
     pub delta: bool,
     /// Take the configuration from a file that `headgate render` wrote; no xDS
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "ads", "delta"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "ads", "delta", "xds_tls_cert"])]
     pub config_file: Option<PathBuf>,
+    /// Take the configuration of calls from a file that `headgate render` wrote, where --config-file is set
+    #[arg(long, value_name = "PATH", requires_all = ["outbound", "config_file"])]
+    pub outbound_config_file: Option<PathBuf>,
+    /// Write the bootstrap to this file, and for TLS two more beside it, in place of printing it
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Prints or writes the bootstrap.
+///
+/// # Errors
+/// One line that names the argument at fault and what to do.
+pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
+    let bootstrap = args.bootstrap()?;
+    let Some(output) = &args.output else {
+        return Ok(Output::ok(bootstrap.to_yaml()));
+    };
+    let write = |path: &Path, content: &str| {
+        replace(path, content).with_context(|| format!("--output {}", path.display()))
+    };
+    if let ConfigSource::Xds { tls: Some(tls), .. } = &bootstrap.source {
+        write(&tls.sds.certificate, &tls.certificate_yaml())?;
+        write(&tls.sds.ca, &tls.ca_yaml())?;
+    }
+    // Last: who waits for it finds the others.
+    write(output, &bootstrap.to_yaml())?;
+    Ok(Output::ok(String::new()))
 }
 
 impl BootstrapArgs {
-    /// The bootstrap as YAML.
-    #[must_use]
-    pub fn to_yaml(&self) -> String {
-        let source = match &self.config_file {
-            Some(path) => ConfigSource::File(path.clone()),
-            None => ConfigSource::Xds {
-                address: self.xds.clone(),
-                ads: self.ads,
-                delta: self.delta,
-            },
-        };
-        let bootstrap = Bootstrap {
+    fn bootstrap(&self) -> anyhow::Result<Bootstrap> {
+        Ok(Bootstrap {
             listen: self.listen.clone(),
             upstream: self.upstream.clone(),
             upstream_http2: self.upstream_http2,
-            source,
+            outbound: self.outbound()?,
+            source: self.source()?,
             admin: self.admin.clone(),
             target: self.target.clone(),
+            pod: self.pod()?,
             node_id: self.node_id.clone(),
             access_log: self.access_log.clone(),
-        };
-        bootstrap.to_yaml()
+        })
     }
+
+    fn outbound(&self) -> anyhow::Result<Option<Outbound>> {
+        if self.outbound.is_empty() {
+            return Ok(None);
+        }
+        if self.config_file.is_some() && self.outbound_config_file.is_none() {
+            bail!(
+                "--outbound with --config-file needs --outbound-config-file: each slot has a file of its own"
+            );
+        }
+        Ok(Some(Outbound {
+            listen: self.outbound_listen.clone(),
+            services: service::by_name(&self.outbound),
+            http2: self.outbound_http2,
+            config_file: self.outbound_config_file.clone(),
+        }))
+    }
+
+    fn source(&self) -> anyhow::Result<ConfigSource> {
+        if let Some(path) = &self.config_file {
+            return Ok(ConfigSource::File(path.clone()));
+        }
+        Ok(ConfigSource::Xds {
+            address: self.xds.clone(),
+            ads: self.ads,
+            delta: self.delta,
+            tls: self.tls()?.map(Box::new),
+        })
+    }
+
+    fn tls(&self) -> anyhow::Result<Option<XdsTls>> {
+        let (Some(cert), Some(key), Some(ca), Some(output)) = (
+            &self.xds_tls_cert,
+            &self.xds_tls_key,
+            &self.xds_tls_ca,
+            &self.output,
+        ) else {
+            return Ok(None);
+        };
+        // Envoy may run in another folder.
+        let absolute = |path: &Path| {
+            std::path::absolute(path).with_context(|| format!("{}: no such path", path.display()))
+        };
+        Ok(Some(XdsTls {
+            cert: absolute(cert)?,
+            key: absolute(key)?,
+            ca: absolute(ca)?,
+            server_name: self
+                .xds_server_name
+                .clone()
+                .unwrap_or_else(|| self.xds.host.clone()),
+            sds: SdsFiles::beside(&absolute(output)?),
+        }))
+    }
+
+    fn pod(&self) -> anyhow::Result<Pod> {
+        let mut labels = BTreeMap::new();
+        if let Some(path) = &self.labels_file {
+            let named = || format!("--labels-file {}", path.display());
+            let text = fs::read_to_string(path).with_context(named)?;
+            labels = labels::read(&text).map_err(|why| anyhow!("{}: {why}", named()))?;
+        }
+        labels.extend(self.label.iter().cloned());
+        if !labels.is_empty() && self.namespace.is_none() {
+            bail!(
+                "--labels-file or --label without --namespace: labels are of a Pod in a namespace; set --namespace, \
+                 or POD_NAMESPACE by the downward API (fieldPath: metadata.namespace)"
+            );
+        }
+        let module = match &self.install_module {
+            None => None,
+            Some(dir) => {
+                let source = module_file(self.wasm.as_deref());
+                let module = Module::install(&source, dir)
+                    .with_context(|| format!("--install-module {}", dir.display()))?;
+                Some(module.path)
+            }
+        };
+        Ok(Pod {
+            namespace: self.namespace.clone(),
+            labels,
+            module,
+        })
+    }
+}
+
+/// Replaces a file as a whole. Envoy often runs as another user, so everybody may read it.
+fn replace(path: &Path, content: &str) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let partial = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let mut file = fs::File::create(&partial)?;
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(partial, path)
 }

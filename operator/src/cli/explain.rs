@@ -1,6 +1,7 @@
 //! `headgate explain`: which rule a request matches, why not the rules before it, and what its policy does
 //! with it.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration as Span;
 
@@ -11,6 +12,7 @@ use headgate_core::classify::{Classified, RequestView};
 use headgate_core::config::{Match, Mode, StageConfig, TypeConfig};
 use serde::Serialize;
 
+use super::input::Scale;
 use super::validate::ReportFormat;
 use super::{Output, input};
 use crate::api::Duration;
@@ -21,6 +23,7 @@ mod feedback;
 mod queue;
 mod strategy;
 mod text;
+mod workflow;
 
 /// Tells which type a request is of, by which rule, and what holds for it.
 #[derive(Debug, Clone, Args)]
@@ -37,6 +40,10 @@ pub struct ExplainArgs {
     /// A request header; may be given several times
     #[arg(long = "header", short = 'H', value_name = "NAME:VALUE", value_parser = header)]
     pub headers: Vec<(String, String)>,
+    /// A value in Envoy's dynamic metadata, such as envoy.filters.http.jwt_authn/claims/tenant=acme; may be given
+    /// several times
+    #[arg(long, value_name = "NAMESPACE/KEY=VALUE", value_parser = workflow::metadata)]
+    pub metadata: Vec<(Vec<String>, String)>,
     /// Name of the Envoy route that the request takes
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
@@ -79,6 +86,11 @@ impl RequestView for ExplainArgs {
     fn route_name(&self) -> Option<&[u8]> {
         self.route.as_deref().map(str::as_bytes)
     }
+
+    fn metadata(&self, path: &[String]) -> Option<Cow<'_, [u8]>> {
+        let found = self.metadata.iter().find(|(at, _)| at == path);
+        found.map(|(_, value)| Cow::Borrowed(value.as_bytes()))
+    }
 }
 
 /// The answer.
@@ -101,6 +113,8 @@ struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     starvation_avoidance: Option<Part>,
     queue: Part,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workflow: Option<workflow::Workflow>,
     /// Every rule that was tried for the type, in order.
     tried: Vec<Rule>,
     /// Every rule that was tried for the class.
@@ -138,7 +152,7 @@ struct Rule {
 /// # Errors
 /// A file that can't be read, or several targets to choose from.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
-    let selection = match input::select(&args.files, args.workload.as_ref())? {
+    let selection = match input::select(&args.files, args.workload.as_ref(), Scale::ONE)? {
         Ok(selection) => selection,
         Err(output) => return Ok(output),
     };
@@ -202,6 +216,7 @@ fn explain(
         strategy: strategy::strategy(&subject),
         starvation_avoidance: strategy::starvation_avoidance(stage),
         queue: queue::queue(&subject),
+        workflow: workflow::workflow(&subject, request),
         tried,
         tried_for_class,
     }

@@ -1,5 +1,6 @@
 //! Policies named on the command line: files, folders, or `-` for standard input.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,26 @@ use headgate_core::config::{FilterConfig, StageConfig};
 
 use super::Output;
 use crate::compile::{Compiled, compile};
-use crate::plan::TargetRef;
+use crate::plan::{Endpoints, Share, TargetRef};
 use crate::source::read::{read_dir, read_file};
 use crate::validate::{FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates};
+
+/// How many there are of what shares a policy's slots.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    /// Ready endpoints behind the proxies.
+    pub(super) endpoints: u32,
+    /// Proxies in front of them.
+    pub(super) proxies: u32,
+}
+
+impl Scale {
+    /// One proxy in front of one endpoint.
+    pub(super) const ONE: Self = Self {
+        endpoints: 1,
+        proxies: 1,
+    };
+}
 
 /// What applies to one workload.
 #[derive(Debug)]
@@ -22,6 +40,8 @@ pub(super) struct Selection {
     pub(super) target: TargetRef,
     /// What its proxies enforce.
     pub(super) config: Arc<FilterConfig>,
+    /// What their outbound slots get, where there are workflows.
+    pub(super) outbound: Option<Arc<FilterConfig>>,
     files: Vec<(String, Vec<String>)>,
 }
 
@@ -48,18 +68,21 @@ impl Selection {
 pub(super) fn select(
     paths: &[PathBuf],
     workload: Option<&TargetRef>,
+    scale: Scale,
 ) -> anyhow::Result<Result<Selection, Output>> {
     let reports = read(paths)?;
     let policies = match policies(&reports) {
         Ok(policies) => policies,
         Err(output) => return Ok(Err(output)),
     };
-    let compiled = compiled(&policies);
+    let compiled = compiled(&policies, scale);
     let (target, config) = choose(&compiled, workload)?;
     let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
     Ok(Ok(Selection {
         target: target.clone(),
         config: Arc::clone(config),
+        outbound: (config.stages.iter().filter(|s| s.workflows.is_some()))
+            .find_map(|s| compiled.outbound.get(&s.policy).cloned()),
         files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
     }))
 }
@@ -164,7 +187,15 @@ fn choose<'c>(
     Ok(first)
 }
 
-/// Compiles policies of files, where nobody knows of endpoints.
-pub(super) fn compiled(policies: &[&ValidPolicy]) -> Compiled {
-    compile(policies, |_| 1)
+/// Compiles policies of files, where nobody knows of endpoints and proxies but who asks.
+pub(super) fn compiled(policies: &[&ValidPolicy], scale: Scale) -> Compiled {
+    compile(policies, |policy, target| {
+        let endpoints = BTreeMap::from([(target.clone(), scale.endpoints)]);
+        let share = Share {
+            slots: policy.slots,
+            proxies: scale.proxies,
+            endpoints: Endpoints::Shared(Arc::new(endpoints)),
+        };
+        share.portion()
+    })
 }

@@ -4,15 +4,23 @@
 //! codes: 0, 1 when something is wrong with the input or the system, 2 when the command line is.
 
 pub mod bootstrap;
+pub mod certificate;
+pub mod cluster;
+pub mod completions;
+pub mod crd;
 pub mod explain;
 mod input;
+pub mod name;
 pub mod render;
 pub mod run;
 pub mod simulate;
 pub mod status;
 pub mod sysid;
 pub mod table;
+pub mod tls;
+pub mod top;
 pub mod validate;
+pub mod version;
 
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
@@ -40,15 +48,23 @@ pub enum Command {
     /// Try a policy under a workload, or run an experiment of the papers
     Simulate(simulate::SimulateArgs),
     /// Serve the policies of a folder to proxies
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Print an Envoy bootstrap with a Headgate slot
-    Bootstrap(bootstrap::BootstrapArgs),
-    /// Show policies and proxies of a running `headgate run`
+    Bootstrap(Box<bootstrap::BootstrapArgs>),
+    /// Issue certificates for TLS between the operator and proxies
+    Certificate(certificate::CertificateArgs),
+    /// Show policies and proxies: of a cluster, or of a running `headgate run`
     Status(status::StatusArgs),
+    /// Show live what proxies do: requests, refusals and waits by policy, type and workflow
+    Top(Box<top::TopArgs>),
     /// Find gains for backlog control from a trace of delays and backlogs
     Sysid(sysid::SysidArgs),
+    /// Print the CustomResourceDefinition of AdmissionPolicy
+    Crd,
     /// Print the version
-    Version,
+    Version(version::VersionArgs),
+    /// Print completions for a shell
+    Completions(completions::CompletionsArgs),
 }
 
 /// What a command prints and how the process ends.
@@ -77,19 +93,20 @@ impl Output {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let output = match Cli::parse().command {
+    let output = match name::parse(std::env::args_os()).command {
         Command::Validate(args) => validate::run(&args),
         Command::Render(args) => render::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
-        Command::Bootstrap(args) => Ok(Output::ok(args.to_yaml())),
-        Command::Status(args) => status::run(&args).map(Output::ok),
+        Command::Bootstrap(args) => bootstrap::run(&args),
+        Command::Certificate(args) => certificate::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Sysid(args) => sysid::run(&args),
-        Command::Version => Ok(Output::ok(format!(
-            "headgate {}\n",
-            env!("CARGO_PKG_VERSION")
-        ))),
+        Command::Crd => crd::run(),
+        Command::Version(args) => version::run(&args),
+        Command::Completions(args) => Ok(completions::run(&args)),
     };
     let result = output.and_then(|output| {
         let written = io::stdout()

@@ -1,13 +1,17 @@
 //! `headgate render`: what a proxy gets for a policy, as a file.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use headgate_core::config::{Direction, FilterConfig};
 
+use super::input::{Scale, Selection};
 use super::{Output, input};
 use crate::plan::TargetRef;
 use crate::xds::resource::discovery_json;
+use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
 /// Prints what a proxy gets for a policy: for a slot in the proxy's configuration that reads a file
 /// (`path_config_source`) in place of asking a server.
@@ -22,6 +26,12 @@ pub struct RenderArgs {
     /// For which object, such as Service/default/search; needed where policies have several targets
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub workload: Option<TargetRef>,
+    /// Endpoints behind the proxies; parallelism.perEndpoint is for each of them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub endpoints: u32,
+    /// Proxies that share the slots, such as the replicas of a gateway
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub proxies: u32,
     /// Where the proxy finds the filter module
     #[arg(
         long,
@@ -30,9 +40,12 @@ pub struct RenderArgs {
         env = "HEADGATE_WASM"
     )]
     pub wasm: PathBuf,
-    /// Name of the slot in the proxy's configuration
-    #[arg(long, value_name = "NAME", default_value = "headgate")]
-    pub name: String,
+    /// For the slot of the outbound listener, which the calls of the backend to other services pass
+    #[arg(long)]
+    pub outbound: bool,
+    /// Name of the slot in the proxy's configuration [default: headgate, with --outbound headgate-outbound]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// How the file looks; Envoy tells by its extension
     #[arg(long, short, value_name = "FORMAT", default_value = "yaml")]
     pub output: FileFormat,
@@ -59,14 +72,18 @@ pub enum FileFormat {
 /// # Errors
 /// A file that can't be read, or several targets to choose from.
 pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
-    let selection = match input::select(&args.files, args.workload.as_ref())? {
+    let scale = Scale {
+        endpoints: args.endpoints,
+        proxies: args.proxies,
+    };
+    let selection = match input::select(&args.files, args.workload.as_ref(), scale)? {
         Ok(selection) => selection,
         Err(output) => return Ok(output),
     };
 
     let wasm = std::path::absolute(&args.wasm)
         .with_context(|| format!("--wasm {}: not usable as a path", args.wasm.display()))?;
-    let notes = match wasm.exists() {
+    let mut notes = match wasm.exists() {
         true => String::new(),
         false => format!(
             "warning: --wasm {}: no such file here; it must be there for the proxy, or every request fails\n",
@@ -74,7 +91,12 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         ),
     };
     let Proxy::Envoy = args.target;
-    let response = discovery_json(&selection.config, &args.name, &wasm);
+    let (slot, config) = match args.outbound {
+        false => (DEFAULT_SLOT, Arc::clone(&selection.config)),
+        true => (OUTBOUND_SLOT, calls(&selection, &mut notes)),
+    };
+    let name = args.name.as_deref().unwrap_or(slot);
+    let response = discovery_json(&config, name, &wasm);
     let text = match args.output {
         FileFormat::Json => serde_json::to_string_pretty(&response)? + "\n",
         FileFormat::Yaml => serde_saphyr::to_string(&response)?,
@@ -83,5 +105,20 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         text,
         notes,
         ok: true,
+    })
+}
+
+/// The configuration of the outbound slot, and a note where there is none.
+fn calls(selection: &Selection, notes: &mut String) -> Arc<FilterConfig> {
+    if let Some(outbound) = &selection.outbound {
+        return Arc::clone(outbound);
+    }
+    notes.push_str(&format!(
+        "warning: no workflows apply to {}; its outbound slot does nothing\n",
+        selection.target
+    ));
+    Arc::new(FilterConfig {
+        direction: Direction::Outbound,
+        ..FilterConfig::default()
     })
 }

@@ -1,4 +1,6 @@
-//! `headgate run`: serve the policies of a folder to proxies.
+//! `headgate run`: serve the policies of a folder or of a cluster to proxies.
+
+mod source;
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
@@ -9,32 +11,42 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
-use crate::admin::Admin;
+use super::tls::TlsArgs;
+use crate::admin::{Admin, View};
+use crate::metrics::Metrics;
+use crate::modules::{Library, ModuleLimits, ModuleServer};
 use crate::plan::Plan;
-use crate::source;
 use crate::xds::module::{self, Module};
 use crate::xds::{Limits, Server};
 
+use source::Source;
+pub use source::SourceArgs;
+
 /// How long streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
+/// Time between log lines while waiting for the first plan.
+const TELL: Duration = Duration::from_secs(10);
 
-/// Serves the policies of a folder to proxies over xDS, and follows the folder's changes.
+/// Serves policies to proxies over xDS, and follows their changes.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// Folder with AdmissionPolicy files (*.yaml, *.yml)
-    #[arg(long, value_name = "DIR")]
-    pub config_dir: PathBuf,
+    /// Where policies come from
+    #[command(flatten)]
+    pub source: SourceArgs,
     /// Address for proxies; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
     pub xds: SocketAddr,
     /// Address for `headgate status`, /healthz, /readyz and /metrics
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
     pub admin: SocketAddr,
+    /// Address that serves the module over HTTP as /modules/SHA256.wasm, for Istio and Envoy Gateway
+    #[arg(long, value_name = "IP:PORT")]
+    pub modules: Option<SocketAddr>,
     /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else headgate.wasm
     /// beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
@@ -43,6 +55,9 @@ pub struct RunArgs {
     /// $XDG_STATE_HOME/headgate/modules, usually ~/.local/state/headgate/modules]
     #[arg(long, value_name = "DIR")]
     pub module_dir: Option<PathBuf>,
+    /// TLS on the xDS address
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How log lines look. RUST_LOG sets the level
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -88,65 +103,140 @@ fn init_logging(format: LogFormat) {
 }
 
 async fn serve(args: &RunArgs) -> anyhow::Result<()> {
-    let dir = &args.config_dir;
-    if !dir.is_dir() {
-        bail!(
-            "--config-dir {}: no such folder; create it and put AdmissionPolicy files in",
-            dir.display()
-        );
-    }
+    args.source.check()?;
     let wasm = module_file(args.wasm.as_deref());
     let folder = args
         .module_dir
         .clone()
         .unwrap_or_else(module::default_folder);
     let module = Arc::new(Module::install(&wasm, &folder)?);
+    let tls = args.tls.load().await?;
     let xds = bind("--xds", args.xds).await?;
     let admin = bind("--admin", args.admin).await?;
+    let modules_listener = match args.modules {
+        Some(address) => Some(bind("--modules", address).await?),
+        None => None,
+    };
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
 
+    let mut stop = StopSignals::new()?;
+    let metrics = Metrics::new();
     let shutdown = watch::Sender::new(false);
     let (plans, mut plan) = watch::channel(Arc::new(Plan::default()));
-    let watching = tokio::spawn(source::dir::watch(dir.clone(), plans, shutdown.subscribe()));
+    let mut source = args
+        .source
+        .start(plans, metrics.clone(), shutdown.subscribe())
+        .await?;
+    let (views, view) = watch::channel(None);
+    let status = Admin::starting(
+        view,
+        source.missing(),
+        source.instance(),
+        shutdown.subscribe(),
+    );
+    let admin_task = tokio::spawn(status.serve(admin));
     // Proxies that come back must not find an empty plan, which would switch their policies off.
-    if plan.changed().await.is_err() {
-        return match watching.await {
-            Ok(Err(error)) => Err(error),
-            Ok(Ok(())) | Err(_) => bail!("--config-dir {}: watching it ended", dir.display()),
-        };
+    if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
+        return Ok(());
     }
     let modules = watch::Sender::new(Arc::clone(&module));
-    let server = Server::new(plan.clone(), modules.subscribe(), Limits::default());
-    let status = Admin::new(server.registry(), server.snapshots(), shutdown.subscribe());
+    let mut server = Server::new(
+        plan.clone(),
+        modules.subscribe(),
+        Limits::default(),
+        metrics.clone(),
+    );
+    if let Some(tls) = tls {
+        server = server.with_tls(tls);
+    }
+    let registry = server.registry();
+    views.send_replace(Some(View {
+        registry: Arc::clone(&registry),
+        snapshots: server.snapshots(),
+    }));
+    let mut source = source.serving(
+        plan.clone(),
+        registry,
+        modules.subscribe(),
+        &metrics,
+        shutdown.subscribe(),
+    );
+    let modules_task = modules_listener.map(|listener| {
+        if let Ok(address) = listener.local_addr() {
+            let path = crate::modules::path(&module.sha256);
+            info!("the filter module is at http://{address}{path}");
+        }
+        let library = Library::new(Arc::clone(&module));
+        let server = ModuleServer::new(library, metrics.clone(), ModuleLimits::default());
+        tokio::spawn(server.serve(listener, modules.subscribe(), shutdown.subscribe()))
+    });
     let module_watch = tokio::spawn(module::watch(wasm, folder, modules));
-    let admin_task = tokio::spawn(status.serve(admin));
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
 
-    announce(xds_address, admin_address, dir, &module, &plan.borrow())?;
+    announce(
+        xds_address,
+        admin_address,
+        &args.source.name(),
+        &module,
+        &plan.borrow(),
+    )?;
     tokio::select! {
         served = &mut server => {
             served.context("the xDS server ended")?.context("the xDS server failed")?;
             bail!("the xDS server ended");
         }
-        name = stop_signal() => info!("{}: stopping; proxies keep their last configuration", name?),
+        error = source.failed() => return Err(error),
+        name = stop.next() => info!("{}: stopping; proxies keep their last configuration", name),
     }
     shutdown.send_replace(true);
-    tokio::select! {
-        ended = tokio::time::timeout(GRACE, server) => {
-            if ended.is_err() {
-                info!("some proxies did not end their streams within {} s", GRACE.as_secs());
-            }
+    let ending = async {
+        if tokio::time::timeout(GRACE, server).await.is_err() {
+            info!(
+                "some proxies did not end their streams within {} s",
+                GRACE.as_secs()
+            );
         }
-        name = stop_signal() => error!("{}: stopping at once", name?),
+        source.ended().await;
+    };
+    tokio::select! {
+        () = ending => {}
+        name = stop.next() => error!("{}: stopping at once", name),
     }
     admin_task.abort();
     module_watch.abort();
-    watching.abort();
+    if let Some(task) = modules_task {
+        task.abort();
+    }
     Ok(())
 }
 
+/// Waits for the first plan; `false` when a signal came first.
+async fn first_plan(
+    plan: &mut watch::Receiver<Arc<Plan>>,
+    source: &mut Source,
+    stop: &mut StopSignals,
+    admin: SocketAddr,
+) -> anyhow::Result<bool> {
+    let mut told = tokio::time::interval(TELL);
+    told.tick().await;
+    loop {
+        tokio::select! {
+            Ok(()) = plan.changed() => return Ok(true),
+            error = source.failed() => return Err(error),
+            name = stop.next() => {
+                info!("{}: stopping before anything was served", name);
+                return Ok(false);
+            }
+            _ = told.tick() => {
+                let missing = source.missing().borrow().clone();
+                info!(%admin, "not ready: waiting for {missing}");
+            }
+        }
+    }
+}
+
 /// The module to serve: the one named, or the first of the usual places that exists.
-fn module_file(named: Option<&Path>) -> PathBuf {
+pub(super) fn module_file(named: Option<&Path>) -> PathBuf {
     let built = PathBuf::from("dist/headgate.wasm");
     if let Some(named) = named {
         return named.to_owned();
@@ -178,7 +268,7 @@ async fn bind(argument: &str, address: SocketAddr) -> anyhow::Result<TcpListener
 fn announce(
     xds: SocketAddr,
     admin: SocketAddr,
-    dir: &Path,
+    source: &str,
     module: &Module,
     plan: &Plan,
 ) -> anyhow::Result<()> {
@@ -188,9 +278,8 @@ fn announce(
     let accepted = plan.policies.iter().filter(|p| p.accepted.is_ok()).count();
     info!(
         module = %module.path.display(),
-        "serving {accepted} of {} policies from {}",
+        "serving {accepted} of {} policies from {source}",
         plan.policies.len(),
-        dir.display()
     );
     info!(
         "next, an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 --xds {xds} > envoy.yaml && envoy -c envoy.yaml"
@@ -199,11 +288,25 @@ fn announce(
     Ok(())
 }
 
-async fn stop_signal() -> anyhow::Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate()).context("handling SIGTERM failed")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("handling SIGINT failed")?;
-    Ok(tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    })
+/// The signals that ask to stop, from now on.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("handling SIGTERM failed")?,
+            interrupt: signal(SignalKind::interrupt()).context("handling SIGINT failed")?,
+        })
+    }
+
+    /// The name of the next.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

@@ -47,6 +47,9 @@ struct Policy<'a> {
     revision: String,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     conflicts: &'a [Conflict],
+    /// What is right and yet seldom meant.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    warnings: &'a [String],
 }
 
 /// Checks the files.
@@ -60,7 +63,8 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
         .flat_map(|r| r.policies().map(|p| (r.file.as_str(), p)))
         .collect();
     let problems: Vec<&Problem> = reports.iter().flat_map(FileReport::all_problems).collect();
-    let compiled = input::compiled(&valid.iter().map(|(_, p)| *p).collect::<Vec<_>>());
+    let policies: Vec<&ValidPolicy> = valid.iter().map(|(_, policy)| *policy).collect();
+    let compiled = input::compiled(&policies, input::Scale::ONE);
     let conflicts = |policy: &ValidPolicy| {
         compiled
             .conflicts
@@ -76,6 +80,7 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
             targets: &policy.targets,
             revision: crate::compile::configuration(policy, 1).revision,
             conflicts: conflicts(policy),
+            warnings: &policy.warnings,
         });
         let report = Report {
             ok,
@@ -96,6 +101,9 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
         let _ = writeln!(text, "{problem}");
     }
     for (file, policy) in &valid {
+        for warning in &policy.warnings {
+            let _ = writeln!(notes, "warning: {file}: {}: {warning}", policy.full_name());
+        }
         for Conflict { target, winner } in conflicts(policy) {
             let _ = writeln!(
                 notes,

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::FilterConfig;
+use headgate_core::config::{Direction, FilterConfig, StageConfig};
 use sha2::{Digest, Sha256};
 
-use crate::plan::{Conflict, TargetRef};
+use crate::plan::{Conflict, Portion, TargetRef};
 use crate::validate::ValidPolicy;
 
 /// What a set of policies compiles to.
@@ -18,20 +18,30 @@ use crate::validate::ValidPolicy;
 pub struct Compiled {
     /// One configuration for each target of any policy.
     pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
+    /// What outbound slots get, by `namespace/name` of the policy whose workflows calls belong to.
+    pub outbound: BTreeMap<String, Arc<FilterConfig>>,
     /// By `namespace/name` of the policy that lost.
     pub conflicts: BTreeMap<String, Vec<Conflict>>,
 }
 
-/// Compiles `policies`, whose names are unique. `endpoints` tells how many ready endpoints are behind a
-/// target; where nobody knows, as in a folder, that is one.
+/// Compiles `policies`, whose names are unique. `portion` tells the part of a policy that a proxy of its target has;
+/// where nobody knows of endpoints and proxies, as in a folder, that of one proxy for one endpoint.
 #[must_use]
-pub fn compile(policies: &[&ValidPolicy], endpoints: impl Fn(&TargetRef) -> u32) -> Compiled {
+pub fn compile(
+    policies: &[&ValidPolicy],
+    portion: impl Fn(&ValidPolicy, &TargetRef) -> Portion,
+) -> Compiled {
     let mut by_age = policies.to_vec();
     by_age.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
 
     let mut compiled = Compiled::default();
     let mut winners: BTreeMap<&TargetRef, &ValidPolicy> = BTreeMap::new();
     for policy in by_age {
+        if let Some(calls) = outbound(policy) {
+            compiled
+                .outbound
+                .insert(policy.full_name(), Arc::new(calls));
+        }
         for target in &policy.targets {
             if let Some(winner) = winners.get(target) {
                 let conflict = Conflict {
@@ -45,7 +55,7 @@ pub fn compile(policies: &[&ValidPolicy], endpoints: impl Fn(&TargetRef) -> u32)
                     .push(conflict);
             } else {
                 winners.insert(target, policy);
-                let config = Arc::new(configuration(policy, endpoints(target)));
+                let config = Arc::new(enforcing(policy, portion(policy, target)));
                 compiled.workloads.insert(target.clone(), config);
             }
         }
@@ -56,11 +66,33 @@ pub fn compile(policies: &[&ValidPolicy], endpoints: impl Fn(&TargetRef) -> u32)
 /// The configuration that enforces `policy` alone, in front of `endpoints` endpoints.
 #[must_use]
 pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
-    let mut stage = policy.stage.clone();
-    stage.parallelism = policy.slots.for_endpoints(endpoints);
+    enforcing(policy, policy.slots.portion(endpoints))
+}
+
+/// The configuration that enforces this part of `policy` alone.
+pub(crate) fn enforcing(policy: &ValidPolicy, portion: Portion) -> FilterConfig {
+    of_stages(vec![portion.of(&policy.stage)])
+}
+
+/// The configuration of the outbound slot of proxies that enforce the workflows of `policy`; `None` if it has none. It
+/// doesn't depend on how many proxies there are.
+pub(crate) fn outbound(policy: &ValidPolicy) -> Option<FilterConfig> {
+    let mut config = FilterConfig {
+        direction: Direction::Outbound,
+        outbound: Some(policy.outbound.clone()?),
+        ..FilterConfig::default()
+    };
+    config.revision = revision(&config);
+    Some(config)
+}
+
+/// The configuration of these stages, in matching order.
+#[must_use]
+pub fn of_stages(stages: Vec<StageConfig>) -> FilterConfig {
     let mut config = FilterConfig {
         revision: String::new(),
-        stages: vec![stage],
+        stages,
+        ..FilterConfig::default()
     };
     config.revision = revision(&config);
     config
@@ -68,7 +100,7 @@ pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
 
 /// GEP-713: the oldest first, then by namespace and name. A policy of unknown age, as in a folder, comes
 /// after those whose age is known.
-fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
+pub(crate) fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
     let age = policy.created.as_deref();
     (
         age.is_none(),
@@ -81,7 +113,7 @@ fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
 /// The first 12 hexadecimal digits of the SHA-256 of the configuration's JSON, whose own revision is
 /// left empty. `serde_json` writes fields in the order of their declaration and floats in their shortest
 /// form, so equal configurations have equal JSON.
-fn revision(config: &FilterConfig) -> String {
+pub(crate) fn revision(config: &FilterConfig) -> String {
     // Configurations hold no maps with odd keys and no floats that JSON lacks; the text of the error
     // still is a deterministic stand-in.
     let json = serde_json::to_vec(config).unwrap_or_else(|e| e.to_string().into_bytes());

@@ -26,8 +26,8 @@ fn service(name: &str) -> TargetRef {
     format!("Service/default/{name}").parse().unwrap()
 }
 
-fn one_endpoint(_: &TargetRef) -> u32 {
-    1
+fn one_endpoint(policy: &ValidPolicy, _: &TargetRef) -> Portion {
+    policy.slots.portion(1)
 }
 
 #[test]
@@ -71,7 +71,9 @@ fn equal_ages_are_ordered_by_name() {
 #[test]
 fn slots_follow_endpoints_and_the_revision_follows_slots() {
     let policy = policy("a", "", &["x", "y", "z"]);
-    let compiled = compile(&[&policy], |t| if t.name == "z" { 5 } else { 1 });
+    let compiled = compile(&[&policy], |policy, t| {
+        policy.slots.portion(if t.name == "z" { 5 } else { 1 })
+    });
     let [x, y, z] = ["x", "y", "z"].map(|t| &compiled.workloads[&service(t)]);
     assert_eq!((x.stages[0].parallelism, z.stages[0].parallelism), (4, 20));
     assert_eq!(x.revision, y.revision);

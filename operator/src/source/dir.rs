@@ -9,17 +9,19 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::folder::Folder;
 use super::read::read_dir;
+use super::report;
+use crate::metrics::Metrics;
 use crate::plan::Plan;
 
 /// How long the folder is left unread when no event comes.
@@ -38,6 +40,7 @@ pub async fn watch(
     dir: PathBuf,
     plans: watch::Sender<Arc<Plan>>,
     mut shutdown: watch::Receiver<bool>,
+    metrics: Metrics,
 ) -> anyhow::Result<()> {
     let mut folder = Folder::default();
     let mut changes = Changes::new(dir.clone());
@@ -48,77 +51,27 @@ pub async fn watch(
         let scan = tokio::task::spawn_blocking(move || read_dir(&path))
             .await
             .with_context(|| format!("reading {} failed", dir.display()))?;
+        let begun = Instant::now();
         let plan = folder
             .update(&dir, scan)
             .or_else(|| first.then(Plan::default));
         if let Some(plan) = plan {
-            report(&plans.borrow(), &plan);
+            report::log(&plans.borrow(), &plan);
             // An edit of a comment changes no plan and wakes nobody.
-            plans.send_if_modified(|current| {
+            let changed = plans.send_if_modified(|current| {
                 let changed = first || **current != plan;
                 if changed {
                     *current = Arc::new(plan);
                 }
                 changed
             });
+            metrics.plan.made(begun.elapsed(), changed);
             first = false;
         }
         tokio::select! {
             _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
             _ = timeout(REREAD, changes.next()) => {}
         }
-    }
-}
-
-/// Logs what `new` says that `old` did not.
-fn report(old: &Plan, new: &Plan) {
-    for problem in new.problems.iter().filter(|p| !old.problems.contains(p)) {
-        warn!(source = problem.source, "{}", problem.message);
-    }
-    for policy in &new.policies {
-        let before = old
-            .policies
-            .iter()
-            .find(|p| p.name == policy.name && p.source == policy.source);
-        if before == Some(policy) {
-            continue;
-        }
-        let (name, revision) = (policy.name.as_str(), policy.revision.as_str());
-        match &policy.accepted {
-            Ok(()) if revision.is_empty() => {
-                let winners: Vec<_> = policy
-                    .conflicts
-                    .iter()
-                    .map(|c| format!("{} by {}", c.target, c.winner))
-                    .collect();
-                warn!(
-                    policy = name,
-                    "not enforced: conflicted on {}",
-                    winners.join(", ")
-                );
-            }
-            Ok(()) => info!(policy = name, revision, mode = ?policy.mode, "policy accepted"),
-            Err(problems) => {
-                let stays = if revision.is_empty() {
-                    "nothing enforced"
-                } else {
-                    "last good version stays"
-                };
-                for problem in problems.lines() {
-                    warn!(
-                        policy = name,
-                        revision, "policy refused, {stays}: {problem}"
-                    );
-                }
-            }
-        }
-    }
-    for gone in old
-        .policies
-        .iter()
-        .filter(|o| !new.policies.iter().any(|n| n.name == o.name))
-    {
-        info!(policy = gone.name, "policy deleted");
     }
 }
 

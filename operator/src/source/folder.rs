@@ -106,7 +106,7 @@ impl Folder {
         self.keep_last_good(&reports);
 
         let effective: Vec<&ValidPolicy> = self.files.values().flat_map(|f| &f.good).collect();
-        let compiled = compile(&effective, |_| 1);
+        let compiled = compile(&effective, |policy, _| policy.slots.portion(1));
         let mut plan = Plan::default();
         plan.problems
             .extend(self.problem.iter().map(|message| SourceProblem {
@@ -119,6 +119,7 @@ impl Folder {
         plan.policies
             .sort_by(|a, b| (&a.name, &a.source).cmp(&(&b.name, &b.source)));
         plan.workloads = compiled.workloads;
+        plan.outbound = compiled.outbound;
         plan
     }
 
@@ -215,6 +216,10 @@ fn state(
             Some(_) => compiled.conflicts.get(name).cloned().unwrap_or_default(),
             None => Vec::new(),
         },
+        overridden: Vec::new(),
+        without_workflows: Vec::new(),
+        warnings: enforced.map_or_else(Vec::new, |p| p.warnings.clone()),
+        not_found: Vec::new(),
         mode: enforced.map_or(Mode::default(), |p| p.stage.mode),
         revision: own
             .map(|config| config.revision.clone())

@@ -1,4 +1,4 @@
-//! Where policies come from: a folder of YAML files (later also the API server).
+//! Where policies come from: a folder of YAML files.
 //!
 //! [`folder`] is what a folder means, a pure function of what was read now and before; [`read`] does the
 //! reading, and [`dir`] follows changes. A source never takes away protection because of a mistake: a
@@ -7,3 +7,4 @@
 pub mod dir;
 pub mod folder;
 pub mod read;
+pub(crate) mod report;

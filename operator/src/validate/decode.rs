@@ -174,7 +174,7 @@ mod tests {
                 "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
                 "spec.parallelism: \"many\"; a mapping with total or perEndpoint",
                 "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, queue, \
-                 strategy, types, classes, exclude",
+                 strategy, types, classes, workflows, exclude",
                 "spec.types[0].matches: a mapping; a list",
                 "spec.types[1]: 7; a mapping with name, matches and slo",
                 "spec.targetRefs: missing; such as [{group: \"\", kind: Service, name: search}]",

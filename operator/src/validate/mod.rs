@@ -12,6 +12,7 @@ mod path;
 mod policy;
 mod problem;
 mod rules;
+mod schema;
 mod suggest;
 mod workload;
 
@@ -22,12 +23,13 @@ use headgate_core::config::FilterConfig;
 use crate::api::{AdmissionPolicy, DEFAULT_NAMESPACE, KIND};
 use crate::plan::TargetRef;
 use node::{Node, Value};
-use path::Path;
+use path::{Path, Segment};
 use rules::Problems;
 use suggest::closest;
 
 pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
+pub use schema::constrain;
 pub(crate) use suggest::instead_of;
 pub use workload::WorkloadDocument;
 
@@ -193,7 +195,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
     // A made-up value is no mistake of the user's, and the mistake that led to it is known.
     problems
         .0
-        .retain(|(path, _)| !decoded.mended.iter().any(|mended| path.is_within(mended)));
+        .retain(|(path, _)| !decoded.mended.iter().any(|mended| is_made_up(path, mended)));
     found.extend(problems.0.into_iter().map(|(path, message)| {
         let at = document.position(&path);
         (path, at, message)
@@ -231,9 +233,11 @@ fn check_document(file: &str, mut document: Node) -> Document {
 fn example(at: &Path, field: &str) -> &'static str {
     match field {
         "apiVersion" => "headgate.dev/v1alpha1",
-        "kind" if at.segments().len() > 1 => "Service, Gateway, HTTPRoute or GRPCRoute",
+        "kind" if at.segments().len() > 1 => "Service, Gateway, HTTPRoute, GRPCRoute or Pod",
         "kind" => "AdmissionPolicy",
         "metadata" => "such as {name: search, namespace: default}",
+        "name" if is_in(at, "named") => "the id of a workflow, as requests say it",
+        "name" if is_in(at, "services") => "the name of a service",
         "name" => "every object, type and header has a name",
         "spec" => "targetRefs, parallelism and types",
         "targetRefs" => "such as [{group: \"\", kind: Service, name: search}]",
@@ -242,9 +246,33 @@ fn example(at: &Path, field: &str) -> &'static str {
             "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
         }
         "value" => "the text to compare with",
+        "type" if is_in(at, "identifyBy") => "Baggage, Header, Metadata or Type",
+        "path" => "such as [envoy.filters.http.jwt_authn, claims, tenant]",
+        "quantile" => "0 (the slowest process) to 1 (the fastest)",
+        "cluster" => "the name of an Envoy cluster, exact or with * at its end",
+        "capacity" => "what there is of it in a second",
+        "metric" => "its name in the report",
         "type" => "AcceptanceAllowance or HelpingTheUnderserved",
         _ => "it has to be given",
     }
+}
+
+/// Whether what was found at `path` comes of the made-up value of `mended`: it is a part of that, or stands beside a type
+/// that nobody gave, and so may be right.
+fn is_made_up(path: &Path, mended: &Path) -> bool {
+    let beside = match (path.segments(), mended.segments()) {
+        ([of @ .., _], [of_type @ .., Segment::Field(name)]) => name == "type" && of == of_type,
+        _ => false,
+    };
+    beside || path.is_within(mended)
+}
+
+/// Whether the field is of an item of the list `list`.
+fn is_in(field: &Path, list: &str) -> bool {
+    matches!(
+        field.segments(),
+        [.., Segment::Field(name), Segment::Item(_), _] if name == list
+    )
 }
 
 /// Whether a document means to be a policy: it says so, if with a slip, or leaves out only one of the
@@ -272,12 +300,17 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
     let targets = rules::targets(&policy.spec.target_refs, &namespace, problems);
     let generation = policy.metadata.generation.unwrap_or(0);
     let full_name = format!("{namespace}/{name}");
-    let (stage, slots) = rules::stage(&policy.spec, full_name, generation, problems);
+    let rules::Meaning {
+        stage,
+        slots,
+        outbound,
+    } = rules::stage(&policy.spec, full_name, generation, problems);
     if problems.0.is_empty() {
         // The filter checks again; whatever it refuses must be refused here.
         let config = FilterConfig {
             revision: String::new(),
             stages: vec![stage.clone()],
+            ..FilterConfig::default()
         };
         if let Err(error) = config.check() {
             problems.add(
@@ -286,6 +319,8 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
             );
         }
     }
+    let mut noted = Problems::default();
+    rules::warnings(&stage, &mut noted);
     let created = policy.metadata.creation_timestamp.clone();
     ValidPolicy {
         namespace,
@@ -295,5 +330,9 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
         targets,
         slots,
         stage,
+        outbound,
+        warnings: (noted.0.into_iter())
+            .map(|(path, message)| format!("{path}: {message}"))
+            .collect(),
     }
 }

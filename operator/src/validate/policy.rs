@@ -1,8 +1,8 @@
 //! A policy without mistakes.
 
-use headgate_core::config::{MAX_PARALLELISM, StageConfig};
+use headgate_core::config::{MAX_PARALLELISM, OutboundConfig, StageConfig};
 
-use crate::plan::TargetRef;
+use crate::plan::{Portion, TargetRef};
 
 /// A policy without mistakes, in the types that the filter uses.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +21,10 @@ pub struct ValidPolicy {
     pub slots: Slots,
     /// The admission stage, for one endpoint.
     pub stage: StageConfig,
+    /// What calls of the backend to other services belong to; `None` without workflows.
+    pub outbound: Option<OutboundConfig>,
+    /// What is right and yet seldom meant, each as `FIELD: what there is and what it leads to`.
+    pub warnings: Vec<String>,
 }
 
 impl ValidPolicy {
@@ -48,6 +52,18 @@ impl Slots {
         match self {
             Self::Total(total) => total,
             Self::PerEndpoint(each) => each.saturating_mul(endpoints.max(1)).min(MAX_PARALLELISM),
+        }
+    }
+
+    /// All that one proxy in front of `endpoints` endpoints gets.
+    #[must_use]
+    pub fn portion(self, endpoints: u32) -> Portion {
+        Portion {
+            parallelism: self.for_endpoints(endpoints),
+            factor: match self {
+                Self::Total(_) => 1.0,
+                Self::PerEndpoint(_) => f64::from(endpoints.max(1)),
+            },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::proxy::{Proxy, RunState};
+use super::tally::{Rejection, Tally};
 
 /// A condition in the sense of the Kubernetes API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,31 +27,20 @@ impl Condition {
     }
 }
 
-/// Whether the proxies that should enforce policy `name` do so.
+/// Whether the proxies that should enforce a policy do so.
 ///
 /// Reasons: `Programmed` (all run it), `PartiallyProgrammed` (some do, the rest haven't answered),
 /// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies`.
 #[must_use]
-pub fn programmed<'a>(name: &str, proxies: impl IntoIterator<Item = &'a Proxy>) -> Condition {
-    let (mut running, mut total, mut rejected) = (0_usize, 0_usize, None);
-    for proxy in proxies {
-        if proxy.disconnected.is_some() || !proxy.is_to_run(name) {
-            continue;
-        }
-        total += 1;
-        match proxy.run_state() {
-            RunState::Running => running += 1,
-            RunState::Rejected(message) => rejected = Some((proxy.identity.id.clone(), message)),
-            RunState::Pending => {}
-        }
-    }
+pub fn programmed(tally: &Tally) -> Condition {
+    let Tally { running, total, .. } = *tally;
     let share = format!("{running} of {total} proxies run it");
-    if let Some((id, message)) = rejected {
+    if let Some(Rejection { node, message }) = &tally.rejected {
         let kept = "the last good configuration stays";
         return Condition::new(
             false,
             "EnvoyRejected",
-            format!("{share}; {id} refused it: {message}; {kept}"),
+            format!("{share}; {node} refused it: {message}; {kept}"),
         );
     }
     match (running, total) {
@@ -74,8 +63,10 @@ mod tests {
 
     use headgate_core::config::FilterConfig;
 
+    use super::super::OUTBOUND_SLOT;
     use super::super::node::Identity;
-    use super::super::proxy::{Nack, Push, Transport, Variant};
+    use super::super::proxy::{Nack, Proxy, Push, Transport, Variant};
+    use super::super::tally::Tallies;
     use super::*;
 
     /// A proxy that should run version 2 of `default/search`.
@@ -102,6 +93,7 @@ mod tests {
             connected: now,
             disconnected: None,
             assigned: Some(("2".into(), config)),
+            in_force: Vec::new(),
             problem: None,
             sent: None,
             acked: acked.map(push),
@@ -112,9 +104,21 @@ mod tests {
         }
     }
 
+    fn of(policy: &str, proxies: &[Proxy]) -> Condition {
+        programmed(&Tallies::of(proxies).of_policy(policy))
+    }
+
     #[test]
     fn reasons_follow_what_proxies_say() {
-        let reason = |proxies: &[Proxy]| programmed("default/search", proxies).reason;
+        // Each over a connection of its own.
+        let reason = |proxies: &[Proxy]| {
+            let apart = proxies.iter().enumerate().map(|(i, proxy)| Proxy {
+                peer: i.to_string(),
+                ..proxy.clone()
+            });
+            let apart: Vec<Proxy> = apart.collect();
+            of("default/search", &apart).reason
+        };
         let (runs, silent) = (proxy(Some("2"), None), proxy(Some("1"), None));
         assert_eq!(reason(&[]), "NoProxies");
         assert_eq!(reason(std::slice::from_ref(&silent)), "Pending");
@@ -137,13 +141,26 @@ mod tests {
             ..silent
         };
         assert_eq!(reason(&[runs, gone]), "Programmed");
-        let other = programmed("default/other", &[proxy(Some("2"), None)]);
+        let two_slots = |calls: Proxy| {
+            let slots = BTreeSet::from([OUTBOUND_SLOT.to_owned()]);
+            of(
+                "default/search",
+                &[proxy(Some("2"), None), Proxy { slots, ..calls }],
+            )
+            .message
+        };
+        let without_workflows = two_slots(proxy(Some("1"), None));
+        assert_eq!(
+            without_workflows, "1 of 1 proxies run it",
+            "its other slot has no part of the policy"
+        );
+        let other = of("default/other", &[proxy(Some("2"), None)]);
         assert_eq!((other.status, other.reason.as_str()), (false, "NoProxies"));
     }
 
     #[test]
     fn a_refusal_names_proxy_and_reason() {
-        let condition = programmed("default/search", &[proxy(None, Some("2"))]);
+        let condition = of("default/search", &[proxy(None, Some("2"))]);
         assert_eq!(
             condition.message,
             "0 of 1 proxies run it; edge refused it: why; the last good configuration stays"

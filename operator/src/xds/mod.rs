@@ -14,35 +14,59 @@
 //!                                            registry ─► status, metrics, log
 //! ```
 //!
-//! [`sotw`] and [`delta`] are the two protocol state machines and do no I/O. [`stream`] drives either of
+//! `listen` accepts connections, over TLS where [`tls`] has certificates for it, and [`peer`] says what a
+//! proxy's certificate allows it to claim. [`sotw`] and [`delta`] are the two protocol state machines and do no I/O. [`stream`] drives either of
 //! them; [`service`] exposes the drivers as ECDS and ADS. Nothing is queued for a slow proxy: a stream
 //! has at most one unanswered response, and when the answer comes, it is compared with the newest
 //! snapshot, not with the ones in between.
 
+pub(crate) mod addresses;
+pub mod cache;
 pub mod conditions;
 pub mod delta;
 pub mod dialect;
-pub mod metrics;
+mod limits;
+mod listen;
 pub mod module;
 pub mod node;
+mod pace;
+pub mod peer;
 pub mod proxy;
 pub mod registry;
 pub mod resource;
 mod server;
 mod service;
 pub mod snapshot;
+mod socket;
 pub mod sotw;
 pub mod status;
 mod stream;
+pub mod tally;
 pub mod timestamp;
+pub mod tls;
 
-pub use server::{Limits, Server};
+use headgate_core::config::Direction;
+
+pub use limits::Limits;
+pub use server::Server;
 
 /// Type URL of what ECDS serves.
 pub const ECDS_TYPE_URL: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
 
 /// Name of the filter slot that `headgate bootstrap` writes.
 pub const DEFAULT_SLOT: &str = "headgate";
+/// The slot of the listener for the calls of the process behind the proxy.
+pub const OUTBOUND_SLOT: &str = "headgate-outbound";
+
+/// What a filter slot of this name is for: calls of the process behind the proxy where it begins with
+/// [`OUTBOUND_SLOT`], else requests to it.
+#[must_use]
+pub fn direction(name: &str) -> Direction {
+    match name.starts_with(OUTBOUND_SLOT) {
+        true => Direction::Outbound,
+        false => Direction::Inbound,
+    }
+}
 
 /// Whether a filter slot of this name is Headgate's to fill. A proxy may have several, one a listener.
 #[must_use]

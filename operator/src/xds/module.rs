@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::resource::hash;
+use super::resource::sha256;
 
 /// Largest module accepted, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -21,6 +22,8 @@ const MAX_BYTES: u64 = 64 << 20;
 const KEEP_OLD: Duration = Duration::from_secs(24 * 3_600);
 /// How often the source file is looked at.
 const POLL: Duration = Duration::from_millis(500);
+/// Hex digits of the SHA-256 in a copy's name.
+const HASH: usize = 16;
 /// What every WebAssembly binary starts with: magic number and version 1.
 const PREAMBLE: [u8; 8] = *b"\0asm\x01\0\0\0";
 
@@ -31,6 +34,8 @@ pub struct Module {
     pub path: PathBuf,
     /// First 64 bits of its SHA-256, in hex.
     pub hash: String,
+    /// Its whole SHA-256, in hex.
+    pub sha256: String,
     /// Size in bytes.
     pub bytes: u64,
 }
@@ -87,15 +92,53 @@ impl Module {
         }
         let code = fs::read(source).map_err(unreadable)?;
         check(&code).map_err(|why| ModuleError::Invalid(source.to_owned(), why))?;
-        let hash = hash(&code);
+        let sha256 = sha256(&code);
+        let hash = sha256[..HASH].to_owned();
         let unwritable = |e: io::Error| ModuleError::Folder(folder.to_owned(), e);
         let path = store(&code, &hash, folder).map_err(unwritable)?;
         prune(folder, &path, SystemTime::now());
         Ok(Self {
             path,
             hash,
+            sha256,
             bytes: code.len() as u64,
         })
+    }
+}
+
+impl Module {
+    /// Copies in `folder`, newest first, at most `max` of them: what proxies may still ask for. One that can't
+    /// be read, or that isn't what its name says, is left out.
+    #[must_use]
+    pub fn copies(folder: &Path, max: usize) -> Vec<Self> {
+        let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("headgate-"))
+            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+            .collect();
+        files.sort_by(|a, b| b.cmp(a));
+        let read = |path: PathBuf| {
+            let path = path.canonicalize().ok()?;
+            if fs::metadata(&path).ok()?.len() > MAX_BYTES {
+                return None;
+            }
+            let code = fs::read(&path).ok()?;
+            let sha256 = sha256(&code);
+            let named = path.file_stem()?.to_string_lossy().into_owned();
+            (named.strip_prefix("headgate-") == Some(&sha256[..HASH])).then(|| Self {
+                hash: sha256[..HASH].to_owned(),
+                sha256,
+                bytes: code.len() as u64,
+                path,
+            })
+        };
+        files
+            .into_iter()
+            .filter_map(|(_, path)| read(path))
+            .take(max)
+            .collect()
     }
 }
 
@@ -113,6 +156,8 @@ fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     }
     let partial = folder.join(format!(".headgate-{hash}.{}", std::process::id()));
     let mut file = fs::File::create(&partial)?;
+    // Envoy often runs as another user.
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
     file.write_all(code)?;
     file.sync_all()?;
     fs::rename(&partial, &path)?;
@@ -232,6 +277,14 @@ mod tests {
             "the old copy stays for a while"
         );
         assert_eq!(fs::read(&two.path).unwrap(), module(b"two"));
+        fs::write(folder.join("headgate-0123456789abcdef.wasm"), b"another").unwrap();
+        let mut copies = Module::copies(&folder, 8);
+        copies.sort_by(|a, b| a.path.cmp(&b.path));
+        let mut both = [one, two];
+        both.sort_by(|a, b| a.path.cmp(&b.path));
+        assert_eq!(copies, both, "only what is what its name says");
+        assert_eq!(Module::copies(&folder, 1).len(), 1);
+        fs::remove_file(folder.join("headgate-0123456789abcdef.wasm")).unwrap();
         assert_eq!(
             fs::read_dir(&folder).unwrap().count(),
             2,

@@ -3,13 +3,27 @@
 //! A proxy sends its whole node, with every extension it was built with, in the first message of a
 //! stream. Only a few short strings are remembered, so that memory is bounded by the number of proxies.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::google::protobuf::value::Kind;
 
-use crate::plan::{TARGET_METADATA, TargetRef};
+use crate::plan::{
+    LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA, TargetRef,
+};
 
 /// Longest node id, cluster or target that is kept, in bytes.
 const MAX_TEXT: usize = 256;
+/// Longest path of a module that is kept, in bytes.
+const MAX_PATH: usize = 1_024;
+/// Longest namespace in Kubernetes, in bytes.
+const MAX_NAMESPACE: usize = 63;
+/// Keys and values of labels that are kept, in bytes of them all.
+const MAX_LABELS: usize = 8_192;
+/// Istio's own keys, which its proxies have anyway.
+const ISTIO_NAMESPACE: &str = "NAMESPACE";
+const ISTIO_LABELS: &str = "LABELS";
 
 /// A proxy's identity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -20,6 +34,16 @@ pub struct Identity {
     pub cluster: String,
     /// The target it stands for; `Err` says what is wrong with the metadata.
     pub target: TargetClaim,
+    /// Namespace of its Pod.
+    pub namespace: Option<String>,
+    /// Labels of its Pod.
+    pub labels: BTreeMap<String, String>,
+    /// The module file that it has, an absolute path, in place of the operator's own.
+    pub module: Option<PathBuf>,
+    /// SPIFFE id of the certificate that proves the namespace.
+    pub certificate: Option<String>,
+    /// What is wrong with its namespace, labels or module; one line. Such a proxy gets no policy.
+    pub invalid: Option<String>,
 }
 
 /// What a proxy's metadata says about its target.
@@ -49,22 +73,34 @@ impl Identity {
         } else {
             clip(&node.id, MAX_TEXT)
         };
-        Self {
+        let mut identity = Self {
             id,
             cluster: clip(&node.cluster, MAX_TEXT),
             target: claim(node),
-        }
+            ..Self::default()
+        };
+        identity.invalid = identity.read_metadata(node).err();
+        identity
+    }
+
+    fn read_metadata(&mut self, node: &Node) -> Result<(), String> {
+        self.namespace = namespace(node)?;
+        self.labels = labels(node)?;
+        self.module = module(node)?;
+        Ok(())
     }
 }
 
+/// A metadata value that is there and not null.
+fn metadata<'a>(node: &'a Node, key: &str) -> Option<&'a Kind> {
+    let kind = node.metadata.as_ref()?.fields.get(key)?.kind.as_ref()?;
+    (!matches!(kind, Kind::NullValue(_))).then_some(kind)
+}
+
 fn claim(node: &Node) -> TargetClaim {
-    let value = node
-        .metadata
-        .as_ref()
-        .and_then(|m| m.fields.get(TARGET_METADATA));
-    match value.map(|v| v.kind.as_ref()) {
-        None | Some(None | Some(Kind::NullValue(_))) => TargetClaim::None,
-        Some(Some(Kind::StringValue(text))) => match text.parse() {
+    match metadata(node, TARGET_METADATA) {
+        None => TargetClaim::None,
+        Some(Kind::StringValue(text)) => match text.parse() {
             Ok(target) => TargetClaim::Target(target),
             Err(_) => TargetClaim::Invalid(format!(
                 "node metadata {TARGET_METADATA:?}: {:?} is no target; write kind/namespace/name, such as \
@@ -72,9 +108,78 @@ fn claim(node: &Node) -> TargetClaim {
                 clip(text, MAX_TEXT)
             )),
         },
-        Some(Some(_)) => TargetClaim::Invalid(format!(
+        Some(_) => TargetClaim::Invalid(format!(
             "node metadata {TARGET_METADATA:?} is no string; write kind/namespace/name, such as \
              \"Service/default/search\""
+        )),
+    }
+}
+
+fn namespace(node: &Node) -> Result<Option<String>, String> {
+    match metadata(node, NAMESPACE_METADATA) {
+        Some(Kind::StringValue(name)) if (1..=MAX_NAMESPACE).contains(&name.len()) => {
+            Ok(Some(name.clone()))
+        }
+        Some(_) => Err(format!(
+            "node metadata {NAMESPACE_METADATA:?} is no namespace; write the Pod's, a string of 1 to \
+             {MAX_NAMESPACE} characters"
+        )),
+        None => Ok(match metadata(node, ISTIO_NAMESPACE) {
+            Some(Kind::StringValue(name)) if (1..=MAX_NAMESPACE).contains(&name.len()) => {
+                Some(name.clone())
+            }
+            _ => None,
+        }),
+    }
+}
+
+fn labels(node: &Node) -> Result<BTreeMap<String, String>, String> {
+    match metadata(node, LABELS_METADATA) {
+        Some(kind) => strings(kind).map_err(|why| {
+            format!("node metadata {LABELS_METADATA:?} {why}; write the Pod's labels")
+        }),
+        // Istio's key is not for us: one that we can't read is as good as none.
+        None => Ok(metadata(node, ISTIO_LABELS)
+            .and_then(|kind| strings(kind).ok())
+            .unwrap_or_default()),
+    }
+}
+
+fn strings(kind: &Kind) -> Result<BTreeMap<String, String>, String> {
+    let Kind::StructValue(fields) = kind else {
+        return Err("is no struct of strings".to_owned());
+    };
+    let mut bytes = 0;
+    let mut strings = BTreeMap::new();
+    for (key, value) in &fields.fields {
+        let Some(Kind::StringValue(text)) = &value.kind else {
+            return Err(format!(
+                "has a value that is no string, at {:?}",
+                clip(key, MAX_TEXT)
+            ));
+        };
+        bytes += key.len() + text.len();
+        if bytes > MAX_LABELS {
+            return Err(format!("is longer than {MAX_LABELS} bytes"));
+        }
+        strings.insert(key.clone(), text.clone());
+    }
+    Ok(strings)
+}
+
+fn module(node: &Node) -> Result<Option<PathBuf>, String> {
+    match metadata(node, MODULE_METADATA) {
+        None => Ok(None),
+        Some(Kind::StringValue(path))
+            if path.starts_with('/')
+                && path.len() <= MAX_PATH
+                && !path.chars().any(char::is_control) =>
+        {
+            Ok(Some(PathBuf::from(path)))
+        }
+        Some(_) => Err(format!(
+            "node metadata {MODULE_METADATA:?} is no absolute path of at most {MAX_PATH} bytes; write the \
+             path that headgate bootstrap --install-module printed"
         )),
     }
 }
@@ -129,6 +234,97 @@ mod tests {
                 panic!("accepted");
             };
             assert!(why.contains("Service/default/search"), "{why}");
+        }
+    }
+
+    fn with(fields: &[(&str, Kind)]) -> Identity {
+        let value = |k: &Kind| Value {
+            kind: Some(k.clone()),
+        };
+        let fields = fields
+            .iter()
+            .map(|(key, kind)| ((*key).to_owned(), value(kind)))
+            .collect();
+        Identity::new(Some(&Node {
+            metadata: Some(Struct { fields }),
+            ..Node::default()
+        }))
+    }
+
+    fn text(text: &str) -> Kind {
+        Kind::StringValue(text.into())
+    }
+
+    fn labels_of(pairs: &[(&str, Kind)]) -> Kind {
+        let value = |k: &Kind| Value {
+            kind: Some(k.clone()),
+        };
+        Kind::StructValue(Struct {
+            fields: pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), value(v)))
+                .collect(),
+        })
+    }
+
+    #[test]
+    fn a_pod_is_known_by_headgates_keys_or_else_by_istios() {
+        let ours = with(&[
+            (NAMESPACE_METADATA, text("shop")),
+            (LABELS_METADATA, labels_of(&[("app", text("web"))])),
+            (MODULE_METADATA, text("/headgate/m.wasm")),
+            (ISTIO_NAMESPACE, text("other")),
+            (ISTIO_LABELS, labels_of(&[("app", text("other"))])),
+        ]);
+        assert_eq!(ours.invalid, None);
+        assert_eq!(ours.namespace.as_deref(), Some("shop"));
+        assert_eq!(ours.labels["app"], "web");
+        assert_eq!(ours.module, Some(PathBuf::from("/headgate/m.wasm")));
+        let istio = with(&[
+            (ISTIO_NAMESPACE, text("shop")),
+            (ISTIO_LABELS, labels_of(&[("app", text("web"))])),
+        ]);
+        assert_eq!(
+            (istio.namespace.as_deref(), istio.labels["app"].as_str()),
+            (Some("shop"), "web")
+        );
+        let strange = with(&[
+            (ISTIO_NAMESPACE, Kind::BoolValue(true)),
+            (ISTIO_LABELS, text("x")),
+        ]);
+        assert_eq!((strange.invalid, strange.namespace), (None, None));
+    }
+
+    #[test]
+    fn wrong_or_huge_metadata_is_explained_and_not_kept() {
+        let huge = "x".repeat(MAX_LABELS);
+        for (key, kind, says) in [
+            (NAMESPACE_METADATA, text(""), "no namespace"),
+            (NAMESPACE_METADATA, text(&"x".repeat(64)), "no namespace"),
+            (NAMESPACE_METADATA, Kind::NumberValue(1.0), "no namespace"),
+            (LABELS_METADATA, text("app=web"), "no struct of strings"),
+            (
+                LABELS_METADATA,
+                labels_of(&[("app", Kind::BoolValue(true))]),
+                "\"app\"",
+            ),
+            (
+                LABELS_METADATA,
+                labels_of(&[("app", text(&huge))]),
+                "longer than 8192 bytes",
+            ),
+            (MODULE_METADATA, text("m.wasm"), "no absolute path"),
+            (MODULE_METADATA, text("/m\0.wasm"), "no absolute path"),
+            (
+                MODULE_METADATA,
+                text(&format!("/{huge}")),
+                "no absolute path",
+            ),
+        ] {
+            let identity = with(&[(key, kind)]);
+            let why = identity.invalid.unwrap();
+            assert!(why.contains(key) && why.contains(says), "{why}");
+            assert!(identity.labels.is_empty() && identity.module.is_none());
         }
     }
 

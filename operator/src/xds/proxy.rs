@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use headgate_core::config::FilterConfig;
+use headgate_core::config::{Direction, FilterConfig, StageConfig};
 use serde::{Deserialize, Serialize};
 
+use super::direction;
 use super::node::Identity;
+use crate::plan::{InForce, TargetRef};
 
 /// The gRPC service that a stream uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,7 +59,8 @@ impl Variant {
 pub struct Push {
     /// xDS version: configuration, module and slot names.
     pub version: String,
-    /// [`FilterConfig::revision`]; empty for the empty configuration.
+    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones where there are no others; empty for
+    /// the empty configuration.
     pub revision: String,
     /// When it was sent or accepted.
     pub at: SystemTime,
@@ -89,8 +92,10 @@ pub struct Proxy {
     pub connected: SystemTime,
     /// When it ended.
     pub disconnected: Option<SystemTime>,
-    /// What it should run: version and configuration.
+    /// What it should run: version, and the configuration of its inbound slots.
     pub assigned: Option<(String, Arc<FilterConfig>)>,
+    /// The policies of that configuration, each with the target by which it reaches the proxy.
+    pub in_force: Vec<InForce>,
     /// Why no policy applies to it.
     pub problem: Option<String>,
     /// What it was sent last.
@@ -112,13 +117,34 @@ pub enum RunState {
     Rejected(String),
 }
 
+/// Whether all of these slots are outbound, and there is one.
+pub(super) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bool {
+    let mut slots = slots.into_iter().peekable();
+    slots.peek().is_some() && slots.all(|name| direction(name) == Direction::Outbound)
+}
+
 impl Proxy {
+    /// The stages of the policies that this stream is about. One for outbound slots only is about the policy whose
+    /// workflows the calls belong to.
+    pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
+        let outbound = is_outbound(&self.slots);
+        let assigned = self.assigned.iter();
+        let stages = assigned.flat_map(|(_, config)| &config.stages);
+        stages.filter(move |s| !outbound || s.workflows.is_some())
+    }
+
     /// Whether `policy` is part of what it should run.
     #[must_use]
     pub fn is_to_run(&self, policy: &str) -> bool {
-        self.assigned
-            .as_ref()
-            .is_some_and(|(_, c)| c.stages.iter().any(|s| s.policy == policy))
+        self.stages().any(|s| s.policy == policy)
+    }
+
+    /// The targets by which `policy` reaches it.
+    pub fn targets_of(&self, policy: &str) -> impl Iterator<Item = &TargetRef> {
+        self.in_force
+            .iter()
+            .filter(move |f| f.policy == policy)
+            .map(|f| &f.target)
     }
 
     /// How far it is with what it should run.

@@ -1,51 +1,35 @@
 //! The proxies that are or recently were connected, and what each said about its configuration.
 //!
-//! A record is one stream: a proxy with two slots has two over plain ECDS and one over ADS. Records are
-//! small, bounded in number, and dropped some time after the proxy went away.
+//! A record is one stream: a proxy with two slots, such as a sidecar's for requests and for calls, has two over plain
+//! ECDS and one over ADS. What they say is put together where proxies are counted ([`super::tally`]): streams of one
+//! node over one connection are one proxy, which runs a policy when all its slots do that have a part of it. Over ADS
+//! an answer is for all slots at once. Records are small, bounded in number, and dropped some time after the proxy went
+//! away.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::dialect::{Offer, Verdict};
 use super::node::{Identity, clip};
-use super::proxy::{Nack, Proxy, Push, Transport, Variant};
+use super::proxy::{Nack, Proxy, Push, Transport, Variant, is_outbound};
 use super::snapshot::Assignment;
+use crate::metrics::Metrics;
 
 /// Longest part of Envoy's reason that is kept, in bytes.
 const MAX_REASON: usize = 2_048;
-
-/// What has happened since the start, for metrics.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Responses sent.
-    pub pushes: AtomicU64,
-    /// Responses accepted.
-    pub acks: AtomicU64,
-    /// Responses refused.
-    pub nacks: AtomicU64,
-    /// Streams accepted.
-    pub streams: AtomicU64,
-    /// Streams turned away at a limit.
-    pub refused_streams: AtomicU64,
-}
-
-impl Counters {
-    /// Adds one.
-    pub fn increment(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// All records.
 #[derive(Debug)]
 pub struct Registry {
     records: Mutex<Records>,
-    /// Counts since the start.
-    pub counters: Counters,
+    /// Marked at each change of a record.
+    changed: watch::Sender<()>,
+    /// Where it counts.
+    pub metrics: Metrics,
     max_records: usize,
     keep: Duration,
 }
@@ -59,10 +43,11 @@ struct Records {
 impl Registry {
     /// A registry of at most `max_records` streams, that forgets a proxy `keep` after it left.
     #[must_use]
-    pub fn new(max_records: usize, keep: Duration) -> Self {
+    pub fn new(max_records: usize, keep: Duration, metrics: Metrics) -> Self {
         Self {
             records: Mutex::default(),
-            counters: Counters::default(),
+            changed: watch::Sender::new(()),
+            metrics,
             max_records,
             keep,
         }
@@ -103,6 +88,7 @@ impl Registry {
             connected: now,
             disconnected: None,
             assigned: None,
+            in_force: Vec::new(),
             problem: None,
             sent: None,
             acked: None,
@@ -110,6 +96,7 @@ impl Registry {
         };
         records.by_id.insert(id, proxy);
         drop(records);
+        self.changed.send_replace(());
         info!(
             node = identity.id,
             cluster = identity.cluster,
@@ -117,11 +104,17 @@ impl Registry {
             protocol = %format_args!("{} {}", transport.as_str(), variant.as_str()),
             "proxy connected"
         );
-        Counters::increment(&self.counters.streams);
+        self.metrics.xds.streams.inc();
         Some(Connection {
             registry: Arc::clone(self),
             id,
         })
+    }
+
+    /// Changes when a record does: a proxy came, left, got something else to run, or answered.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     /// Copies of all records, connected ones first, then by node id.
@@ -161,7 +154,9 @@ impl Connection {
     /// Changes the record. Whoever logs does so with what this returns: a slow log must not hold up the
     /// other proxies.
     fn update<T>(&self, change: impl FnOnce(&mut Proxy) -> T) -> Option<T> {
-        self.registry.lock().by_id.get_mut(&self.id).map(change)
+        let changed = self.registry.lock().by_id.get_mut(&self.id).map(change);
+        self.registry.changed.send_replace(());
+        changed
     }
 
     /// Notes what the proxy should run now.
@@ -172,6 +167,7 @@ impl Connection {
                 true => None,
                 false => Some((offer.version.clone(), Arc::clone(&assignment.config))),
             };
+            p.in_force.clone_from(&assignment.in_force);
             let is_new = p.problem != assignment.problem;
             p.problem.clone_from(&assignment.problem);
             is_new.then(|| (p.identity.id.clone(), p.problem.clone()))
@@ -183,7 +179,7 @@ impl Connection {
 
     /// Notes that `offer` was sent.
     pub fn sent(&self, offer: &Offer, assignment: &Assignment, now: SystemTime) {
-        Counters::increment(&self.registry.counters.pushes);
+        self.registry.metrics.xds.pushes.inc();
         self.update(|p| p.sent = Some(push(offer, assignment, now)));
     }
 
@@ -199,7 +195,7 @@ impl Connection {
         if let Some(Some(node)) = news {
             info!(
                 node,
-                revision = assignment.config.revision,
+                revision = revision(offer, assignment),
                 "proxy runs the current configuration"
             );
         }
@@ -207,10 +203,10 @@ impl Connection {
 
     /// Notes the proxy's answer.
     pub fn answered(&self, verdict: Verdict, now: SystemTime) {
-        let counters = &self.registry.counters;
+        let metrics = &self.registry.metrics.xds;
         match verdict {
             Verdict::Ack(version) => {
-                Counters::increment(&counters.acks);
+                metrics.acks.inc();
                 let news = self.update(|p| {
                     let sent = p.sent.clone().filter(|s| s.version == version)?;
                     let revision = sent.revision.clone();
@@ -222,7 +218,7 @@ impl Connection {
                 }
             }
             Verdict::Nack { version, message } => {
-                Counters::increment(&counters.nacks);
+                metrics.nacks.inc();
                 let reason = clip(&message, MAX_REASON);
                 let news = self.update(|p| {
                     let revision = p
@@ -256,10 +252,17 @@ impl Connection {
     }
 }
 
+fn revision<'a>(offer: &Offer, assignment: &'a Assignment) -> &'a str {
+    match is_outbound(offer.resources.iter().map(|r| &r.name)) {
+        true => &assignment.outbound.revision,
+        false => &assignment.config.revision,
+    }
+}
+
 fn push(offer: &Offer, assignment: &Assignment, at: SystemTime) -> Push {
     Push {
         version: offer.version.clone(),
-        revision: assignment.config.revision.clone(),
+        revision: revision(offer, assignment).to_owned(),
         at,
     }
 }
@@ -269,6 +272,7 @@ impl Drop for Connection {
         let news = self.update(|p| {
             p.disconnected = Some(SystemTime::now());
             p.assigned = None;
+            p.in_force.clear();
             (p.identity.id.clone(), p.peer.clone())
         });
         if let Some((node, peer)) = news {
@@ -306,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_proxy_that_comes_back_has_one_record() {
-        let registry = Arc::new(Registry::new(10, Duration::from_secs(60)));
+        let registry = Arc::new(Registry::new(10, Duration::from_secs(60), Metrics::new()));
         drop(connect(&registry, "a"));
         let again = connect(&registry, "a");
         let other = connect(&registry, "a");
@@ -319,8 +323,20 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_records_are_told() {
+        let registry = Arc::new(Registry::new(10, Duration::from_secs(60), Metrics::new()));
+        let mut changes = registry.changes();
+        assert!(!changes.has_changed().unwrap());
+        let a = connect(&registry, "a").unwrap();
+        assert!(changes.has_changed().unwrap());
+        changes.borrow_and_update();
+        drop(a);
+        assert!(changes.has_changed().unwrap());
+    }
+
+    #[test]
     fn proxies_are_forgotten_after_a_while() {
-        let registry = Arc::new(Registry::new(10, Duration::from_secs(60)));
+        let registry = Arc::new(Registry::new(10, Duration::from_secs(60), Metrics::new()));
         drop(connect(&registry, "a"));
         let now = SystemTime::now();
         assert_eq!(ids(&registry, now), ["a"]);
@@ -329,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_full_registry_makes_room_only_where_a_proxy_has_left() {
-        let registry = Arc::new(Registry::new(2, Duration::from_secs(60)));
+        let registry = Arc::new(Registry::new(2, Duration::from_secs(60), Metrics::new()));
         let a = connect(&registry, "a").unwrap();
         let b = connect(&registry, "b").unwrap();
         assert!(connect(&registry, "c").is_none());

@@ -2,56 +2,23 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tonic::transport::server::TcpIncoming;
 
+use super::cache::ResourceCache;
+use super::limits::Limits;
+use super::listen::incoming;
 use super::module::Module;
 use super::registry::Registry;
 use super::service::Service;
 use super::snapshot::Snapshot;
 use super::stream::{Context, stopped};
+use super::tls::Tls;
+use crate::metrics::{Metrics, XdsMetrics};
 use crate::plan::Plan;
-
-/// What keeps the server's memory bounded whatever proxies do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Streams open at once.
-    pub streams: usize,
-    /// Proxies remembered, connected or not.
-    pub proxies: usize,
-    /// How long a proxy is remembered after it left.
-    pub keep: Duration,
-    /// Time for a stream's first request.
-    pub first_message: Duration,
-    /// Largest request, in bytes. A node lists every extension that its Envoy has.
-    pub request_bytes: usize,
-    /// HTTP/2 streams on one connection.
-    pub streams_per_connection: u32,
-    /// A connection that is silent this long is asked whether it lives.
-    pub keepalive_interval: Duration,
-    /// And closed if it doesn't answer in this time.
-    pub keepalive_timeout: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            streams: 8_192,
-            proxies: 10_000,
-            keep: Duration::from_secs(15 * 60),
-            first_message: Duration::from_secs(10),
-            request_bytes: 1 << 20,
-            streams_per_connection: 128,
-            keepalive_interval: Duration::from_secs(30),
-            keepalive_timeout: Duration::from_secs(10),
-        }
-    }
-}
 
 /// An xDS server that isn't listening yet.
 #[derive(Debug)]
@@ -59,7 +26,9 @@ pub struct Server {
     snapshots: watch::Sender<Arc<Snapshot>>,
     plans: watch::Receiver<Arc<Plan>>,
     modules: watch::Receiver<Arc<Module>>,
+    cache: Arc<ResourceCache>,
     registry: Arc<Registry>,
+    tls: Option<Tls>,
     limits: Limits,
 }
 
@@ -73,15 +42,26 @@ impl Server {
         mut plans: watch::Receiver<Arc<Plan>>,
         mut modules: watch::Receiver<Arc<Module>>,
         limits: Limits,
+        metrics: Metrics,
     ) -> Self {
-        let snapshot = current(&mut plans, &mut modules);
+        let cache = Arc::new(ResourceCache::new(limits.cache_bytes));
+        let snapshot = current(&mut plans, &mut modules, &cache);
         Self {
             snapshots: watch::Sender::new(snapshot),
             plans,
             modules,
-            registry: Arc::new(Registry::new(limits.proxies, limits.keep)),
+            cache,
+            registry: Arc::new(Registry::new(limits.proxies, limits.keep, metrics)),
+            tls: None,
             limits,
         }
+    }
+
+    /// Serves over TLS only, to proxies whose certificate the files' CA has signed, and follows the files.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
     }
 
     /// The proxies' records.
@@ -117,19 +97,20 @@ impl Server {
         let ads = AggregatedDiscoveryServiceServer::new(service)
             .max_decoding_message_size(limits.request_bytes);
         let mut stop = shutdown;
+        let trust = self.tls.as_ref().map(Tls::subscribe);
+        let connections = incoming(listener, limits, trust, Arc::clone(&self.registry));
         let server = tonic::transport::Server::builder()
             .max_concurrent_streams(limits.streams_per_connection)
+            .http2_max_header_list_size(limits.header_bytes)
             .http2_keepalive_interval(Some(limits.keepalive_interval))
             .http2_keepalive_timeout(Some(limits.keepalive_timeout))
             .add_service(ecds)
             .add_service(ads)
-            .serve_with_incoming_shutdown(
-                TcpIncoming::from(listener).with_nodelay(Some(true)),
-                async move { stopped(&mut stop).await },
-            );
+            .serve_with_incoming_shutdown(connections, async move { stopped(&mut stop).await });
         tokio::select! {
             served = server => served,
-            never = combine(self.plans, self.modules, self.snapshots) => match never {},
+            never = combine(self.plans, self.modules, self.cache, self.snapshots) => match never {},
+            never = follow(self.tls, &self.registry.metrics.xds) => match never {},
         }
     }
 }
@@ -137,16 +118,25 @@ impl Server {
 fn current(
     plans: &mut watch::Receiver<Arc<Plan>>,
     modules: &mut watch::Receiver<Arc<Module>>,
+    cache: &Arc<ResourceCache>,
 ) -> Arc<Snapshot> {
     let plan = Arc::clone(&plans.borrow_and_update());
     let module = Arc::clone(&modules.borrow_and_update());
-    Arc::new(Snapshot::new(plan, module))
+    Arc::new(Snapshot::new(plan, module, Arc::clone(cache)))
+}
+
+async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
+    if let Some(tls) = tls {
+        tls.follow(metrics).await;
+    }
+    std::future::pending().await
 }
 
 /// Publishes a snapshot for each change of plan or module. A source that ended leaves its last value.
 async fn combine(
     mut plans: watch::Receiver<Arc<Plan>>,
     mut modules: watch::Receiver<Arc<Module>>,
+    cache: Arc<ResourceCache>,
     snapshots: watch::Sender<Arc<Snapshot>>,
 ) -> Infallible {
     loop {
@@ -155,6 +145,6 @@ async fn combine(
             Ok(()) = modules.changed() => {}
             else => std::future::pending().await,
         }
-        snapshots.send_replace(current(&mut plans, &mut modules));
+        snapshots.send_replace(current(&mut plans, &mut modules, &cache));
     }
 }

@@ -16,10 +16,10 @@ use tonic::{Request, Response, Status, Streaming};
 use super::delta::Delta;
 use super::dialect::Dialect;
 use super::node::Identity;
+use super::peer::Peer;
 use super::proxy::Transport;
-use super::registry::Counters;
 use super::sotw::Sotw;
-use super::stream::{Context, drive};
+use super::stream::{Context, allow, drive};
 
 /// Both services.
 #[derive(Debug, Clone)]
@@ -42,23 +42,31 @@ impl Service {
         transport: Transport,
         request: Request<Streaming<D::Request>>,
     ) -> Result<Response<Responses<D::Response>>, Status> {
+        let peer = peer(&request)?;
+        let open = peer.activity.open();
         let permit = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            Counters::increment(&self.context.registry.counters.refused_streams);
+            self.context.registry.metrics.xds.streams_refused.inc();
             Status::resource_exhausted(format!("{} streams are open", self.context.limits.streams))
         })?;
-        let peer = request
-            .remote_addr()
-            .map_or_else(String::new, |a| a.to_string());
         let requests = request.into_inner();
         // One response: the next is made when a proxy has taken this one.
         let (responses, stream) = mpsc::channel(1);
         let context = self.context.clone();
         tokio::spawn(async move {
             drive::<D, _>(context, transport, peer, requests, responses).await;
-            drop(permit);
+            drop((permit, open));
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
+}
+
+/// The other end of the request's connection.
+fn peer<T>(request: &Request<T>) -> Result<Peer, Status> {
+    request
+        .extensions()
+        .get::<Peer>()
+        .cloned()
+        .ok_or_else(|| Status::internal("the connection's peer is unknown"))
 }
 
 #[tonic::async_trait]
@@ -84,8 +92,10 @@ impl ExtensionConfigDiscoveryService for Service {
         &self,
         request: Request<DiscoveryRequest>,
     ) -> Result<Response<DiscoveryResponse>, Status> {
+        let peer = peer(&request)?;
         let request = request.into_inner();
-        let identity = Identity::new(request.node.as_ref());
+        let mut identity = Identity::new(request.node.as_ref());
+        allow(&peer, &mut identity, &self.context.registry)?;
         let mut dialect = Sotw::default();
         let asked = DiscoveryRequest {
             version_info: String::new(),
@@ -95,8 +105,8 @@ impl ExtensionConfigDiscoveryService for Service {
             .receive(asked)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         let snapshot = Arc::clone(&self.context.snapshots.borrow());
-        let assignment = snapshot.assign(&identity.target);
-        let offer = snapshot.offer(&assignment.config, dialect.names());
+        let assignment = snapshot.assign(&identity);
+        let offer = snapshot.offer(&assignment, dialect.names(), &identity);
         let response = dialect.respond(&offer, 1);
         response.map(Response::new).ok_or_else(|| {
             Status::not_found(

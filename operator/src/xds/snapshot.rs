@@ -1,16 +1,18 @@
 //! What every proxy should have at one moment: the plan, the module, and the resources made of them.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
-use headgate_core::config::FilterConfig;
+use headgate_core::config::{Direction, FilterConfig};
 
+use super::cache::ResourceCache;
 use super::dialect::Offer;
-use super::is_headgate_slot;
 use super::module::Module;
-use super::node::TargetClaim;
-use super::resource::Resource;
-use crate::plan::{Plan, PolicyState};
+use super::node::{Identity, TargetClaim};
+use super::{direction, is_headgate_slot};
+use crate::plan::{Enforced, InForce, Plan, PolicyState, ProxyClaims};
 
 /// A moment's plan and module. Resources are built when a proxy first needs them and shared by all.
 #[derive(Debug)]
@@ -19,23 +21,47 @@ pub struct Snapshot {
     pub plan: Arc<Plan>,
     /// The module that proxies run.
     pub module: Arc<Module>,
-    /// A policy is refused and has no good version, or a source can't be read: what is enforced may be
-    /// less than what is meant.
-    pub incomplete: bool,
+    /// When it was made.
+    pub made: Instant,
+    /// Where what is enforced may be less than what is meant.
+    incomplete: Incomplete,
     /// What a proxy gets that no policy applies to.
     empty: Arc<FilterConfig>,
-    built: Mutex<HashMap<Key, Built>>,
+    /// What an outbound slot gets where there are no workflows.
+    no_calls: Arc<FilterConfig>,
+    cache: Arc<ResourceCache>,
 }
 
-/// A configuration's address and a slot's name. The address stays taken: [`Built`] keeps it alive.
-type Key = (usize, String);
-type Built = (Arc<FilterConfig>, Arc<Resource>);
+/// Where a policy is refused and has no good version, or a source can't be read.
+#[derive(Debug)]
+enum Incomplete {
+    /// A file that can't be read may hold anything.
+    Everywhere,
+    /// In these namespaces: nobody's mistake keeps the proxies of others from what is right for them.
+    In(BTreeSet<String>),
+}
+
+impl Incomplete {
+    fn new(plan: &Plan) -> Self {
+        if !plan.problems.is_empty() {
+            return Self::Everywhere;
+        }
+        let lost = |p: &&PolicyState| p.accepted.is_err() && p.revision.is_empty();
+        let namespace = |p: &PolicyState| p.name.split_once('/').map(|(ns, _)| ns.to_owned());
+        let lost = plan.policies.iter().filter(lost);
+        Self::In(lost.filter_map(namespace).collect())
+    }
+}
 
 /// What one proxy gets, and why it is nothing, if it is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
-    /// The configuration; empty when no policy applies.
+    /// The configuration of its inbound slots; empty when no policy applies.
     pub config: Arc<FilterConfig>,
+    /// The configuration of its outbound slots, which follows from the other; empty when that has no workflows.
+    pub outbound: Arc<FilterConfig>,
+    /// The policies in force, each with the target by which it reaches the proxy.
+    pub in_force: Vec<InForce>,
     /// Why no policy applies, and what to do.
     pub problem: Option<String>,
 }
@@ -43,64 +69,120 @@ pub struct Assignment {
 impl Snapshot {
     /// The moment at which `plan` and `module` hold.
     #[must_use]
-    pub fn new(plan: Arc<Plan>, module: Arc<Module>) -> Self {
-        let lost = |p: &PolicyState| p.accepted.is_err() && p.revision.is_empty();
-        let incomplete = !plan.problems.is_empty() || plan.policies.iter().any(lost);
+    pub fn new(plan: Arc<Plan>, module: Arc<Module>, cache: Arc<ResourceCache>) -> Self {
+        let incomplete = Incomplete::new(&plan);
         Self {
             plan,
             module,
+            made: Instant::now(),
             incomplete,
             empty: Arc::default(),
-            built: Mutex::default(),
+            no_calls: Arc::new(FilterConfig {
+                direction: Direction::Outbound,
+                ..FilterConfig::default()
+            }),
+            cache,
         }
     }
 
-    /// The configuration for a proxy that makes this claim.
+    /// The configuration for this proxy.
     ///
     /// A proxy to which no policy applies gets the empty configuration, so that deleting a policy takes
     /// effect: a resource that merely disappeared would leave the last one in force.
     #[must_use]
-    pub fn assign(&self, claim: &TargetClaim) -> Assignment {
-        let found = match claim {
-            TargetClaim::None => self.plan.for_proxy(None),
-            TargetClaim::Target(target) => self.plan.for_proxy(Some(target)),
-            TargetClaim::Invalid(why) => Err(why.clone()),
-        };
-        match found {
-            Ok(config) if !config.stages.is_empty() => Assignment {
-                config,
-                problem: None,
-            },
-            Ok(_) => Assignment {
-                config: Arc::clone(&self.empty),
-                problem: None,
+    pub fn assign(&self, identity: &Identity) -> Assignment {
+        match self.find(identity) {
+            Ok(enforced) => Assignment {
+                config: match enforced.config.stages.is_empty() {
+                    true => Arc::clone(&self.empty),
+                    false => Arc::clone(&enforced.config),
+                },
+                outbound: (self.plan.outbound_of(&enforced.config))
+                    .map_or_else(|| Arc::clone(&self.no_calls), Arc::clone),
+                in_force: enforced.in_force.clone(),
+                problem: enforced.problem.clone(),
             },
             Err(why) => Assignment {
                 config: Arc::clone(&self.empty),
+                outbound: Arc::clone(&self.no_calls),
+                in_force: Vec::new(),
                 problem: Some(why),
             },
         }
     }
 
-    /// The resources that make `names` run `config`.
+    fn find(&self, identity: &Identity) -> Result<Arc<Enforced>, String> {
+        if let Some(why) = &identity.invalid {
+            return Err(why.clone());
+        }
+        let target = match &identity.target {
+            TargetClaim::None => None,
+            TargetClaim::Target(target) => Some(target),
+            TargetClaim::Invalid(why) => return Err(why.clone()),
+        };
+        let enforced = self.plan.for_proxy(&ProxyClaims {
+            target,
+            namespace: identity.namespace.as_deref(),
+            labels: &identity.labels,
+        });
+        within_namespace(&enforced.config, identity)?;
+        Ok(enforced)
+    }
+
+    /// Whether a proxy that gets nothing might have to get something: a policy of its namespace is refused and
+    /// has no good version, or a source can't be read.
     #[must_use]
-    pub fn offer(&self, config: &Arc<FilterConfig>, names: &BTreeSet<String>) -> Offer {
+    pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
+        let namespace = match (&identity.namespace, &identity.target) {
+            (Some(namespace), _) => Some(namespace),
+            (None, TargetClaim::Target(target)) => Some(&target.namespace),
+            (None, _) => None,
+        };
+        match (&self.incomplete, namespace) {
+            (Incomplete::Everywhere, _) => true,
+            (Incomplete::In(some), Some(namespace)) => some.contains(namespace),
+            // It might be of any.
+            (Incomplete::In(some), None) => !some.is_empty(),
+        }
+    }
+
+    /// The resources that make `names` of this proxy run what it is assigned.
+    #[must_use]
+    pub fn offer(
+        &self,
+        assignment: &Assignment,
+        names: &BTreeSet<String>,
+        identity: &Identity,
+    ) -> Offer {
+        let module: &Path = identity.module.as_ref().unwrap_or(&self.module.path);
         let (ours, others): (Vec<&String>, Vec<&String>) =
             names.iter().partition(|n| is_headgate_slot(n));
         let resources = ours
             .into_iter()
-            .map(|name| self.resource(config, name))
+            .map(|name| {
+                let config = match direction(name) {
+                    Direction::Inbound => &assignment.config,
+                    Direction::Outbound => &assignment.outbound,
+                };
+                self.cache.get(config, name, module)
+            })
             .collect();
         Offer::new(resources, others.into_iter().cloned().collect())
     }
+}
 
-    fn resource(&self, config: &Arc<FilterConfig>, name: &str) -> Arc<Resource> {
-        let key = (Arc::as_ptr(config) as usize, name.to_owned());
-        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, resource) = built.entry(key).or_insert_with(|| {
-            let resource = Resource::new(config, name, &self.module.path);
-            (Arc::clone(config), Arc::new(resource))
-        });
-        Arc::clone(resource)
+/// However a configuration was found: one of another namespace than the proxy's certificate is refused. Its
+/// policies and their limits are not for the proxy to read.
+fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
+    let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
+        return Ok(());
+    };
+    let foreign = |policy: &str| policy.split_once('/').map(|(ns, _)| ns) != Some(namespace);
+    if config.stages.iter().any(|s| foreign(&s.policy)) {
+        return Err(format!(
+            "no policy of namespace {namespace:?} applies to this proxy, and its certificate ({certificate}) is for \
+             no other"
+        ));
     }
+    Ok(())
 }

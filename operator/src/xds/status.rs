@@ -1,5 +1,6 @@
 //! What `headgate status` and the admin address report: policies, proxies, problems.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use headgate_core::config::Mode;
@@ -10,6 +11,7 @@ use super::node::TargetClaim;
 use super::proxy::{Proxy, RunState, Transport, Variant};
 use super::registry::Registry;
 use super::snapshot::Snapshot;
+use super::tally::Tallies;
 use super::timestamp::rfc3339;
 use crate::plan::{PolicyState, TargetRef};
 
@@ -72,6 +74,15 @@ pub struct ProxyReport {
     pub cluster: String,
     /// The target it stands for, if it names one.
     pub target: Option<String>,
+    /// Namespace of its Pod, as its certificate or its metadata says.
+    #[serde(default)]
+    pub namespace: Option<String>,
+    /// SPIFFE id of its certificate.
+    #[serde(default)]
+    pub certificate: Option<String>,
+    /// The module file that it loads, where it names one of its own.
+    #[serde(default)]
+    pub module: Option<String>,
     /// Address it connected from.
     pub peer: String,
     /// `ECDS` or `ADS`.
@@ -133,6 +144,7 @@ impl Report {
     #[must_use]
     pub fn new(snapshot: &Snapshot, registry: &Registry, now: SystemTime) -> Self {
         let proxies = registry.proxies(now);
+        let tallies = Tallies::of(&proxies);
         Self {
             time: rfc3339(now),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -145,7 +157,7 @@ impl Report {
                 .plan
                 .policies
                 .iter()
-                .map(|p| policy(p, &proxies))
+                .map(|p| policy(p, &tallies))
                 .collect(),
             proxies: proxies.iter().map(proxy).collect(),
             problems: snapshot
@@ -159,6 +171,24 @@ impl Report {
                 .collect(),
         }
     }
+}
+
+/// Of the proxies that `policy` is for, how many run it, and how many there are. A proxy may have several streams, one
+/// for each of its slots: it counts once, and runs the policy when all of them do.
+#[must_use]
+pub fn share<'a>(
+    policy: &str,
+    streams: impl IntoIterator<Item = &'a ProxyReport>,
+) -> (usize, usize) {
+    let mut proxies: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    for stream in streams {
+        if stream.policies.iter().any(|p| p == policy) {
+            let runs = proxies.entry((&stream.node, &stream.peer)).or_insert(true);
+            *runs &= stream.state == "Running";
+        }
+    }
+    let running = proxies.values().filter(|runs| **runs).count();
+    (running, proxies.len())
 }
 
 fn accepted(state: &PolicyState) -> Condition {
@@ -175,19 +205,25 @@ fn accepted(state: &PolicyState) -> Condition {
         .iter()
         .map(|c| format!("{} belongs to {}", c.target, c.winner))
         .collect();
-    match (lost.len(), state.targets.len()) {
-        (0, _) => Condition::new(true, "Accepted", "valid"),
-        (l, t) if l >= t => Condition::new(false, "Conflicted", lost.join(", ")),
-        _ => Condition::new(true, "Accepted", format!("valid, but {}", lost.join(", "))),
+    let known = lost.len();
+    if known > 0 && known >= state.targets.len() {
+        return Condition::new(false, "Conflicted", lost.join(", "));
     }
+    let lost = (known > 0).then(|| lost.join(", "));
+    let remarks: Vec<String> = lost.into_iter().chain(state.remarks(None)).collect();
+    let message = match remarks.as_slice() {
+        [] => "valid".to_owned(),
+        some => format!("valid, but {}", some.join("; ")),
+    };
+    Condition::new(true, "Accepted", message)
 }
 
-fn policy(state: &PolicyState, proxies: &[Proxy]) -> PolicyReport {
+fn policy(state: &PolicyState, tallies: &Tallies) -> PolicyReport {
     let accepted = accepted(state);
     let programmed = if state.revision.is_empty() && !accepted.status {
         Condition::new(false, &accepted.reason, "there is nothing to enforce")
     } else {
-        programmed(&state.name, proxies)
+        programmed(&tallies.of_policy(&state.name))
     };
     PolicyReport {
         name: state.name.clone(),
@@ -213,7 +249,6 @@ fn proxy(p: &Proxy) -> ProxyReport {
         (None, RunState::Pending) => "Pending",
         (None, RunState::Rejected(_)) => "Rejected",
     };
-    let stages = p.assigned.iter().flat_map(|(_, config)| &config.stages);
     ProxyReport {
         node: p.identity.id.clone(),
         cluster: p.identity.cluster.clone(),
@@ -221,6 +256,13 @@ fn proxy(p: &Proxy) -> ProxyReport {
             TargetClaim::Target(target) => Some(target.to_string()),
             TargetClaim::None | TargetClaim::Invalid(_) => None,
         },
+        namespace: p.identity.namespace.clone(),
+        certificate: p.identity.certificate.clone(),
+        module: p
+            .identity
+            .module
+            .as_ref()
+            .map(|path| path.display().to_string()),
         peer: p.peer.clone(),
         transport: p.transport,
         variant: p.variant,
@@ -228,7 +270,7 @@ fn proxy(p: &Proxy) -> ProxyReport {
         connected: rfc3339(p.connected),
         disconnected: p.disconnected.map(rfc3339),
         state: state.to_owned(),
-        policies: stages.map(|s| s.policy.clone()).collect(),
+        policies: p.stages().map(|s| s.policy.clone()).collect(),
         problem: p.problem.clone(),
         sent: p.sent.as_ref().map(push),
         acked: p.acked.as_ref().map(push),
@@ -259,6 +301,10 @@ mod tests {
             source: "p.yaml".into(),
             generation: 1,
             conflicts: targets[..lost].iter().map(conflict).collect(),
+            overridden: Vec::new(),
+            without_workflows: Vec::new(),
+            warnings: Vec::new(),
+            not_found: Vec::new(),
             targets,
             accepted,
             mode: Mode::Enforce,
@@ -307,12 +353,12 @@ mod tests {
 
     #[test]
     fn a_policy_with_nothing_to_enforce_is_not_programmed_for_that_reason() {
-        let report = policy(&state(Err("x: 0".into()), 0, ""), &[]);
+        let report = policy(&state(Err("x: 0".into()), 0, ""), &Tallies::default());
         assert_eq!(
             (report.programmed.status, report.programmed.reason.as_str()),
             (false, "Invalid")
         );
-        let report = policy(&state(Err("x: 0".into()), 0, "r"), &[]);
+        let report = policy(&state(Err("x: 0".into()), 0, "r"), &Tallies::default());
         assert_eq!(
             report.programmed.reason, "NoProxies",
             "the last good version is enforced"

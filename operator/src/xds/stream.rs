@@ -2,20 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use futures::{Stream, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::ECDS_TYPE_URL;
-use super::dialect::{Dialect, Offer};
+use super::dialect::{Dialect, Offer, Verdict};
+use super::limits::Limits;
 use super::node::Identity;
+use super::pace::Pace;
+use super::peer::Peer;
 use super::proxy::Transport;
-use super::registry::{Connection, Counters, Registry};
-use super::server::Limits;
+use super::registry::{Connection, Registry};
 use super::snapshot::{Assignment, Snapshot};
+use crate::metrics::XdsMetrics;
 
 /// Why a proxy isn't given the empty configuration.
 const KEPT: &str = "it keeps the configuration that it had before this operator started, because a policy \
@@ -40,6 +43,10 @@ struct Session<D> {
     nonce: u64,
     /// What the proxy runs is something that this process has offered.
     familiar: bool,
+    /// When the stream began.
+    began: Instant,
+    /// When the snapshot was made that the last response comes from.
+    sent_of: Instant,
 }
 
 type Out<D> = mpsc::Sender<Result<<D as Dialect>::Response, Status>>;
@@ -48,7 +55,7 @@ type Out<D> = mpsc::Sender<Result<<D as Dialect>::Response, Status>>;
 pub(super) async fn drive<D, S>(
     mut context: Context,
     transport: Transport,
-    peer: String,
+    peer: Peer,
     mut requests: S,
     responses: Out<D>,
 ) where
@@ -56,7 +63,7 @@ pub(super) async fn drive<D, S>(
     S: Stream<Item = Result<D::Request, Status>> + Unpin,
 {
     if let Err(status) =
-        serve::<D, S>(&mut context, transport, peer, &mut requests, &responses).await
+        serve::<D, S>(&mut context, transport, &peer, &mut requests, &responses).await
     {
         // Nobody may be listening any more.
         let _ = responses.send(Err(status)).await;
@@ -66,7 +73,7 @@ pub(super) async fn drive<D, S>(
 async fn serve<D, S>(
     context: &mut Context,
     transport: Transport,
-    peer: String,
+    peer: &Peer,
     requests: &mut S,
     responses: &Out<D>,
 ) -> Result<(), Status>
@@ -82,12 +89,19 @@ where
     let Some(first) = first.transpose()? else {
         return Ok(());
     };
-    let identity = Identity::new(D::node(&first));
+    let mut identity = Identity::new(D::node(&first));
+    allow(peer, &mut identity, &context.registry)?;
     let connection = context
         .registry
-        .connect(&identity, &peer, transport, D::VARIANT, SystemTime::now())
+        .connect(
+            &identity,
+            &peer.address.to_string(),
+            transport,
+            D::VARIANT,
+            SystemTime::now(),
+        )
         .ok_or_else(|| {
-            Counters::increment(&context.registry.counters.refused_streams);
+            context.registry.metrics.xds.streams_refused.inc();
             Status::resource_exhausted(format!("{} proxies are connected", context.limits.proxies))
         })?;
     let mut session = Session::<D> {
@@ -97,11 +111,19 @@ where
         logged: BTreeSet::new(),
         nonce: 0,
         familiar: false,
+        began: Instant::now(),
+        sent_of: Instant::now(),
     };
     let mut request = Some(first);
+    let limits = context.limits;
+    let mut pace = Pace::new(
+        limits.requests_burst,
+        limits.requests_per_second,
+        Instant::now(),
+    );
     loop {
         let ours = match request.take() {
-            Some(request) => session.receive(request, transport)?,
+            Some(request) => session.receive(request, transport, &context.registry.metrics.xds)?,
             None => true,
         };
         if ours {
@@ -112,15 +134,35 @@ where
                 return Ok(());
             }
         }
+        let next = async {
+            tokio::time::sleep_until(pace.ready_at().into()).await;
+            requests.next().await
+        };
         tokio::select! {
-            next = requests.next() => match next.transpose()? {
-                Some(next) => request = Some(next),
+            next = next => match next.transpose()? {
+                Some(next) => {
+                    pace.take(Instant::now());
+                    request = Some(next);
+                }
                 None => return Ok(()),
             },
             changed = context.snapshots.changed() => changed.map_err(|_| stopping())?,
             () = stopped(&mut context.shutdown) => return Err(stopping()),
         }
     }
+}
+
+/// Lets a proxy in that claims no more than its certificate covers, and adds what that proves.
+pub(super) fn allow(
+    peer: &Peer,
+    identity: &mut Identity,
+    registry: &Registry,
+) -> Result<(), Status> {
+    peer.authorize(identity).map_err(|why| {
+        registry.metrics.xds.streams_refused.inc();
+        warn!(node = identity.id, peer = %peer.address, "proxy turned away: {why}");
+        Status::permission_denied(why)
+    })
 }
 
 /// Waits until the server stops.
@@ -136,7 +178,12 @@ fn stopping() -> Status {
 impl<D: Dialect> Session<D> {
     /// Takes in a request. `false` if it is about a type that Headgate has nothing of: on ADS such
     /// requests are normal and get no response.
-    fn receive(&mut self, request: D::Request, transport: Transport) -> Result<bool, Status> {
+    fn receive(
+        &mut self,
+        request: D::Request,
+        transport: Transport,
+        metrics: &XdsMetrics,
+    ) -> Result<bool, Status> {
         let type_url = D::type_url(&request);
         if type_url != ECDS_TYPE_URL && !(type_url.is_empty() && transport == Transport::Ecds) {
             return match transport {
@@ -154,6 +201,10 @@ impl<D: Dialect> Session<D> {
             .receive(request)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
+            // What a proxy gets when it connects is as old as the last edit.
+            if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {
+                metrics.acked_after(self.sent_of.elapsed());
+            }
             self.connection.answered(verdict, SystemTime::now());
         }
         Ok(true)
@@ -161,8 +212,8 @@ impl<D: Dialect> Session<D> {
 
     /// Brings the record up to date, and makes the response that is due.
     fn respond(&mut self, snapshot: &Snapshot) -> Option<D::Response> {
-        let mut assignment = snapshot.assign(&self.identity.target);
-        let offer = snapshot.offer(&assignment.config, self.dialect.names());
+        let mut assignment = snapshot.assign(&self.identity);
+        let offer = snapshot.offer(&assignment, self.dialect.names(), &self.identity);
         self.log_unknown(&offer);
         if self.keeps_its_own(&assignment, snapshot) {
             assignment.problem = Some(KEPT.to_owned());
@@ -173,7 +224,9 @@ impl<D: Dialect> Session<D> {
         if self.dialect.busy() {
             return None;
         }
-        self.send(&offer, &assignment)
+        let response = self.send(&offer, &assignment)?;
+        self.sent_of = snapshot.made;
+        Some(response)
     }
 
     /// Whether the proxy is left with what it got from an operator before this one.
@@ -182,7 +235,7 @@ impl<D: Dialect> Session<D> {
     /// file would otherwise take the policy off every proxy that still enforces it.
     fn keeps_its_own(&self, assignment: &Assignment, snapshot: &Snapshot) -> bool {
         assignment.config.stages.is_empty()
-            && snapshot.incomplete
+            && snapshot.is_incomplete_for(&self.identity)
             && !self.familiar
             && self.dialect.holds_any()
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use headgate::bootstrap::{Bootstrap, ConfigSource};
+use headgate::bootstrap::{Bootstrap, ConfigSource, Pod};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -41,9 +41,11 @@ pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
         listen: "127.0.0.1:0".parse().unwrap(),
         upstream: upstream.to_string().parse().unwrap(),
         upstream_http2: false,
+        outbound: None,
         source,
         admin: "127.0.0.1:0".parse().unwrap(),
         target: Some(common::SEARCH.parse().unwrap()),
+        pod: Pod::default(),
         node_id: "edge-1".into(),
         access_log: None,
     }

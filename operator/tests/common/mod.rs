@@ -13,6 +13,7 @@ use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Any, StringValue, Struct, Value};
 use headgate::admin::Admin;
+use headgate::metrics::Metrics;
 use headgate::plan::{Plan, PolicyState, TARGET_METADATA, TargetRef};
 use headgate::xds::module::Module;
 use headgate::xds::registry::Registry;
@@ -61,7 +62,12 @@ impl World {
         let plans = watch::Sender::new(Arc::new(plan));
         let modules = watch::Sender::new(Arc::new(module));
         let shutdown = watch::Sender::new(false);
-        let server = Server::new(plans.subscribe(), modules.subscribe(), limits);
+        let server = Server::new(
+            plans.subscribe(),
+            modules.subscribe(),
+            limits,
+            Metrics::new(),
+        );
         let (registry, snapshots) = (server.registry(), server.snapshots());
         let xds = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -142,6 +148,7 @@ pub fn module_at(path: &str) -> Module {
     Module {
         path: path.into(),
         hash: "0123".into(),
+        sha256: "0".repeat(64),
         bytes: 8,
     }
 }
@@ -174,11 +181,38 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
             targets: vec![target.clone()],
             accepted: Ok(()),
             conflicts: Vec::new(),
+            overridden: Vec::new(),
+            without_workflows: Vec::new(),
+            warnings: Vec::new(),
+            not_found: Vec::new(),
             mode: Mode::Enforce,
             revision: (*revision).to_owned(),
         });
         plan.workloads
             .insert(target, Arc::new(config(&name, revision)));
+    }
+    plan
+}
+
+/// The plan with workflows in the policy of each target, whose names revisions of outbound slots follow.
+pub fn with_workflows(mut plan: Plan) -> Plan {
+    let workflows = serde_json::json!({
+        "identify": [{"type": "Type"}], "quantile": 0.5, "interval_us": 100_000, "rate_ttl_us": 1_000_000,
+        "sharing": {"type": "StaticGuarantees"}, "max_workflows": 10, "max_queue_length": 10,
+    });
+    for config in plan.workloads.values_mut() {
+        let mut changed = (**config).clone();
+        for stage in &mut changed.stages {
+            stage.workflows = serde_json::from_value(workflows.clone()).unwrap();
+            let calls = serde_json::json!({
+                "revision": format!("calls of {}", stage.policy),
+                "direction": "Outbound",
+                "outbound": {"policy": stage.policy},
+            });
+            let calls = FilterConfig::from_json(calls.to_string().as_bytes()).unwrap();
+            plan.outbound.insert(stage.policy.clone(), Arc::new(calls));
+        }
+        *config = Arc::new(changed);
     }
     plan
 }

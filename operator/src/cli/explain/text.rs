@@ -39,6 +39,12 @@ pub(super) fn text(explanation: &Explanation) -> String {
         "parallelism",
         &explanation.parallelism.to_string(),
     );
+    if let Some(workflow) = &explanation.workflow {
+        line(&mut text, "workflow", &workflow.name);
+        workflow
+            .sentences()
+            .for_each(|sentence| bullet(&mut text, sentence));
+    }
     part(&mut text, "strategy", &explanation.strategy);
     if let Some(avoidance) = &explanation.starvation_avoidance {
         part(&mut text, "starvation", avoidance);

@@ -3,10 +3,15 @@
 use headgate_core::config::{ClassConfig, MAX_CLASSES};
 
 use super::Problems;
-use super::matches::check_matches;
-use super::names::{check_name, check_unique};
+use super::matches::{self, check_matches};
+use super::names::{check_name, check_unique, name_schema};
 use crate::api::RequestClass;
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, some};
+
+const MATCHES_OF_LAST: &str =
+    "the last class takes what no other matches; add one without matches or drop these";
+const NO_MATCHES: &str = "none; only the last class has none; one or more, such as {headers: [{name: x-class, value: gold}]}";
 
 pub(super) fn classes(
     classes: &[RequestClass],
@@ -27,16 +32,13 @@ pub(super) fn classes(
         check_name(&class.name, &at.field("name"), problems);
         let last = i + 1 == classes.len();
         if last && !class.matches.is_empty() {
-            let right =
-                "the last class takes what no other matches; add one without matches or drop these";
             problems.add(
                 at.field("matches"),
-                format!("{} given; {right}", class.matches.len()),
+                format!("{} given; {MATCHES_OF_LAST}", class.matches.len()),
             );
         }
         if !last && class.matches.is_empty() {
-            let right = "only the last class has none; one or more, such as {headers: [{name: x-class, value: gold}]}";
-            problems.add(at.field("matches"), format!("none; {right}"));
+            problems.add(at.field("matches"), NO_MATCHES);
         }
         checked.push(ClassConfig {
             name: class.name.clone(),
@@ -44,4 +46,33 @@ pub(super) fn classes(
         });
     }
     checked
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let last = "self[size(self) - 1]";
+    let matches_of_last = format!("{last}.matches");
+    spec.at("classes")
+        .max_items(MAX_CLASSES)
+        .by_name()
+        .rule(
+            Rule::value(
+                format!("size(self) == 0 || !{}", some(&matches_of_last)),
+                &cel::format("%s given", &[&format!("string(size({matches_of_last}))")]),
+                MATCHES_OF_LAST,
+            )
+            .forbidden(),
+        )
+        .rule(
+            Rule::text(
+                format!(
+                    "self.all(c, c.name == {last}.name || {})",
+                    some("c.matches")
+                ),
+                NO_MATCHES,
+            )
+            .required(),
+        );
+    name_schema(&mut spec.at("classes[].name"));
+    spec.at("classes[].matches").atomic();
+    matches::schema(&mut spec.at("classes[].matches"));
 }

@@ -4,10 +4,29 @@ use super::Problems;
 use crate::api::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
 use crate::plan::{TargetKind, TargetRef};
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, some};
 use crate::validate::suggest::instead_of;
 
 /// Most targets of one policy.
 const MAX_TARGETS: usize = 16;
+/// Most labels of one target.
+const MAX_LABELS: usize = 16;
+const MAX_NAME: usize = 253;
+const LABEL: &str = "1 to 63 of a-z, 0-9 and -, with a letter or digit first and last";
+const SUBDOMAIN: &str = "1 to 253 of a-z, 0-9, - and ., with a letter or digit first and last";
+/// The same as regular expressions.
+const LABEL_OF_DNS: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
+const SUBDOMAIN_TEXT: &str =
+    "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*";
+const LABEL_TEXT: &str = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
+const NO_NAME: &str = "missing; every object, type and header has a name";
+const NAME_OF_PODS: &str = "given with kind Pod; leave it out, Pods are found by matchLabels";
+const LABELS_OF_OTHERS: &str = "leave it out or use kind Pod";
+const NO_LABELS: &str = "none; 1 to 16 labels, such as {app: search}";
+const LABEL_KEY: &str = "1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last, after a \
+                         DNS name and / or nothing";
+const LABEL_VALUE: &str =
+    "at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last";
 
 /// Checks `apiVersion`, `kind` and `metadata`.
 pub(crate) fn identity(policy: &AdmissionPolicy, problems: &mut Problems) {
@@ -78,21 +97,17 @@ pub(crate) fn targets(
                 format!("{found:?}; {right:?} for kind {kind}"),
             );
         }
-        let problem = match kind {
-            Some(TargetKind::Service) => label_problem(&target.name),
-            _ => subdomain_problem(&target.name),
+        let target = match kind {
+            Some(TargetKind::Pod) => pods(target, namespace, &at, problems),
+            _ => named(target, kind, namespace, &at, problems),
         };
-        if let Some(problem) = problem {
-            problems.add(at.field("name"), problem);
-        }
-        let Some(kind) = kind else { continue };
-        let target = TargetRef {
-            kind,
-            namespace: namespace.to_owned(),
-            name: target.name.clone(),
-        };
+        let Some(target) = target else { continue };
         if targets.contains(&target) {
-            problems.add(at, format!("{target} is given twice; keep one"));
+            let what = match target.kind {
+                TargetKind::Pod => "Pod with these labels".to_owned(),
+                kind => format!("{kind} {}", target.name),
+            };
+            problems.add(at, format!("{what} is given twice; keep one"));
         } else {
             targets.push(target);
         }
@@ -100,16 +115,103 @@ pub(crate) fn targets(
     targets
 }
 
+/// A target that is an object with a name.
+fn named(
+    target: &PolicyTargetRef,
+    kind: Option<TargetKind>,
+    namespace: &str,
+    at: &Path,
+    problems: &mut Problems,
+) -> Option<TargetRef> {
+    if let Some(kind) = kind
+        && !target.match_labels.is_empty()
+    {
+        let problem = format!("given with kind {kind}; {LABELS_OF_OTHERS}");
+        problems.add(at.field("matchLabels"), problem);
+    }
+    let Some(name) = &target.name else {
+        problems.add(at.field("name"), NO_NAME);
+        return None;
+    };
+    let problem = match kind {
+        Some(TargetKind::Service) => label_problem(name),
+        _ => subdomain_problem(name),
+    };
+    if let Some(problem) = problem {
+        problems.add(at.field("name"), problem);
+    }
+    Some(TargetRef {
+        kind: kind?,
+        namespace: namespace.to_owned(),
+        name: name.clone(),
+    })
+}
+
+/// A target that is Pods.
+fn pods(
+    target: &PolicyTargetRef,
+    namespace: &str,
+    at: &Path,
+    problems: &mut Problems,
+) -> Option<TargetRef> {
+    if target.name.is_some() {
+        problems.add(at.field("name"), NAME_OF_PODS);
+    }
+    let at = at.field("matchLabels");
+    let labels = &target.match_labels;
+    if labels.is_empty() {
+        problems.add(at, NO_LABELS);
+        return None;
+    }
+    if labels.len() > MAX_LABELS {
+        problems.add(
+            at.clone(),
+            format!("{} labels; at most {MAX_LABELS}", labels.len()),
+        );
+    }
+    for (key, value) in labels {
+        if !is_label_key(key) {
+            let problem = format!("{key:?} is no label's key; {LABEL_KEY}");
+            problems.add(at.key(key), problem);
+        }
+        if !value.is_empty() && !is_label_text(value) {
+            problems.add(at.key(key), format!("{value:?}; {LABEL_VALUE}"));
+        }
+    }
+    Some(TargetRef::pods(namespace, labels))
+}
+
 /// Why `name` is no DNS label (RFC 1123), as namespaces and Services need.
 fn label_problem(name: &str) -> Option<String> {
-    let right = "1 to 63 of a-z, 0-9 and -, with a letter or digit first and last";
-    (!is_label(name)).then(|| format!("{name:?}; {right}"))
+    (!is_label(name)).then(|| format!("{name:?}; {LABEL}"))
 }
 
 /// Why `name` is no DNS subdomain (RFC 1123), as other objects need.
 fn subdomain_problem(name: &str) -> Option<String> {
-    let right = "1 to 253 of a-z, 0-9, - and ., with a letter or digit first and last";
-    (name.len() > 253 || !name.split('.').all(is_label)).then(|| format!("{name:?}; {right}"))
+    (!is_subdomain(name)).then(|| format!("{name:?}; {SUBDOMAIN}"))
+}
+
+fn is_subdomain(name: &str) -> bool {
+    name.len() <= MAX_NAME && name.split('.').all(is_label)
+}
+
+/// A key of a label: a name, after a DNS subdomain and a slash or nothing.
+fn is_label_key(key: &str) -> bool {
+    match key.split_once('/') {
+        Some((prefix, name)) => is_subdomain(prefix) && is_label_text(name),
+        None => is_label_text(key),
+    }
+}
+
+/// A value of a label that is not empty, and a key's name.
+fn is_label_text(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let ends = [text.bytes().next(), text.bytes().last()];
+    text.len() <= 63
+        && text.bytes().all(inner)
+        && ends
+            .into_iter()
+            .all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()))
 }
 
 fn is_label(label: &str) -> bool {
@@ -130,4 +232,112 @@ fn is_timestamp(text: &str) -> bool {
                 b'0' => found.is_ascii_digit(),
                 _ => found == shape,
             })
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let core: Vec<String> = TargetKind::ALL
+        .into_iter()
+        .filter(|kind| kind.group().is_empty())
+        .map(|kind| format!("'{kind}'"))
+        .collect();
+    let group = format!(
+        "(self.kind in [{}] ? '' : '{}')",
+        core.join(", "),
+        TargetKind::Gateway.group()
+    );
+    let twice = "self.filter(t, self.filter(u, u == t).size() > 1)[0]";
+    let named = cel::format(
+        "%s %s",
+        &[&format!("{twice}.kind"), &format!("{twice}.name")],
+    );
+    spec.at("targetRefs")
+        .atomic()
+        .max_items(MAX_TARGETS)
+        .rule(Rule::value(
+            "size(self) > 0",
+            &cel::format("%s targets", &["string(size(self))"]),
+            format!("1 to {MAX_TARGETS}"),
+        ))
+        .rule(Rule::words(
+            "self.all(t, self.exists_one(u, u == t))",
+            "%s is given twice; keep one",
+            &[&format!(
+                "has({twice}.name) ? {named} : 'Pod with these labels'"
+            )],
+        ));
+    let mut target = spec.at("targetRefs[]");
+    target
+        .at("kind")
+        .values(TargetKind::ALL.map(TargetKind::as_str));
+    target.at("group").max_length(MAX_NAME);
+    target.at("name").max_length(MAX_NAME);
+    target.at("matchLabels").max_properties(MAX_LABELS);
+    target.at("matchLabels{}").max_length(63).rule(Rule::quoted(
+        format!("self == '' || self.matches('^{LABEL_TEXT}$')"),
+        "self",
+        LABEL_VALUE,
+    ));
+    let key = format!("^({SUBDOMAIN_TEXT}/)?{LABEL_TEXT}$");
+    let labels = some("self.matchLabels");
+    let is_pod = "self.kind == 'Pod'";
+    let named = "self.kind != 'Pod' && has(self.name)";
+    target
+        .rule(
+            Rule::words(
+                format!("self.group == {group}"),
+                "\"%s\"; \"%s\" for kind %s",
+                &["self.group", &group, "self.kind"],
+            )
+            .on(".group"),
+        )
+        .rule(
+            Rule::text(format!("{is_pod} || has(self.name)"), NO_NAME)
+                .on(".name")
+                .required(),
+        )
+        .rule(
+            Rule::text(format!("!({is_pod} && has(self.name))"), NAME_OF_PODS)
+                .on(".name")
+                .forbidden(),
+        )
+        .rule(
+            Rule::quoted(
+                format!("!({named} && self.kind == 'Service') || self.name.matches('^{LABEL_OF_DNS}$')"),
+                "self.name",
+                LABEL,
+            )
+            .on(".name"),
+        )
+        .rule(
+            Rule::quoted(
+                format!("!({named} && self.kind != 'Service') || self.name.matches('^{SUBDOMAIN_TEXT}$')"),
+                "self.name",
+                SUBDOMAIN,
+            )
+            .on(".name"),
+        )
+        .rule(
+            Rule::value(
+                format!("{is_pod} || !{labels}"),
+                &cel::format("given with kind %s", &["self.kind"]),
+                LABELS_OF_OTHERS,
+            )
+            .on(".matchLabels")
+            .forbidden(),
+        )
+        .rule(
+            Rule::text(format!("!({is_pod}) || {labels}"), NO_LABELS)
+                .on(".matchLabels")
+                .required(),
+        )
+        .rule(
+            Rule::words(
+                format!("!has(self.matchLabels) || self.matchLabels.all(k, k.matches('{key}'))"),
+                &format!("\"%s\" is no label's key; {LABEL_KEY}"),
+                &[&format!(
+                    "self.matchLabels.filter(k, !k.matches('{key}'))[0]"
+                )],
+            )
+            .on(".matchLabels"),
+        );
 }

@@ -6,6 +6,7 @@ use headgate_core::config::Match;
 use super::Problems;
 use crate::api::{GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType};
 use crate::validate::path::Path;
+use crate::validate::schema::{Place, Rule, some};
 use crate::validate::suggest::instead_of;
 
 /// Those that HTTPRoute knows.
@@ -19,6 +20,25 @@ const MAX_HEADERS: usize = 16;
 const MAX_HEADER_NAME: usize = 256;
 const MAX_HEADER_VALUE: usize = 4096;
 const MAX_ROUTE_NAME: usize = 1024;
+const MAX_GRPC_NAME: usize = 256;
+const EMPTY: &str = "empty; at least one of path, method, headers, grpc and route";
+const PATH_AND_GRPC: &str =
+    "given beside grpc; grpc is a condition on the path already; leave one out";
+const METHOD_OF_GRPC: &str = "gRPC requests are POST; leave it out";
+const QUERY_STRING: &str = "the query string is not compared; leave it out";
+const WHITE_SPACE: &str = "holds white space; paths are compared as sent, such as %20";
+const PSEUDO_HEADER: &str = "pseudo-headers are matched by path and method";
+const SPACE_AROUND_VALUE: &str = "white space around a header's value is never received; remove it";
+const EMPTY_GRPC: &str = "empty; service, method or both";
+/// Fields of a condition on a gRPC request, what they hold, and that as a regular expression.
+const GRPC_FIELDS: [(&str, &str, &str); 2] = [
+    (
+        "service",
+        "a fully qualified service, such as search.v1.Search",
+        "^[A-Za-z0-9_.]+$",
+    ),
+    ("method", "a method, such as Query", "^[A-Za-z0-9_]+$"),
+];
 
 /// Checks the matches of a type or class, or the exclusions.
 pub(super) fn check_matches(
@@ -40,10 +60,7 @@ pub(super) fn check_matches(
 
 fn check_match(rule: &RequestMatch, at: &Path, problems: &mut Problems) {
     if *rule == RequestMatch::default() {
-        problems.add(
-            at.clone(),
-            "empty; at least one of path, method, headers, grpc and route",
-        );
+        problems.add(at.clone(), EMPTY);
     }
     if let Some(path) = &rule.path {
         check_path(path, &at.field("path"), problems);
@@ -60,14 +77,10 @@ fn check_match(rule: &RequestMatch, at: &Path, problems: &mut Problems) {
     if let Some(grpc) = &rule.grpc {
         check_grpc(grpc, &at.field("grpc"), problems);
         if rule.path.is_some() {
-            let right = "grpc is a condition on the path already; leave one out";
-            problems.add(at.field("path"), format!("given beside grpc; {right}"));
+            problems.add(at.field("path"), PATH_AND_GRPC);
         }
         if let Some(method) = rule.method.as_deref().filter(|m| *m != "POST") {
-            problems.add(
-                at.field("method"),
-                format!("{method:?}; gRPC requests are POST; leave it out"),
-            );
+            problems.add(at.field("method"), format!("{method:?}; {METHOD_OF_GRPC}"));
         }
     }
     if let Some(route) = &rule.route
@@ -92,13 +105,9 @@ fn check_path(path: &PathMatch, at: &Path, problems: &mut Problems) {
     } else if value.len() > MAX_PATH {
         problems.add(at, format!("{} bytes; at most {MAX_PATH}", value.len()));
     } else if let Some(odd) = value.chars().find(|c| matches!(c, '?' | '#')) {
-        let right = "the query string is not compared; leave it out";
-        problems.add(at, format!("{value:?} holds {odd:?}; {right}"));
+        problems.add(at, format!("{value:?} holds {odd:?}; {QUERY_STRING}"));
     } else if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        problems.add(
-            at,
-            format!("{value:?} holds white space; paths are compared as sent, such as %20"),
-        );
+        problems.add(at, format!("{value:?} {WHITE_SPACE}"));
     } else if path.kind == PathMatchType::PathPrefix && value.ends_with('*') {
         let plain = value.trim_end_matches('*').trim_end_matches('/');
         let plain = if plain.is_empty() { "/" } else { plain };
@@ -122,8 +131,7 @@ fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
         // RFC 9110, section 5.6.2.
         let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         if name.starts_with(':') {
-            let right = "pseudo-headers are matched by path and method";
-            problems.add(at.field("name"), format!("{name:?}; {right}"));
+            problems.add(at.field("name"), format!("{name:?}; {PSEUDO_HEADER}"));
         } else if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(token) {
             let right = "a header's name, letters, digits and -";
             problems.add(at.field("name"), format!("{name:?}; {right}"));
@@ -145,8 +153,10 @@ fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
                 problems.add(at.field("value"), format!("{} bytes; {right}", value.len()));
             }
             StringMatchType::Exact if value.trim() != value => {
-                let right = "white space around a header's value is never received; remove it";
-                problems.add(at.field("value"), format!("{value:?}; {right}"));
+                problems.add(
+                    at.field("value"),
+                    format!("{value:?}; {SPACE_AROUND_VALUE}"),
+                );
             }
             StringMatchType::Exact => {}
         }
@@ -155,17 +165,15 @@ fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
 
 fn check_grpc(grpc: &GrpcMatch, at: &Path, problems: &mut Problems) {
     if grpc.service.is_none() && grpc.method.is_none() {
-        problems.add(at.clone(), "empty; service, method or both");
+        problems.add(at.clone(), EMPTY_GRPC);
     }
-    for (field, value, right) in [
-        (
-            "service",
-            &grpc.service,
-            "a fully qualified service, such as search.v1.Search",
-        ),
-        ("method", &grpc.method, "a method, such as Query"),
-    ] {
+    for ((field, right, _), value) in GRPC_FIELDS.into_iter().zip([&grpc.service, &grpc.method]) {
         let Some(value) = value else { continue };
+        if value.len() > MAX_GRPC_NAME {
+            let problem = format!("{} bytes; at most {MAX_GRPC_NAME}", value.len());
+            problems.add(at.field(field), problem);
+            continue;
+        }
         let plain =
             |b: u8| b.is_ascii_alphanumeric() || b == b'_' || (b == b'.' && field == "service");
         match grpc.kind {
@@ -185,5 +193,107 @@ fn check_regex(pattern: &str, at: &Path, problems: &mut Problems) {
             at.clone(),
             format!("{shown:?} is no usable regular expression: {reason}"),
         );
+    }
+}
+
+/// A list of matches. Each rule is counted for as many matches as all types may have, so the schema says of
+/// headers what costs least.
+pub(super) fn schema(list: &mut Place<'_>) {
+    list.max_items(MAX_MATCHES);
+    let headers = some("self.headers");
+    let any = format!(
+        "has(self.path) || has(self.method) || {headers} || has(self.grpc) || has(self.route)"
+    );
+    list.at("[]")
+        .rule(Rule::text(any, EMPTY))
+        .rule(
+            Rule::text("!has(self.grpc) || !has(self.path)", PATH_AND_GRPC)
+                .on(".path")
+                .forbidden(),
+        )
+        .rule(
+            Rule::quoted(
+                "!has(self.grpc) || !has(self.method) || self.method == 'POST'",
+                "self.method",
+                METHOD_OF_GRPC,
+            )
+            .on(".method"),
+        );
+    list.at("[].method").values(METHODS);
+    let right = format!("0 bytes; the name of an Envoy route, 1 to {MAX_ROUTE_NAME} bytes");
+    list.at("[].route")
+        .max_length(MAX_ROUTE_NAME)
+        .rule(Rule::text("size(self) > 0", right));
+    path_schema(&mut list.at("[].path"));
+    header_schema(&mut list.at("[].headers"));
+    grpc_schema(&mut list.at("[].grpc"));
+}
+
+fn path_schema(path: &mut Place<'_>) {
+    path.at("value").max_length(MAX_PATH);
+    let plain = "self.type == 'RegularExpression'";
+    let value = "self.value";
+    let without_star = "self.value.find('^.*[^*/]')";
+    let prefix = format!("{without_star} == '' ? '/' : {without_star}");
+    let rules = [
+        Rule::words(
+            format!("{plain} || {value}.startsWith('/')"),
+            "\"%s\"; paths start with /, write \"/%s\"",
+            &[value, value],
+        ),
+        Rule::words(
+            format!("{plain} || !{value}.matches('[?#]')"),
+            &format!("\"%s\" holds '%s'; {QUERY_STRING}"),
+            &[value, "self.value.find('[?#]')"],
+        ),
+        Rule::words(
+            format!("{plain} || !{value}.matches('\\\\s')"),
+            &format!("\"%s\" {}", WHITE_SPACE.replace('%', "%%")),
+            &[value],
+        ),
+        Rule::words(
+            format!("self.type != 'PathPrefix' || !{value}.endsWith('*')"),
+            "\"%s\"; a prefix takes no wildcard, write \"%s\"",
+            &[value, &prefix],
+        ),
+    ];
+    for rule in rules {
+        path.rule(rule.on(".value"));
+    }
+}
+
+fn header_schema(headers: &mut Place<'_>) {
+    headers.max_items(MAX_HEADERS).by_name();
+    // RFC 9110, section 5.6.2.
+    headers
+        .at("[].name")
+        .max_length(MAX_HEADER_NAME)
+        .pattern("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$");
+    let empty = format!("0 bytes; 1 to {MAX_HEADER_VALUE} bytes");
+    headers.at("[].value").max_length(MAX_HEADER_VALUE);
+    headers
+        .at("[]")
+        .rule(Rule::text("self.type != 'Exact' || size(self.value) > 0", empty).on(".value"))
+        .rule(
+            Rule::quoted(
+                "self.type != 'Exact' || !(self.value.startsWith(' ') || self.value.endsWith(' '))",
+                "self.value",
+                SPACE_AROUND_VALUE,
+            )
+            .on(".value"),
+        );
+}
+
+fn grpc_schema(grpc: &mut Place<'_>) {
+    grpc.rule(Rule::text(
+        "has(self.service) || has(self.method)",
+        EMPTY_GRPC,
+    ));
+    for (field, right, pattern) in GRPC_FIELDS {
+        grpc.at(field).max_length(MAX_GRPC_NAME);
+        let value = format!("self.{field}");
+        let rule = format!("self.type != 'Exact' || !has({value}) || {value}.matches('{pattern}')");
+        let rule = Rule::quoted(rule, &value, right);
+        grpc.rule(rule.on(&format!(".{field}")));
     }
 }

@@ -4,10 +4,14 @@ use std::collections::HashMap;
 
 use super::Problems;
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule};
 use crate::validate::suggest::closest;
 
 /// Most names that a message lists.
 const MAX_LISTED: usize = 8;
+
+const MAX_NAME: usize = 63;
+const RIGHT: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
 
 /// Notes each of `given`, the keys of the mapping at `at`, that is none of `known`, the names of all `what`s.
 pub(super) fn check_known<'k>(
@@ -41,28 +45,75 @@ fn listed(names: &[&str]) -> String {
 /// Checks the name at `at`: names appear in names of stats, in headers and in access logs.
 pub(super) fn check_name(name: &str, at: &Path, problems: &mut Problems) {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
-    if !(1..=63).contains(&name.len())
+    if !(1..=MAX_NAME).contains(&name.len())
         || !name.bytes().all(plain)
         || !name.bytes().take(1).all(|b| b.is_ascii_alphanumeric())
     {
-        let right = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
-        problems.add(at.clone(), format!("{name:?}; {right}"));
+        problems.add(at.clone(), format!("{name:?}; {RIGHT}"));
     }
 }
 
 /// Checks that the items of the list at `list` have names of their own; `plural` is what they are.
 pub(super) fn check_unique(names: &[&str], list: &Path, plural: &str, problems: &mut Problems) {
+    let right = format!("names of {plural} are unique");
+    check_unique_by(names, (plural, "name"), &right, list, problems);
+}
+
+/// Checks that the items of the list at `list`, whose name is `field`, differ in what `key` is.
+pub(super) fn check_unique_by(
+    values: &[&str],
+    (field, key): (&str, &str),
+    right: &str,
+    list: &Path,
+    problems: &mut Problems,
+) {
     let mut first_of: HashMap<&str, usize> = HashMap::new();
-    for (i, name) in names.iter().enumerate() {
-        if let Some(first) = first_of.get(name) {
+    for (i, value) in values.iter().enumerate() {
+        if let Some(first) = first_of.get(value) {
             problems.add(
-                list.item(i).field("name"),
-                format!("{name:?} is also {plural}[{first}]; names of {plural} are unique"),
+                list.item(i).field(key),
+                format!("{value:?} is also {field}[{first}]; {right}"),
             );
         } else {
-            first_of.insert(name, i);
+            first_of.insert(value, i);
         }
     }
+}
+
+/// A name of a type or a class.
+pub(super) fn name_schema(at: &mut Place<'_>) {
+    let rule = "self.matches('^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$')";
+    at.max_length(MAX_NAME)
+        .rule(Rule::quoted(rule, "self", RIGHT));
+}
+
+/// Where `condition` holds, the keys of `mapping` are names of items of `list`, each of which is a `what`.
+pub(super) fn all_known(condition: &str, mapping: &str, what: &str, list: &str) -> Rule {
+    let names = format!("{list}.map(n, n.name)");
+    let rule = format!("!({condition}) || sets.contains({names}, {mapping}.map(k, k))");
+    let unknown = format!("{mapping}.filter(k, !{list}.exists(n, n.name == k))[0]");
+    // As `listed`; to join them would be too dear.
+    let mut listed: Vec<String> = (0..MAX_LISTED)
+        .map(|i| {
+            let words = if i == 0 { "%s" } else { ", %s" };
+            let name = cel::format(words, &[&format!("{list}[{i}].name")]);
+            format!("size({list}) > {i} ? {name} : ''")
+        })
+        .collect();
+    let more = cel::format(
+        " and %s more",
+        &[&format!("string(size({list}) - {MAX_LISTED})")],
+    );
+    listed.push(format!("size({list}) > {MAX_LISTED} ? {more} : ''"));
+    let values: Vec<&str> = std::iter::once(&unknown)
+        .chain(&listed)
+        .map(String::as_str)
+        .collect();
+    let words = format!(
+        "%s: no {what} has this name; one of {}",
+        "%s".repeat(listed.len())
+    );
+    Rule::words(rule, &words, &values)
 }
 
 #[cfg(test)]

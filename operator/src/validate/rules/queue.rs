@@ -1,41 +1,51 @@
 //! `spec.queue`.
 
+use std::ops::Bound::Included;
 use std::time::Duration as Span;
 
 use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, QueueConfig};
 
-use super::names::check_known;
-use super::{HOUR, MILLISECOND, Problems, SECOND};
+use super::names::{all_known, check_known};
+use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole};
 use crate::api::{
     AdmissionPolicySpec, DeficitRoundRobin, DisciplineType, FlowType, QueueModeType, StrategyType,
 };
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, some};
 
-const MAX_LENGTH_DEFAULT: u32 = 800;
-const TIMEOUT: (Span, Span) = (MILLISECOND, HOUR);
-const QUANTUM_DEFAULT: Span = Span::from_millis(10);
-const QUANTUM: (Span, Span) = (MILLISECOND, Span::from_secs(60));
+const MAX_LENGTH: Whole = Whole {
+    default: 800,
+    bounds: (0, MAX_QUEUE_LENGTH),
+};
+const TIMEOUT: Time = Time {
+    default: SECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+const QUANTUM: Time = Time {
+    default: Span::from_millis(10),
+    bounds: (MILLISECOND, Span::from_secs(60)),
+};
+const WEIGHT: Real = Real {
+    default: 1.0,
+    bounds: (Included(0.01), Included(100.0)),
+    right: "a weight, 0.01 to 100",
+};
+/// Most weights; each is looked up by a name.
+const MAX_WEIGHTS: usize = 1024;
+const ORDER_IS_THE_BACKENDS: &str =
+    "with mode Observe the order is the backend's; leave it out or use mode Hold";
+const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workflow";
 const MAX_WORKFLOW_ID: usize = 256;
 
 pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> QueueConfig {
     let queue = &spec.queue;
-    let max_length = problems.number(
-        at.field("maxLength"),
-        queue.max_length,
-        MAX_LENGTH_DEFAULT,
-        (0, MAX_QUEUE_LENGTH),
-    );
-    let timeout_us = problems.setting(
-        &at.field("timeout"),
-        queue.timeout.as_ref(),
-        SECOND,
-        TIMEOUT,
-    );
+    let max_length = problems.whole(at.field("maxLength"), queue.max_length, &MAX_LENGTH);
+    let timeout_us = problems.time(&at.field("timeout"), queue.timeout.as_ref(), &TIMEOUT);
     let chosen = in_use(spec);
     let name = chosen.as_str();
     if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
-        let right = "with mode Observe the order is the backend's; leave it out or use mode Hold";
-        problems.add(at.field("discipline"), format!("{name:?}; {right}"));
+        let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
+        problems.add(at.field("discipline"), problem);
     }
     if queue.drr.is_some() && chosen != DisciplineType::Drr {
         problems.add(
@@ -85,17 +95,20 @@ fn deficit_round_robin(
     problems: &mut Problems,
 ) -> Discipline {
     let quantum = settings.quantum.as_ref();
-    let quantum_us = problems.setting(&at.field("quantum"), quantum, QUANTUM_DEFAULT, QUANTUM);
+    let quantum_us = problems.time(&at.field("quantum"), quantum, &QUANTUM);
     let weights = at.field("weights");
     let names = settings.weights.keys();
+    if names.len() > MAX_WEIGHTS {
+        let problem = format!("{} weights; at most {MAX_WEIGHTS}", names.len());
+        problems.add(weights.clone(), problem);
+    }
     match settings.by {
         FlowType::Type => {
             let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
             check_known(names, "type", &types, &weights, problems);
         }
         FlowType::Class if spec.classes.is_empty() => {
-            let right = "there are none; add spec.classes or use Type or Workflow";
-            problems.add(at.field("by"), format!("Class; {right}"));
+            problems.add(at.field("by"), format!("Class; {NO_CLASSES}"));
         }
         FlowType::Class => {
             let classes: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
@@ -109,17 +122,62 @@ fn deficit_round_robin(
         }
     }
     for (name, weight) in &settings.weights {
-        problems.real(
-            weights.key(name),
-            Some(*weight),
-            1.0,
-            |w| (0.01..=100.0).contains(&w),
-            "a weight, 0.01 to 100",
-        );
+        problems.real(weights.key(name), Some(*weight), &WEIGHT);
     }
     Discipline::Drr {
         by: settings.by.into(),
         quantum_us,
         weights: settings.weights,
     }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut queue = spec.at("queue");
+    queue.at("maxLength").whole(&MAX_LENGTH);
+    queue.at("timeout").time(&TIMEOUT);
+    queue.at("drr.quantum").time(&QUANTUM);
+    queue.at("drr.weights").max_properties(MAX_WEIGHTS);
+    queue.at("drr.weights{}").real_bounds(&WEIGHT);
+    let rule = "self.mode != 'Observe' || !has(self.discipline) || self.discipline == 'FIFO'";
+    queue.rule(Rule::quoted(rule, "self.discipline", ORDER_IS_THE_BACKENDS).on(".discipline"));
+
+    let drr = "self.queue.drr";
+    let others = "has(self.queue.discipline) ? self.queue.discipline : \
+                  self.queue.mode == 'Hold' && self.strategy.type == 'Bouncer' ? 'Slack' : 'FIFO'";
+    let is_drr = "has(self.queue.discipline) && self.queue.discipline == 'DRR'";
+    spec.rule(
+        Rule::words(
+            format!("!has({drr}) || ({is_drr})"),
+            "given with discipline %s; leave it out or use discipline DRR",
+            &[others],
+        )
+        .on(".queue.drr")
+        .forbidden(),
+    );
+    let by = |what: &str| format!("has({drr}) && {drr}.by == '{what}'");
+    let weights = format!("{drr}.weights");
+    let classes = some("self.classes");
+    spec.rule(
+        Rule::text(
+            format!("!({}) || {classes}", by("Class")),
+            format!("Class; {NO_CLASSES}"),
+        )
+        .on(".queue.drr.by"),
+    );
+    let of_types = format!("{} && has({weights})", by("Type"));
+    let of_classes = format!("{} && has({weights}) && {classes}", by("Class"));
+    spec.rule(all_known(&of_types, &weights, "type", "self.types").on(".queue.drr.weights"))
+        .rule(all_known(&of_classes, &weights, "class", "self.classes").on(".queue.drr.weights"));
+    let odd = format!("size(bytes(k)) < 1 || size(bytes(k)) > {MAX_WORKFLOW_ID}");
+    let bytes = format!("string(self.weights.filter(k, {odd}).map(k, size(bytes(k)))[0])");
+    spec.at("queue.drr").rule(
+        Rule::value(
+            format!(
+                "self.by != 'Workflow' || !has(self.weights) || !self.weights.exists(k, {odd})"
+            ),
+            &cel::format("%s bytes", &[&bytes]),
+            format!("the id of a workflow, 1 to {MAX_WORKFLOW_ID} bytes"),
+        )
+        .on(".weights"),
+    );
 }

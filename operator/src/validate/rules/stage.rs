@@ -1,23 +1,41 @@
 //! The admission stage: `parallelism`, and all parts together.
 
-use headgate_core::config::{MAX_PARALLELISM, StageConfig};
+use headgate_core::config::{MAX_PARALLELISM, OutboundConfig, StageConfig};
 
 use super::classes::classes;
 use super::queue::queue;
 use super::strategy::strategy;
-use super::types::{excluded, types};
-use super::{Problems, shadow};
+use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, excluded, types};
+use super::workflows::workflows;
+use super::{Problems, Whole, shadow};
 use crate::api::{self, AdmissionPolicySpec, DisciplineType, StrategyType};
 use crate::validate::path::Path;
 use crate::validate::policy::Slots;
+use crate::validate::schema::{Place, Rule};
 
-/// Checks the spec and says what it means. `parallelism` of the stage is that of one endpoint.
+const SLOTS: Whole = Whole {
+    default: 1,
+    bounds: (1, MAX_PARALLELISM),
+};
+const NO_SLOTS: &str = "empty; total or perEndpoint, such as {total: 20}";
+
+/// What a spec means.
+pub(crate) struct Meaning {
+    /// The stage of one endpoint.
+    pub(crate) stage: StageConfig,
+    /// Slots as they were given.
+    pub(crate) slots: Slots,
+    /// What calls of the backend to other services belong to.
+    pub(crate) outbound: Option<OutboundConfig>,
+}
+
+/// Checks the spec and says what it means.
 pub(crate) fn stage(
     spec: &AdmissionPolicySpec,
     policy: String,
     generation: i64,
     problems: &mut Problems,
-) -> (StageConfig, Slots) {
+) -> Meaning {
     let root = Path::default().field("spec");
     let slots = parallelism(&spec.parallelism, &root.field("parallelism"), problems);
     let queue = queue(spec, &root.field("queue"), problems);
@@ -31,6 +49,7 @@ pub(crate) fn stage(
     let classes = classes(&spec.classes, &root.field("classes"), problems);
     let excluded = excluded(&spec.exclude, &root.field("exclude"), problems);
     shadow::check(spec, &root, problems);
+    let (workflows, outbound) = workflows(spec, &policy, &root.field("workflows"), problems);
     let stage = StageConfig {
         policy,
         generation,
@@ -44,28 +63,45 @@ pub(crate) fn stage(
         starvation_avoidance: strategy.starvation_avoidance,
         types,
         classes,
+        workflows,
         excluded,
     };
-    (stage, slots)
+    Meaning {
+        stage,
+        slots,
+        outbound,
+    }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut parallelism = spec.at("parallelism");
+    parallelism.at("total").whole_bounds(&SLOTS);
+    parallelism.at("perEndpoint").whole_bounds(&SLOTS);
+    parallelism
+        .rule(Rule::text(
+            "has(self.total) || has(self.perEndpoint)",
+            NO_SLOTS,
+        ))
+        .rule(Rule::words(
+            "!(has(self.total) && has(self.perEndpoint))",
+            "total %s and perEndpoint %s; give one of them",
+            &["string(self.total)", "string(self.perEndpoint)"],
+        ));
 }
 
 /// Why each type needs objectives, if it does.
 fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
     if spec.strategy.kind == StrategyType::Bouncer {
-        return Some("Bouncer decides by objectives");
+        return Some(BOUNCER_NEEDS_OBJECTIVES);
     }
-    (spec.queue.discipline == Some(DisciplineType::Slack))
-        .then_some("the discipline Slack orders by objectives")
+    (spec.queue.discipline == Some(DisciplineType::Slack)).then_some(SLACK_NEEDS_OBJECTIVES)
 }
 
 fn parallelism(parallelism: &api::Parallelism, at: &Path, problems: &mut Problems) -> Slots {
-    let bounds = (1, MAX_PARALLELISM);
     match (parallelism.total, parallelism.per_endpoint) {
-        (total @ Some(_), None) => {
-            Slots::Total(problems.number(at.field("total"), total, 1, bounds))
-        }
+        (total @ Some(_), None) => Slots::Total(problems.whole(at.field("total"), total, &SLOTS)),
         (None, each @ Some(_)) => {
-            Slots::PerEndpoint(problems.number(at.field("perEndpoint"), each, 1, bounds))
+            Slots::PerEndpoint(problems.whole(at.field("perEndpoint"), each, &SLOTS))
         }
         (Some(total), Some(each)) => {
             problems.add(
@@ -75,10 +111,7 @@ fn parallelism(parallelism: &api::Parallelism, at: &Path, problems: &mut Problem
             Slots::Total(1)
         }
         (None, None) => {
-            problems.add(
-                at.clone(),
-                "empty; total or perEndpoint, such as {total: 20}",
-            );
+            problems.add(at.clone(), NO_SLOTS);
             Slots::Total(1)
         }
     }

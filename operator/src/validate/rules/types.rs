@@ -1,20 +1,38 @@
 //! Query types: names, objectives, and that there is exactly one default.
 
-use std::time::Duration as Span;
+use headgate_core::config::{DEFAULT_TYPE, Match, Objective, TypeConfig};
+use headgate_core::stats::MAX_TYPES_IN_STATS;
 
-use headgate_core::config::{DEFAULT_TYPE, MAX_TYPES, Match, Objective, TypeConfig};
-
-use super::matches::check_matches;
-use super::names::{check_name, check_unique};
-use super::{HOUR, MILLISECOND, Problems};
+use super::matches::{self, check_matches};
+use super::names::{check_name, check_unique, name_schema};
+use super::{HOUR, MILLISECOND, Problems, Time};
 use crate::api::{Duration, QueryType, RequestMatch};
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
 
+/// Most types of one policy: those that have stats of their own.
+pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
 /// Most matches of one policy.
 const MAX_MATCHES_OF_ALL: usize = 4096;
 /// Most objectives of one type.
 const MAX_OBJECTIVES: usize = 16;
-const OBJECTIVE: (Span, Span) = (MILLISECOND, HOUR);
+const OBJECTIVE: Time = Time {
+    default: MILLISECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+const NO_DEFAULT: &str = "one named default takes the requests that no other type matches";
+const MATCHES_OF_DEFAULT: &str =
+    "default takes what no other type matches; rename the type or drop its matches";
+const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
+const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
+const NO_PERCENTILE: &str = "p followed by a number above 0 and below 100, such as p50 or p99.9";
+/// A name of a percentile, as it is written shortest.
+const PERCENTILE: &str = "^p(0|[1-9][0-9]?)([.][0-9]{0,3}[1-9])?$";
+
+/// Why each type needs an objective.
+pub(super) const BOUNCER_NEEDS_OBJECTIVES: &str = "Bouncer decides by objectives";
+/// Why each type needs an objective.
+pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by objectives";
 
 /// Checks the types and puts `default` last. Each needs an objective if there is a `reason` for it.
 pub(super) fn types(
@@ -48,8 +66,7 @@ pub(super) fn types(
             None if types.is_empty() => "empty".to_owned(),
             None => "no type is named default".to_owned(),
         };
-        let right = "one named default takes the requests that no other type matches";
-        problems.add(at.clone(), format!("{found}; {right}"));
+        problems.add(at.clone(), format!("{found}; {NO_DEFAULT}"));
     }
     let names: Vec<&str> = types.iter().map(|t| t.name.as_str()).collect();
     check_unique(&names, at, "types", problems);
@@ -59,24 +76,20 @@ pub(super) fn types(
         check_name(&kind.name, &at.field("name"), problems);
         let is_default = kind.name == DEFAULT_TYPE;
         if is_default && !kind.matches.is_empty() {
-            let right =
-                "default takes what no other type matches; rename the type or drop its matches";
             problems.add(
                 at.field("matches"),
-                format!("{} given; {right}", kind.matches.len()),
+                format!("{} given; {MATCHES_OF_DEFAULT}", kind.matches.len()),
             );
         }
         if !is_default && kind.matches.is_empty() {
-            let right = "at least one, such as {path: {type: PathPrefix, value: /search}}";
-            problems.add(at.field("matches"), format!("none; {right}"));
+            problems.add(at.field("matches"), NO_MATCHES);
         }
         let rules = check_matches(&kind.matches, &at.field("matches"), problems);
         let slo = slo(kind, &at.field("slo"), problems);
         if let Some(reason) = reason
             && kind.slo.is_empty()
         {
-            let right = "such as {p50: 18ms, p90: 50ms}";
-            problems.add(at.field("slo"), format!("none; {reason}, {right}"));
+            problems.add(at.field("slo"), no_objectives(reason));
         }
         checked.push(TypeConfig {
             name: kind.name.clone(),
@@ -111,7 +124,7 @@ fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
                 None
             }
         };
-        let objective_us = problems.duration(&at, time, OBJECTIVE.0, OBJECTIVE.1);
+        let objective_us = problems.duration(&at, time, &OBJECTIVE);
         if let (Some(percentile), Some(objective_us)) = (percentile, objective_us) {
             objectives.push((
                 name,
@@ -129,10 +142,9 @@ fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
             continue;
         };
         if high.objective_us < low.objective_us {
-            let right = "a higher percentile takes at least as long";
             problems.add(
                 at.key(name),
-                format!("{time} is below the {low_time} of {low_name}; {right}"),
+                format!("{time} is below the {low_time} of {low_name}; {NOT_ASCENDING}"),
             );
         }
     }
@@ -144,16 +156,15 @@ fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
 
 /// The percentile that `p50` or `p99.9` names, above 0 and below 100.
 fn percentile(name: &str) -> Result<f64, String> {
-    const RIGHT: &str = "p followed by a number above 0 and below 100, such as p50 or p99.9";
-    let digits = name.strip_prefix('p').ok_or(RIGHT)?;
+    let digits = name.strip_prefix('p').ok_or(NO_PERCENTILE)?;
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if !all_digits(whole) || !all_digits(fraction) || whole.len() > 3 || fraction.len() > 4 {
-        return Err(RIGHT.to_owned());
+        return Err(NO_PERCENTILE.to_owned());
     }
-    let percentile: f64 = digits.parse().map_err(|_| RIGHT)?;
+    let percentile: f64 = digits.parse().map_err(|_| NO_PERCENTILE)?;
     if !(percentile > 0.0 && percentile < 100.0) {
-        return Err(RIGHT.to_owned());
+        return Err(NO_PERCENTILE.to_owned());
     }
     // One name for each, so that none is given twice.
     let plain = format!("p{percentile}");
@@ -161,6 +172,100 @@ fn percentile(name: &str) -> Result<f64, String> {
         return Err(format!("write {plain}"));
     }
     Ok(percentile)
+}
+
+fn no_objectives(reason: &str) -> String {
+    format!("none; {reason}, such as {{p50: 18ms, p90: 50ms}}")
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut types = spec.at("types");
+    let similar = "self.filter(t, t.name.matches('^(?i)default$'))";
+    let though = cel::format(
+        "no type is named default, though one is named %s",
+        &[&format!("{similar}[0].name")],
+    );
+    let not_found = format!(
+        "size(self) == 0 ? 'empty' : size({similar}) > 0 ? {though} : 'no type is named default'"
+    );
+    let count = "self.map(t, has(t.matches) ? size(t.matches) : 0).sum()";
+    types
+        .max_items(MAX_TYPES)
+        .by_name()
+        .rule(Rule::value(
+            "self.exists(t, t.name == 'default')",
+            &not_found,
+            NO_DEFAULT,
+        ))
+        .rule(Rule::value(
+            format!("{count} <= {MAX_MATCHES_OF_ALL}"),
+            &cel::format("%s matches in all", &[&format!("string({count})")]),
+            format!("at most {MAX_MATCHES_OF_ALL}"),
+        ));
+    let matches = some("self.matches");
+    spec.at("types[]")
+        .rule(
+            Rule::value(
+                format!("self.name != 'default' || !{matches}"),
+                &cel::format("%s given", &["string(size(self.matches))"]),
+                MATCHES_OF_DEFAULT,
+            )
+            .on(".matches")
+            .forbidden(),
+        )
+        .rule(
+            Rule::text(format!("self.name == 'default' || {matches}"), NO_MATCHES)
+                .on(".matches")
+                .required(),
+        );
+    name_schema(&mut spec.at("types[].name"));
+    spec.at("types[].matches").atomic();
+    matches::schema(&mut spec.at("types[].matches"));
+    slo_schema(spec);
+    for (needed, reason) in [
+        ("self.strategy.type == 'Bouncer'", BOUNCER_NEEDS_OBJECTIVES),
+        (
+            "self.strategy.type != 'Bouncer' && has(self.queue.discipline) && \
+             self.queue.discipline == 'Slack'",
+            SLACK_NEEDS_OBJECTIVES,
+        ),
+    ] {
+        let each = format!("self.types.all(t, {})", some("t.slo"));
+        let rule = Rule::text(format!("!({needed}) || {each}"), no_objectives(reason));
+        spec.rule(rule.on(".types").required());
+    }
+}
+
+fn slo_schema(spec: &mut Place<'_>) {
+    let is_percentile = format!("(k.matches('{PERCENTILE}') && k != 'p0')");
+    // `p50.0` and `p05` name percentiles, too, but there is one name for each.
+    let is_odd = "k.matches('^p[0-9]{1,3}([.][0-9]{1,4})?$') && double(k.substring(1)) > 0.0 && \
+                  double(k.substring(1)) < 100.0";
+    let plain = cel::format("write p%s", &["string(double(k.substring(1)))"]);
+    let odd = format!("self.filter(k, !{is_percentile})[0]");
+    let right = format!("[{odd}].map(k, {is_odd} ? {plain} : '{NO_PERCENTILE}')[0]");
+    // b is a lower percentile with a longer time.
+    let above =
+        "double(a.substring(1)) > double(b.substring(1)) && duration(self[a]) < duration(self[b])";
+    let readable = format!(
+        "self.exists(k, !{is_percentile} || {})",
+        not_time("self[k]")
+    );
+    let high = format!("self.filter(a, self.exists(b, {above}))[0]");
+    let low = format!("[{high}].map(a, self.filter(b, {above})[0])[0]");
+    spec.at("types[].slo")
+        .max_properties(MAX_OBJECTIVES)
+        .rule(Rule::words(
+            format!("self.all(k, {is_percentile})"),
+            "\"%s\" is no percentile; %s",
+            &[&odd, &right],
+        ))
+        .rule(Rule::words(
+            format!("{readable} || !self.exists(a, self.exists(b, {above}))"),
+            &format!("%s is below the %s of %s; {NOT_ASCENDING}"),
+            &[&format!("self[{high}]"), &format!("self[{low}]"), &low],
+        ));
+    spec.at("types[].slo{}").time_bounds(&OBJECTIVE);
 }
 
 #[cfg(test)]

@@ -2,44 +2,52 @@
 
 use std::time::Duration as Span;
 
-use super::{HOUR, MILLISECOND, Problems, SECOND, micros};
+use super::{HOUR, MILLISECOND, Problems, SECOND, Time, micros};
 use crate::api::Duration;
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule};
 
 /// The filter keeps one bucket for each step.
 const MAX_STEPS: u64 = 10_000;
 const BOUNDS: (Span, Span) = (MILLISECOND, HOUR);
 
-/// Defaults of D and Δ.
+/// Defaults and bounds of D and Δ.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Defaults {
-    window: Span,
-    step: Span,
+pub(super) struct Sliding {
+    window: Time,
+    step: Time,
+}
+
+const fn sliding(window: Span, step: Span) -> Sliding {
+    Sliding {
+        window: Time {
+            default: window,
+            bounds: BOUNDS,
+        },
+        step: Time {
+            default: step,
+            bounds: BOUNDS,
+        },
+    }
 }
 
 /// What starvation avoidance counts over (Bouncer §4).
-pub(super) const SECOND_IN_HUNDREDTHS: Defaults = Defaults {
-    window: SECOND,
-    step: Span::from_millis(10),
-};
+pub(super) const SECOND_IN_HUNDREDTHS: Sliding = sliding(SECOND, Span::from_millis(10));
 
 /// What means are taken over (Bouncer §5.2.2).
-pub(super) const MINUTE_IN_SECONDS: Defaults = Defaults {
-    window: Span::from_secs(60),
-    step: SECOND,
-};
+pub(super) const MINUTE_IN_SECONDS: Sliding = sliding(Span::from_secs(60), SECOND);
 
 /// D and Δ in µs: `window` and `step` of the settings at `at`.
 pub(super) fn window(
     window: Option<&Duration>,
     step: Option<&Duration>,
-    defaults: Defaults,
+    of: Sliding,
     at: &Path,
     problems: &mut Problems,
 ) -> (u64, u64) {
     let known = problems.0.len();
-    let window_us = problems.setting(&at.field("window"), window, defaults.window, BOUNDS);
-    let step_us = problems.setting(&at.field("step"), step, defaults.step, BOUNDS);
+    let window_us = problems.time(&at.field("window"), window, &of.window);
+    let step_us = problems.time(&at.field("step"), step, &of.step);
     let steps = window_us.checked_div(step_us).unwrap_or(0);
     if problems.0.len() == known && !(2..=MAX_STEPS).contains(&steps) {
         let text = |us| Duration::from(Span::from_micros(us));
@@ -51,6 +59,27 @@ pub(super) fn window(
     }
     match problems.0.len() == known {
         true => (window_us, step_us),
-        false => (micros(defaults.window), micros(defaults.step)),
+        false => (micros(of.window.default), micros(of.step.default)),
     }
+}
+
+/// `window` and `step` of the settings at `at`.
+pub(super) fn schema(at: &mut Place<'_>, of: &Sliding) {
+    at.at("window").time(&of.window);
+    at.at("step").time(&of.step);
+    let ms = |field: &str| format!("duration(self.{field}).getMilliseconds()");
+    let (window, step) = (ms("window"), ms("step"));
+    let right = format!(
+        "{} && {}",
+        cel::right_time("self.window", &of.window),
+        cel::right_time("self.step", &of.step)
+    );
+    at.rule(
+        Rule::value(
+            format!("!({right}) || ({window} / {step} >= 2 && {window} / {step} <= {MAX_STEPS})"),
+            &cel::format("%s in steps of %s", &["self.window", "self.step"]),
+            format!("the window holds 2 to {MAX_STEPS} steps"),
+        )
+        .on(".window"),
+    );
 }

@@ -1,13 +1,20 @@
 //! Settings of `AcceptFraction`.
 
+use std::ops::Bound::{Excluded, Included};
+
 use headgate_core::config::StrategyConfig;
 
-use super::super::Problems;
-use super::super::window::{MINUTE_IN_SECONDS, window};
+use super::super::window::{self, MINUTE_IN_SECONDS, window};
+use super::super::{Problems, Real};
 use crate::api::AcceptFractionSettings;
 use crate::validate::path::Path;
+use crate::validate::schema::Place;
 
-const MAX_UTILIZATION_DEFAULT: f64 = 0.95;
+const MAX_UTILIZATION: Real = Real {
+    default: 0.95,
+    bounds: (Excluded(0.0), Included(1.0)),
+    right: "the share of the slots that may be in use, above 0, at most 1",
+};
 
 pub(super) fn config(
     settings: Option<&AcceptFractionSettings>,
@@ -18,9 +25,7 @@ pub(super) fn config(
     let max_utilization = problems.real(
         at.field("maxUtilization"),
         settings.max_utilization,
-        MAX_UTILIZATION_DEFAULT,
-        |u| u > 0.0 && u <= 1.0,
-        "the share of the slots that may be in use, above 0, at most 1",
+        &MAX_UTILIZATION,
     );
     let (window_us, step_us) = window(
         settings.window.as_ref(),
@@ -34,4 +39,9 @@ pub(super) fn config(
         window_us,
         step_us,
     }
+}
+
+pub(super) fn schema(at: &mut Place<'_>) {
+    at.at("maxUtilization").real(&MAX_UTILIZATION);
+    window::schema(at, &MINUTE_IN_SECONDS);
 }

@@ -1,21 +1,41 @@
 //! Settings of `BacklogControl`.
 
+use std::ops::Bound::{Excluded, Included};
 use std::time::Duration as Span;
 
 use headgate_core::config::{
     BacklogControlConfig, CostConfig, DEFAULT_TYPE, MAX_COST, StrategyConfig,
 };
 
-use super::super::names::check_known;
-use super::super::{HOUR, Problems, SECOND};
+use super::super::names::{all_known, check_known};
+use super::super::types::MAX_TYPES;
+use super::super::{HOUR, Problems, Real, SECOND, Time, Whole};
 use crate::api::{AdmissionPolicySpec, BacklogControlSettings, BacklogSignalType, Cost, CostType};
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule, some};
 
-const TIME: (Span, Span) = (Span::from_millis(10), HOUR);
-const MAX_NUMBER: f64 = 1e12;
+const TIME: Time = Time {
+    default: SECOND,
+    bounds: (Span::from_millis(10), HOUR),
+};
+const GAIN: Real = Real {
+    default: 1.0,
+    bounds: (Excluded(0.0), Included(1e12)),
+    right: "a gain, above 0, at most 1e12",
+};
+const MAX_BACKLOG: Real = Real {
+    right: "the largest bound, above 0, at most 1e12",
+    ..GAIN
+};
+/// What a request costs; the default where nothing says it.
+const COST: Whole = Whole {
+    default: 1,
+    bounds: (1, MAX_COST),
+};
 const MAX_HEADER_NAME: usize = 256;
-/// What a request costs where nothing says it.
-const COST_DEFAULT: u32 = 1;
+const NO_TARGET: &str = "missing; the mean service delay to hold, such as 500ms";
+const NO_COSTS: &str = "none; costs of one type or more, such as {slow: 20}; the others cost 1";
+const HEADER_NAME: &str = "a header's name, letters, digits and -";
 
 pub(super) fn config(
     spec: &AdmissionPolicySpec,
@@ -24,25 +44,21 @@ pub(super) fn config(
 ) -> StrategyConfig {
     let given = spec.strategy.backlog_control.clone().unwrap_or_default();
     if given.target.is_none() {
-        let right = "the mean service delay to hold, such as 500ms";
-        problems.add(at.field("target"), format!("missing; {right}"));
+        problems.add(at.field("target"), NO_TARGET);
     }
     check_gains(&given, at, problems);
-    let mut number = |field: &str, value: Option<f64>, right: &str| {
+    let mut number = |field: &str, value: Option<f64>, real: &Real| {
         let value = value?;
-        let allowed = |n| n > 0.0 && n <= MAX_NUMBER;
-        Some(problems.real(at.field(field), Some(value), 1.0, allowed, right))
+        Some(problems.real(at.field(field), Some(value), real))
     };
-    let right = "a gain, above 0, at most 1e12";
-    let proportional_gain = number("proportionalGain", given.proportional_gain, right);
-    let integral_gain = number("integralGain", given.integral_gain, right);
-    let right = "the largest bound, above 0, at most 1e12";
-    let max_backlog = number("maxBacklog", given.max_backlog, right);
+    let proportional_gain = number("proportionalGain", given.proportional_gain, &GAIN);
+    let integral_gain = number("integralGain", given.integral_gain, &GAIN);
+    let max_backlog = number("maxBacklog", given.max_backlog, &MAX_BACKLOG);
     StrategyConfig::BacklogControl(BacklogControlConfig {
-        target_us: problems.setting(&at.field("target"), given.target.as_ref(), SECOND, TIME),
+        target_us: problems.time(&at.field("target"), given.target.as_ref(), &TIME),
         control: given.control.into(),
         cost: cost(spec, &given.cost, &at.field("cost"), problems),
-        period_us: problems.setting(&at.field("period"), given.period.as_ref(), SECOND, TIME),
+        period_us: problems.time(&at.field("period"), given.period.as_ref(), &TIME),
         proportional_gain,
         integral_gain,
         max_backlog,
@@ -104,14 +120,13 @@ fn cost(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Probl
 /// A cost for each type, in the order of the configuration.
 fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Problems) -> Vec<u32> {
     if cost.costs.is_empty() {
-        let right = "of one type or more, such as {slow: 20}; the others cost 1";
-        problems.add(at.clone(), format!("none; costs {right}"));
+        problems.add(at.clone(), NO_COSTS);
     }
     let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
     check_known(cost.costs.keys(), "type", &types, at, problems);
     let mut of_type = |name: &str| {
         let given = cost.costs.get(name).copied();
-        problems.number(at.key(name), given, COST_DEFAULT, (1, MAX_COST))
+        problems.whole(at.key(name), given, &COST)
     };
     let others = types.iter().filter(|name| **name != DEFAULT_TYPE);
     let mut costs: Vec<u32> = others.map(|name| of_type(name)).collect();
@@ -123,8 +138,91 @@ fn header(name: Option<&str>, at: &Path, problems: &mut Problems) -> String {
     let name = name.unwrap_or("x-headgate-cost");
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
     if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(plain) {
-        let right = "a header's name, letters, digits and -";
-        problems.add(at.clone(), format!("{name:?}; {right}"));
+        problems.add(at.clone(), format!("{name:?}; {HEADER_NAME}"));
     }
     name.to_ascii_lowercase()
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut settings = spec.at("strategy.backlogControl");
+    settings.at("target").time_bounds(&TIME);
+    settings.at("period").time(&TIME);
+    settings.at("proportionalGain").real_bounds(&GAIN);
+    settings.at("integralGain").real_bounds(&GAIN);
+    settings.at("maxBacklog").real_bounds(&MAX_BACKLOG);
+    settings.at("hint").default(true);
+    for (field, what) in [
+        ("integralGain", "no integral part"),
+        ("maxBacklog", "no bound"),
+    ] {
+        settings.rule(
+            Rule::text(
+                format!("self.control != 'Proportional' || !has(self.{field})"),
+                format!("given with control Proportional, which has {what}; leave it out"),
+            )
+            .on(&format!(".{field}"))
+            .forbidden(),
+        );
+    }
+    for (given, missing) in [
+        ("proportionalGain", "integralGain"),
+        ("integralGain", "proportionalGain"),
+    ] {
+        settings.rule(
+            Rule::text(
+                format!(
+                    "self.control == 'Proportional' || !has(self.{given}) || has(self.{missing})"
+                ),
+                format!("given without {missing}; give both, or none to have them derived"),
+            )
+            .on(&format!(".{given}")),
+        );
+    }
+    cost_schema(&mut settings.at("cost"));
+    let given = "has(self.backlogControl) && has(self.backlogControl.target)";
+    spec.at("strategy").rule(
+        Rule::text(
+            format!("self.type != 'BacklogControl' || ({given})"),
+            NO_TARGET,
+        )
+        .on(".backlogControl.target")
+        .required(),
+    );
+    let costs = "self.strategy.backlogControl.cost.costs";
+    let given = format!("has(self.strategy.backlogControl) && has({costs})");
+    let rule = all_known(&given, costs, "type", "self.types");
+    spec.rule(rule.on(".strategy.backlogControl.cost.costs"));
+}
+
+fn cost_schema(cost: &mut Place<'_>) {
+    cost.at("costs").max_properties(MAX_TYPES);
+    cost.at("costs{}").whole_bounds(&COST);
+    cost.at("header")
+        .max_length(MAX_HEADER_NAME)
+        .rule(Rule::quoted(
+            "self.matches('^[A-Za-z0-9-]+$')",
+            "self",
+            HEADER_NAME,
+        ));
+    let costs = some("self.costs");
+    for (field, is_given, owner) in [
+        ("costs", costs.as_str(), CostType::Type),
+        ("header", "has(self.header)", CostType::Header),
+    ] {
+        let owner = owner.as_str();
+        cost.rule(
+            Rule::value(
+                format!("self.type == '{owner}' || !{is_given}"),
+                &cel::format("given with type %s", &["self.type"]),
+                format!("leave it out or use type {owner}"),
+            )
+            .on(&format!(".{field}"))
+            .forbidden(),
+        );
+    }
+    cost.rule(
+        Rule::text(format!("self.type != 'Type' || {costs}"), NO_COSTS)
+            .on(".costs")
+            .required(),
+    );
 }

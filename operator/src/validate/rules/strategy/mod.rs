@@ -12,6 +12,7 @@ use headgate_core::config::{ServiceTimesConfig, StarvationAvoidance, StrategyCon
 use super::Problems;
 use crate::api::{self, AdmissionPolicySpec, StrategyType};
 use crate::validate::path::Path;
+use crate::validate::schema::{self as cel, Place, Rule};
 
 /// What `spec.strategy` means.
 pub(super) struct Strategy {
@@ -92,5 +93,36 @@ fn refuse_settings_of_others(strategy: &api::Strategy, at: &Path, problems: &mut
                 format!("given with type {kind}; leave it out or use type {owner}"),
             );
         }
+    }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    bouncer::schema(&mut spec.at("strategy.bouncer"));
+    max_queue_wait::schema(spec);
+    accept_fraction::schema(&mut spec.at("strategy.acceptFraction"));
+    response_time_controller::schema(spec);
+    backlog_control::schema(spec);
+    let mut strategy = spec.at("strategy");
+    starvation_avoidance::schema(&mut strategy);
+    for (field, owner) in [
+        ("bouncer", StrategyType::Bouncer),
+        ("maxQueueWait", StrategyType::MaxQueueWait),
+        ("acceptFraction", StrategyType::AcceptFraction),
+        (
+            "responseTimeController",
+            StrategyType::ResponseTimeController,
+        ),
+        ("backlogControl", StrategyType::BacklogControl),
+    ] {
+        let owner = owner.as_str();
+        strategy.rule(
+            Rule::value(
+                format!("!has(self.{field}) || self.type == '{owner}'"),
+                &cel::format("given with type %s", &["self.type"]),
+                format!("leave it out or use type {owner}"),
+            )
+            .on(&format!(".{field}"))
+            .forbidden(),
+        );
     }
 }

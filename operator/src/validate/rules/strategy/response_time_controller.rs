@@ -1,23 +1,88 @@
 //! Settings of `ResponseTimeController`.
 
+mod schema;
 mod targets;
 
+use std::ops::Bound::{Excluded, Included};
 use std::time::Duration as Span;
 
 use headgate_core::config::{DegradationConfig, ResponseTimeControllerConfig, StrategyConfig};
 
 use super::super::names::check_known;
-use super::super::{HOUR, Problems, SECOND};
+use super::super::{HOUR, Problems, Real, SECOND, Time, Whole};
 use crate::api::{
     AdmissionPolicySpec, ControlScopeType, DegradationSettings, ResponseTimeControllerSettings,
 };
 use crate::validate::path::Path;
 
-const TIMEOUT: (Span, Span) = (Span::from_millis(10), HOUR);
-const MAX_REQUESTS: u32 = 10_000;
-const MAX_PATIENCE: u32 = 1_000_000;
-const MIN_RATE: f64 = 0.001;
-const MAX_RATE: f64 = 1e6;
+pub(super) use schema::schema;
+
+const PERCENTILE: Real = Real {
+    default: 90.0,
+    bounds: (Excluded(0.0), Excluded(100.0)),
+    right: "a percentile, above 0, below 100",
+};
+const SMOOTHING: Real = Real {
+    default: 0.7,
+    bounds: (Included(0.0), Excluded(1.0)),
+    right: "the weight of the past, 0 or more, below 1",
+};
+const REQUESTS: Whole = Whole {
+    default: 100,
+    bounds: (1, 10_000),
+};
+const TIMEOUT: Time = Time {
+    default: SECOND,
+    bounds: (Span::from_millis(10), HOUR),
+};
+const INCREASE: Real = Real {
+    default: 2.0,
+    bounds: (Excluded(0.0), Included(1e6)),
+    right: "requests/s, above 0, at most 1000000",
+};
+const DECREASE: Real = Real {
+    default: 1.2,
+    bounds: (Excluded(1.0), Included(1e6)),
+    right: "a divisor, above 1, at most 1000000",
+};
+const LOWER_CLASS_DECREASE: Real = Real {
+    default: 10.0,
+    ..DECREASE
+};
+const LOWER_CLASS_PATIENCE: Whole = Whole {
+    default: 20,
+    bounds: (0, 1_000_000),
+};
+const DECREASE_ABOVE: Real = Real {
+    default: 0.0,
+    bounds: (Included(-1.0), Included(10.0)),
+    right: "an error relative to the target, -1 to 10",
+};
+const INCREASE_OFFSET: Real = Real {
+    default: -0.1,
+    ..DECREASE_ABOVE
+};
+const INCREASE_BELOW_DEFAULT: f64 = -0.5;
+const MIN_RATE: Real = Real {
+    default: 0.05,
+    bounds: (Included(0.001), Included(1e6)),
+    right: "requests/s, 0.001 to 1000000",
+};
+const MAX_RATE: Real = Real {
+    default: 2000.0,
+    ..MIN_RATE
+};
+const MIN_QUALITY: Real = Real {
+    default: 0.1,
+    bounds: (Excluded(0.0), Excluded(1.0)),
+    right: "a share of full quality, above 0, below 1",
+};
+const QUALITY_INCREASE: Real = Real {
+    default: 0.05,
+    bounds: (Excluded(0.0), Included(1.0)),
+    right: "a share of full quality, above 0, at most 1",
+};
+const WITHOUT_CLASSES: &str = "given without classes; leave it out or add spec.classes";
 /// Most controllers: the workers share their state.
 const MAX_CONTROLLERS: usize = 256;
 
@@ -28,13 +93,7 @@ pub(super) fn config(
 ) -> StrategyConfig {
     let given = spec.strategy.response_time_controller.clone();
     let given = given.unwrap_or_default();
-    let percentile = problems.real(
-        at.field("percentile"),
-        given.percentile,
-        90.0,
-        |p| p > 0.0 && p < 100.0,
-        "a percentile, above 0, below 100",
-    );
+    let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
     check_scope(spec, given.scope, at, problems);
     check_classes(spec, &given, at, problems);
     let errors = errors(&given, at, problems);
@@ -43,44 +102,25 @@ pub(super) fn config(
         percentile,
         targets_us: targets::targets(spec, &given, percentile, at, problems),
         scope: given.scope.into(),
-        smoothing: problems.real(
-            at.field("smoothing"),
-            given.smoothing,
-            0.7,
-            |a| (0.0..1.0).contains(&a),
-            "the weight of the past, 0 or more, below 1",
-        ),
-        requests: problems.number(at.field("requests"), given.requests, 100, (1, MAX_REQUESTS)),
-        timeout_us: problems.setting(
-            &at.field("timeout"),
-            given.timeout.as_ref(),
-            SECOND,
-            TIMEOUT,
-        ),
+        smoothing: problems.real(at.field("smoothing"), given.smoothing, &SMOOTHING),
+        requests: problems.whole(at.field("requests"), given.requests, &REQUESTS),
+        timeout_us: problems.time(&at.field("timeout"), given.timeout.as_ref(), &TIMEOUT),
         increase_below: errors.increase_below,
         decrease_above: errors.decrease_above,
-        increase: problems.real(
-            at.field("increase"),
-            given.increase,
-            2.0,
-            |i| i > 0.0 && i <= MAX_RATE,
-            "requests/s, above 0, at most 1000000",
-        ),
-        decrease: divisor(at.field("decrease"), given.decrease, 1.2, problems),
+        increase: problems.real(at.field("increase"), given.increase, &INCREASE),
+        decrease: problems.real(at.field("decrease"), given.decrease, &DECREASE),
         increase_offset: errors.increase_offset,
         min_rate: rates.0,
         max_rate: rates.1,
-        lower_class_decrease: divisor(
+        lower_class_decrease: problems.real(
             at.field("lowerClassDecrease"),
             given.lower_class_decrease,
-            10.0,
-            problems,
+            &LOWER_CLASS_DECREASE,
         ),
-        lower_class_patience: problems.number(
+        lower_class_patience: problems.whole(
             at.field("lowerClassPatience"),
             given.lower_class_patience,
-            20,
-            (0, MAX_PATIENCE),
+            &LOWER_CLASS_PATIENCE,
         ),
         degradation: given
             .degradation
@@ -121,8 +161,7 @@ fn check_classes(
             ("lowerClassPatience", given.lower_class_patience.is_some()),
         ] {
             if is_given {
-                let right = "leave it out or add spec.classes";
-                problems.add(at.field(field), format!("given without classes; {right}"));
+                problems.add(at.field(field), WITHOUT_CLASSES);
             }
         }
     } else {
@@ -140,20 +179,11 @@ struct Errors {
 
 /// The errors, relative to the target, at which the rate changes.
 fn errors(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> Errors {
-    let right = "an error relative to the target, -1 to 10";
     let known = problems.0.len();
-    let mut error = |field: &str, value, default| {
-        problems.real(
-            at.field(field),
-            value,
-            default,
-            |e| (-1.0..=10.0).contains(&e),
-            right,
-        )
-    };
-    let decrease_above = error("decreaseAbove", given.decrease_above, 0.0);
-    let increase_offset = error("increaseOffset", given.increase_offset, -0.1);
-    let increase_below = given.increase_below.unwrap_or(-0.5);
+    let mut error = |field: &str, value, real| problems.real(at.field(field), value, real);
+    let decrease_above = error("decreaseAbove", given.decrease_above, &DECREASE_ABOVE);
+    let increase_offset = error("increaseOffset", given.increase_offset, &INCREASE_OFFSET);
+    let increase_below = given.increase_below.unwrap_or(INCREASE_BELOW_DEFAULT);
     let most = increase_offset.min(decrease_above);
     if problems.0.len() == known && !(increase_below > -1.0 && increase_below <= most) {
         problems.add(
@@ -174,17 +204,9 @@ fn errors(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Prob
 /// Least and greatest rate.
 fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> (f64, f64) {
     let known = problems.0.len();
-    let mut rate = |field: &str, value, default| {
-        problems.real(
-            at.field(field),
-            value,
-            default,
-            |r| (MIN_RATE..=MAX_RATE).contains(&r),
-            "requests/s, 0.001 to 1000000",
-        )
-    };
-    let least = rate("minRate", given.min_rate, 0.05);
-    let greatest = rate("maxRate", given.max_rate, 2000.0);
+    let mut rate = |field: &str, value, real| problems.real(at.field(field), value, real);
+    let least = rate("minRate", given.min_rate, &MIN_RATE);
+    let greatest = rate("maxRate", given.max_rate, &MAX_RATE);
     if problems.0.len() == known && greatest < least {
         problems.add(
             at.field("maxRate"),
@@ -194,37 +216,15 @@ fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Probl
     (least, greatest)
 }
 
-fn divisor(at: Path, given: Option<f64>, default: f64, problems: &mut Problems) -> f64 {
-    problems.real(
-        at,
-        given,
-        default,
-        |d| d > 1.0 && d <= 1e6,
-        "a divisor, above 1, at most 1000000",
-    )
-}
-
 fn degradation(
     given: &DegradationSettings,
     at: &Path,
     problems: &mut Problems,
 ) -> DegradationConfig {
     DegradationConfig {
-        min_quality: problems.real(
-            at.field("minQuality"),
-            given.min_quality,
-            0.1,
-            |q| q > 0.0 && q < 1.0,
-            "a share of full quality, above 0, below 1",
-        ),
-        decrease: divisor(at.field("decrease"), given.decrease, 1.2, problems),
-        increase: problems.real(
-            at.field("increase"),
-            given.increase,
-            0.05,
-            |i| i > 0.0 && i <= 1.0,
-            "a share of full quality, above 0, at most 1",
-        ),
+        min_quality: problems.real(at.field("minQuality"), given.min_quality, &MIN_QUALITY),
+        decrease: problems.real(at.field("decrease"), given.decrease, &DECREASE),
+        increase: problems.real(at.field("increase"), given.increase, &QUALITY_INCREASE),
         admission: given.admission.unwrap_or(true),
     }
 }

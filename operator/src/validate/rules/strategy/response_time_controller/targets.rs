@@ -1,17 +1,22 @@
 //! Which response time a controller holds: the target of the class, else the one for all, else the type's own
 //! objective at the percentile.
 
-use std::time::Duration as Span;
-
 use headgate_core::config::DEFAULT_TYPE;
 
-use super::super::super::{HOUR, MILLISECOND, Problems};
+use super::super::super::{HOUR, MILLISECOND, Problems, Time};
 use crate::api::{
     AdmissionPolicySpec, ControlScopeType, Duration, QueryType, ResponseTimeControllerSettings,
 };
 use crate::validate::path::Path;
 
-const TARGET: (Span, Span) = (MILLISECOND, HOUR);
+pub(super) const TARGET: Time = Time {
+    default: MILLISECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+pub(super) const NO_TARGET_OF_POLICY: &str =
+    "missing; scope Policy holds one for all types, such as 500ms";
+pub(super) const NO_OBJECTIVE: &str =
+    "ResponseTimeController holds it; give it, or strategy.responseTimeController.target";
 
 /// The target of each type (of all types under `Policy`) and class, µs.
 pub(super) fn targets(
@@ -21,11 +26,8 @@ pub(super) fn targets(
     at: &Path,
     problems: &mut Problems,
 ) -> Vec<Vec<u64>> {
-    let mut parse = |at: &Path, target: &Duration| {
-        problems
-            .duration(at, target, TARGET.0, TARGET.1)
-            .unwrap_or(1)
-    };
+    let mut parse =
+        |at: &Path, target: &Duration| problems.duration(at, target, &TARGET).unwrap_or(1);
     let of_all = given
         .target
         .as_ref()
@@ -48,8 +50,7 @@ pub(super) fn targets(
     let is_open = of_all.is_none() && of_classes.iter().any(Option::is_none);
     if given.scope == ControlScopeType::Policy {
         if is_open {
-            let right = "scope Policy holds one for all types, such as 500ms";
-            problems.add(at.field("target"), format!("missing; {right}"));
+            problems.add(at.field("target"), NO_TARGET_OF_POLICY);
         }
         return vec![row(None)];
     }
@@ -71,8 +72,7 @@ pub(super) fn targets(
     } else if is_open {
         for (i, _) in objectives.iter().filter(|(_, o)| o.is_none()) {
             let slo = Path::default().field("spec.types").item(*i).field("slo");
-            let right = "ResponseTimeController holds it; give it, or strategy.responseTimeController.target";
-            problems.add(slo, format!("no p{percentile}; {right}"));
+            problems.add(slo, format!("no p{percentile}; {NO_OBJECTIVE}"));
         }
     }
     objectives.into_iter().map(|(_, o)| row(o)).collect()

@@ -1,0 +1,254 @@
+//! Certificates for xDS: a CA, the operator's own, and those by which proxies prove their namespace.
+//!
+//! In a mesh or with cert-manager, something issues such certificates already. Where nothing does, a CA that
+//! lives in one Secret and a command are enough; a service that signs would have to decide whom to believe,
+//! which is what Kubernetes' permissions on that Secret decide here.
+
+mod key;
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// How long before now a certificate is valid: clocks differ.
+const SKEW: Duration = Duration::from_secs(3_600);
+
+/// A certificate with its key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// The certificate, PEM.
+    pub cert: String,
+    /// Its private key, PEM (PKCS #8).
+    pub key: String,
+    /// When it ends.
+    pub expires: SystemTime,
+}
+
+/// Why no certificate can be issued; one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct IssueError(String);
+
+impl IssueError {
+    fn new(problem: impl Into<String>) -> Self {
+        Self(problem.into())
+    }
+}
+
+impl From<rcgen::Error> for IssueError {
+    fn from(error: rcgen::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Who a proxy's certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload<'a> {
+    /// SPIFFE trust domain.
+    pub trust_domain: &'a str,
+    /// Namespace, which the operator checks.
+    pub namespace: &'a str,
+    /// Service account.
+    pub service_account: &'a str,
+}
+
+/// A CA that can sign.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// Its certificate, PEM.
+    cert: String,
+    expires: SystemTime,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the key.
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+/// Makes a CA.
+///
+/// # Errors
+/// The system has no randomness for a key.
+pub fn new_authority(name: &str, life: Duration, now: SystemTime) -> Result<Pair, IssueError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let expires = now + life;
+    params.not_before = (now - SKEW).into();
+    params.not_after = expires.into();
+    let key = KeyPair::generate()?;
+    Ok(Pair {
+        cert: params.self_signed(&key)?.pem(),
+        key: key.serialize_pem(),
+        expires,
+    })
+}
+
+impl Authority {
+    /// A CA of these PEM texts. Of several certificates, the first is the one that signs.
+    ///
+    /// # Errors
+    /// One line that says which of the two is no such thing, or that they don't belong together.
+    pub fn from_pem(cert: &[u8], key: &[u8]) -> Result<Self, IssueError> {
+        let der = CertificateDer::from_pem_slice(cert)
+            .map_err(|e| IssueError(format!("the CA's certificate is no PEM: {e}")))?;
+        let (_, parsed) = X509Certificate::from_der(&der)
+            .map_err(|e| IssueError(format!("the CA's certificate is no X.509: {e}")))?;
+        if !parsed.is_ca() {
+            return Err(IssueError::new(
+                "the CA's certificate is no CA (basicConstraints CA:TRUE is missing)",
+            ));
+        }
+        let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default();
+        let key = key::from_pem(key)?;
+        if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
+            return Err(IssueError::new(
+                "the CA's certificate and key don't belong together",
+            ));
+        }
+        Ok(Self {
+            cert: own_pem(cert),
+            issuer: Issuer::from_ca_cert_der(&der, key)?,
+            expires: SystemTime::UNIX_EPOCH + Duration::from_secs(end),
+        })
+    }
+
+    /// Its certificate, PEM: what others check certificates of it with.
+    #[must_use]
+    pub fn cert(&self) -> &str {
+        &self.cert
+    }
+
+    /// A certificate for the operator's xDS address under these names, which proxies check.
+    ///
+    /// # Errors
+    /// One line that names a bad DNS name, or says that the CA has expired.
+    pub fn server(
+        &self,
+        names: &[String],
+        addresses: &[IpAddr],
+        life: Duration,
+        now: SystemTime,
+    ) -> Result<Pair, IssueError> {
+        let mut params = CertificateParams::default();
+        for name in names {
+            let text = name.as_str().try_into();
+            let text = text.map_err(|_| IssueError(format!("{name:?} is no DNS name")))?;
+            params.subject_alt_names.push(SanType::DnsName(text));
+        }
+        let addresses = addresses.iter().copied().map(SanType::IpAddress);
+        params.subject_alt_names.extend(addresses);
+        let common = names.first().map_or("headgate", String::as_str);
+        self.issue(
+            params,
+            common,
+            ExtendedKeyUsagePurpose::ServerAuth,
+            life,
+            now,
+        )
+    }
+
+    /// A certificate for proxies of a namespace.
+    ///
+    /// # Errors
+    /// One line that names what is no such name, or says that the CA has expired.
+    pub fn proxy(
+        &self,
+        workload: &Workload<'_>,
+        life: Duration,
+        now: SystemTime,
+    ) -> Result<Pair, IssueError> {
+        let Workload {
+            trust_domain,
+            namespace,
+            service_account,
+        } = *workload;
+        let label = |s: &str, dots: bool| {
+            let fits = |c: char| {
+                c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || (dots && c == '.')
+            };
+            !s.is_empty() && s.len() <= 253 && s.chars().all(fits)
+        };
+        for (what, text, dots) in [
+            ("trust domain", trust_domain, true),
+            ("namespace", namespace, false),
+            ("service account", service_account, true),
+        ] {
+            if !label(text, dots) {
+                return Err(IssueError(format!(
+                    "{text:?} is no {what}: lower-case letters, digits and '-' only"
+                )));
+            }
+        }
+        let uri = format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}");
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri.as_str().try_into()?)];
+        let common = format!("proxies of {namespace}");
+        self.issue(
+            params,
+            &common,
+            ExtendedKeyUsagePurpose::ClientAuth,
+            life,
+            now,
+        )
+    }
+
+    fn issue(
+        &self,
+        mut params: CertificateParams,
+        common_name: &str,
+        usage: ExtendedKeyUsagePurpose,
+        life: Duration,
+        now: SystemTime,
+    ) -> Result<Pair, IssueError> {
+        if self.expires <= now {
+            return Err(IssueError::new(
+                "the CA has expired; make a new one (headgate certificate ca), and let the operator and all \
+                 proxies trust both until every certificate is of the new one",
+            ));
+        }
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        // X.520 bounds a common name; SANs are what counts.
+        let common_name: String = common_name.chars().take(64).collect();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![usage];
+        params.use_authority_key_identifier_extension = true;
+        // What outlives its CA isn't valid anyway.
+        let expires = (now + life).min(self.expires);
+        params.not_before = (now - SKEW).into();
+        params.not_after = expires.into();
+        let key = KeyPair::generate()?;
+        Ok(Pair {
+            cert: params.signed_by(&key, &self.issuer)?.pem(),
+            key: key.serialize_pem(),
+            expires,
+        })
+    }
+}
+
+/// The first certificate of a PEM text, alone.
+fn own_pem(pem: &[u8]) -> String {
+    let text = String::from_utf8_lossy(pem);
+    const END: &str = "-----END CERTIFICATE-----";
+    match (text.find("-----BEGIN CERTIFICATE-----"), text.find(END)) {
+        (Some(from), Some(to)) if from < to => format!("{}\n", &text[from..to + END.len()]),
+        _ => text.into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! A Kubernetes cluster as the person at the command line reaches it: their kubeconfig, their rights.
+//!
+//! The operators' own reports come through the API server, which forwards a request to a Pod: nothing has to
+//! be exposed or forwarded for that, and who may not read them is told by the API server's own rules.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
+use clap::Args;
+use futures::stream::{self, StreamExt as _};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, ListParams};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::kubernetes::resource::PolicyResource;
+use crate::xds::status::Report;
+
+/// Time for one answer of the API server.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
+const MAX_ANSWER: usize = 64 << 20;
+/// Most operators that are asked.
+const MAX_OPERATORS: usize = 16;
+/// Name of the operators' admin port in the Service.
+const ADMIN_PORT_NAME: &str = "http-admin";
+/// Its usual number.
+const ADMIN_PORT: i32 = 18_001;
+
+/// Which cluster, and where the operators are in it.
+#[derive(Debug, Clone, Args, Default)]
+pub struct ClusterArgs {
+    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "PATH")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Service of the operators' reports
+    #[arg(long, value_name = "NAMESPACE/SERVICE", default_value_t)]
+    pub operator: OperatorService,
+}
+
+/// The Service that leads to the operators' admin ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorService {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Default for OperatorService {
+    fn default() -> Self {
+        Self {
+            namespace: "headgate-system".to_owned(),
+            name: "headgate-metrics".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for OperatorService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl FromStr for OperatorService {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split('/').collect::<Vec<_>>()[..] {
+            [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(Self {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }),
+            _ => Err(format!(
+                "{text:?} is no NAMESPACE/SERVICE, such as {}",
+                Self::default()
+            )),
+        }
+    }
+}
+
+/// What one operator reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operator {
+    /// `namespace/name` of its Pod.
+    pub pod: String,
+    /// Its report, or one line that says why there is none.
+    pub report: Result<Report, String>,
+}
+
+/// A connection to the cluster.
+pub struct Cluster {
+    client: Client,
+    /// The namespace of the kubeconfig's context.
+    pub namespace: String,
+    operator: OperatorService,
+}
+
+impl ClusterArgs {
+    /// Whether there is a cluster to ask: one is named, or a kubeconfig is where it usually is, or this is a Pod.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        self.kubeconfig.is_some()
+            || self.context.is_some()
+            || set("KUBECONFIG")
+            || set("KUBERNETES_SERVICE_HOST")
+            || home.is_some_and(|home| home.join(".kube/config").is_file())
+    }
+
+    /// Makes a client; asks nothing yet.
+    ///
+    /// # Errors
+    /// One line: the argument or file at fault and what is wrong with it.
+    pub async fn connect(&self) -> anyhow::Result<Cluster> {
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let mut config = match &self.kubeconfig {
+            Some(path) => {
+                let at_fault = || format!("--kubeconfig {}", path.display());
+                let file = Kubeconfig::read_from(path).with_context(at_fault)?;
+                let config = Config::from_custom_kubeconfig(file, &options).await;
+                config.with_context(at_fault)?
+            }
+            None if self.context.is_some() => Config::from_kubeconfig(&options)
+                .await
+                .context("--context")?,
+            None => Config::infer()
+                .await
+                .context("no usable kubeconfig; name one with --kubeconfig PATH")?,
+        };
+        config.connect_timeout = Some(TIMEOUT);
+        config.read_timeout = Some(TIMEOUT);
+        let namespace = config.default_namespace.clone();
+        Ok(Cluster {
+            client: Client::try_from(config).context("making a client failed")?,
+            namespace,
+            operator: self.operator.clone(),
+        })
+    }
+}
+
+impl Cluster {
+    /// The connection to its API server.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The policies of one namespace, or of all, by name.
+    ///
+    /// # Errors
+    /// One line: why the API server doesn't tell.
+    pub async fn policies(&self, namespace: Option<&str>) -> anyhow::Result<Vec<PolicyResource>> {
+        let api: Api<PolicyResource> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let listed = timely(api.list(&ListParams::default())).await?;
+        let list = listed.map_err(|error| match &error {
+            kube::Error::Api(status) if status.code == 404 => anyhow!(
+                "the cluster knows no AdmissionPolicy; install Headgate: helm install headgate charts/headgate \
+                 --namespace headgate-system --create-namespace"
+            ),
+            _ => refused(&error),
+        })?;
+        let mut policies = list.items;
+        policies.sort_by_key(|p| (p.metadata.namespace.clone(), p.metadata.name.clone()));
+        Ok(policies)
+    }
+
+    /// The reports of all operators, by Pod; empty when there is none.
+    ///
+    /// # Errors
+    /// One line: why nobody can tell which operators there are.
+    pub async fn operators(&self) -> anyhow::Result<Vec<Operator>> {
+        let OperatorService { namespace, name } = &self.operator;
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), namespace);
+        let of_service =
+            ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
+        let slices = timely(slices.list(&of_service)).await?;
+        let slices = slices.map_err(|e| refused(&e))?;
+        let mut pods: BTreeMap<String, i32> = BTreeMap::new();
+        for slice in slices.items {
+            let ports = slice.ports.into_iter().flatten();
+            let admin = { ports }.find(|p| p.name.as_deref() == Some(ADMIN_PORT_NAME));
+            let port = admin.and_then(|p| p.port).unwrap_or(ADMIN_PORT);
+            for endpoint in slice.endpoints.into_iter().flatten() {
+                let pod = endpoint
+                    .target_ref
+                    .filter(|t| t.kind.as_deref() == Some("Pod"));
+                pods.extend(pod.and_then(|p| p.name).map(|name| (name, port)));
+            }
+        }
+        let pods = pods.into_iter().take(MAX_OPERATORS);
+        let asked = pods.map(|(pod, port)| async move {
+            let report = self.report(&pod, port).await;
+            Operator {
+                pod: format!("{namespace}/{pod}"),
+                report: report.map_err(|e| format!("{e:#}")),
+            }
+        });
+        // In the order of the Pods, all at once.
+        Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
+    }
+
+    async fn report(&self, pod: &str, port: i32) -> anyhow::Result<Report> {
+        let path = format!(
+            "/api/v1/namespaces/{}/pods/{pod}:{port}/proxy/status",
+            self.operator.namespace
+        );
+        let request = Request::get(path).body(Body::empty())?;
+        let answer = async {
+            let response = self.client.send(request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await;
+            let body = body.map_err(|e| anyhow!("reading its report failed: {e}"))?;
+            anyhow::Ok((status, body.to_bytes()))
+        };
+        let (status, body) = timely(answer).await??;
+        if status != StatusCode::OK {
+            bail!("{}", message(status, &body));
+        }
+        serde_json::from_slice(&body).context("it answered something else than a Headgate status")
+    }
+}
+
+/// What the API server says of a failure, in one line.
+fn message(status: StatusCode, body: &Bytes) -> String {
+    let told = serde_json::from_slice::<serde_json::Value>(body).ok();
+    let told = told.and_then(|v| v["message"].as_str().map(str::to_owned));
+    let text = told.unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(200).collect());
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{status}: {text}")
+}
+
+/// `answer`, or one line when it takes too long.
+pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
+    tokio::time::timeout(TIMEOUT, answer).await.map_err(|_| {
+        anyhow!(
+            "the API server did not answer within {} s",
+            TIMEOUT.as_secs()
+        )
+    })
+}
+
+/// What the API server says against it, or why it doesn't answer, in one line.
+pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow!("the API server: {}", status.message),
+        other => {
+            // hyper's own words end in the cause, which is what helps.
+            let mut cause: &dyn std::error::Error = other;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            anyhow!("the API server can't be reached: {cause}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_has_a_namespace() {
+        let service: OperatorService = "a/b".parse().unwrap();
+        assert_eq!(service.to_string(), "a/b");
+        for text in ["", "a", "a/", "/b", "a/b/c"] {
+            assert!(text.parse::<OperatorService>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Where `headgate run` takes policies from: a folder, or the API server of a cluster.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{anyhow, bail};
+use clap::Args;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::kubernetes::client::Access;
+use crate::kubernetes::deliver::DeliverArgs;
+use crate::kubernetes::operate::{Operator, Settings, Writing};
+use crate::metrics::Metrics;
+use crate::plan::Plan;
+use crate::source;
+use crate::xds::module::Module;
+use crate::xds::registry::Registry;
+
+/// Where policies come from: one of both.
+#[derive(Debug, Clone, Args)]
+pub struct SourceArgs {
+    /// Folder with AdmissionPolicy files (*.yaml, *.yml)
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "kubernetes",
+        conflicts_with = "kubernetes"
+    )]
+    pub config_dir: Option<PathBuf>,
+    /// Take AdmissionPolicies from the API server, and write their status
+    #[arg(long)]
+    pub kubernetes: bool,
+    /// Kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the Pod's service account]
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    pub context: Option<String>,
+    /// Namespace of this operator, where its Lease is [default: that of the Pod or of the context]
+    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
+    pub pod_namespace: Option<String>,
+    /// Name of this replica among all [default: made up]
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pub pod_name: Option<String>,
+    /// Lease in the operator's namespace, whose holder writes; one for all replicas
+    #[arg(long, value_name = "NAME", default_value = "headgate")]
+    pub lease: String,
+    /// Service in the operator's namespace that has the admin addresses of all replicas
+    #[arg(long, value_name = "NAME", default_value = "headgate-metrics")]
+    pub peers_service: String,
+    /// Objects for other control planes
+    #[command(flatten)]
+    pub deliver: DeliverArgs,
+}
+
+impl SourceArgs {
+    /// # Errors
+    /// One line: the folder is missing.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        match &self.config_dir {
+            Some(dir) if !dir.is_dir() => bail!(
+                "--config-dir {}: no such folder; create it and put AdmissionPolicy files in",
+                dir.display()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// What messages call it.
+    pub(super) fn name(&self) -> String {
+        match &self.config_dir {
+            Some(dir) => dir.display().to_string(),
+            None => "the API server".to_owned(),
+        }
+    }
+
+    /// Begins to send plans.
+    ///
+    /// # Errors
+    /// One line: no API server is known.
+    pub(super) async fn start(
+        &self,
+        plans: watch::Sender<Arc<Plan>>,
+        metrics: Metrics,
+        shutdown: watch::Receiver<bool>,
+    ) -> anyhow::Result<Source> {
+        if let Some(dir) = &self.config_dir {
+            let watching = source::dir::watch(dir.clone(), plans, shutdown, metrics);
+            let name = format!("--config-dir {}", dir.display());
+            return Ok(Source::Folder(Watching {
+                name,
+                task: tokio::spawn(watching),
+            }));
+        }
+        let settings = Settings {
+            access: Access {
+                kubeconfig: self.kubeconfig.clone(),
+                context: self.context.clone(),
+            },
+            namespace: self.pod_namespace.clone().filter(|n| !n.is_empty()),
+            identity: self.pod_name.clone().filter(|n| !n.is_empty()),
+            lease: self.lease.clone(),
+            peers_service: self.peers_service.clone(),
+            deliver: self.deliver.clone(),
+        };
+        let operator = Operator::start(settings, plans, metrics, shutdown).await?;
+        Ok(Source::Cluster(Box::new(operator)))
+    }
+}
+
+/// A task that sends plans.
+pub(super) struct Watching {
+    name: String,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Watching {
+    /// Why it ended.
+    async fn failed(&mut self) -> anyhow::Error {
+        match (&mut self.task).await {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) | Err(_) => anyhow!("{}: watching it ended", self.name),
+        }
+    }
+}
+
+/// A source that sends plans.
+pub(super) enum Source {
+    Folder(Watching),
+    Cluster(Box<Operator>),
+}
+
+impl Source {
+    /// What the first plan waits for.
+    pub(super) fn missing(&self) -> watch::Receiver<String> {
+        match self {
+            Self::Folder(_) => watch::channel("the folder to be read".to_owned()).1,
+            Self::Cluster(operator) => operator.waiting.clone(),
+        }
+    }
+
+    /// The name of this process among its replicas.
+    pub(super) fn instance(&self) -> &str {
+        match self {
+            Self::Folder(_) => "",
+            Self::Cluster(operator) => &operator.identity,
+        }
+    }
+
+    /// Waits until it fails.
+    pub(super) async fn failed(&mut self) -> anyhow::Error {
+        match self {
+            Self::Folder(watching) => watching.failed().await,
+            Self::Cluster(operator) => match (&mut operator.following).await {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) | Err(_) => anyhow!("--kubernetes: watching the API server ended"),
+            },
+        }
+    }
+
+    /// Its plans are served: what becomes of policies is now known.
+    pub(super) fn serving(
+        self,
+        plans: watch::Receiver<Arc<Plan>>,
+        registry: Arc<Registry>,
+        modules: watch::Receiver<Arc<Module>>,
+        metrics: &Metrics,
+        shutdown: watch::Receiver<bool>,
+    ) -> Serving {
+        match self {
+            Self::Folder(watching) => {
+                // Nobody else tells what becomes of a folder's policies.
+                metrics.plan.set_leader(true);
+                Serving::Folder(watching)
+            }
+            Self::Cluster(operator) => {
+                Serving::Cluster(operator.write(plans, registry, modules, shutdown))
+            }
+        }
+    }
+}
+
+/// A source whose plans are served.
+pub(super) enum Serving {
+    Folder(Watching),
+    Cluster(Writing),
+}
+
+impl Serving {
+    /// Waits until it fails.
+    pub(super) async fn failed(&mut self) -> anyhow::Error {
+        match self {
+            Self::Folder(watching) => watching.failed().await,
+            Self::Cluster(writing) => match (&mut writing.following).await {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) | Err(_) => anyhow!("--kubernetes: watching the API server ended"),
+            },
+        }
+    }
+
+    /// Waits, after the shutdown, until nothing is written any more.
+    pub(super) async fn ended(self) {
+        match self {
+            Self::Folder(watching) => watching.task.abort(),
+            // Its tasks have no panics of their own; were there one, there is nothing left to wait for.
+            Self::Cluster(writing) => drop(writing.task.await),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Asks one Envoy: a connection that is kept, and bounds on how long and how large an answer may be.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::place::Place;
+use super::pods::Pods;
+use super::sample::{self, Sample};
+
+/// Time for one answer.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest answer, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
+const MAX_ANSWER: usize = 32 << 20;
+
+/// What a proxy says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct About {
+    /// Envoy's version, such as `1.40.0`.
+    pub version: String,
+    /// Node id.
+    pub node: String,
+}
+
+/// A proxy to ask, and the connection to it.
+pub struct Client {
+    place: Place,
+    pods: Option<Pods>,
+    sender: Option<SendRequest<Empty<Bytes>>>,
+}
+
+/// Anything that bytes go through.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Client {
+    /// Asks at `place`; `pods` leads to those that are Pods.
+    #[must_use]
+    pub fn new(place: Place, pods: Option<Pods>) -> Self {
+        Self {
+            place,
+            pods,
+            sender: None,
+        }
+    }
+
+    /// Where it asks.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The proxy's stats now.
+    ///
+    /// # Errors
+    /// One line: it can't be reached, takes longer than [`TIMEOUT`], or is no Envoy.
+    pub async fn sample(&mut self) -> anyhow::Result<Sample> {
+        let text = self.get(&sample::path()).await?;
+        Ok(Sample::parse(&String::from_utf8_lossy(&text)))
+    }
+
+    /// Who the proxy is. The answer is large, as it lists all that is built in: to be asked for once.
+    ///
+    /// # Errors
+    /// As [`Self::sample`].
+    pub async fn about(&mut self) -> anyhow::Result<About> {
+        let json = self.get("/server_info").await?;
+        let told: serde_json::Value = serde_json::from_slice(&json)
+            .with_context(|| format!("{} is no Envoy admin address", self.place))?;
+        let version = told["version"].as_str().unwrap_or_default();
+        let node = told["node"]["id"].as_str().unwrap_or_default();
+        let shown = |text: &str| -> String { text.chars().filter(|c| !c.is_control()).collect() };
+        Ok(About {
+            // `commit/version/state/kind/library`.
+            version: shown(version.split('/').nth(1).unwrap_or(version)),
+            node: shown(node),
+        })
+    }
+
+    async fn get(&mut self, path: &str) -> anyhow::Result<Bytes> {
+        let answer = tokio::time::timeout(TIMEOUT, self.exchange(path)).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", TIMEOUT.as_secs())));
+        answer.map_err(|error| {
+            // Whatever it was, the next attempt begins with a connection.
+            self.sender = None;
+            match self.pods.as_ref().and_then(Pods::complaint) {
+                Some(complaint) => anyhow!("{}", complaint.trim()),
+                None => error,
+            }
+        })
+    }
+
+    async fn exchange(&mut self, path: &str) -> anyhow::Result<Bytes> {
+        let mut sender = match self.sender.take() {
+            Some(sender) if !sender.is_closed() => sender,
+            _ => self.connect().await?,
+        };
+        sender.ready().await.context("the connection was closed")?;
+        let request = Request::get(path)
+            .header(header::HOST, "headgate-top")
+            .body(Empty::<Bytes>::new())?;
+        let not_ours = || "it is no Envoy admin address".to_owned();
+        let response = sender.send_request(request).await.with_context(not_ours)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|e| anyhow!("reading the answer failed: {e}"))?;
+        if status != StatusCode::OK {
+            bail!("{}: it answered {status}", not_ours());
+        }
+        self.sender = Some(sender);
+        Ok(body.to_bytes())
+    }
+
+    async fn connect(&self) -> anyhow::Result<SendRequest<Empty<Bytes>>> {
+        let stream: Box<dyn Stream> = match &self.place {
+            Place::Tcp(endpoint) => {
+                let address = (endpoint.host.as_str(), endpoint.port);
+                let connected = TcpStream::connect(address).await;
+                Box::new(connected.map_err(|e| refused(&e))?)
+            }
+            Place::Unix(path) => Box::new(unix(path).await?),
+            Place::Pod {
+                namespace,
+                name,
+                port,
+            } => {
+                let pods = self.pods.as_ref().context("no cluster to reach it in")?;
+                Box::new(pods.connect(namespace, name, *port).await?)
+            }
+        };
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+}
+
+async fn unix(path: &Path) -> anyhow::Result<UnixStream> {
+    UnixStream::connect(path).await.map_err(|e| refused(&e))
+}
+
+fn refused(error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => anyhow!("nothing listens there"),
+        io::ErrorKind::NotFound => anyhow!("there is no such socket"),
+        _ => anyhow!("{error}"),
+    }
+}

@@ -1,0 +1,130 @@
+//! Policies and their workflows.
+
+use super::{
+    Cell, Column, Group, Rank, Ranked, Tone, group_name, left, plain, refused_share, right, toned,
+    unwanted,
+};
+use crate::cli::top::format::{count, rate, time, times};
+use crate::cli::top::view::{PolicyRow, WorkflowRow, Workflows};
+
+pub(super) const COLUMNS: &[Column] = &[
+    left("POLICY / WORKFLOW", 0),
+    right("DEMAND/s", 0),
+    right("RATE/s", 0),
+    right("ADMIT/s", 2),
+    right("REFUSE/s", 0),
+    right("%", 3),
+    left("REASONS", 6),
+    right("HELD", 4),
+    right("WAIT p50", 5),
+    right("WAIT p99", 3),
+    right("COMPLETION", 2),
+    left("BOTTLENECK", 1),
+];
+
+/// A policy and its workflows, if it has them.
+pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
+    let all = policy.workflows.as_ref()?;
+    let members: Vec<Ranked> = all.rows.iter().map(workflow).collect();
+    let total = |part: fn(&WorkflowRow) -> Option<f64>| {
+        let parts = all.rows.iter().filter_map(part);
+        parts.fold(None, |sum: Option<f64>, v| Some(sum.unwrap_or(0.0) + v))
+    };
+    let (demand, refused) = (total(|w| w.demand_rate), total(WorkflowRow::refused));
+    let offered = total(|w| w.offered_rate);
+    let [refused_cell, share] = unwanted(refused, offered);
+    let held = all.rows.iter().filter_map(|w| w.queue_length);
+    let held = held.fold(None, |sum: Option<u64>, v| Some(sum.unwrap_or(0) + v));
+    let group = Ranked {
+        rank: Rank {
+            hurt: members.iter().map(|m| m.rank.hurt).sum(),
+            rate: demand.unwrap_or(0.0),
+            refused: refused_share(refused, offered),
+            wait: members.iter().map(|m| m.rank.wait).fold(0.0, f64::max),
+            name: policy.policy.clone(),
+        },
+        cells: vec![
+            group_name(policy),
+            plain(rate(demand)),
+            plain(""),
+            plain(rate(total(|w| w.admitted_rate))),
+            refused_cell,
+            share,
+            plain(""),
+            plain(count(held)),
+            plain(""),
+            plain(""),
+            plain(""),
+            remarks(all),
+        ],
+    };
+    Some((group, members))
+}
+
+/// What is odd about the workflows of a policy.
+fn remarks(all: &Workflows) -> Cell {
+    let mut parts = Vec::new();
+    for (value, what) in [
+        (all.folded_rate, "folded"),
+        (all.rates_refused_rate, "rates refused"),
+        (all.rates_expired_rate, "rates expired"),
+    ] {
+        if value.is_some_and(|v| v > 0.0) {
+            parts.push(format!("{what} {}/s", rate(value)));
+        }
+    }
+    let tone = match all.rates_refused_rate {
+        Some(v) if v > 0.0 => Tone::Bad,
+        _ => Tone::Warning,
+    };
+    toned(parts.join(", "), tone)
+}
+
+fn workflow(w: &WorkflowRow) -> Ranked {
+    let refused = w.refused();
+    let [refused_cell, share] = unwanted(refused, w.offered_rate);
+    let mut causes = Vec::new();
+    for (value, what) in [(w.rate_limited_rate, "rate"), (w.deadline_rate, "deadline")] {
+        if value.is_some_and(|v| v > 0.0) {
+            causes.push(format!("{what} {}", rate(value)));
+        }
+    }
+    let (p50, p99) = times(w.wait_ms);
+    let limit = match w.limit_rate {
+        Some(limit) => rate(Some(limit)),
+        None => "no limit".to_owned(),
+    };
+    // More asked for than the rate lets in.
+    let short = w.demand_rate.zip(w.limit_rate).is_some_and(|(d, l)| d > l);
+    let places: Vec<String> = match &w.bottlenecks[..] {
+        [only] => vec![only.place.clone()],
+        several => several
+            .iter()
+            .map(|b| format!("{} ({})", b.place, b.proxies))
+            .collect(),
+    };
+    let tone = if short { Tone::Warning } else { Tone::Plain };
+    Ranked {
+        cells: vec![
+            plain(format!("  {}", w.workflow)),
+            toned(rate(w.demand_rate), tone),
+            toned(limit, tone),
+            plain(rate(w.admitted_rate)),
+            refused_cell,
+            share,
+            plain(causes.join(", ")),
+            plain(count(w.queue_length)),
+            plain(p50),
+            plain(p99),
+            plain(time(w.completion_ms)),
+            toned(places.join(", "), tone),
+        ],
+        rank: Rank {
+            hurt: w.hurt,
+            rate: w.demand_rate.unwrap_or(0.0),
+            refused: refused_share(refused, w.offered_rate),
+            wait: w.wait_ms.map_or(0.0, |p| p.p99),
+            name: w.workflow.clone(),
+        },
+    }
+}

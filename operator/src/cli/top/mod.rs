@@ -1,0 +1,261 @@
+//! `headgate top`: what Envoys do with requests, as it happens.
+//!
+//! Dashboards need a Prometheus and answer a minute later. This asks the admin interfaces of proxies themselves, and
+//! needs nothing else: while a policy is tried out, or where it hurts right now.
+//!
+//! In layers, of which only the outer ones wait or draw: [`client`] asks, [`sample`] and [`histogram`] read an answer,
+//! [`fleet`] and [`history`] keep the last ones, [`view`] works out what is to be shown, [`grid`] makes rows of it, and
+//! [`text`] prints them or [`live`], [`screen`] and [`render`] show them in a terminal.
+
+pub mod client;
+pub mod fleet;
+mod format;
+pub mod grid;
+pub mod histogram;
+pub mod history;
+pub mod live;
+pub mod place;
+pub mod pods;
+pub mod render;
+pub mod sample;
+pub mod screen;
+pub mod text;
+pub mod view;
+pub mod watch;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout_at};
+
+use self::fleet::{Fleet, News};
+use self::grid::{Choice, Order, Tab};
+use self::place::Place;
+use self::pods::Selection;
+use self::view::{State, View};
+use self::watch::Source;
+use super::Output;
+use super::cluster::ClusterArgs;
+use super::status::OutputFormat;
+use crate::api;
+
+/// Where `headgate bootstrap` puts the admin interface unless told otherwise.
+const LOCAL: &str = "127.0.0.1:9901";
+/// Shortest time between two answers.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Time between two answers, unless told otherwise.
+const INTERVAL: &str = "2s";
+/// Time that rates are over, unless told otherwise: two of the periods in which Envoy adds to its histograms.
+const WINDOW: &str = "10s";
+
+/// Shows live what proxies do: requests by policy and type, workflows, what is refused and why.
+///
+/// Rates and percentiles are over the last 10 seconds (--window). With --once, ends with exit code 1 when a proxy can't
+/// be reached.
+#[derive(Debug, Clone, Args)]
+pub struct TopArgs {
+    /// Admin address of an Envoy, HOST:PORT or unix:/PATH; may be repeated [default, where there is no kubeconfig:
+    /// 127.0.0.1:9901]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["namespace", "all_namespaces", "selector", "kubeconfig", "context"])]
+    pub proxy: Vec<Place>,
+    /// Proxies of this namespace of a cluster [default: that of the kubeconfig's context]
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Proxies of all namespaces
+    #[arg(long, short = 'A', conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Pods with these labels, such as app=search, in place of the proxies that the operators know: for Istio and Envoy
+    /// Gateway
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    pub selector: Option<String>,
+    /// Port of Envoy's admin interface in Pods; Istio has it at 15000, Envoy Gateway at 19000
+    #[arg(long, value_name = "PORT", default_value_t = 9901)]
+    pub admin_port: u16,
+    /// Time between two answers of a proxy
+    #[arg(long, value_name = "DURATION", default_value = INTERVAL, value_parser = span)]
+    pub interval: Duration,
+    /// Time that rates and percentiles are over
+    #[arg(long, value_name = "DURATION", default_value = WINDOW, value_parser = span)]
+    pub window: Duration,
+    /// What to show first; with --once, what to print [default: types, and workflows where there are some]
+    #[arg(long, value_name = "VIEW")]
+    pub view: Option<Tab>,
+    /// What comes first
+    #[arg(long, value_name = "ORDER", default_value = "hurt")]
+    pub sort: Order,
+    /// Only policies, types and workflows with this in their names
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub filter: String,
+    /// Print what there is to see once, and end; takes as long as the window
+    #[arg(long)]
+    pub once: bool,
+    /// How the answer looks; json without --once is a line at every interval
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
+    pub output: OutputFormat,
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let span = api::Duration(text.to_owned()).parse();
+    let span = span.map_err(|error| error.to_string())?;
+    if span < SHORTEST {
+        return Err("at least 100ms".to_owned());
+    }
+    Ok(span)
+}
+
+/// Shows or prints what the proxies do.
+///
+/// # Errors
+/// There is no way to tell which proxies there are, or no terminal to show them in.
+pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
+    let live = !args.once && args.output == OutputFormat::Table;
+    if live && !io::stdout().is_terminal() {
+        bail!(
+            "standard output is no terminal; add --once, or --output json for a line at every interval"
+        );
+    }
+    // Its own thread while the main one waits for keys.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    let (source, remark) = runtime.block_on(source(args))?;
+    let notes = remark.map_or_else(String::new, |r| format!("warning: {r}\n"));
+    let (tell, news) = mpsc::unbounded_channel();
+    let interval = if args.once {
+        args.window
+    } else {
+        args.interval
+    };
+    runtime.spawn(watch::follow(source, interval, tell));
+    let fleet = Fleet::new(args.window.max(interval));
+    let mut output = match (args.once, args.output) {
+        (true, _) => runtime.block_on(once(args, fleet, news))?,
+        (false, OutputFormat::Json) => runtime.block_on(lines(args, fleet, news))?,
+        (false, OutputFormat::Table) => {
+            live::run(fleet, news, runtime.handle(), &choice(args), args.interval)?;
+            Output::ok(String::new())
+        }
+    };
+    output.notes.insert_str(0, &notes);
+    // Somebody may be asked for a DNS name at this moment; nobody waits for that.
+    runtime.shutdown_background();
+    Ok(output)
+}
+
+fn choice(args: &TopArgs) -> Choice {
+    Choice {
+        tab: args.view.unwrap_or_default(),
+        order: args.sort,
+        reversed: false,
+        filter: args.filter.clone(),
+    }
+}
+
+async fn source(args: &TopArgs) -> anyhow::Result<(Source, Option<String>)> {
+    let in_cluster = args.namespace.is_some()
+        || args.all_namespaces
+        || args.selector.is_some()
+        || args.cluster.is_there();
+    if !args.proxy.is_empty() {
+        return Ok((Source::Places(args.proxy.clone()), None));
+    }
+    if !in_cluster {
+        return Ok((Source::Places(vec![LOCAL.parse()?]), None));
+    }
+    let cluster = args.cluster.connect().await?;
+    let namespace = match args.all_namespaces {
+        true => None,
+        false => Some(
+            args.namespace
+                .clone()
+                .unwrap_or_else(|| cluster.namespace.clone()),
+        ),
+    };
+    let selection = Selection {
+        namespace,
+        labels: args.selector.clone(),
+        port: args.admin_port,
+    };
+    let found = pods::find(&cluster, &selection).await;
+    let (first, mut remark) =
+        found.context("for an Envoy of this machine, say --proxy 127.0.0.1:9901")?;
+    if first.is_empty() && remark.is_none() {
+        remark = Some(match &selection.namespace {
+            Some(namespace) => format!("there are no proxies in namespace {namespace}"),
+            None => "there are no proxies".to_owned(),
+        });
+    }
+    let source = Source::Cluster {
+        cluster: Box::new(cluster),
+        selection,
+        first,
+    };
+    Ok((source, remark))
+}
+
+/// Waits for two answers of each proxy, a window apart.
+async fn once(
+    args: &TopArgs,
+    mut fleet: Fleet,
+    mut news: mpsc::UnboundedReceiver<News>,
+) -> anyhow::Result<Output> {
+    let end = tokio::time::Instant::now() + args.window + 2 * client::TIMEOUT;
+    // The first news are which proxies there are.
+    while let Ok(Some(heard)) = timeout_at(end, news.recv()).await {
+        fleet.hear(heard);
+        while let Ok(heard) = news.try_recv() {
+            fleet.hear(heard);
+        }
+        if fleet.is_settled() {
+            break;
+        }
+    }
+    let view = View::new(&fleet, None, Instant::now(), SystemTime::now());
+    let text = match args.output {
+        OutputFormat::Json => serde_json::to_string_pretty(&view)? + "\n",
+        OutputFormat::Table => text::render(&view, &choice(args), args.view),
+    };
+    let silent = view.proxies.iter().filter(|p| p.state != State::Answers);
+    let notes: String = silent
+        .map(|p| {
+            let why = p.problem.as_deref().unwrap_or("no second answer in time");
+            format!("warning: {}: {why}\n", p.proxy)
+        })
+        .collect();
+    Ok(Output {
+        text,
+        ok: notes.is_empty() && !view.proxies.is_empty(),
+        notes,
+    })
+}
+
+/// Prints a line of JSON at every interval, until nobody reads any more.
+async fn lines(
+    args: &TopArgs,
+    mut fleet: Fleet,
+    mut news: mpsc::UnboundedReceiver<News>,
+) -> anyhow::Result<Output> {
+    loop {
+        sleep(args.interval).await;
+        while let Ok(heard) = news.try_recv() {
+            fleet.hear(heard);
+        }
+        let view = View::new(&fleet, None, Instant::now(), SystemTime::now());
+        let line = serde_json::to_string(&view)? + "\n";
+        let mut out = io::stdout().lock();
+        match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(Output::ok(String::new()));
+            }
+            other => other?,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Proxies in a cluster: which there are, and a way to their admin interfaces.
+//!
+//! An admin interface belongs on the loopback address, where the API server's own proxy doesn't reach. What
+//! `kubectl port-forward` uses does: whoever may forward ports of a Pod may look at its Envoy.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, anyhow};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use tokio::io::DuplexStream;
+
+use super::place::Place;
+use crate::cli::cluster::{Cluster, refused, timely};
+
+/// Which Pods of a cluster to look at.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Only those of this namespace.
+    pub namespace: Option<String>,
+    /// Those with these labels, in place of those that the operators know.
+    pub labels: Option<String>,
+    /// Port of Envoy's admin interface.
+    pub port: u16,
+}
+
+/// A way to the Pods of a cluster.
+#[derive(Clone)]
+pub struct Pods {
+    client: kube::Client,
+    /// Why the last connection ended, where the kubelet says so.
+    complaint: Arc<Mutex<Option<String>>>,
+}
+
+impl Pods {
+    /// Goes through the API server of `cluster`.
+    #[must_use]
+    pub fn new(cluster: &Cluster) -> Self {
+        Self {
+            client: cluster.client(),
+            complaint: Arc::default(),
+        }
+    }
+
+    /// The same way, for one more Pod.
+    #[must_use]
+    pub fn for_another(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            complaint: Arc::default(),
+        }
+    }
+
+    /// A connection to a port of a Pod.
+    pub(super) async fn connect(
+        &self,
+        namespace: &str,
+        name: &str,
+        port: u16,
+    ) -> anyhow::Result<DuplexStream> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let forwarded = api.portforward(name, &[port]).await;
+        let mut forwarded = forwarded.map_err(|error| refused(&error))?;
+        let stream = forwarded.take_stream(port).context("no stream")?;
+        if let Some(error) = forwarded.take_error(port) {
+            let complaint = Arc::clone(&self.complaint);
+            tokio::spawn(async move {
+                let said = error.await;
+                if let Ok(mut complaint) = complaint.lock() {
+                    *complaint = said;
+                }
+            });
+        }
+        Ok(stream)
+    }
+
+    /// What the kubelet said of the connection that has failed, once.
+    pub(super) fn complaint(&self) -> Option<String> {
+        self.complaint.lock().ok()?.take()
+    }
+}
+
+/// The proxies that `selection` asks for, and a remark on those that can't be shown.
+///
+/// # Errors
+/// One line: why nobody can tell which there are.
+pub async fn find(
+    cluster: &Cluster,
+    selection: &Selection,
+) -> anyhow::Result<(Vec<Place>, Option<String>)> {
+    let (pods, remark) = match &selection.labels {
+        Some(labels) => (labelled(cluster, selection, labels).await?, None),
+        None => reported(cluster, selection).await?,
+    };
+    let place = |(namespace, name)| Place::Pod {
+        namespace,
+        name,
+        port: selection.port,
+    };
+    Ok((pods.into_iter().map(place).collect(), remark))
+}
+
+async fn labelled(
+    cluster: &Cluster,
+    selection: &Selection,
+    labels: &str,
+) -> anyhow::Result<BTreeSet<(String, String)>> {
+    let api: Api<Pod> = match &selection.namespace {
+        Some(namespace) => Api::namespaced(cluster.client(), namespace),
+        None => Api::all(cluster.client()),
+    };
+    let wanted = ListParams::default().labels(labels);
+    let listed = timely(api.list(&wanted)).await?.map_err(|e| refused(&e))?;
+    let running = |pod: &Pod| {
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        phase == Some("Running")
+    };
+    let named = |pod: Pod| Some((pod.metadata.namespace?, pod.metadata.name?));
+    Ok(listed
+        .items
+        .into_iter()
+        .filter(running)
+        .filter_map(named)
+        .collect())
+}
+
+/// Proxies name themselves after their Pods; one that doesn't can't be reached from here.
+async fn reported(
+    cluster: &Cluster,
+    selection: &Selection,
+) -> anyhow::Result<(BTreeSet<(String, String)>, Option<String>)> {
+    let operators = cluster.operators().await?;
+    let reports: Vec<_> = operators
+        .iter()
+        .filter_map(|o| o.report.as_ref().ok())
+        .collect();
+    if reports.is_empty() {
+        let why = operators.iter().find_map(|o| o.report.as_ref().err());
+        return Err(match why {
+            Some(why) => anyhow!("no operator tells which proxies there are: {why}"),
+            None => anyhow!("there is no operator to tell which proxies there are"),
+        }
+        .context("name proxies with --proxy HOST:PORT, or Pods with --selector LABELS"));
+    }
+    let connected = reports
+        .iter()
+        .flat_map(|r| &r.proxies)
+        .filter(|p| p.disconnected.is_none());
+    let (mut found, mut nameless) = (BTreeSet::new(), 0);
+    for proxy in connected {
+        match (&proxy.namespace, &selection.namespace) {
+            (Some(own), wanted) if wanted.as_ref().is_none_or(|w| w == own) => {
+                found.insert((own.clone(), proxy.node.clone()));
+            }
+            (Some(_), _) => {}
+            (None, _) => nameless += 1,
+        }
+    }
+    let remark = (nameless > 0)
+        .then(|| format!("{nameless} connected proxies don't say which Pod they are in"));
+    Ok((found, remark))
+}

@@ -1,0 +1,214 @@
+//! Adds up the proxies of each policy.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::types::TypeSums;
+use super::workflows::WorkflowSums;
+use super::{Percentiles, PolicyRow, View};
+use crate::cli::top::fleet::{Fleet, Proxy, Reach};
+use crate::cli::top::histogram::Spread;
+use crate::cli::top::history::Span;
+use crate::cli::top::sample::{PolicySample, Stats};
+
+/// What became of some stats between two answers.
+#[derive(Clone, Copy)]
+pub(super) struct Change<'a> {
+    /// What there was; nothing yet if there was an answer without them.
+    before: Option<&'a Stats>,
+    pub(super) after: &'a Stats,
+    /// Time between the answers, s; 0 when there is only one.
+    pub(super) seconds: f64,
+}
+
+impl<'a> Change<'a> {
+    /// Requests/s of a counter. One that has fallen began anew, as when a policy was removed and came back.
+    pub(super) fn rate(&self, name: &str) -> Option<f64> {
+        Some(self.count(name)? as f64 / self.seconds)
+    }
+
+    pub(super) fn count(&self, name: &str) -> Option<u64> {
+        let after = self.after.value(name)?;
+        (self.seconds > 0.0).then(|| self.since(name, after))
+    }
+
+    fn since(&self, name: &str, after: u64) -> u64 {
+        let before = self.before.and_then(|b| b.value(name)).unwrap_or(0);
+        after.checked_sub(before).unwrap_or(after)
+    }
+
+    pub(super) fn counts(&self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
+        let named = self.after.values(prefix).filter(|_| self.seconds > 0.0);
+        named.map(move |(name, after)| (name, self.since(&format!("{prefix}{name}"), after)))
+    }
+
+    pub(super) fn gauge(&self, name: &str) -> Option<u64> {
+        self.after.value(name)
+    }
+
+    pub(super) fn spread(&self, name: &str) -> Option<Spread> {
+        let after = self.after.histogram(name)?;
+        let before = self.before.and_then(|b| b.histogram(name));
+        (self.seconds > 0.0).then(|| after.since(before))
+    }
+}
+
+/// A sum in which what isn't known counts for nothing, and that isn't known as long as no part of it is.
+pub(super) fn add<T: Copy + Default + std::ops::Add<Output = T>>(
+    sum: &mut Option<T>,
+    part: Option<T>,
+) {
+    if let Some(part) = part {
+        *sum = Some(sum.unwrap_or_default() + part);
+    }
+}
+
+/// To thousandths: what is beyond them is noise.
+pub(super) fn tidy(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+pub(super) fn tidied(value: Option<f64>) -> Option<f64> {
+    value.map(tidy)
+}
+
+/// The proxies that answer, with what there is to compare.
+pub(super) fn spans<'a>(fleet: &'a Fleet, only: Option<&'a str>) -> impl Iterator<Item = Span<'a>> {
+    let chosen = fleet
+        .proxies
+        .iter()
+        .filter(move |(name, _)| only.is_none_or(|only| only == name.as_str()));
+    let answering = |proxy: &&'a Proxy| proxy.reach == Reach::Answers;
+    chosen
+        .map(|(_, proxy)| proxy)
+        .filter(answering)
+        .filter_map(|proxy| proxy.history.span())
+}
+
+/// Policies of one answer that are in force. One that was removed leaves its stats behind, without slots.
+pub(super) fn in_force<'a>(
+    span: &Span<'a>,
+) -> impl Iterator<Item = (&'a String, &'a PolicySample)> + use<'a> {
+    let policies = span.after.policies.iter();
+    policies.filter(|(_, p)| p.own.value("slots") != Some(0))
+}
+
+/// The changes of a policy's stats and of those of its types or workflows.
+pub(super) fn change<'a>(
+    span: &Span<'a>,
+    policy: &str,
+    pick: impl Fn(&'a PolicySample) -> Option<&'a Stats>,
+) -> Option<Change<'a>> {
+    let before = span.before.and_then(|b| b.policies.get(policy));
+    Some(Change {
+        before: before.and_then(&pick),
+        after: pick(span.after.policies.get(policy)?)?,
+        seconds: span.seconds,
+    })
+}
+
+/// Everything but the proxies.
+pub(super) fn policies(fleet: &Fleet, only: Option<&str>) -> View {
+    let mut all: BTreeMap<String, Sums> = BTreeMap::new();
+    let mut longest = Duration::ZERO;
+    for span in spans(fleet, only) {
+        longest = longest.max(Duration::from_secs_f64(span.seconds));
+        for (name, sample) in in_force(&span) {
+            all.entry(name.clone())
+                .or_default()
+                .add(&span, name, sample);
+        }
+    }
+    let mut policies: Vec<PolicyRow> = all
+        .into_iter()
+        .map(|(name, sums)| sums.finish(name))
+        .collect();
+    policies.sort_by(|a, b| b.hurt.total_cmp(&a.hurt));
+    View {
+        window_seconds: tidy(longest.as_secs_f64()),
+        policies,
+        ..View::default()
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    row: PolicyRow,
+    types: BTreeMap<String, TypeSums>,
+    workflows: BTreeMap<String, WorkflowSums>,
+}
+
+impl Sums {
+    fn add(&mut self, span: &Span<'_>, policy: &str, sample: &PolicySample) {
+        let row = &mut self.row;
+        row.proxies += 1;
+        if let Some(own) = change(span, policy, |p| Some(&p.own)) {
+            add(&mut row.slots, own.gauge("slots"));
+            add(&mut row.slots_in_use, own.gauge("slots_in_use"));
+            add(&mut row.queue_length, own.gauge("queue_length"));
+            let work = own.gauge("queued_work_us").map(|us| us as f64 / 1e3);
+            add(&mut row.queued_work_ms, work);
+            add(&mut row.unmanaged_rate, own.rate("rq_unmanaged"));
+            if let Some(known) = own.gauge("workflows") {
+                let all = row.workflows.get_or_insert_default();
+                all.known = all.known.max(Some(known));
+                add(&mut all.folded_rate, own.rate("workflows_folded"));
+                add(&mut all.rates_expired_rate, own.rate("rates_expired"));
+                add(&mut all.rates_refused_rate, own.rate("rates_refused"));
+            }
+        }
+        for name in sample.types.keys() {
+            if let Some(change) = change(span, policy, |p| p.types.get(name)) {
+                self.types.entry(name.clone()).or_default().add(&change);
+            }
+        }
+        for name in sample.workflows.keys() {
+            if let Some(change) = change(span, policy, |p| p.workflows.get(name)) {
+                let sums = self.workflows.entry(name.clone()).or_default();
+                sums.add(&change, &sample.services);
+            }
+        }
+    }
+
+    fn finish(self, policy: String) -> PolicyRow {
+        let mut row = self.row;
+        row.policy = policy;
+        row.types = self
+            .types
+            .into_iter()
+            .map(|(name, sums)| sums.finish(name))
+            .collect();
+        row.types.sort_by(|a, b| b.hurt.total_cmp(&a.hurt));
+        for kind in &row.types {
+            row.traffic.add(&kind.traffic);
+            row.hurt += kind.hurt;
+        }
+        row.traffic.tidy();
+        row.queued_work_ms = tidied(row.queued_work_ms);
+        row.unmanaged_rate = tidied(row.unmanaged_rate);
+        if !self.workflows.is_empty() {
+            row.workflows.get_or_insert_default();
+        }
+        if let Some(all) = &mut row.workflows {
+            let rows = self.workflows.into_iter();
+            all.rows = rows.map(|(name, sums)| sums.finish(name)).collect();
+            all.rows.sort_by(|a, b| b.hurt.total_cmp(&a.hurt));
+            all.folded_rate = tidied(all.folded_rate);
+            all.rates_expired_rate = tidied(all.rates_expired_rate);
+            all.rates_refused_rate = tidied(all.rates_refused_rate);
+            // What the rate limiter refuses never reaches a type.
+            row.hurt += all.rows.iter().map(|w| w.hurt).sum::<f64>();
+        }
+        row.hurt = tidy(row.hurt);
+        row
+    }
+}
+
+/// Of times in µs.
+pub(super) fn percentiles(spread: &Spread) -> Option<Percentiles> {
+    let ms = |q| spread.quantile(q).map(|us| tidy(us / 1e3));
+    Some(Percentiles {
+        p50: ms(0.5)?,
+        p99: ms(0.99)?,
+    })
+}

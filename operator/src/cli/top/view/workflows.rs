@@ -1,0 +1,95 @@
+//! Adds up a workflow over the processes that enforce its policy.
+
+use std::collections::BTreeMap;
+
+use super::build::{Change, add, percentiles, tidied, tidy};
+use super::{Bottleneck, WorkflowRow};
+use crate::cli::top::histogram::Spread;
+
+/// Adds up a workflow at all processes.
+#[derive(Default)]
+pub(super) struct WorkflowSums {
+    row: WorkflowRow,
+    wait: Spread,
+    /// Whether a process limits nothing.
+    unlimited: bool,
+    /// Completion times and their weights.
+    completion: (f64, f64),
+    bottlenecks: BTreeMap<String, usize>,
+}
+
+impl WorkflowSums {
+    pub(super) fn add(&mut self, change: &Change<'_>, services: &BTreeMap<u64, String>) {
+        let row = &mut self.row;
+        let millihertz = |name| change.gauge(name).map(|mhz: u64| mhz as f64 / 1e3);
+        add(&mut row.demand_rate, millihertz("demand_mhz"));
+        let in_force = change.gauge("limited") != Some(0);
+        if in_force {
+            add(&mut row.limit_rate, millihertz("rate_mhz"));
+        } else {
+            self.unlimited = true;
+        }
+        add(
+            &mut row.local_limit_rate,
+            millihertz("local_rate_mhz").filter(|_| in_force),
+        );
+        add(&mut row.offered_rate, change.rate("rq_offered"));
+        add(&mut row.admitted_rate, change.rate("rq_admitted"));
+        add(&mut row.rate_limited_rate, change.rate("rq_rate_limited"));
+        add(&mut row.deadline_rate, change.rate("rq_deadline"));
+        add(&mut row.completed_rate, change.rate("rq_completed"));
+        add(&mut row.calls_rate, change.rate("calls"));
+        add(&mut row.queue_length, change.gauge("queue_length"));
+        self.wait
+            .add(&change.spread("limiter_wait_us").unwrap_or_default());
+        if let Some(us) = change.gauge("completion_us").filter(|us| *us > 0) {
+            // Nearly 0 where nothing was completed, so that there is a mean when nothing was anywhere.
+            let weight = change.rate("rq_completed").unwrap_or(0.0) + 1e-9;
+            self.completion.0 += us as f64 / 1e3 * weight;
+            self.completion.1 += weight;
+        }
+        if let Some(at) = change.gauge("bottleneck").filter(|_| in_force) {
+            let place = match (at, services.get(&at)) {
+                (0, _) => "local".to_owned(),
+                (_, Some(service)) => service.clone(),
+                // Services beyond the cap have no names of their own.
+                (1, None) => "_other".to_owned(),
+                (_, None) => format!("service {at}"),
+            };
+            *self.bottlenecks.entry(place).or_default() += 1;
+        }
+    }
+
+    pub(super) fn finish(self, workflow: String) -> WorkflowRow {
+        let mut row = self.row;
+        row.workflow = workflow;
+        if self.unlimited {
+            row.limit_rate = None;
+            row.local_limit_rate = None;
+        }
+        row.hurt = tidy(row.refused().unwrap_or(0.0));
+        for rate in [
+            &mut row.demand_rate,
+            &mut row.offered_rate,
+            &mut row.limit_rate,
+            &mut row.local_limit_rate,
+            &mut row.admitted_rate,
+            &mut row.rate_limited_rate,
+            &mut row.deadline_rate,
+            &mut row.completed_rate,
+            &mut row.calls_rate,
+        ] {
+            *rate = tidied(*rate);
+        }
+        row.wait_ms = percentiles(&self.wait);
+        let (sum, weight) = self.completion;
+        row.completion_ms = (weight > 0.0).then(|| tidy(sum / weight));
+        let places = self.bottlenecks.into_iter();
+        row.bottlenecks = places
+            .map(|(place, proxies)| Bottleneck { place, proxies })
+            .collect();
+        row.bottlenecks
+            .sort_by_key(|b| std::cmp::Reverse(b.proxies));
+        row
+    }
+}

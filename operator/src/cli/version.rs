@@ -1,0 +1,150 @@
+//! `headgate version`: of this program, and of the operators in a cluster.
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::Serialize;
+
+use super::Output;
+use super::cluster::{ClusterArgs, Operator};
+use super::status::OutputFormat;
+
+/// Prints the version.
+#[derive(Debug, Clone, Args)]
+pub struct VersionArgs {
+    /// Also ask the operators of the cluster
+    #[arg(long)]
+    pub server: bool,
+    /// How the answer looks
+    #[arg(long, short, value_name = "FORMAT", default_value = "table")]
+    pub output: OutputFormat,
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+}
+
+/// What is known of versions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Versions {
+    client: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operators: Option<Vec<Version>>,
+}
+
+/// One operator's version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    /// `namespace/name` of its Pod.
+    pod: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// First 64 bits of the module's SHA-256.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    module: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// Prints versions; not well when operators are asked and one doesn't answer, or there is none.
+///
+/// # Errors
+/// The cluster can't be asked.
+pub fn run(args: &VersionArgs) -> anyhow::Result<Output> {
+    let operators = match args.server {
+        true => Some(ask(&args.cluster)?),
+        false => None,
+    };
+    show(operators, args.output)
+}
+
+fn ask(args: &ClusterArgs) -> anyhow::Result<Vec<Version>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    runtime.block_on(async {
+        let operators = args.connect().await?.operators().await?;
+        if operators.is_empty() {
+            anyhow::bail!(
+                "no operator behind Service {}; name another with --operator",
+                args.operator
+            );
+        }
+        Ok(operators.iter().map(version).collect())
+    })
+}
+
+fn version(operator: &Operator) -> Version {
+    let report = operator.report.as_ref();
+    Version {
+        pod: operator.pod.clone(),
+        version: report.ok().map(|r| r.version.clone()),
+        module: report.ok().map(|r| r.module.hash.clone()),
+        problem: report.err().cloned(),
+    }
+}
+
+fn show(operators: Option<Vec<Version>>, output: OutputFormat) -> anyhow::Result<Output> {
+    let versions = Versions {
+        client: env!("CARGO_PKG_VERSION"),
+        operators,
+    };
+    let operators = versions.operators.iter().flatten();
+    let text = match output {
+        OutputFormat::Json => serde_json::to_string_pretty(&versions)? + "\n",
+        OutputFormat::Table => {
+            let mut text = format!("headgate {}\n", versions.client);
+            for o in operators.clone() {
+                text += &match (&o.version, &o.problem) {
+                    (Some(version), _) => format!(
+                        "operator {}: {version}, module {}\n",
+                        o.pod,
+                        o.module.as_deref().unwrap_or("-")
+                    ),
+                    (None, why) => {
+                        format!("operator {}: {}\n", o.pod, why.as_deref().unwrap_or("-"))
+                    }
+                };
+            }
+            text
+        }
+    };
+    Ok(Output {
+        text,
+        notes: String::new(),
+        ok: operators.into_iter().all(|o| o.problem.is_none()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_that_does_not_answer_is_named() {
+        let own = env!("CARGO_PKG_VERSION");
+        let client = show(None, OutputFormat::Table).unwrap();
+        assert_eq!(
+            (client.text, client.ok),
+            (format!("headgate {own}\n"), true)
+        );
+        let operator = |pod: &str, problem: Option<&str>| Version {
+            pod: pod.to_owned(),
+            version: problem.is_none().then(|| "9.1.0".to_owned()),
+            module: problem.is_none().then(|| "0123".to_owned()),
+            problem: problem.map(str::to_owned),
+        };
+        let all = vec![operator("s/a", None), operator("s/b", Some("gone"))];
+        let both = show(Some(all.clone()), OutputFormat::Table).unwrap();
+        assert!(!both.ok);
+        assert_eq!(
+            both.text,
+            format!("headgate {own}\noperator s/a: 9.1.0, module 0123\noperator s/b: gone\n")
+        );
+        let json = show(Some(all), OutputFormat::Json).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json.text).unwrap();
+        assert_eq!(json["operators"][0]["module"], "0123");
+        assert_eq!(json["operators"][1]["problem"], "gone");
+    }
+}

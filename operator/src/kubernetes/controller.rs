@@ -1,0 +1,358 @@
+//! From watches to plans.
+//!
+//! One task owns what is known of the cluster, so nothing here needs a lock, and a burst of changes is taken in
+//! as a whole before one plan is made of it. Making a plan is work for a thread of its own: ten thousand Pods
+//! must not hold up the proxies' streams.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, ResourceExt as _};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout_at};
+use tracing::info;
+
+use super::cluster::Cluster;
+use super::read;
+use super::resolve::Planner;
+use super::resource::PolicyResource;
+use super::store::{Change, Effect, Observations, Store};
+use super::watch::{Seen, follow};
+use crate::metrics::Metrics;
+use crate::plan::{Plan, TargetKind};
+use crate::source::report;
+
+/// A change waits for others as long as they follow each other within this time,
+const QUIET: Duration = Duration::from_millis(5);
+/// and no longer than this.
+const LONGEST_WAIT: Duration = Duration::from_millis(30);
+/// Changes that wait to be taken in; watches wait when it is full.
+const BACKLOG: usize = 1_024;
+
+/// What the controller tells the rest of the process.
+#[derive(Debug)]
+pub struct Outputs {
+    /// The newest plan; nothing is sent before everything was listed once.
+    pub plans: watch::Sender<Arc<Plan>>,
+    /// The cluster that was seen last, with the plan made of it.
+    pub resolved: watch::Sender<Option<Resolved>>,
+    /// What is being waited for before the first plan.
+    pub waiting: watch::Sender<String>,
+    /// Marked when a policy's status changed on the API server.
+    pub statuses: watch::Sender<()>,
+    /// Ready replicas of Headgate.
+    pub replicas: watch::Sender<BTreeSet<SocketAddr>>,
+}
+
+/// A cluster, and what is made of it.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// What was seen.
+    pub cluster: Arc<Cluster>,
+    /// The plan.
+    pub plan: Arc<Plan>,
+}
+
+/// Follows the cluster.
+pub struct Controller {
+    client: Client,
+    store: Store,
+    planner: Planner,
+    metrics: Metrics,
+    outputs: Outputs,
+    changes: mpsc::Receiver<Change>,
+    sender: mpsc::Sender<Change>,
+    gateway_watches: BTreeMap<TargetKind, AbortHandle>,
+    watches: Vec<AbortHandle>,
+    /// Everything was listed once, and a plan was made of it.
+    is_ready: bool,
+}
+
+impl Controller {
+    /// A controller that hasn't begun.
+    #[must_use]
+    pub fn new(client: Client, store: Store, metrics: Metrics, outputs: Outputs) -> Self {
+        let (sender, changes) = mpsc::channel(BACKLOG);
+        Self {
+            client,
+            store,
+            planner: Planner::default(),
+            metrics,
+            outputs,
+            changes,
+            sender,
+            gateway_watches: BTreeMap::new(),
+            watches: Vec::new(),
+            is_ready: false,
+        }
+    }
+
+    /// The policies' statuses.
+    #[must_use]
+    pub fn observations(&self) -> Arc<Observations> {
+        self.store.observations()
+    }
+
+    /// Watches and plans until `shutdown` holds `true`.
+    ///
+    /// # Errors
+    /// Only when making a plan panics.
+    pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) -> anyhow::Result<()> {
+        self.begin();
+        self.tell_what_is_missing();
+        loop {
+            let change = tokio::select! {
+                change = self.changes.recv() => change,
+                _ = shutdown.wait_for(|stop| *stop) => return Ok(()),
+            };
+            // This keeps a sender itself, so the channel doesn't end.
+            let Some(change) = change else { return Ok(()) };
+            let effect = self.take_in(change).await;
+            self.pass_on(effect).await?;
+        }
+    }
+
+    /// Takes in a change and those that follow it closely.
+    async fn take_in(&mut self, first: Change) -> Effect {
+        let mut effect = self.apply(first);
+        let end = Instant::now() + LONGEST_WAIT;
+        loop {
+            let quiet = end.min(Instant::now() + QUIET);
+            match timeout_at(quiet, self.changes.recv()).await {
+                Ok(Some(change)) => effect = effect.and(self.apply(change)),
+                Ok(None) | Err(_) => return effect,
+            }
+            // What waits already could go on for ever.
+            if Instant::now() >= end {
+                return effect;
+            }
+        }
+    }
+
+    fn apply(&mut self, change: Change) -> Effect {
+        if let Some(resource) = failed(&change) {
+            self.metrics.kubernetes.watch_restarted(resource);
+        }
+        let effect = self.store.apply(change);
+        match effect.kinds {
+            true => effect.and(self.follow_gateway_api()),
+            false => effect,
+        }
+    }
+
+    async fn pass_on(&mut self, effect: Effect) -> anyhow::Result<()> {
+        if effect.peers {
+            self.outputs.replicas.send_replace(self.store.replicas());
+        }
+        if effect.status {
+            self.outputs.statuses.send_replace(());
+        }
+        if !self.is_ready && !self.tell_what_is_missing() {
+            return Ok(());
+        }
+        if effect.plan || !self.is_ready {
+            self.plan().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a plan and publishes it if it differs from the last.
+    async fn plan(&mut self) -> anyhow::Result<()> {
+        let (cluster, seen) = (self.store.cluster(), self.store.cluster());
+        let begun = Instant::now();
+        let mut planner = std::mem::take(&mut self.planner);
+        let (planner, plan) = tokio::task::spawn_blocking(move || {
+            let plan = planner.plan(&cluster);
+            (planner, plan)
+        })
+        .await
+        .context("making a plan failed")?;
+        self.planner = planner;
+        let before = Arc::clone(&self.outputs.plans.borrow());
+        let changed = !self.is_ready || *before != plan;
+        self.metrics.plan.made(begun.elapsed(), changed);
+        let plan = match changed {
+            true => Arc::new(plan),
+            false => before,
+        };
+        if changed {
+            report::log(&self.outputs.plans.borrow(), &plan);
+            self.is_ready = true;
+            self.outputs.plans.send_replace(Arc::clone(&plan));
+        }
+        // Whoever reads this may need what made no other plan, such as a Gateway's class.
+        let resolved = Resolved {
+            cluster: seen,
+            plan,
+        };
+        self.outputs.resolved.send_replace(Some(resolved));
+        Ok(())
+    }
+
+    /// Whether everything was listed.
+    fn tell_what_is_missing(&self) -> bool {
+        let missing = self.store.waiting_for().join(", ");
+        let done = missing.is_empty();
+        self.outputs.waiting.send_if_modified(|told| {
+            let changed = *told != missing;
+            *told = missing;
+            changed
+        });
+        done
+    }
+
+    fn begin(&mut self) {
+        let all = |client: &Client| (client.clone(), self.sender.clone());
+        let (client, out) = all(&self.client);
+        let policies = follow(
+            Api::<PolicyResource>::all(client),
+            "admissionpolicies",
+            prune,
+            Change::Policies,
+            out,
+        );
+        let (client, out) = all(&self.client);
+        let services = follow(
+            Api::<Service>::all(client),
+            "services",
+            read::service,
+            Change::Services,
+            out,
+        );
+        let (client, out) = all(&self.client);
+        let slices = follow(
+            Api::<EndpointSlice>::all(client),
+            "endpointslices",
+            read::slice,
+            Change::Slices,
+            out,
+        );
+        let (client, out) = all(&self.client);
+        let pods = follow(
+            Api::<Pod>::all(client),
+            "pods",
+            read::pod,
+            Change::Pods,
+            out,
+        );
+        let (client, out) = all(&self.client);
+        let definitions = follow(
+            Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client),
+            "customresourcedefinitions",
+            |object| object.name_any(),
+            Change::Definitions,
+            out,
+        );
+        self.watches = vec![
+            tokio::spawn(policies).abort_handle(),
+            tokio::spawn(services).abort_handle(),
+            tokio::spawn(slices).abort_handle(),
+            tokio::spawn(pods).abort_handle(),
+            tokio::spawn(definitions).abort_handle(),
+        ];
+    }
+
+    /// Begins and ends watches as Gateway API's kinds come and go.
+    fn follow_gateway_api(&mut self) -> Effect {
+        let wanted = self.store.wanted_kinds();
+        let mut effect = Effect::default();
+        let gone: Vec<TargetKind> = self
+            .gateway_watches
+            .keys()
+            .filter(|kind| !wanted.contains(kind))
+            .copied()
+            .collect();
+        for kind in gone {
+            if let Some(watch) = self.gateway_watches.remove(&kind) {
+                watch.abort();
+            }
+            info!("{kind} is gone from the API server");
+            effect = effect.and(self.store.watch_ends(kind));
+        }
+        for kind in wanted {
+            if !self.gateway_watches.contains_key(&kind) {
+                info!("the API server has {kind}; watching it");
+                let watch = self.watch_gateway_kind(kind);
+                self.gateway_watches.insert(kind, watch);
+            }
+        }
+        effect
+    }
+
+    fn watch_gateway_kind(&mut self, kind: TargetKind) -> AbortHandle {
+        let number = self.store.watch_begins(kind);
+        let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
+        let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+        let out = self.sender.clone();
+        let task = match kind {
+            TargetKind::Gateway => tokio::spawn(follow(
+                api,
+                plural(kind),
+                |object| read::gateway(&object),
+                move |seen| Change::Gateways(number, seen),
+                out,
+            )),
+            _ => tokio::spawn(follow(
+                api,
+                plural(kind),
+                |object| read::route(&object),
+                move |seen| Change::Routes(kind, number, seen),
+                out,
+            )),
+        };
+        task.abort_handle()
+    }
+}
+
+/// Gateway API's plurals.
+const fn plural(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Gateway => "gateways",
+        TargetKind::HttpRoute => "httproutes",
+        TargetKind::GrpcRoute => "grpcroutes",
+        TargetKind::Service => "services",
+        TargetKind::Pod => "pods",
+    }
+}
+
+/// What nobody reads of a policy, and may be larger than the rest.
+fn prune(mut policy: PolicyResource) -> Box<PolicyResource> {
+    policy.metadata.managed_fields = None;
+    policy.metadata.annotations = None;
+    Box::new(policy)
+}
+
+/// The resource whose watch failed, if this says so.
+fn failed(change: &Change) -> Option<&'static str> {
+    const fn is<V>(seen: &Seen<V>) -> bool {
+        matches!(seen, Seen::Failed { .. })
+    }
+    let (failed, resource) = match change {
+        Change::Policies(seen) => (is(seen), "admissionpolicies"),
+        Change::Services(seen) => (is(seen), "services"),
+        Change::Slices(seen) => (is(seen), "endpointslices"),
+        Change::Pods(seen) => (is(seen), "pods"),
+        Change::Definitions(seen) => (is(seen), "customresourcedefinitions"),
+        Change::Gateways(_, seen) => (is(seen), "gateways"),
+        Change::Routes(kind, _, seen) => (is(seen), plural(*kind)),
+    };
+    failed.then_some(resource)
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        for watch in self.watches.iter().chain(self.gateway_watches.values()) {
+            watch.abort();
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Bounds of `status`, as the Gateway API has them.
+
+use serde_json::{Value, json};
+
+/// Most ancestors and, of one, most conditions (Gateway API's `PolicyStatus`).
+const MAX_ANCESTORS: usize = 16;
+const MAX_CONDITIONS: usize = 8;
+
+/// Adds them to the structural schema of the status.
+pub(super) fn constrain(status: &mut Value) {
+    let ancestors = &mut status["properties"]["ancestors"];
+    ancestors["maxItems"] = json!(MAX_ANCESTORS);
+    ancestors["x-kubernetes-list-type"] = json!("atomic");
+    let ancestor = &mut ancestors["items"]["properties"];
+    let conditions = &mut ancestor["conditions"];
+    conditions["maxItems"] = json!(MAX_CONDITIONS);
+    conditions["x-kubernetes-list-type"] = json!("map");
+    conditions["x-kubernetes-list-map-keys"] = json!(["type"]);
+    condition(&mut conditions["items"]["properties"]);
+    ancestor["controllerName"]["maxLength"] = json!(253);
+    // Labels of Pods, of which each may be longer than a name: 16 of `PREFIX/KEY=VALUE`.
+    let of_ancestor = &mut ancestor["ancestorRef"]["properties"];
+    for (field, most) in [
+        ("group", 253),
+        ("kind", 63),
+        ("namespace", 63),
+        ("name", 8192),
+    ] {
+        of_ancestor[field]["maxLength"] = json!(most);
+    }
+}
+
+/// What the API's own type of a condition says of its fields.
+fn condition(fields: &mut Value) {
+    fields["type"]["maxLength"] = json!(316);
+    fields["status"]["enum"] = json!(["True", "False", "Unknown"]);
+    fields["reason"]["maxLength"] = json!(1024);
+    fields["reason"]["minLength"] = json!(1);
+    fields["reason"]["pattern"] = json!("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$");
+    fields["message"]["maxLength"] = json!(32768);
+}

@@ -1,0 +1,128 @@
+//! From the schema of a Rust type to a structural schema, which is what Kubernetes takes.
+//!
+//! A structural schema has no references, no alternatives and no `null`: absent is the only way to leave a
+//! field out. An enum's values are named in the field's description, since Kubernetes describes fields only.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+/// The structural schema of `T`.
+pub(super) fn schema<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::openapi3().with(|s| {
+        s.inline_subschemas = true;
+        s.meta_schema = None;
+        s.transforms.clear();
+    });
+    let mut schema = settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value();
+    restructure(&mut schema);
+    schema
+}
+
+fn restructure(schema: &mut Value) {
+    let Value::Object(node) = schema else { return };
+    take_only_alternative(node);
+    name_values(node);
+    node.remove("title");
+    if let Some(Value::Array(types)) = node.get("type") {
+        let only = types.iter().find(|t| *t != "null").cloned();
+        node.insert("type".to_owned(), only.unwrap_or(Value::Null));
+    }
+    // Unknown fields are refused by strict field validation, which is kubectl's default.
+    if node.get("additionalProperties") == Some(&Value::Bool(false)) {
+        node.remove("additionalProperties");
+    }
+    if matches!(node.get("type"), Some(t) if t == "integer" || t == "number") {
+        // Bounds of Rust's types are not those of the field.
+        node.remove("minimum");
+        node.remove("maximum");
+    }
+    if let Some(default) = node.remove("default")
+        && let Some(default) = usable_default(node, default)
+    {
+        node.insert("default".to_owned(), default);
+    }
+    if let Some(Value::String(text)) = node.get_mut("description") {
+        *text = unwrap_lines(text);
+    }
+    if let Some(Value::Object(properties)) = node.get_mut("properties") {
+        properties.values_mut().for_each(restructure);
+    }
+    for part in ["items", "additionalProperties"] {
+        if let Some(part) = node.get_mut(part) {
+            restructure(part);
+        }
+    }
+}
+
+/// `Option<T>` is `anyOf: [T, null]`.
+fn take_only_alternative(node: &mut Map<String, Value>) {
+    let Some(Value::Array(alternatives)) = node.remove("anyOf") else {
+        return;
+    };
+    let is_null = |s: &Value| {
+        s.get("type").is_some_and(|t| t == "null") || s.get("const") == Some(&Value::Null)
+    };
+    for alternative in alternatives {
+        if let (false, Value::Object(alternative)) = (is_null(&alternative), alternative) {
+            for (key, value) in alternative {
+                node.entry(key).or_insert(value);
+            }
+        }
+    }
+}
+
+/// An enum is `oneOf: [{const, description}]`; Kubernetes has `enum`, and the descriptions join the field's.
+fn name_values(node: &mut Map<String, Value>) {
+    let Some(Value::Array(values)) = node.remove("oneOf") else {
+        return;
+    };
+    let mut names = Vec::new();
+    let mut description = node
+        .get("description")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    for value in values {
+        // Values without descriptions come as one list.
+        let several = value
+            .get("enum")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let one = value.get("const").cloned();
+        let about = value
+            .get("description")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        for name in several.into_iter().chain(one) {
+            let name_text = name.as_str().unwrap_or_default();
+            description.push_str(&format!("\n\n{name_text}: {about}"));
+            names.push(name);
+        }
+    }
+    node.insert("type".to_owned(), json!("string"));
+    node.insert("enum".to_owned(), Value::Array(names));
+    node.insert("description".to_owned(), json!(description));
+}
+
+/// The default as Kubernetes needs it: no `null`, list or map without entries, which absent ones are already.
+fn usable_default(node: &Map<String, Value>, default: Value) -> Option<Value> {
+    match default {
+        Value::Null | Value::Array(_) => None,
+        Value::Object(_) => node.contains_key("properties").then_some(default),
+        scalar => Some(scalar),
+    }
+}
+
+/// Lines of a comment end where the source's do; paragraphs end where they are meant to.
+fn unwrap_lines(text: &str) -> String {
+    let paragraphs: Vec<String> = text
+        .split("\n\n")
+        .map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    paragraphs.join("\n\n")
+}

@@ -1,0 +1,118 @@
+//! Writes to the API server, one object at a time.
+
+use std::collections::BTreeMap;
+
+use kube::Client;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
+use kube::core::Status;
+use serde_json::Value;
+
+use super::object::{Adapter, MANAGED_BY, Object};
+use crate::kubernetes::FIELD_MANAGER;
+use crate::kubernetes::cluster::ObjectKey;
+
+/// How a write ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is as wanted; what the API server has now.
+    Done(Value),
+    /// It won't get better by itself: the fields are somebody else's, or the object is refused.
+    Refused(String),
+    /// It may get better: try again.
+    Failed(String),
+}
+
+/// Applies `object`. `version` is that of ours which is there already, and no other is replaced: who leads no
+/// longer, and doesn't know it yet, has seen an old one.
+///
+/// Never forced: a field that somebody else has set since is left to them.
+pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
+    let api = api(client, object.adapter, &object.key.namespace);
+    let mut value = object.value.clone();
+    if let Some(version) = version {
+        value["metadata"]["resourceVersion"] = Value::String(version.to_owned());
+    } else {
+        // An apply would adopt an object of the same name, and deleting it later would take it from its owner.
+        let same_name = ListParams::default().fields(&format!("metadata.name={}", object.key.name));
+        let found = match api.list_metadata(&same_name).await {
+            Ok(list) => list.items.into_iter().next(),
+            Err(error) => return failed(&error),
+        };
+        let ours = |labels: BTreeMap<String, String>| {
+            labels.get(MANAGED_BY.0).map(String::as_str) == Some(MANAGED_BY.1)
+        };
+        if found.is_some_and(|f| !ours(f.metadata.labels.unwrap_or_default())) {
+            return Outcome::Refused(
+                "an object of this name is there and is not Headgate's; rename or delete it"
+                    .to_owned(),
+            );
+        }
+    }
+    let parameters = PatchParams::apply(FIELD_MANAGER);
+    let patch = Patch::Apply(&value);
+    match api.patch(&object.key.name, &parameters, &patch).await {
+        Ok(written) => Outcome::Done(serde_json::to_value(written).unwrap_or_default()),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Deletes an object of ours, unless it is another one by now.
+///
+/// # Errors
+/// Why not, to be tried again.
+pub async fn delete(
+    client: &Client,
+    adapter: Adapter,
+    key: &ObjectKey,
+    observed: &Value,
+) -> Result<(), String> {
+    let text = |name: &str| observed["metadata"][name].as_str().map(str::to_owned);
+    let parameters = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+        }),
+        ..DeleteParams::default()
+    };
+    match api(client, adapter, &key.namespace)
+        .delete(&key.name, &parameters)
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(line(&error)),
+    }
+}
+
+fn api(client: &Client, adapter: Adapter, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &adapter.resource())
+}
+
+fn failed(error: &kube::Error) -> Outcome {
+    let why = line(error);
+    match error {
+        kube::Error::Api(status) if of_fields(status) => Outcome::Refused(format!(
+            "{why}; give up these fields (kubectl apply --server-side without them, or delete the object) \
+                 and Headgate sets them"
+        )),
+        kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
+            Outcome::Refused(why)
+        }
+        _ => Outcome::Failed(why),
+    }
+}
+
+/// Whether fields belong to somebody else; other conflicts are with versions.
+fn of_fields(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|d| &d.causes);
+    status.code == 409 && { causes }.any(|c| c.reason == "FieldManagerConflict")
+}
+
+/// The error in one line.
+fn line(error: &kube::Error) -> String {
+    let text = match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    };
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,130 @@
+//! `EnvoyExtensionPolicy` of `gateway.envoyproxy.io/v1alpha1`.
+//!
+//! Facts that shape it, read in Envoy Gateway 1.9: a policy of a route replaces that of its Gateway for the
+//! route's requests, and each policy has a VM of its own. Headgate's stages of a route stand before those of
+//! the Gateway and share its slots, so they go into one policy for all of a Gateway. It is attached to the
+//! Gateway's routes where only they have policies, so that requests of other routes don't run the filter, and
+//! to the Gateway else. The filter itself matches routes by name. The configuration arrives as JSON, as it is.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::istio::plugin_config;
+use super::object::{Adapter, ModuleRef, Object, name};
+use super::report::State;
+use super::workload::{Place, Workload};
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use crate::plan::{TargetKind, TargetRef};
+
+/// `spec.controllerName` of the GatewayClasses whose gateways are Envoy Gateway's.
+pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
+/// Most targets of a policy here; more of them take the Gateway.
+const MAX_ROUTES: usize = 16;
+
+/// The policy of `workload`, if that is a Gateway's proxies.
+#[must_use]
+pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef) -> Option<Object> {
+    let Place::Gateway(gateway) = &workload.place else {
+        return None;
+    };
+    let reference = |kind: TargetKind, name: &str| {
+        json!({
+            "group": kind.group(),
+            "kind": kind.as_str(),
+            "name": name,
+        })
+    };
+    let target_refs: Vec<Value> = match routes(workload, gateway, cluster) {
+        Some(routes) => routes.iter().map(|r| reference(r.kind, &r.name)).collect(),
+        None => vec![reference(TargetKind::Gateway, &gateway.name)],
+    };
+    let spec = json!({
+        "targetRefs": target_refs,
+        "wasm": [{
+            "name": "headgate",
+            "rootID": "headgate",
+            "code": {
+                "type": "HTTP",
+                "http": {"url": module.url, "sha256": module.sha256},
+            },
+            "config": plugin_config(workload),
+            "failOpen": true,
+        }],
+    });
+    let key = ObjectKey::new(
+        &gateway.namespace,
+        name(&gateway.name, &format!("Gateway {gateway}")),
+    );
+    Some(Object::new(
+        Adapter::EnvoyGateway,
+        key,
+        workload,
+        cluster,
+        Some(module.clone()),
+        json!({"spec": spec}),
+    ))
+}
+
+/// The routes to attach to in place of their Gateway: all policies are for routes of its namespace that have
+/// no other Gateway, whose proxies may have another share of the slots.
+fn routes<'a>(
+    workload: &'a Workload,
+    gateway: &ObjectKey,
+    cluster: &Cluster,
+) -> Option<BTreeSet<&'a TargetRef>> {
+    if workload.config.stages.iter().any(|s| s.routes.is_empty()) {
+        return None;
+    }
+    let routes: BTreeSet<&TargetRef> = workload.targets.iter().collect();
+    let own = |route: &&TargetRef| {
+        route.namespace == gateway.namespace
+            && matches!(route.kind, TargetKind::HttpRoute | TargetKind::GrpcRoute)
+            && cluster
+                .routes
+                .get(route)
+                .is_some_and(|r| r.gateways.iter().all(|g| g == gateway))
+    };
+    ((1..=MAX_ROUTES).contains(&routes.len()) && routes.iter().all(own)).then_some(routes)
+}
+
+/// What Envoy Gateway says of the object in its status.
+///
+/// It tells whether the policy was translated and taken over by the data plane's configuration, with the module
+/// fetched and its SHA-256 checked; not whether each Envoy took it.
+#[must_use]
+pub fn state(observed: &Value) -> State {
+    let generation = observed["metadata"]["generation"].as_i64();
+    let ancestors = observed["status"]["ancestors"].as_array();
+    let conditions = ancestors
+        .into_iter()
+        .flatten()
+        .filter_map(|a| a["conditions"].as_array())
+        .flatten();
+    let mut accepted = false;
+    for condition in conditions {
+        if condition["observedGeneration"].as_i64() != generation {
+            continue;
+        }
+        let field = |name: &str| condition[name].as_str().unwrap_or_default();
+        match (field("type"), field("status")) {
+            ("Accepted", "True") => accepted = true,
+            ("Accepted", "False") => {
+                return State::Failed(format!(
+                    "Envoy Gateway refuses it: {}: {}",
+                    field("reason"),
+                    field("message")
+                ));
+            }
+            // A policy of somebody else's takes all requests, or those of some routes.
+            ("Overridden", "True") => {
+                return State::Failed(format!("Envoy Gateway: {}", field("message")));
+            }
+            _ => {}
+        }
+    }
+    match accepted {
+        true => State::Delivered,
+        false => State::Pending("Envoy Gateway has not accepted it yet".to_owned()),
+    }
+}

@@ -1,0 +1,285 @@
+//! An object to be delivered: its name, labels, owners and content.
+
+use std::collections::BTreeMap;
+
+use kube::core::ApiResource;
+use serde_json::{Value, json};
+
+use super::workload::Workload;
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use crate::kubernetes::resource::{GROUP, VERSION};
+use crate::plan::TargetRef;
+use crate::xds::resource::hash;
+
+/// Label of everything that this operator makes, by Kubernetes' convention.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "headgate");
+/// Label of delivered objects: which adapter made it.
+pub const ADAPTER_LABEL: &str = "headgate.dev/adapter";
+/// Label of delivered objects: kind of the target with precedence.
+pub const TARGET_KIND_LABEL: &str = "headgate.dev/target-kind";
+/// Label of delivered objects: name of the target with precedence, where a label can hold it.
+pub const TARGET_NAME_LABEL: &str = "headgate.dev/target-name";
+/// Annotation: all targets whose policies are in the object.
+pub const TARGETS_ANNOTATION: &str = "headgate.dev/targets";
+/// Annotation: the policies in the object.
+pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
+/// Annotation: revision of the configuration in the object.
+pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
+/// Annotation: hash of what was applied, by which a field that is no longer wanted is noticed.
+pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
+
+/// Largest object, in bytes: etcd takes 1.5 MiB and a ConfigMap 1 MiB.
+pub const MAX_BYTES: usize = 1_000_000;
+/// Most characters of a label's value.
+const MAX_LABEL: usize = 63;
+/// Most characters of a target's name in an object's name.
+const MAX_NAME: usize = 30;
+
+/// What writes objects of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Adapter {
+    /// `ConfigMap` with a `DiscoveryResponse`.
+    ConfigMap,
+    /// `EnvoyExtensionPolicy`.
+    EnvoyGateway,
+    /// `WasmPlugin`.
+    Istio,
+}
+
+impl Adapter {
+    /// All adapters.
+    pub const ALL: [Self; 3] = [Self::ConfigMap, Self::EnvoyGateway, Self::Istio];
+
+    /// As in arguments and labels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "config-map",
+            Self::EnvoyGateway => "envoy-gateway",
+            Self::Istio => "istio",
+        }
+    }
+
+    /// Kind of its objects.
+    #[must_use]
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::EnvoyGateway => "EnvoyExtensionPolicy",
+            Self::Istio => "WasmPlugin",
+        }
+    }
+
+    /// The resource of its objects.
+    #[must_use]
+    pub fn resource(self) -> ApiResource {
+        let (group, version, plural) = match self {
+            Self::ConfigMap => ("", "v1", "configmaps"),
+            Self::EnvoyGateway => (
+                "gateway.envoyproxy.io",
+                "v1alpha1",
+                "envoyextensionpolicies",
+            ),
+            Self::Istio => ("extensions.istio.io", "v1alpha1", "wasmplugins"),
+        };
+        ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: match group {
+                "" => version.to_owned(),
+                group => format!("{group}/{version}"),
+            },
+            kind: self.kind().to_owned(),
+            plural: plural.to_owned(),
+        }
+    }
+}
+
+/// An object as it should be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object {
+    /// Who makes it.
+    pub adapter: Adapter,
+    /// Where it is.
+    pub key: ObjectKey,
+    /// The policies in it, `namespace/name`.
+    pub policies: Vec<String>,
+    /// URL of the module and its SHA-256 in hex, for objects that name them.
+    pub module: Option<ModuleRef>,
+    /// All of it, as it is applied.
+    pub value: Value,
+}
+
+/// A module that an object names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ModuleRef {
+    /// Where it is served.
+    pub url: String,
+    /// Its SHA-256, 64 digits of hex.
+    pub sha256: String,
+}
+
+impl Object {
+    /// An object of `adapter` for `workload`, with `content` (`spec` or `data`) beside its metadata.
+    #[must_use]
+    pub fn new(
+        adapter: Adapter,
+        key: ObjectKey,
+        workload: &Workload,
+        cluster: &Cluster,
+        module: Option<ModuleRef>,
+        content: Value,
+    ) -> Self {
+        let resource = adapter.resource();
+        let mut value = json!({
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {
+                "name": key.name,
+                "namespace": key.namespace,
+                "labels": labels(adapter, &workload.targets),
+                "annotations": {
+                    TARGETS_ANNOTATION: joined(&workload.targets),
+                    POLICIES_ANNOTATION: workload.policies.join(","),
+                    REVISION_ANNOTATION: workload.config.revision,
+                },
+            },
+        });
+        let owners = owners(&workload.policies, &key.namespace, cluster);
+        if !owners.is_empty() {
+            value["metadata"]["ownerReferences"] = Value::Array(owners);
+        }
+        if let (Value::Object(all), Value::Object(content)) = (&mut value, content) {
+            all.extend(content);
+        }
+        let applied = hash(value.to_string().as_bytes());
+        value["metadata"]["annotations"][CONTENT_ANNOTATION] = Value::String(applied);
+        Self {
+            adapter,
+            key,
+            policies: workload.policies.clone(),
+            module,
+            value,
+        }
+    }
+
+    /// Its size as JSON, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.value.to_string().len()
+    }
+
+    /// Hash of what is to be applied.
+    #[must_use]
+    pub fn content(&self) -> &str {
+        self.value["metadata"]["annotations"][CONTENT_ANNOTATION]
+            .as_str()
+            .unwrap_or_default()
+    }
+}
+
+fn labels(adapter: Adapter, targets: &[TargetRef]) -> BTreeMap<&'static str, String> {
+    let mut labels = BTreeMap::from([
+        (MANAGED_BY.0, MANAGED_BY.1.to_owned()),
+        (ADAPTER_LABEL, adapter.as_str().to_owned()),
+    ]);
+    if let Some(first) = targets.first() {
+        labels.insert(TARGET_KIND_LABEL, first.kind.as_str().to_owned());
+        if is_label(&first.name) {
+            labels.insert(TARGET_NAME_LABEL, first.name.clone());
+        }
+    }
+    labels
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.len() <= MAX_LABEL
+        && text.chars().all(inner)
+        && outer(text.chars().next())
+        && outer(text.chars().last())
+}
+
+fn joined(targets: &[TargetRef]) -> String {
+    let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    // Not a comma: labels of Pods have one.
+    names.join(" ")
+}
+
+/// References to the policies that are in the object's own namespace. Kubernetes takes an owner of another
+/// namespace for one that doesn't exist, and deletes the object.
+fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
+    let mut owners: Vec<Value> = Vec::new();
+    for policy in policies {
+        let Some((at, name)) = policy.split_once('/') else {
+            continue;
+        };
+        let found = cluster.policies.get(&ObjectKey::new(at, name));
+        if let Some(found) = found.filter(|p| at == namespace && !p.uid.is_empty()) {
+            let owner = json!({
+                "apiVersion": format!("{GROUP}/{VERSION}"),
+                "kind": crate::api::KIND,
+                "name": name,
+                "uid": found.uid,
+            });
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+    }
+    owners
+}
+
+/// `headgate-<readable>-<8 digits>`: at most 48 characters, the same for the same `identity`, another for
+/// any other.
+#[must_use]
+pub fn name(readable: &str, identity: &str) -> String {
+    let readable = dns(readable, MAX_NAME);
+    let digits = &hash(identity.as_bytes())[..8];
+    match readable.as_str() {
+        "" => format!("headgate-{digits}"),
+        readable => format!("headgate-{readable}-{digits}"),
+    }
+}
+
+/// As a part of a DNS label: lower-case letters, digits and inner hyphens, at most `max` of them.
+#[must_use]
+pub fn dns(text: &str, max: usize) -> String {
+    let allowed = |c: char| match c.to_ascii_lowercase() {
+        c @ ('a'..='z' | '0'..='9') => c,
+        _ => '-',
+    };
+    let text: String = text.chars().map(allowed).take(max).collect();
+    text.trim_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded_and_tell_workloads_apart() {
+        assert_eq!(name("search", "x"), "headgate-search-2d711642");
+        let long = name(&"Search.Engine-".repeat(20), "x");
+        assert!(long.len() <= 48, "{long}");
+        assert!(long.starts_with("headgate-search-engine-search"), "{long}");
+        assert_ne!(name("search", "x"), name("search", "y"));
+        assert_eq!(name("…", "x"), "headgate-2d711642");
+    }
+
+    #[test]
+    fn labels_hold_what_a_label_may() {
+        for (text, is) in [
+            ("search", true),
+            ("a.b", true),
+            ("", false),
+            ("app=search", false),
+            ("-a", false),
+            ("a.", false),
+        ] {
+            assert_eq!(is_label(text), is, "{text}");
+        }
+        assert!(is_label(&"a".repeat(63)) && !is_label(&"a".repeat(64)));
+    }
+}

@@ -1,0 +1,328 @@
+//! Our own objects as the API server has them, and which kinds it serves.
+//!
+//! A kind that isn't served answers 404 to a list. That is asked again every now and then, which is all it
+//! takes to notice a CRD that arrives, without a right to read CRDs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt as _};
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, ResourceExt as _};
+use serde_json::Value;
+use tracing::{info, warn};
+
+use super::object::{ADAPTER_LABEL, Adapter, MANAGED_BY};
+use super::settings::Settings;
+use super::wanted::Installed;
+use crate::kubernetes::cluster::ObjectKey;
+
+/// First pause after an error; doubles up to [`Settings::retry`].
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Something that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// Objects of an adapter.
+    Objects(Adapter),
+    /// GatewayClasses, which tell whose a Gateway is.
+    GatewayClasses,
+}
+
+impl Source {
+    /// What is watched with these settings: nothing that isn't needed, so that no right to it is.
+    #[must_use]
+    pub fn needed(settings: &Settings) -> Vec<Self> {
+        let mut all = Vec::new();
+        if settings.config_map_module.is_some() {
+            all.push(Self::Objects(Adapter::ConfigMap));
+        }
+        if settings.envoy_gateway {
+            all.push(Self::Objects(Adapter::EnvoyGateway));
+        }
+        if settings.istio {
+            all.push(Self::Objects(Adapter::Istio));
+        }
+        if settings.istio || settings.envoy_gateway {
+            all.push(Self::GatewayClasses);
+        }
+        all
+    }
+
+    fn resource(self) -> ApiResource {
+        match self {
+            Self::Objects(adapter) => adapter.resource(),
+            Self::GatewayClasses => ApiResource {
+                group: "gateway.networking.k8s.io".to_owned(),
+                version: "v1".to_owned(),
+                api_version: "gateway.networking.k8s.io/v1".to_owned(),
+                kind: "GatewayClass".to_owned(),
+                plural: "gatewayclasses".to_owned(),
+            },
+        }
+    }
+}
+
+/// What became known of one source.
+pub type Seen = (Source, Result<Event<DynamicObject>, watcher::Error>);
+
+/// Follows all of `sources`, for ever.
+pub fn follow(
+    client: &Client,
+    sources: &[Source],
+    longest_pause: Duration,
+) -> BoxStream<'static, Seen> {
+    let streams = sources.iter().map(|&source| {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &source.resource());
+        let config = match source {
+            Source::Objects(_) => watcher::Config::default().labels(&format!(
+                "{}={},{ADAPTER_LABEL}",
+                MANAGED_BY.0, MANAGED_BY.1
+            )),
+            Source::GatewayClasses => watcher::Config::default(),
+        };
+        let fresh = move || watcher(api.clone(), config.clone()).boxed();
+        let start = (fresh(), Duration::ZERO, FIRST_PAUSE);
+        stream::unfold(
+            (start, fresh),
+            move |((mut events, wait, pause), fresh)| async move {
+                tokio::time::sleep(wait).await;
+                let event = events.next().await?;
+                let next = match &event {
+                    // A watch of a kind that is gone would not list again when the kind is back.
+                    Err(e) if absent(e) => (fresh(), pause, (pause * 2).min(longest_pause)),
+                    Err(_) => (events, pause, (pause * 2).min(longest_pause)),
+                    Ok(_) => (events, Duration::ZERO, FIRST_PAUSE),
+                };
+                Some(((source, event), (next, fresh)))
+            },
+        )
+        .boxed()
+    });
+    stream::select_all(streams.collect::<Vec<_>>()).boxed()
+}
+
+/// Whether the error says that there is no such kind, or none that we may see.
+fn absent(error: &watcher::Error) -> bool {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status,
+        _ => return false,
+    };
+    matches!(status.code, 403 | 404)
+}
+
+/// Everything that is watched, as it is now.
+#[derive(Debug, Default)]
+pub struct Observed {
+    sources: BTreeMap<Source, Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// `None` until the first answer.
+    served: Option<bool>,
+    objects: BTreeMap<ObjectKey, Value>,
+    /// The list that is being read.
+    listed: BTreeMap<ObjectKey, Value>,
+}
+
+impl Observed {
+    /// Nothing is known yet of `sources`.
+    #[must_use]
+    pub fn new(sources: &[Source]) -> Self {
+        let known = |&s| (s, Known::default());
+        Self {
+            sources: sources.iter().map(known).collect(),
+        }
+    }
+
+    /// Takes in what was seen.
+    pub fn see(&mut self, (source, event): Seen) {
+        let known = self.sources.entry(source).or_default();
+        let kind = source.resource().kind;
+        match event {
+            Ok(Event::Init) => known.listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                let (key, value) = keyed(object);
+                known.listed.insert(key, value);
+            }
+            Ok(Event::InitDone) => {
+                known.objects = std::mem::take(&mut known.listed);
+                if known.served != Some(true) {
+                    info!(kind, "the API server has this kind: Headgate follows it");
+                }
+                known.served = Some(true);
+            }
+            Ok(Event::Apply(object)) => {
+                let (key, value) = keyed(object);
+                known.take(key, value);
+            }
+            Ok(Event::Delete(object)) => {
+                known.objects.remove(&keyed(object).0);
+            }
+            Err(error) if absent(&error) => {
+                if known.served == Some(true) {
+                    info!(kind, "the API server no longer has this kind, or hides it");
+                }
+                known.served = Some(false);
+                known.objects.clear();
+            }
+            Err(error) => warn!(kind, "watching failed, and is tried again: {error}"),
+        }
+    }
+
+    /// Whether there was a first answer for each source.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.sources.values().all(|k| k.served.is_some())
+    }
+
+    /// Which control planes are there.
+    #[must_use]
+    pub fn installed(&self) -> Installed {
+        let served = |adapter| {
+            let known = self.sources.get(&Source::Objects(adapter));
+            known.is_some_and(|k| k.served == Some(true))
+        };
+        let classes = self.sources.get(&Source::GatewayClasses);
+        let class = |(key, value): (&ObjectKey, &Value)| {
+            let controller = value["spec"]["controllerName"].as_str()?;
+            Some((key.name.clone(), controller.to_owned()))
+        };
+        Installed {
+            istio: served(Adapter::Istio),
+            envoy_gateway: served(Adapter::EnvoyGateway),
+            classes: classes
+                .into_iter()
+                .flat_map(|k| &k.objects)
+                .filter_map(class)
+                .collect(),
+        }
+    }
+
+    /// One of our objects.
+    #[must_use]
+    pub fn get(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
+        let known = self.sources.get(&Source::Objects(adapter))?;
+        known.objects.get(key)
+    }
+
+    /// All our objects.
+    pub fn objects(&self) -> impl Iterator<Item = (Adapter, &ObjectKey, &Value)> {
+        Adapter::ALL.into_iter().flat_map(|adapter| {
+            let known = self.sources.get(&Source::Objects(adapter));
+            let objects = known.into_iter().flat_map(|k| &k.objects);
+            objects.map(move |(key, value)| (adapter, key, value))
+        })
+    }
+
+    /// What the API server answered to a write, before the watch tells.
+    pub fn wrote(&mut self, adapter: Adapter, key: ObjectKey, value: Value) {
+        let known = self.sources.entry(Source::Objects(adapter)).or_default();
+        known.take(key, value);
+    }
+
+    /// An object is gone, before the watch tells.
+    pub fn deleted(&mut self, adapter: Adapter, key: &ObjectKey) {
+        if let Some(known) = self.sources.get_mut(&Source::Objects(adapter)) {
+            known.objects.remove(key);
+        }
+    }
+}
+
+impl Known {
+    /// Keeps the newer of what is known and `value`: a watch may tell of a version before the one that a
+    /// write has answered with.
+    fn take(&mut self, key: ObjectKey, value: Value) {
+        let version = |v: &Value| {
+            v["metadata"]["resourceVersion"]
+                .as_str()?
+                .parse::<u64>()
+                .ok()
+        };
+        let older = self.objects.get(&key).is_some_and(|known| {
+            let same = known["metadata"]["uid"] == value["metadata"]["uid"];
+            same && version(&value) < version(known)
+        });
+        if !older {
+            self.objects.insert(key, value);
+        }
+    }
+}
+
+fn keyed(mut object: DynamicObject) -> (ObjectKey, Value) {
+    object.managed_fields_mut().clear();
+    let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
+    // Plain maps with string keys: this doesn't fail.
+    (key, serde_json::to_value(object).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const PLUGINS: Source = Source::Objects(Adapter::Istio);
+
+    fn plugin(name: &str, version: u64) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "extensions.istio.io/v1alpha1",
+            "kind": "WasmPlugin",
+            "metadata": {"name": name, "namespace": "a", "uid": name, "resourceVersion": version.to_string()},
+        }))
+        .unwrap()
+    }
+
+    fn error(code: u16) -> watcher::Error {
+        let mut status = kube::core::Status::failure("no", "");
+        status.code = code;
+        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+    }
+
+    fn names(observed: &Observed) -> Vec<String> {
+        observed.objects().map(|(_, k, _)| k.name.clone()).collect()
+    }
+
+    #[test]
+    fn a_list_takes_the_place_of_what_was_known() {
+        let mut observed = Observed::new(&[PLUGINS]);
+        assert!(!observed.complete());
+        for event in [
+            Event::Init,
+            Event::InitApply(plugin("x", 1)),
+            Event::InitDone,
+        ] {
+            observed.see((PLUGINS, Ok(event)));
+        }
+        assert!(observed.complete() && observed.installed().istio);
+        observed.see((PLUGINS, Ok(Event::Init)));
+        observed.see((PLUGINS, Ok(Event::InitApply(plugin("y", 2)))));
+        assert_eq!(names(&observed), ["x"], "half a list changes nothing");
+        observed.see((PLUGINS, Ok(Event::InitDone)));
+        assert_eq!(names(&observed), ["y"]);
+        observed.see((PLUGINS, Err(error(500))));
+        assert_eq!(names(&observed), ["y"], "an error forgets nothing");
+        observed.see((PLUGINS, Err(error(404))));
+        assert!(observed.complete() && !observed.installed().istio);
+        assert!(names(&observed).is_empty());
+    }
+
+    #[test]
+    fn a_watch_that_lags_behind_our_own_writes_is_not_believed() {
+        let mut observed = Observed::new(&[PLUGINS]);
+        let (key, written) = keyed(plugin("x", 7));
+        observed.wrote(Adapter::Istio, key.clone(), written);
+        let version = |o: &Observed| {
+            o.get(Adapter::Istio, &key).unwrap()["metadata"]["resourceVersion"].clone()
+        };
+        observed.see((PLUGINS, Ok(Event::Apply(plugin("x", 6)))));
+        assert_eq!(version(&observed), "7");
+        observed.see((PLUGINS, Ok(Event::Apply(plugin("x", 8)))));
+        assert_eq!(version(&observed), "8");
+    }
+}

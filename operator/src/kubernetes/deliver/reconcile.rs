@@ -1,0 +1,275 @@
+//! From what is wanted and what is there to the writes that remain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use futures::stream::{self, StreamExt as _};
+use kube::Client;
+use serde_json::Value;
+use tracing::{info, warn};
+
+use super::apply::{self, Outcome};
+use super::difference::unchanged;
+use super::envoy_gateway;
+use super::object::{Adapter, ModuleRef, Object, POLICIES_ANNOTATION};
+use super::observed::Observed;
+use super::report::{Delivered, Delivery, State};
+use super::run::View;
+use super::served;
+use super::settings::Settings;
+use super::wanted::{Wanted, wanted};
+use crate::kubernetes::cluster::ObjectKey;
+use crate::plan::Plan;
+
+/// Writes under way at once.
+const WRITES: usize = 8;
+/// How long a URL that served the module is believed.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+type Key = (Adapter, ObjectKey);
+
+/// What is left to write.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Steps {
+    /// Objects to apply.
+    pub(super) apply: BTreeSet<Key>,
+    /// Objects that are to go.
+    pub(super) delete: BTreeSet<Key>,
+}
+
+/// What has to be written so that what is there becomes what is wanted.
+///
+/// An object with a policy that has mistakes, and whose last good version this process never saw, is left as
+/// it is: it holds that version.
+pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps {
+    let broken: BTreeSet<&str> = plan
+        .policies
+        .iter()
+        .filter(|p| p.accepted.is_err() && p.revision.is_empty())
+        .map(|p| p.name.as_str())
+        .collect();
+    let kept = |value: &Value| {
+        let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str();
+        policies.is_some_and(|p| p.split(',').any(|p| broken.contains(p)))
+    };
+    let mut steps = Steps::default();
+    for (key, object) in &wanted.objects {
+        match observed.get(key.0, &key.1) {
+            Some(value) if unchanged(object, value) || kept(value) => {}
+            _ => {
+                steps.apply.insert(key.clone());
+            }
+        }
+    }
+    for (adapter, key, value) in observed.objects() {
+        let key = (adapter, key.clone());
+        if !wanted.objects.contains_key(&key) && !kept(value) {
+            steps.delete.insert(key);
+        }
+    }
+    steps
+}
+
+/// A write that was refused: it is tried again when the wish or the object is another.
+#[derive(Debug, PartialEq)]
+struct Refusal {
+    content: String,
+    version: Option<String>,
+    why: String,
+}
+
+/// Makes the API server have what is wanted.
+pub(super) struct Reconciler {
+    client: Client,
+    settings: Settings,
+    refusals: BTreeMap<Key, Refusal>,
+    /// The module whose URL was found to serve it, and when.
+    served: Option<(ModuleRef, Instant)>,
+}
+
+impl Reconciler {
+    pub(super) fn new(client: Client, settings: Settings) -> Self {
+        Self {
+            client,
+            settings,
+            refusals: BTreeMap::new(),
+            served: None,
+        }
+    }
+
+    /// One round. Also tells whether another one is due although nothing changes.
+    pub(super) async fn round(
+        &mut self,
+        view: &View,
+        observed: &mut Observed,
+    ) -> (Delivered, bool) {
+        let wanted = wanted(
+            &view.plan,
+            &view.cluster,
+            &self.settings,
+            &observed.installed(),
+            &view.module_sha256,
+        );
+        let steps = steps(&wanted, observed, &view.plan);
+        let mut failures: BTreeMap<Key, State> = BTreeMap::new();
+        self.delete(&steps, observed, &mut failures).await;
+        self.apply(&wanted, &steps, observed, &mut failures).await;
+        let again = failures.values().any(|s| matches!(s, State::Pending(_)));
+        (report(&wanted, observed, &failures), again)
+    }
+
+    async fn delete(
+        &mut self,
+        steps: &Steps,
+        observed: &mut Observed,
+        failures: &mut BTreeMap<Key, State>,
+    ) {
+        for key in &steps.delete {
+            let (adapter, name) = key;
+            let Some(value) = observed.get(*adapter, name) else {
+                continue;
+            };
+            match apply::delete(&self.client, *adapter, name, value).await {
+                Ok(()) => {
+                    info!(kind = adapter.kind(), object = %name, "deleted: no policy needs it");
+                    observed.deleted(*adapter, name);
+                }
+                Err(why) => {
+                    warn!(kind = adapter.kind(), object = %name, "deleting failed, and is tried again: {why}");
+                    failures.insert(key.clone(), State::Pending(why));
+                }
+            }
+        }
+    }
+
+    async fn apply(
+        &mut self,
+        wanted: &Wanted,
+        steps: &Steps,
+        observed: &mut Observed,
+        failures: &mut BTreeMap<Key, State>,
+    ) {
+        self.refusals.retain(|key, _| steps.apply.contains(key));
+        let mut ready = Vec::new();
+        for key in &steps.apply {
+            let Some(object) = wanted.objects.get(key) else {
+                continue;
+            };
+            let known = observed.get(key.0, &key.1);
+            let version = known.and_then(version);
+            let refusal = self.refusals.get(key);
+            if let Some(refusal) =
+                refusal.filter(|r| r.content == object.content() && r.version == version)
+            {
+                failures.insert(key.clone(), State::Failed(refusal.why.clone()));
+                continue;
+            }
+            if let Err(why) = self.check_module(object, known).await {
+                failures.insert(key.clone(), State::Pending(why));
+                continue;
+            }
+            ready.push((key, object, version));
+        }
+        let client = &self.client;
+        // A loop in place of a closure over borrowed pairs, which would keep the future from being `Send`.
+        let mut writes = Vec::with_capacity(ready.len());
+        for (key, object, version) in ready {
+            writes.push(async move {
+                let outcome = apply::apply(client, object, version.as_deref()).await;
+                (key, object, version, outcome)
+            });
+        }
+        let done: Vec<_> = stream::iter(writes)
+            .buffer_unordered(WRITES)
+            .collect()
+            .await;
+        for (key, object, version, outcome) in done {
+            let (kind, name) = (key.0.kind(), &key.1);
+            match outcome {
+                Outcome::Done(value) => {
+                    info!(kind, object = %name, "applied");
+                    self.refusals.remove(key);
+                    observed.wrote(key.0, name.clone(), value);
+                }
+                Outcome::Refused(why) => {
+                    warn!(kind, object = %name, "not applied: {why}");
+                    failures.insert(key.clone(), State::Failed(why.clone()));
+                    let refusal = Refusal {
+                        content: object.content().to_owned(),
+                        version,
+                        why,
+                    };
+                    self.refusals.insert(key.clone(), refusal);
+                }
+                Outcome::Failed(why) => {
+                    warn!(kind, object = %name, "applying failed, and is tried again: {why}");
+                    failures.insert(key.clone(), State::Pending(why));
+                }
+            }
+        }
+    }
+
+    /// Whether proxies can be sent to the object's module: they are there already, or it is served.
+    async fn check_module(&mut self, object: &Object, known: Option<&Value>) -> Result<(), String> {
+        let Some(module) = &object.module else {
+            return Ok(());
+        };
+        let there = known.is_some_and(|value| {
+            let text = value["spec"].to_string();
+            text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
+        });
+        let believed =
+            |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < BELIEVED;
+        if there || self.served.as_ref().is_some_and(believed) {
+            return Ok(());
+        }
+        served::check(module).await?;
+        self.served = Some((module.clone(), Instant::now()));
+        Ok(())
+    }
+}
+
+fn version(value: &Value) -> Option<String> {
+    let version = value["metadata"]["resourceVersion"].as_str();
+    version.map(str::to_owned)
+}
+
+/// What became of each policy's objects.
+fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>) -> Delivered {
+    let mut policies: BTreeMap<String, BTreeSet<Delivery>> = BTreeMap::new();
+    let mut add = |names: &[String], delivery: Delivery| {
+        for name in names {
+            policies
+                .entry(name.clone())
+                .or_default()
+                .insert(delivery.clone());
+        }
+    };
+    for (key, object) in &wanted.objects {
+        let state = failures.get(key).cloned().unwrap_or_else(|| {
+            let value = observed.get(key.0, &key.1);
+            match (key.0, value) {
+                (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
+                (_, Some(_)) => State::Delivered,
+                (_, None) => State::Pending("it is gone, and is made again".to_owned()),
+            }
+        });
+        let delivery = Delivery {
+            adapter: key.0,
+            object: key.1.clone(),
+            state,
+        };
+        add(&object.policies, delivery);
+    }
+    for unwanted in &wanted.unwanted {
+        add(&unwanted.policies, unwanted.delivery.clone());
+    }
+    let list = |(name, set): (String, BTreeSet<Delivery>)| (name, set.into_iter().collect());
+    Delivered {
+        complete: true,
+        policies: policies.into_iter().map(list).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! What became of the objects: for the status of the policies in them.
+
+use std::collections::BTreeMap;
+
+use super::object::Adapter;
+use crate::kubernetes::cluster::ObjectKey;
+
+/// What became of all objects, by policy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Delivered {
+    /// Whether a round has ended since this began: before, no delivery doesn't mean none.
+    pub complete: bool,
+    /// Deliveries of each policy, by `namespace/name`, ordered by adapter and object.
+    pub policies: BTreeMap<String, Vec<Delivery>>,
+}
+
+/// What became of one object that a policy is in.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Delivery {
+    /// The adapter.
+    pub adapter: Adapter,
+    /// The object.
+    pub object: ObjectKey,
+    /// What became of it.
+    pub state: State,
+}
+
+/// What became of one object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// It is as wanted, and its reader says that it took it or, as Istio does, says nothing.
+    Delivered,
+    /// Not yet: why. It will be tried again.
+    Pending(String),
+    /// It can't be delivered, or its reader refuses it: why, and what to do.
+    Failed(String),
+}
+
+impl Delivery {
+    /// `WasmPlugin shop/headgate-search-1a2b3c4d`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{} {}", self.adapter.kind(), self.object)
+    }
+}
+
+impl Delivered {
+    /// What a condition `Programmed` says of a policy's deliveries: status, reason, message. `None` for a
+    /// policy that isn't delivered by an object.
+    #[must_use]
+    pub fn programmed(&self, policy: &str) -> Option<(bool, &'static str, String)> {
+        let deliveries = self.policies.get(policy).filter(|d| !d.is_empty())?;
+        let mut failed = Vec::new();
+        let mut pending = Vec::new();
+        for delivery in deliveries {
+            match &delivery.state {
+                State::Failed(why) => failed.push(format!("{}: {why}", delivery.name())),
+                State::Pending(why) => pending.push(format!("{}: {why}", delivery.name())),
+                State::Delivered => {}
+            }
+        }
+        let (reason, lines) = match (failed.is_empty(), pending.is_empty()) {
+            (false, _) => ("DeliveryFailed", failed),
+            (true, false) => ("Pending", pending),
+            (true, true) => {
+                let names: Vec<String> = deliveries.iter().map(Delivery::name).collect();
+                let text = format!("delivered as {}", shortened(&names));
+                return Some((true, "Programmed", text));
+            }
+        };
+        Some((false, reason, shortened(&lines)))
+    }
+}
+
+/// The first three, and how many more there are: a condition's message has a bound.
+fn shortened(lines: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown = lines.iter().take(SHOWN).cloned().collect::<Vec<_>>();
+    match lines.len().saturating_sub(SHOWN) {
+        0 => shown.join("; "),
+        more => format!("{}; and {more} more", shown.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivered(states: &[State]) -> Delivered {
+        let delivery = |(i, state): (usize, &State)| Delivery {
+            adapter: Adapter::Istio,
+            object: ObjectKey::new("a", format!("o{i}")),
+            state: state.clone(),
+        };
+        let all = states.iter().enumerate().map(delivery).collect();
+        Delivered {
+            complete: true,
+            policies: BTreeMap::from([("a/p".to_owned(), all)]),
+        }
+    }
+
+    #[test]
+    fn the_worst_news_goes_first() {
+        let failed = || State::Failed("no".into());
+        let pending = || State::Pending("soon".into());
+        let said = |states: &[State]| delivered(states).programmed("a/p");
+        assert_eq!(said(&[]), None);
+        assert_eq!(delivered(&[failed()]).programmed("a/other"), None);
+        assert_eq!(
+            said(&[State::Delivered, pending(), failed()]),
+            Some((false, "DeliveryFailed", "WasmPlugin a/o2: no".into()))
+        );
+        assert_eq!(
+            said(&[State::Delivered, pending()]),
+            Some((false, "Pending", "WasmPlugin a/o1: soon".into()))
+        );
+        let (status, reason, text) = said(&vec![State::Delivered; 5]).unwrap();
+        assert_eq!((status, reason), (true, "Programmed"));
+        assert_eq!(
+            text,
+            "delivered as WasmPlugin a/o0; WasmPlugin a/o1; WasmPlugin a/o2; and 2 more"
+        );
+    }
+}

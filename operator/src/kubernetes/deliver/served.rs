@@ -1,0 +1,133 @@
+//! Whether a URL serves the module that it should, before a proxy is sent there.
+//!
+//! While a new version of this operator is rolled out, its Service also leads to Pods that don't have the new
+//! module yet. A control plane that is told too early keeps the failure for a while, and the proxy has no
+//! filter.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpStream;
+
+use super::object::ModuleRef;
+
+/// Time for the whole exchange.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest module, in bytes.
+const MAX_BYTES: usize = 64 << 20;
+
+/// Checks that the module's URL serves content with its SHA-256.
+///
+/// # Errors
+/// One line: the URL and what is wrong with it.
+pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
+    let digest = match tokio::time::timeout(TIMEOUT, digest(&module.url)).await {
+        Ok(digest) => digest.map_err(|why| format!("{}: {why}", module.url))?,
+        Err(_) => {
+            return Err(format!(
+                "{}: no answer within {} s",
+                module.url,
+                TIMEOUT.as_secs()
+            ));
+        }
+    };
+    match digest == module.sha256 {
+        true => Ok(()),
+        false => Err(format!(
+            "{}: serves something else, with SHA-256 {digest}",
+            module.url
+        )),
+    }
+}
+
+async fn digest(url: &str) -> Result<String, String> {
+    let uri: Uri = url.parse().map_err(|e| format!("{e}"))?;
+    let authority = uri.authority().ok_or("no host")?;
+    let address = (authority.host(), authority.port_u16().unwrap_or(80));
+    let stream = TcpStream::connect(address)
+        .await
+        .map_err(|e| e.to_string())?;
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|e| e.to_string())?;
+    let connection = tokio::spawn(connection);
+    let request = Request::get(uri.path())
+        .header(header::HOST, authority.as_str())
+        .body(Empty::<Bytes>::new())
+        .map_err(|e| e.to_string())?;
+    let response = sender
+        .send_request(request)
+        .await
+        .map_err(|e| e.to_string())?;
+    if response.status() != StatusCode::OK {
+        return Err(format!("answers {}", response.status()));
+    }
+    let mut body = response.into_body();
+    let (mut hasher, mut length) = (Sha256::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| e.to_string())?;
+        if let Some(data) = frame.data_ref() {
+            length += data.len();
+            if length > MAX_BYTES {
+                connection.abort();
+                return Err("more than 64 MiB".to_owned());
+            }
+            hasher.update(data);
+        }
+    }
+    let digest = hasher.finalize();
+    Ok(digest.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    async fn checked(answer: &'static str, sha256: &str) -> Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/m.wasm", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            let n = stream.read(&mut request).await.unwrap();
+            assert!(request[..n].starts_with(b"GET /m.wasm HTTP/1.1\r\n"));
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let module = ModuleRef {
+            url: url.clone(),
+            sha256: sha256.to_owned(),
+        };
+        let checked = check(&module).await;
+        server.await.unwrap();
+        checked.map_err(|e| e.replace(&url, "URL"))
+    }
+
+    #[tokio::test]
+    async fn only_the_module_itself_will_do() {
+        let abc = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc";
+        assert_eq!(checked(abc, ABC).await, Ok(()));
+        let other = checked(abc, "00").await.unwrap_err();
+        assert_eq!(
+            other,
+            format!("URL: serves something else, with SHA-256 {ABC}")
+        );
+        let missing = checked("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", ABC).await;
+        assert_eq!(missing, Err("URL: answers 404 Not Found".into()));
+        let short = checked("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", ABC).await;
+        assert!(short.is_err());
+        let nobody = ModuleRef {
+            url: "http://127.0.0.1:1/m.wasm".into(),
+            sha256: ABC.into(),
+        };
+        assert!(check(&nobody).await.unwrap_err().contains("refused"));
+    }
+}

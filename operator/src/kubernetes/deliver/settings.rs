@@ -1,0 +1,163 @@
+//! What is delivered, and where its readers find the module.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+/// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// Objects for other control planes and for Pods.
+#[derive(Debug, Clone, Args)]
+pub struct DeliverArgs {
+    /// Control planes to write objects for: WasmPlugins for istio, EnvoyExtensionPolicies for envoy-gateway;
+    /// auto writes for those whose CRD is installed
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "auto",
+        help_heading = "Delivery"
+    )]
+    pub adapters: Vec<AdapterChoice>,
+    /// Write a ConfigMap for each target, for Envoys that read their filter from a file
+    #[arg(long, help_heading = "Delivery")]
+    pub deliver_config_maps: bool,
+    /// Where the module is in Pods that mount such a ConfigMap; {hash} stands for the first 16 digits of its
+    /// SHA-256
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/headgate/headgate-{hash}.wasm",
+        help_heading = "Delivery"
+    )]
+    pub config_map_module: String,
+    /// Where this operator's modules are reached by control planes and proxies [default:
+    /// http://headgate.NAMESPACE.svc:18002]
+    #[arg(long, value_name = "URL", help_heading = "Delivery")]
+    pub modules_url: Option<String>,
+}
+
+/// A control plane to write objects for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AdapterChoice {
+    /// Every one whose CRD is installed.
+    Auto,
+    /// `WasmPlugin`.
+    Istio,
+    /// `EnvoyExtensionPolicy`.
+    EnvoyGateway,
+    /// None.
+    None,
+}
+
+/// What is delivered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Write WasmPlugins once their CRD is there.
+    pub istio: bool,
+    /// Write EnvoyExtensionPolicies once their CRD is there.
+    pub envoy_gateway: bool,
+    /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
+    /// digits of its SHA-256.
+    pub config_map_module: Option<String>,
+    /// `http://HOST:PORT` below which `/modules/<sha256>.wasm` is served.
+    pub modules_url: String,
+    /// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
+    pub retry: Duration,
+}
+
+impl Settings {
+    /// What the arguments say, for an operator in `namespace`.
+    ///
+    /// # Errors
+    /// One line that names the argument at fault and what to do.
+    pub fn new(args: &DeliverArgs, namespace: &str) -> anyhow::Result<Self> {
+        let has = |choice| args.adapters.contains(&choice);
+        if has(AdapterChoice::None) && args.adapters.len() > 1 {
+            anyhow::bail!("--adapters: none stands alone; leave it out, or leave out the others");
+        }
+        if args.deliver_config_maps && !args.config_map_module.starts_with('/') {
+            anyhow::bail!(
+                "--config-map-module {}: an absolute path, as the proxy's Pod has it",
+                args.config_map_module
+            );
+        }
+        let url = args
+            .modules_url
+            .clone()
+            .unwrap_or_else(|| format!("http://headgate.{namespace}.svc:18002"));
+        let host = url.strip_prefix("http://").map(|h| h.trim_end_matches('/'));
+        match host {
+            Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => Ok(Self {
+                istio: has(AdapterChoice::Auto) || has(AdapterChoice::Istio),
+                envoy_gateway: has(AdapterChoice::Auto) || has(AdapterChoice::EnvoyGateway),
+                config_map_module: args
+                    .deliver_config_maps
+                    .then(|| args.config_map_module.clone()),
+                modules_url: format!("http://{host}"),
+                retry: RETRY,
+            }),
+            _ => {
+                anyhow::bail!(
+                    "--modules-url {url}: http://HOST:PORT without a path, such as http://headgate.headgate-system.svc:18002"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: DeliverArgs,
+    }
+
+    fn settings(line: &[&str]) -> Result<Settings, String> {
+        let line = Line::try_parse_from([&["x"], line].concat()).map_err(|e| e.to_string())?;
+        Settings::new(&line.args, "headgate-system").map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn everything_that_is_installed_and_no_config_maps() {
+        assert_eq!(
+            settings(&[]),
+            Ok(Settings {
+                istio: true,
+                envoy_gateway: true,
+                config_map_module: None,
+                modules_url: "http://headgate.headgate-system.svc:18002".into(),
+                retry: RETRY,
+            })
+        );
+        let only = settings(&["--adapters", "istio", "--deliver-config-maps"]).unwrap();
+        assert!(only.istio && !only.envoy_gateway && only.config_map_module.is_some());
+        let none = settings(&["--adapters", "none"]).unwrap();
+        assert!(!none.istio && !none.envoy_gateway);
+        let url = settings(&["--modules-url", "http://127.0.0.1:1/"]).unwrap();
+        assert_eq!(url.modules_url, "http://127.0.0.1:1");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, expected) in [
+            (&["--adapters", "none,istio"][..], "none stands alone"),
+            (&["--modules-url", "https://x"], "http://HOST:PORT"),
+            (&["--modules-url", "http://x/y"], "without a path"),
+            (&["--modules-url", "http://"], "http://HOST:PORT"),
+            (
+                &["--deliver-config-maps", "--config-map-module", "a.wasm"],
+                "an absolute path",
+            ),
+        ] {
+            let error = settings(line).unwrap_err();
+            assert!(error.contains(expected), "{line:?}: {error}");
+        }
+    }
+}

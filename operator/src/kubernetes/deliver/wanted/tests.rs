@@ -1,0 +1,493 @@
+use headgate_core::config::{Direction, FilterConfig};
+use serde_json::{Value, json};
+
+use super::super::example::{Example, SHA256, installed, settings};
+use super::*;
+
+fn of(example: &Example) -> Wanted {
+    wanted(
+        &example.plan,
+        &example.cluster,
+        &settings(),
+        &installed(),
+        SHA256,
+    )
+}
+
+fn names(wanted: &Wanted) -> Vec<String> {
+    let name = |(adapter, key): &(Adapter, ObjectKey)| format!("{} {key}", adapter.kind());
+    wanted.objects.keys().map(name).collect()
+}
+
+fn only(example: &Example) -> Object {
+    let mut wanted = of(example);
+    assert_eq!(wanted.unwanted, []);
+    let (_, object) = wanted.objects.pop_first().expect("an object");
+    assert!(wanted.objects.is_empty(), "{:?}", names(&wanted));
+    object
+}
+
+#[test]
+fn a_services_pods_get_a_plugin_on_their_inbound_side() {
+    let example = Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+    let object = only(&example);
+    assert_eq!(object.adapter, Adapter::Istio);
+    let spec = &object.value["spec"];
+    assert_eq!(spec["selector"], json!({"matchLabels": {"app": "search"}}));
+    assert_eq!(spec["match"], json!([{"mode": "SERVER"}]));
+    assert_eq!(spec["failStrategy"], "FAIL_OPEN");
+    assert_eq!(spec["sha256"], SHA256);
+    assert_eq!(
+        spec["url"],
+        format!("http://headgate.headgate-system.svc:18002/modules/{SHA256}.wasm")
+    );
+    for absent in ["vmConfig", "imagePullPolicy", "targetRefs"] {
+        assert_eq!(
+            spec[absent],
+            Value::Null,
+            "{absent} makes a new VM on each edit, or can't be"
+        );
+    }
+    let text = spec["pluginConfig"].to_string();
+    let config = headgate_core::config::FilterConfig::from_json(text.as_bytes()).unwrap();
+    assert_eq!(config.stages[0].policy, "a/p");
+    let metadata = &object.value["metadata"];
+    assert_eq!(
+        metadata["labels"],
+        json!({
+            "app.kubernetes.io/managed-by": "headgate",
+            "headgate.dev/adapter": "istio",
+            "headgate.dev/target-kind": "Service",
+            "headgate.dev/target-name": "search",
+        })
+    );
+    assert_eq!(
+        metadata["ownerReferences"],
+        json!([{"apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy", "name": "p", "uid": "uid-of-p"}])
+    );
+}
+
+#[test]
+fn workflows_need_a_second_plugin_for_calls() {
+    let plain = || Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+    assert_eq!(names(&of(&plain())).len(), 1);
+    let wanted = of(&plain().with_workflows());
+    assert_eq!(
+        names(&wanted),
+        [
+            "WasmPlugin a/headgate-outbound-search-30f36b79",
+            "WasmPlugin a/headgate-search-183ce4e8"
+        ]
+    );
+    let [calls, requests] = [0, 1].map(|i| wanted.objects.values().nth(i).unwrap().clone());
+    let (outbound, inbound) = (&calls.value["spec"], &requests.value["spec"]);
+    assert_eq!(outbound["match"], json!([{"mode": "CLIENT"}]));
+    assert_eq!(outbound["selector"], inbound["selector"]);
+    for same in ["url", "sha256", "pluginName", "vmConfig"] {
+        assert_eq!(outbound[same], inbound[same], "one VM for both: {same}");
+    }
+    let text = outbound["pluginConfig"].to_string();
+    let config = FilterConfig::from_json(text.as_bytes()).unwrap();
+    assert_eq!(config.direction, Direction::Outbound);
+    assert_eq!(config.outbound.unwrap().policy, "a/p");
+    assert_eq!(calls.policies, ["a/p"]);
+    assert_ne!(
+        calls.value["metadata"]["annotations"]["headgate.dev/revision"],
+        requests.value["metadata"]["annotations"]["headgate.dev/revision"]
+    );
+    let gateway = Example::default()
+        .gateway("infra/edge", "istio")
+        .at_gateway("infra/p", "Gateway/infra/edge", "infra/edge", &[])
+        .with_workflows();
+    assert_eq!(names(&of(&gateway)).len(), 1, "a gateway has one side");
+}
+
+#[test]
+fn a_config_map_holds_the_outbound_file_too() {
+    let settings = Settings {
+        config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        ..settings()
+    };
+    let calls = |example: Example| {
+        let none = Installed::default();
+        let all = wanted(&example.plan, &example.cluster, &settings, &none, SHA256);
+        let data = all.objects.values().next().unwrap().value["data"].clone();
+        let text = data[config_map::OUTBOUND_FILE].as_str()?;
+        let file: Value = serde_json::from_str(text).unwrap();
+        let resource = &file["resources"][0];
+        assert_eq!(resource["name"], "headgate-outbound");
+        let config = &resource["typed_config"]["config"]["configuration"]["value"];
+        let config = FilterConfig::from_json(config.as_str().unwrap().as_bytes()).unwrap();
+        assert_eq!(config.direction, Direction::Outbound);
+        Some(config.outbound.map(|outbound| outbound.policy))
+    };
+    let plain = || {
+        Example::default()
+            .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+            .pod("a", "1", "app=search")
+    };
+    assert_eq!(calls(plain()), Some(None), "a file that does nothing");
+    assert_eq!(
+        calls(plain().with_workflows()),
+        Some(Some("a/p".to_owned()))
+    );
+    let gateway = Example::default()
+        .gateway("infra/edge", "istio")
+        .at_gateway("infra/p", "Gateway/infra/edge", "infra/edge", &[]);
+    assert_eq!(calls(gateway), None);
+}
+
+/// What Istio does with `pluginConfig`: each number becomes a double and is printed again.
+#[test]
+fn the_configuration_survives_numbers_that_are_doubles() {
+    fn doubles(value: &mut Value) {
+        match value {
+            Value::Number(n) => {
+                let double = n.as_f64().unwrap();
+                // Go prints a whole double without a point.
+                *value = match double.fract() == 0.0 && double.abs() < 9e15 {
+                    true => json!(double as i64),
+                    false => json!(double),
+                };
+            }
+            Value::Array(all) => all.iter_mut().for_each(doubles),
+            Value::Object(all) => all.values_mut().for_each(doubles),
+            _ => {}
+        }
+    }
+    let mut seen = 0;
+    for entry in std::fs::read_dir("../examples/policies").unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "yaml") {
+            continue;
+        }
+        let report = crate::validate::check_file("f", &std::fs::read(&path).unwrap());
+        for policy in report.policies() {
+            let config = crate::compile::configuration(policy, 3);
+            let mut value = serde_json::to_value(&config).unwrap();
+            doubles(&mut value);
+            let back = headgate_core::config::FilterConfig::from_json(value.to_string().as_bytes());
+            assert_eq!(back.as_ref(), Ok(&config), "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 5, "{seen}");
+}
+
+#[test]
+fn all_policies_of_the_same_pods_are_one_object() {
+    let example = Example::default()
+        .policy(
+            "a/routes",
+            "HTTPRoute/a/r",
+            ("a", "app=search"),
+            &["httproute/a/r/*"],
+        )
+        .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+        .policy("a/later", "Pod/a/app=search", ("a", "app=search"), &[]);
+    let object = only(&example);
+    assert_eq!(
+        object.policies,
+        ["a/routes", "a/p"],
+        "the later one is overridden"
+    );
+    let metadata = &object.value["metadata"];
+    assert_eq!(metadata["ownerReferences"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        metadata["annotations"]["headgate.dev/targets"],
+        "HTTPRoute/a/r Service/a/search"
+    );
+}
+
+#[test]
+fn workloads_that_meet_on_a_pod_get_one_object_between_them() {
+    let apart = || {
+        Example::default()
+            .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+            .policy("a/q", "Service/a/hot", ("a", "tier=hot"), &[])
+            .pod("a", "1", "app=search")
+            .pod("a", "2", "tier=hot")
+            .pod("b", "3", "app=search,tier=hot")
+    };
+    let wanted = of(&apart());
+    assert_eq!((wanted.objects.len(), wanted.unwanted.len()), (2, 0));
+
+    let wanted = of(&apart().pod("a", "4", "app=search,tier=hot"));
+    assert_eq!(wanted.objects.len(), 1);
+    assert_eq!(wanted.objects.values().next().unwrap().policies, ["a/p"]);
+    let unwanted = &wanted.unwanted[0];
+    assert_eq!(unwanted.policies, ["a/q"]);
+    let State::Failed(why) = &unwanted.delivery.state else {
+        panic!("{unwanted:?}");
+    };
+    assert!(
+        why.starts_with(
+            "some of its Pods are those of Service/a/search, whose policy has precedence"
+        ),
+        "{why}"
+    );
+}
+
+/// Labels that include others need no Pod to be known to meet.
+#[test]
+fn a_part_of_the_pods_is_told_apart_only_by_precedence() {
+    let narrow = ("a", "app=search,tier=hot");
+    let wide = ("a", "app=search");
+    let older_is_wide = Example::default()
+        .policy("a/p", "Service/a/search", wide, &[])
+        .policy("a/q", "Pod/a/app=search,tier=hot", narrow, &[]);
+    let wanted = of(&older_is_wide);
+    assert_eq!(wanted.objects.len(), 1);
+    assert_eq!(
+        wanted.unwanted,
+        [],
+        "a/q is in force nowhere, as its status says"
+    );
+
+    let older_is_narrow = Example::default()
+        .policy("a/q", "Pod/a/app=search,tier=hot", narrow, &[])
+        .policy("a/p", "Service/a/search", wide, &[]);
+    let wanted = of(&older_is_narrow);
+    assert_eq!(wanted.objects.len(), 1);
+    assert_eq!(wanted.objects.values().next().unwrap().policies, ["a/q"]);
+    assert_eq!(wanted.unwanted[0].policies, ["a/p"]);
+}
+
+#[test]
+fn a_gateway_is_programmed_by_who_runs_it() {
+    let gateway = |class: &str| {
+        Example::default().gateway("infra/edge", class).at_gateway(
+            "infra/p",
+            "Gateway/infra/edge",
+            "infra/edge",
+            &[],
+        )
+    };
+    let istio = only(&gateway("istio"));
+    assert_eq!(
+        istio.value["spec"]["targetRefs"],
+        json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"}])
+    );
+    assert_eq!(istio.value["spec"]["selector"], Value::Null);
+    assert_eq!(
+        istio.value["spec"]["match"],
+        Value::Null,
+        "a gateway's listeners count as client"
+    );
+
+    let eg = only(&gateway("eg"));
+    assert_eq!(eg.value["kind"], "EnvoyExtensionPolicy");
+    let wasm = &eg.value["spec"]["wasm"][0];
+    assert_eq!(wasm["failOpen"], true);
+    assert_eq!(wasm["code"]["http"]["sha256"], SHA256);
+    assert_eq!(wasm["config"]["stages"][0]["policy"], "infra/p");
+    assert_eq!(eg.value["spec"]["targetRefs"][0]["kind"], "Gateway");
+
+    for class in ["other", "unknown"] {
+        assert_eq!(names(&of(&gateway(class))), [""; 0], "{class}");
+    }
+}
+
+#[test]
+fn envoy_gateway_runs_the_filter_only_where_it_is_needed() {
+    let edge = "infra/edge";
+    let route = |namespace: &str| format!("HTTPRoute/{namespace}/shop");
+    let of_route = |namespace: &str, gateways: &[&str]| {
+        let (route, policy) = (route(namespace), format!("{namespace}/p"));
+        let pattern = format!("httproute/{namespace}/shop/*");
+        Example::default()
+            .gateway(edge, "eg")
+            .gateway("infra/inner", "other")
+            .route(&route, gateways)
+            .at_gateway(&policy, &route, edge, &[&pattern])
+    };
+    let kinds = |example: &Example| {
+        let object = only(example);
+        let refs = object.value["spec"]["targetRefs"]
+            .as_array()
+            .unwrap()
+            .clone();
+        let kind = |r: &Value| r["kind"].as_str().unwrap().to_owned();
+        refs.iter().map(kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&of_route("infra", &[edge])), ["HTTPRoute"]);
+    let shared = of_route("infra", &[edge, "infra/inner"]);
+    assert_eq!(
+        kinds(&shared),
+        ["Gateway"],
+        "its share is another at the other gateway"
+    );
+    assert_eq!(
+        kinds(&of_route("shop", &[edge])),
+        ["Gateway"],
+        "not of the gateway's namespace"
+    );
+    let object = only(&of_route("shop", &[edge]));
+    assert_eq!(object.key.namespace, "infra");
+    assert_eq!(
+        object.value["metadata"]["ownerReferences"],
+        Value::Null,
+        "an owner in another namespace would have it deleted"
+    );
+    let both = of_route("infra", &[edge]).at_gateway("infra/g", "Gateway/infra/edge", edge, &[]);
+    assert_eq!(kinds(&both), ["Gateway"]);
+    assert_eq!(only(&both).policies, ["infra/p", "infra/g"]);
+    assert_eq!(
+        only(&both).key,
+        only(&of_route("infra", &[edge])).key,
+        "one name whatever it is attached to: another would make a new VM"
+    );
+}
+
+/// Envoy Gateway's proxies, which are in a namespace of its own.
+#[test]
+fn slots_do_not_multiply_with_the_replicas_of_a_gateway() {
+    let owned = "gateway.envoyproxy.io/owning-gateway-namespace=infra,\
+                 gateway.envoyproxy.io/owning-gateway-name=edge";
+    let slots = |example: &Example| -> Vec<u64> {
+        let object = only(example);
+        let stages = object.value["spec"]["wasm"][0]["config"]["stages"].clone();
+        let stages = stages.as_array().unwrap().clone();
+        stages
+            .iter()
+            .map(|s| s["parallelism"].as_u64().unwrap())
+            .collect()
+    };
+    let example = || {
+        Example::default()
+            .gateway("infra/edge", "eg")
+            .route("HTTPRoute/infra/shop", &["infra/edge"])
+            .at_gateway(
+                "infra/r",
+                "HTTPRoute/infra/shop",
+                "infra/edge",
+                &["httproute/infra/shop/*"],
+            )
+            .at_gateway("infra/g", "Gateway/infra/edge", "infra/edge", &[])
+    };
+    assert_eq!(slots(&example()), [4, 4]);
+    let alone = only(&example());
+    let three = example().pod("eg", "1", owned).pod("eg", "2", owned).pod(
+        "eg",
+        "other",
+        &owned.replace("=edge", "=inner"),
+    );
+    assert_eq!(slots(&three), [2, 2]);
+    let shared = only(&three);
+    assert_ne!(
+        shared.value["metadata"]["annotations"]["headgate.dev/revision"],
+        alone.value["metadata"]["annotations"]["headgate.dev/revision"]
+    );
+    let counted = format!("{owned},gateway.networking.k8s.io/gateway-name=edge");
+    assert_eq!(
+        slots(&example().pod("infra", "1", &counted)),
+        [4, 4],
+        "the plan has counted it"
+    );
+}
+
+#[test]
+fn nothing_for_what_is_not_installed_or_not_asked_for() {
+    let example = Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+    let without = |settings: &Settings, installed: &Installed| {
+        names(&wanted(
+            &example.plan,
+            &example.cluster,
+            settings,
+            installed,
+            SHA256,
+        ))
+    };
+    let off = Settings {
+        istio: false,
+        ..settings()
+    };
+    assert_eq!(without(&off, &installed()), [""; 0]);
+    assert_eq!(without(&settings(), &Installed::default()), [""; 0]);
+    let files = Settings {
+        config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        ..off
+    };
+    assert_eq!(
+        without(&files, &Installed::default()),
+        ["ConfigMap a/headgate-service-search"]
+    );
+}
+
+#[test]
+fn a_config_map_holds_the_file_that_render_writes() {
+    let settings = Settings {
+        config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        ..settings()
+    };
+    let mut example = Example::default()
+        .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
+        .pod("a", "1", "app=search");
+    let file = |example: &Example| -> Value {
+        let none = Installed::default();
+        let all = wanted(&example.plan, &example.cluster, &settings, &none, SHA256);
+        let object = all.objects.values().next().unwrap();
+        let text = object.value["data"][config_map::FILE].as_str().unwrap();
+        serde_json::from_str(text).unwrap()
+    };
+    let resource = &file(&example)["resources"][0];
+    assert_eq!(resource["name"], "headgate");
+    let plugin = &resource["typed_config"]["config"];
+    assert_eq!(
+        plugin["vm_config"]["code"]["local"]["filename"],
+        format!("/headgate/headgate-{}.wasm", &SHA256[..16])
+    );
+    let revision = |file: &Value| {
+        let text = &file["resources"][0]["typed_config"]["config"]["configuration"]["value"];
+        let config: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        config["revision"].as_str().unwrap().to_owned()
+    };
+    assert_ne!(
+        revision(&file(&example)),
+        "claimed",
+        "its Pods share the slots by their number"
+    );
+    let pod = example.cluster.pods.values_mut().next().unwrap();
+    pod.target = Some("Service/a/search".parse().unwrap());
+    assert_eq!(
+        revision(&file(&example)),
+        "claimed",
+        "proxies say that they stand for it"
+    );
+}
+
+#[test]
+fn what_is_too_large_is_said_and_not_sent() {
+    let mut example = Example::default();
+    for i in 0..64 {
+        let route = format!("HTTPRoute/a/{i}");
+        let pattern = format!("httproute/a/{i}/{}*", "x".repeat(20_000));
+        let policy = format!("a/p{i}");
+        example = example.policy(&policy, &route, ("a", "app=search"), &[&pattern]);
+    }
+    let wanted = of(&example);
+    assert!(wanted.objects.is_empty());
+    assert_eq!(wanted.unwanted[0].policies.len(), 64);
+    let State::Failed(why) = &wanted.unwanted[0].delivery.state else {
+        panic!("{:?}", wanted.unwanted);
+    };
+    assert!(why.contains("1000000 are the most"), "{why}");
+}
+
+#[test]
+fn the_same_wish_has_the_same_bytes_and_another_has_another_hash() {
+    let example = |parallelism: u32| {
+        let mut example =
+            Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+        let mut attachment = example.plan.attachments[0].clone();
+        let mut stage = (*attachment.stage).clone();
+        stage.parallelism = parallelism;
+        attachment.stage = std::sync::Arc::new(stage);
+        attachment.share.slots = crate::validate::Slots::Total(parallelism);
+        example.plan.attachments = vec![attachment].into();
+        only(&example)
+    };
+    assert_eq!(example(4), example(4));
+    assert_ne!(example(4).content(), example(5).content());
+    assert_eq!(example(4).key, example(5).key);
+}

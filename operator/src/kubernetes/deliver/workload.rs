@@ -1,0 +1,199 @@
+//! The workloads of a plan: proxies that get the same configuration, as an object can name them.
+//!
+//! An object of Istio's names proxies by labels, and every object that matches a Pod adds a filter to it. Two
+//! policies with different selectors may meet on some Pods, where precedence decides between them; labels
+//! can't say "all but those". So of two workloads that meet, the one with precedence gets an object, and the
+//! other says why it has none. A Pod in no doubt has all its policies in one object.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use headgate_core::config::FilterConfig;
+
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use crate::plan::{
+    GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, TargetKind, TargetRef,
+};
+
+/// Proxies that get one configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// The proxies.
+    pub proxies: ProxySelector,
+    /// What they are.
+    pub place: Place,
+    /// What they enforce; never empty.
+    pub config: Arc<FilterConfig>,
+    /// The targets whose policies are in it, in order of precedence.
+    pub targets: Vec<TargetRef>,
+    /// The policies in it, `namespace/name`, in the order of the stages.
+    pub policies: Vec<String>,
+}
+
+/// What the proxies of a workload are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// The proxies of a Gateway.
+    Gateway(ObjectKey),
+    /// Sidecars of Pods.
+    Pods,
+}
+
+/// A workload that can't have an object of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Meeting {
+    /// The workload that is left out.
+    pub workload: Workload,
+    /// The targets of the one that stands in its place.
+    pub with: Vec<TargetRef>,
+}
+
+/// The workloads of `plan` in order of precedence, and those that can't be told apart from one of these.
+#[must_use]
+pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
+    let mut seen = BTreeSet::new();
+    let mut all: Vec<Workload> = Vec::new();
+    for attachment in plan.attachments.iter() {
+        if seen.insert(&attachment.proxies) {
+            all.extend(workload(plan, cluster, &attachment.proxies));
+        }
+    }
+    let met = meetings(&all, cluster);
+    let mut winners: Vec<Option<usize>> = Vec::with_capacity(all.len());
+    for (i, others) in met.iter().enumerate() {
+        let winner = others.iter().find(|&&j| j < i && winners[j].is_none());
+        winners.push(winner.copied());
+    }
+    let mut left_out = Vec::new();
+    for (loser, winner) in all.iter().zip(&winners) {
+        let Some(winner) = winner.map(|w| &all[w]) else {
+            continue;
+        };
+        // A policy that the winner carries, or that is in force on none of its own Pods, misses nothing.
+        if loser.policies.iter().any(|p| !winner.policies.contains(p)) {
+            left_out.push(Meeting {
+                workload: loser.clone(),
+                with: winner.targets.clone(),
+            });
+        }
+    }
+    let kept = all.into_iter().zip(winners);
+    let kept = kept.filter_map(|(workload, winner)| winner.is_none().then_some(workload));
+    (kept.collect(), left_out)
+}
+
+/// What proxies with just these labels get, if anything.
+#[must_use]
+pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Option<Workload> {
+    let enforced = plan.for_proxy(&ProxyClaims {
+        target: None,
+        namespace: Some(&proxies.namespace),
+        labels: &proxies.labels,
+    });
+    if enforced.config.stages.is_empty() {
+        return None;
+    }
+    let mut targets: Vec<TargetRef> = Vec::new();
+    for InForce { target, .. } in &enforced.in_force {
+        if !targets.contains(target) {
+            targets.push(target.clone());
+        }
+    }
+    Some(Workload {
+        place: place(proxies, cluster),
+        proxies: proxies.clone(),
+        policies: policies(&enforced.config),
+        config: Arc::clone(&enforced.config),
+        targets,
+    })
+}
+
+fn policies(config: &FilterConfig) -> Vec<String> {
+    config.stages.iter().map(|s| s.policy.clone()).collect()
+}
+
+fn place(proxies: &ProxySelector, cluster: &Cluster) -> Place {
+    let mut labels = proxies.labels.iter();
+    match (labels.next(), labels.next()) {
+        (Some((key, name)), None) if key == GATEWAY_NAME_LABEL => {
+            let gateway = ObjectKey::new(&proxies.namespace, name);
+            match cluster.gateways.contains_key(&gateway) {
+                true => Place::Gateway(gateway),
+                false => Place::Pods,
+            }
+        }
+        _ => Place::Pods,
+    }
+}
+
+/// For each workload those that share a Pod with it: by what their labels say, or by a Pod that has both.
+fn meetings(all: &[Workload], cluster: &Cluster) -> Vec<BTreeSet<usize>> {
+    let mut met = vec![BTreeSet::new(); all.len()];
+    let mut meet = |group: &[usize]| {
+        for &i in group {
+            met[i].extend(group.iter().copied().filter(|&j| j != i));
+        }
+    };
+    // By one label of each: a Pod has few labels and there may be a thousand workloads.
+    let mut by_label: BTreeMap<(&str, &str, &str), Vec<usize>> = BTreeMap::new();
+    for (i, workload) in all.iter().enumerate() {
+        let ProxySelector { namespace, labels } = &workload.proxies;
+        if let Some((key, value)) = labels.first_key_value() {
+            by_label.entry((namespace, key, value)).or_default().push(i);
+        }
+    }
+    let selecting = |namespace: &str, labels: &BTreeMap<String, String>| -> Vec<usize> {
+        let candidates = labels
+            .iter()
+            .filter_map(|(key, value)| by_label.get(&(namespace, key.as_str(), value.as_str())));
+        let matching = candidates
+            .flatten()
+            .copied()
+            .filter(|&i| all[i].proxies.matches(namespace, labels));
+        matching.collect()
+    };
+    for workload in all {
+        meet(&selecting(
+            &workload.proxies.namespace,
+            &workload.proxies.labels,
+        ));
+    }
+    for (key, pod) in &cluster.pods {
+        meet(&selecting(&key.namespace, &pod.labels));
+    }
+    met
+}
+
+/// What a file for the proxies of `target` holds: what those get that say so where some do, else what the
+/// Pods of the target get by their labels.
+#[must_use]
+pub fn of_target(plan: &Plan, cluster: &Cluster, target: &TargetRef) -> Option<Workload> {
+    let claimed = cluster
+        .pods
+        .iter()
+        .any(|(key, p)| key.namespace == target.namespace && p.target.as_ref() == Some(target));
+    let by_labels = matches!(
+        target.kind,
+        TargetKind::Service | TargetKind::Pod | TargetKind::Gateway
+    );
+    if by_labels && !claimed {
+        let attachment = plan.attachments.iter().find(|a| &a.target == target);
+        if let Some(found) = attachment.and_then(|a| workload(plan, cluster, &a.proxies)) {
+            return Some(found);
+        }
+    }
+    let config = plan.workloads.get(target)?;
+    if config.stages.is_empty() {
+        return None;
+    }
+    Some(Workload {
+        proxies: ProxySelector {
+            namespace: target.namespace.clone(),
+            labels: BTreeMap::new(),
+        },
+        place: Place::Pods,
+        policies: policies(config),
+        targets: vec![target.clone()],
+        config: Arc::clone(config),
+    })
+}

@@ -1,0 +1,224 @@
+//! Events (`events.k8s.io`) on policies, for `kubectl describe` and `kubectl get events`.
+//!
+//! An Event tells of a transition of a policy's status that was written, so a controller that starts again or
+//! takes over tells nothing twice. They are told on a best effort: a full queue drops them, because a status
+//! must not wait for its announcement.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::cluster::ObjectKey;
+use super::resource::{AdmissionPolicyStatus, PolicyAncestorStatus};
+use super::status::{ACCEPTED, PROGRAMMED};
+use super::{CONTROLLER_NAME, FIELD_MANAGER};
+use crate::api::{API_VERSION, KIND};
+use crate::metrics::{Metrics, WriteResult};
+use crate::xds::node::clip;
+
+/// Events that wait to be written.
+pub const BACKLOG: usize = 4_096;
+/// Longest note that the API server takes, in bytes.
+const MAX_NOTE: usize = 1_000;
+/// Time for one Event.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One transition of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transition {
+    /// The reason, which is the condition's.
+    pub reason: String,
+    /// What happened, at which target.
+    pub note: String,
+    /// Whether somebody should look.
+    pub is_warning: bool,
+}
+
+/// A policy and what happened to it.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// The policy.
+    pub policy: ObjectKey,
+    /// Its `metadata.uid`.
+    pub uid: String,
+    /// What happened.
+    pub transition: Transition,
+}
+
+/// What a change of status from `old` to `new` is worth telling, each reason once.
+#[must_use]
+pub fn transitions(
+    old: Option<&AdmissionPolicyStatus>,
+    new: &AdmissionPolicyStatus,
+) -> Vec<Transition> {
+    let mut told: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    for entry in ours(new) {
+        let before = old.and_then(|old| ours(old).find(|e| e.ancestor_ref == entry.ancestor_ref));
+        for condition in &entry.conditions {
+            let reason_before = before
+                .and_then(|e| e.conditions.iter().find(|c| c.type_ == condition.type_))
+                .map(|c| c.reason.as_str());
+            if reason_before == Some(condition.reason.as_str())
+                || !is_told(&condition.type_, &condition.reason)
+            {
+                continue;
+            }
+            let target = &entry.ancestor_ref;
+            let note = format!("{} {}: {}", target.kind, target.name, condition.message);
+            let key = (condition.type_.as_str(), condition.reason.as_str());
+            told.entry(key).or_default().push(note);
+        }
+    }
+    told.into_iter()
+        .map(|((_, reason), notes)| Transition {
+            reason: reason.to_owned(),
+            note: clip(&notes.join("; "), MAX_NOTE),
+            is_warning: !matches!(reason, "Accepted" | "Programmed"),
+        })
+        .collect()
+}
+
+fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorStatus> {
+    status
+        .ancestors
+        .iter()
+        .filter(|e| e.controller_name == CONTROLLER_NAME)
+}
+
+/// What is on the way (`Pending`) or told by the other condition isn't news.
+fn is_told(type_: &str, reason: &str) -> bool {
+    match type_ {
+        ACCEPTED => true,
+        PROGRAMMED => matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed"),
+        _ => false,
+    }
+}
+
+/// Writes Events until nobody sends any more.
+pub async fn publish(
+    client: Client,
+    instance: String,
+    mut news: mpsc::Receiver<News>,
+    metrics: Metrics,
+) {
+    let reporter = Reporter {
+        controller: CONTROLLER_NAME.to_owned(),
+        instance: Some(instance),
+    };
+    let recorder = Recorder::new(client, reporter);
+    while let Some(News {
+        policy,
+        uid,
+        transition,
+    }) = news.recv().await
+    {
+        let event = Event {
+            type_: match transition.is_warning {
+                true => EventType::Warning,
+                false => EventType::Normal,
+            },
+            reason: transition.reason,
+            note: Some(transition.note),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        let policy = ObjectReference {
+            api_version: Some(API_VERSION.to_owned()),
+            kind: Some(KIND.to_owned()),
+            namespace: Some(policy.namespace),
+            name: Some(policy.name),
+            uid: Some(uid),
+            ..ObjectReference::default()
+        };
+        let result = timeout(WRITE_TIMEOUT, recorder.publish(&event, &policy)).await;
+        let result = match result {
+            Ok(Ok(())) => WriteResult::Applied,
+            Ok(Err(error)) => {
+                debug!(field_manager = FIELD_MANAGER, "an Event was lost: {error}");
+                WriteResult::Error
+            }
+            Err(_) => WriteResult::Error,
+        };
+        metrics.kubernetes.wrote("events", result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::super::resource::AncestorReference;
+    use super::*;
+
+    fn status(entries: &[(&str, &str, &str)]) -> AdmissionPolicyStatus {
+        let condition = |type_: &str, reason: &str| Condition {
+            type_: type_.to_owned(),
+            status: "True".to_owned(),
+            reason: reason.to_owned(),
+            message: "why".to_owned(),
+            observed_generation: Some(1),
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        };
+        let ancestors = entries
+            .iter()
+            .map(|(name, accepted, programmed)| PolicyAncestorStatus {
+                ancestor_ref: AncestorReference {
+                    group: String::new(),
+                    kind: "Service".to_owned(),
+                    namespace: Some("a".to_owned()),
+                    name: (*name).to_owned(),
+                },
+                controller_name: CONTROLLER_NAME.to_owned(),
+                conditions: vec![
+                    condition(ACCEPTED, accepted),
+                    condition(PROGRAMMED, programmed),
+                ],
+            })
+            .collect();
+        AdmissionPolicyStatus { ancestors }
+    }
+
+    fn told(
+        old: Option<&AdmissionPolicyStatus>,
+        new: &AdmissionPolicyStatus,
+    ) -> Vec<(String, bool)> {
+        transitions(old, new)
+            .into_iter()
+            .map(|t| (t.reason, t.is_warning))
+            .collect()
+    }
+
+    #[test]
+    fn only_transitions_are_told() {
+        let pending = status(&[("s", "Accepted", "Pending")]);
+        let done = status(&[("s", "Accepted", "Programmed")]);
+        let refused = status(&[("s", "Accepted", "EnvoyRejected")]);
+        let invalid = status(&[("s", "Invalid", "Invalid")]);
+        let is = |reason: &str, warning| vec![(reason.to_owned(), warning)];
+        assert_eq!(told(None, &pending), is("Accepted", false));
+        assert_eq!(told(Some(&pending), &done), is("Programmed", false));
+        assert_eq!(told(Some(&done), &done), []);
+        assert_eq!(told(Some(&done), &pending), []);
+        assert_eq!(told(Some(&done), &refused), is("EnvoyRejected", true));
+        assert_eq!(
+            told(Some(&done), &invalid),
+            is("Invalid", true),
+            "told once, not for both conditions"
+        );
+    }
+
+    #[test]
+    fn targets_with_the_same_news_share_an_event() {
+        let new = status(&[("s", "Accepted", "Pending"), ("t", "Accepted", "Pending")]);
+        let told = transitions(None, &new);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].note, "Service s: why; Service t: why");
+    }
+}

@@ -1,0 +1,363 @@
+//! Which of several replicas writes.
+//!
+//! All replicas serve proxies; only the holder of a Lease writes to the API server. What must hold:
+//! a replica that lost the Lease has stopped before another may begin. So a holder believes in its Lease only
+//! for [`VALID`] since it *sent* its last renewal that succeeded, which is shorter than the time that others wait
+//! ([`DURATION`]) by more than a write may take ([`super::writer::WRITE_TIMEOUT`]). Everybody measures time on a
+//! clock of their own that only goes forward: replicas' wall clocks need not agree, and a Lease counts as
+//! abandoned only after a replica has watched it not being renewed for the whole duration.
+//!
+//! Why not `kube-lease-manager`: it doesn't tell until when a lock is valid, reports none as lost while the API
+//! server is away, compares the holder's wall clock with its own, and frees an expired lock by a forced patch
+//! without a `resourceVersion`, which can take the Lease from a replica that has just acquired it.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::ObjectMeta;
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::FIELD_MANAGER;
+use super::cluster::ObjectKey;
+use super::watch::random;
+use crate::metrics::Metrics;
+
+/// How long others wait after the last renewal that they saw.
+pub const DURATION: Duration = Duration::from_secs(15);
+/// How long a holder believes in its Lease after it sent a renewal.
+pub const VALID: Duration = Duration::from_secs(10);
+/// Time between renewals.
+const RENEW: Duration = Duration::from_secs(4);
+/// Time between attempts of those who don't hold it, and after a failure.
+const RETRY: Duration = Duration::from_secs(2);
+/// Time for one request.
+const REQUEST: Duration = Duration::from_secs(4);
+
+/// Until when this replica is the leader; `None` when it isn't.
+pub type Leadership = watch::Receiver<Option<Instant>>;
+
+/// Whether a write may begin now.
+#[must_use]
+pub fn may_write(leadership: &Leadership, now: Instant) -> bool {
+    leadership.borrow().is_some_and(|until| now < until)
+}
+
+/// A candidate for the Lease.
+pub struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    metrics: Metrics,
+    leadership: watch::Sender<Option<Instant>>,
+    /// The Lease as it was seen last, and since when it has been like that.
+    seen: Option<(Lease, Instant)>,
+    failing: bool,
+}
+
+/// What to do with a Lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It is ours, or nobody's: write that it is ours.
+    Take,
+    /// It is somebody else's.
+    Wait,
+}
+
+/// What to do with a Lease that has looked like this for `unchanged`.
+fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
+    let seconds = spec.lease_duration_seconds.unwrap_or(0);
+    let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    match spec.holder_identity.as_deref() {
+        None | Some("") => Step::Take,
+        Some(holder) if holder == identity || unchanged >= duration => Step::Take,
+        Some(_) => Step::Wait,
+    }
+}
+
+impl Candidate {
+    /// A candidate for `lease`. Its identity must be its own among all replicas.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        lease: ObjectKey,
+        identity: String,
+        metrics: Metrics,
+    ) -> (Self, Leadership) {
+        let (leadership, receiver) = watch::channel(None);
+        let candidate = Self {
+            api: Api::namespaced(client, &lease.namespace),
+            name: lease.name,
+            identity,
+            metrics,
+            leadership,
+            seen: None,
+            failing: false,
+        };
+        (candidate, receiver)
+    }
+
+    /// Takes part until `stop` holds `true`, and then gives the Lease back. Whoever writes must have stopped by
+    /// then.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        loop {
+            let begun = Instant::now();
+            let ending = run_out(self.leadership.clone(), self.metrics.clone());
+            // Not given up half-way: a renewal whose answer nobody read is a Lease that nobody can give back. But
+            // while it takes its time, the Lease may run out.
+            let outcome = {
+                let mut attempt = pin!(timeout(REQUEST, self.attempt()));
+                tokio::select! {
+                    outcome = &mut attempt => outcome,
+                    () = ending => attempt.await,
+                }
+            };
+            let pause = match outcome {
+                Ok(Ok(true)) => {
+                    self.recovered();
+                    self.lead_until(begun + VALID);
+                    RENEW
+                }
+                Ok(Ok(false)) => {
+                    self.recovered();
+                    self.lose("another replica holds the Lease");
+                    RETRY
+                }
+                Ok(Err(error)) => self.failed(&error.to_string()),
+                Err(_) => self.failed("no answer in time"),
+            };
+            let next = Instant::now() + pause.mul_f64(0.9 + (random() % 100) as f64 / 1_000.0);
+            tokio::select! {
+                () = self.wait_until(next) => {}
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        self.release().await;
+    }
+
+    /// Waits, and gives up leadership when it runs out before.
+    async fn wait_until(&self, next: Instant) {
+        let mut wait = pin!(sleep_until(next));
+        tokio::select! {
+            () = &mut wait => {}
+            () = run_out(self.leadership.clone(), self.metrics.clone()) => wait.await,
+        }
+    }
+
+    fn lead_until(&self, until: Instant) {
+        if self.leadership.send_replace(Some(until)).is_none() {
+            info!(identity = self.identity, "leading: this replica writes");
+            self.metrics.plan.set_leader(true);
+        }
+    }
+
+    fn lose(&self, why: &str) {
+        lose(&self.leadership, &self.metrics, why);
+    }
+
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            info!("the Lease can be reached again");
+        }
+    }
+
+    fn failed(&mut self, why: &str) -> Duration {
+        if !std::mem::replace(&mut self.failing, true) {
+            warn!(lease = self.name, "{why}; trying again");
+        }
+        // The request may have been carried out all the same.
+        self.seen = None;
+        RETRY / 2
+    }
+
+    /// One attempt to take or renew the Lease: whether it is ours.
+    async fn attempt(&mut self) -> kube::Result<bool> {
+        // A holder renews what it wrote last, without reading it again.
+        let known = self.seen.as_ref().filter(|_| self.is_leading());
+        if let Some(lease) = known.map(|(lease, _)| lease.clone())
+            && self.take(lease).await?
+        {
+            return Ok(true);
+        }
+        match self.api.get_opt(&self.name).await? {
+            Some(lease) => {
+                let unchanged = self.look(&lease);
+                let spec = lease.spec.clone().unwrap_or_default();
+                match step(&spec, &self.identity, unchanged) {
+                    Step::Take => self.take(lease).await,
+                    Step::Wait => Ok(false),
+                }
+            }
+            None => self.create().await,
+        }
+    }
+
+    fn is_leading(&self) -> bool {
+        self.leadership.borrow().is_some()
+    }
+
+    /// Notes a Lease that was read; how long it has been like that.
+    fn look(&mut self, lease: &Lease) -> Duration {
+        let version = |l: &Lease| l.metadata.resource_version.clone();
+        match &self.seen {
+            Some((known, since)) if version(known) == version(lease) => since.elapsed(),
+            _ => {
+                self.seen = Some((lease.clone(), Instant::now()));
+                Duration::ZERO
+            }
+        }
+    }
+
+    async fn take(&mut self, mut lease: Lease) -> kube::Result<bool> {
+        lease.spec = Some(self.ours(&lease.spec.unwrap_or_default()));
+        self.write(lease).await
+    }
+
+    fn ours(&self, before: &LeaseSpec) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        let held = before.holder_identity.as_deref() == Some(self.identity.as_str());
+        let transitions = before.lease_transitions.unwrap_or(0);
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            acquire_time: match &before.acquire_time {
+                Some(time) if held => Some(time.clone()),
+                _ => Some(now.clone()),
+            },
+            renew_time: Some(now),
+            lease_transitions: Some(transitions.saturating_add(i32::from(!held))),
+            ..LeaseSpec::default()
+        }
+    }
+
+    async fn create(&mut self) -> kube::Result<bool> {
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(self.ours(&LeaseSpec::default())),
+        };
+        let created = self.api.create(&PostParams::default(), &lease).await;
+        self.written(created)
+    }
+
+    /// Writes the Lease, if it still is what was seen: the patch carries its `resourceVersion`, and the API
+    /// server refuses it if somebody else has written since.
+    async fn write(&mut self, lease: Lease) -> kube::Result<bool> {
+        let patch = Patch::Merge(json!({
+            "metadata": {"resourceVersion": lease.metadata.resource_version},
+            "spec": lease.spec,
+        }));
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patched = self.api.patch(&self.name, &params, &patch).await;
+        self.written(patched)
+    }
+
+    fn written(&mut self, result: kube::Result<Lease>) -> kube::Result<bool> {
+        match result {
+            Ok(lease) => {
+                self.seen = Some((lease, Instant::now()));
+                Ok(true)
+            }
+            // Somebody else was quicker, or it was deleted.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                self.seen = None;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the Lease back, so that another replica need not wait for it to run out.
+    async fn release(&mut self) {
+        if !self.is_leading() {
+            return;
+        }
+        self.leadership.send_replace(None);
+        self.metrics.plan.set_leader(false);
+        let Some((mut lease, _)) = self.seen.take() else {
+            return;
+        };
+        if let Some(spec) = &mut lease.spec {
+            spec.holder_identity = Some(String::new());
+            spec.lease_duration_seconds = Some(1);
+            spec.renew_time = Some(MicroTime(Timestamp::now()));
+        }
+        match timeout(REQUEST, self.write(lease)).await {
+            Ok(Ok(true)) => info!(identity = self.identity, "the Lease was given back"),
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) => warn!(lease = self.name, "giving the Lease back failed: {error}"),
+            Err(_) => warn!(
+                lease = self.name,
+                "giving the Lease back failed: no answer in time"
+            ),
+        }
+    }
+}
+
+/// Ends when leadership has run out, and has said so to everybody; never while there is none.
+async fn run_out(leadership: watch::Sender<Option<Instant>>, metrics: Metrics) {
+    let until = *leadership.borrow();
+    let Some(until) = until else {
+        return std::future::pending().await;
+    };
+    sleep_until(until).await;
+    lose(&leadership, &metrics, "the Lease could not be renewed");
+}
+
+fn lose(leadership: &watch::Sender<Option<Instant>>, metrics: &Metrics, why: &str) {
+    if leadership.send_replace(None).is_some() {
+        warn!("no longer leading: {why}");
+        metrics.plan.set_leader(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(holder: Option<&str>, seconds: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: holder.map(str::to_owned),
+            lease_duration_seconds: Some(seconds),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn a_lease_is_taken_when_it_is_free_ours_or_abandoned() {
+        let at = |spec: &LeaseSpec, seconds| step(spec, "me", Duration::from_secs(seconds));
+        assert_eq!(at(&LeaseSpec::default(), 0), Step::Take);
+        assert_eq!(at(&lease(Some(""), 15), 0), Step::Take, "given back");
+        assert_eq!(at(&lease(Some("me"), 15), 0), Step::Take);
+        assert_eq!(at(&lease(Some("other"), 15), 14), Step::Wait);
+        assert_eq!(at(&lease(Some("other"), 15), 15), Step::Take);
+    }
+
+    #[test]
+    fn a_holder_stops_before_another_begins() {
+        assert!(VALID + super::super::writer::WRITE_TIMEOUT < DURATION);
+        assert!(RENEW + REQUEST < VALID, "one renewal may fail");
+    }
+
+    #[tokio::test]
+    async fn writing_ends_with_the_time_for_which_the_lease_is_valid() {
+        let now = Instant::now();
+        let (sender, leadership) = watch::channel(None);
+        assert!(!may_write(&leadership, now));
+        sender.send_replace(Some(now + VALID));
+        assert!(may_write(&leadership, now));
+        assert!(!may_write(&leadership, now + VALID));
+    }
+}

@@ -1,0 +1,246 @@
+//! What proxies of the other replicas say, for the leader, which writes for all.
+//!
+//! Each replica counts its own proxies and shows the counts at [`COUNTS_PATH`]. The leader holds one request open
+//! to each of the others, which is answered when counts change: no polling, and news within a round trip.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::{Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use super::leader::Leadership;
+use super::watch::Pauses;
+use crate::xds::tally::Tallies;
+
+/// Where a replica shows what its proxies say.
+pub const COUNTS_PATH: &str = "/status/policies";
+/// Longest time that a replica keeps a request for news open.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
+/// Time for a connection to a replica.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Time for an answer.
+const ANSWER: Duration = Duration::from_secs(25);
+/// Time between two requests to one replica.
+const PAUSE: Duration = Duration::from_millis(250);
+/// Longest pause after failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long what a replica said last counts while it can't be reached. Its proxies run on without it.
+const KEEP: Duration = Duration::from_secs(30);
+/// Failures after which a replica that never answered isn't waited for.
+const TRIES: u32 = 3;
+/// Largest answer, bytes: ten thousand policies with a few targets.
+const MAX_BODY: usize = 8 << 20;
+/// Most replicas that are asked.
+const MAX_PEERS: usize = 64;
+
+/// What a replica shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// The replica.
+    pub instance: String,
+    /// What its proxies say.
+    pub policies: Tallies,
+}
+
+/// What the others say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peers {
+    /// Every ready replica has been heard, or can't be reached.
+    pub complete: bool,
+    /// Counts of those that were heard.
+    pub tallies: BTreeMap<SocketAddr, Arc<Tallies>>,
+}
+
+/// What is known of one replica.
+#[derive(Debug)]
+enum Peer {
+    Silent,
+    /// This replica, which knows its own proxies.
+    Itself,
+    Heard(Arc<Tallies>),
+    Unreachable,
+}
+
+enum News {
+    Counted(Counted),
+    Unreachable,
+}
+
+/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is this one.
+pub async fn follow(
+    mut replicas: watch::Receiver<BTreeSet<SocketAddr>>,
+    instance: String,
+    mut leadership: Leadership,
+    out: watch::Sender<Peers>,
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let (sender, mut news) = mpsc::channel(MAX_PEERS);
+    let mut tasks = JoinSet::new();
+    let mut peers: BTreeMap<SocketAddr, (Peer, AbortHandle)> = BTreeMap::new();
+    loop {
+        let wanted: BTreeSet<SocketAddr> = match leadership.borrow_and_update().is_some() {
+            true => replicas
+                .borrow_and_update()
+                .iter()
+                .take(MAX_PEERS)
+                .copied()
+                .collect(),
+            false => BTreeSet::new(),
+        };
+        peers.retain(|address, (_, task)| {
+            let stays = wanted.contains(address);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        for address in wanted {
+            peers.entry(address).or_insert_with(|| {
+                let task = tasks.spawn(ask(address, sender.clone()));
+                (Peer::Silent, task)
+            });
+        }
+        let state = Peers {
+            complete: leadership.borrow().is_some()
+                && peers.values().all(|(p, _)| !matches!(p, Peer::Silent)),
+            tallies: peers
+                .iter()
+                .filter_map(|(address, (peer, _))| match peer {
+                    Peer::Heard(tallies) => Some((*address, Arc::clone(tallies))),
+                    Peer::Silent | Peer::Itself | Peer::Unreachable => None,
+                })
+                .collect(),
+        };
+        out.send_if_modified(|told| {
+            let changed = *told != state;
+            *told = state;
+            changed
+        });
+        tokio::select! {
+            _ = shutdown.wait_for(|stop| *stop) => return,
+            Ok(()) = replicas.changed() => {}
+            Ok(()) = leadership.changed() => {}
+            Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
+            Some((address, told)) = news.recv() => {
+                let Some((peer, task)) = peers.get_mut(&address) else { continue };
+                *peer = match told {
+                    News::Counted(counted) if counted.instance == instance => {
+                        task.abort();
+                        Peer::Itself
+                    }
+                    News::Counted(counted) => Peer::Heard(Arc::new(counted.policies)),
+                    News::Unreachable => Peer::Unreachable,
+                };
+            }
+        }
+    }
+}
+
+/// Asks one replica for as long as anybody listens.
+async fn ask(address: SocketAddr, out: mpsc::Sender<(SocketAddr, News)>) {
+    let mut known: Option<String> = None;
+    let mut pauses = Pauses::new(PAUSE, LONGEST_PAUSE);
+    let mut failing: Option<Instant> = None;
+    let mut failures = 0_u32;
+    loop {
+        let told = match timeout(ANSWER, request(address, known.as_deref())).await {
+            Ok(Ok(answer)) => {
+                if failing.take().is_some() {
+                    info!(%address, "the replica answers again");
+                }
+                (failures, pauses) = (0, Pauses::new(PAUSE, LONGEST_PAUSE));
+                answer.map(|(version, counted)| {
+                    known = version;
+                    News::Counted(counted)
+                })
+            }
+            failed => {
+                let since = *failing.get_or_insert_with(Instant::now);
+                failures = failures.saturating_add(1);
+                if failures == 1 {
+                    let why = match failed {
+                        Ok(Err(error)) => format!("{error:#}"),
+                        _ => "no answer in time".to_owned(),
+                    };
+                    warn!(%address, "a replica can't be reached; what it said last counts for {} s: {why}", KEEP.as_secs());
+                }
+                let never_heard = known.is_none() && failures == TRIES;
+                let is_over = known.is_some() && since.elapsed() > KEEP;
+                (never_heard || is_over).then(|| {
+                    known = None;
+                    News::Unreachable
+                })
+            }
+        };
+        if let Some(told) = told
+            && out.send((address, told)).await.is_err()
+        {
+            return;
+        }
+        let pause = match failing {
+            Some(_) => pauses.next().unwrap_or(LONGEST_PAUSE),
+            None => PAUSE,
+        };
+        sleep(pause).await;
+    }
+}
+
+/// One request: the counts with their version, or nothing if they are those of `known` still.
+async fn request(
+    address: SocketAddr,
+    known: Option<&str>,
+) -> anyhow::Result<Option<(Option<String>, Counted)>> {
+    let stream = timeout(CONNECT, TcpStream::connect(address))
+        .await
+        .context("no connection in time")??;
+    let (mut sender, connection) =
+        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await?;
+    let mut request = Request::get(COUNTS_PATH).header(header::HOST, address.to_string());
+    if let Some(version) = known {
+        request = request
+            .header(header::IF_NONE_MATCH, version)
+            .header("prefer", format!("wait={}", LONGEST_WAIT.as_secs()));
+    }
+    let exchange = async {
+        let response = sender.send_request(request.body(Empty::new())?).await?;
+        let version = response
+            .headers()
+            .get(header::ETAG)
+            .and_then(|v| v.to_str().ok())
+            .map(str::to_owned);
+        match response.status() {
+            StatusCode::NOT_MODIFIED => return Ok(None),
+            StatusCode::OK => {}
+            status => bail!("it answers {status}"),
+        }
+        let body = Limited::new(response.into_body(), MAX_BODY)
+            .collect()
+            .await
+            .map_err(|error| anyhow::anyhow!("reading its answer failed: {error}"))?;
+        let counted =
+            serde_json::from_slice(&body.to_bytes()).context("not what a replica says")?;
+        Ok(Some((version, counted)))
+    };
+    tokio::pin!(connection);
+    tokio::pin!(exchange);
+    tokio::select! {
+        answer = &mut exchange => answer,
+        ended = &mut connection => {
+            ended?;
+            exchange.await
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Counts requests to the API server, so that a hot loop shows in a metric before it shows in a bill.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use tower::{Layer, Service};
+
+use crate::metrics::Metrics;
+
+/// Counts what goes through a client.
+#[derive(Debug, Clone)]
+pub struct CountRequests(pub Metrics);
+
+impl<S> Layer<S> for CountRequests {
+    type Service = Counting<S>;
+
+    fn layer(&self, inner: S) -> Counting<S> {
+        Counting {
+            inner,
+            metrics: self.0.clone(),
+        }
+    }
+}
+
+/// The service that [`CountRequests`] makes.
+#[derive(Debug, Clone)]
+pub struct Counting<S> {
+    inner: S,
+    metrics: Metrics,
+}
+
+impl<S, B, R> Service<Request<B>> for Counting<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let metrics = self.metrics.clone();
+        let response = self.inner.call(request);
+        Box::pin(async move {
+            let response = response.await;
+            let status = response.as_ref().ok().map(Response::status);
+            metrics.kubernetes.requested(&method, &uri, status);
+            response
+        })
+    }
+}

@@ -1,0 +1,285 @@
+//! From what is seen of a cluster to a [`Plan`]: which policy is in force where, and with how many slots.
+//!
+//! A pure function of the cluster. What it does in order: find each target and say what is missing; let the
+//! oldest policy of a target win (GEP-713); count the proxies that the winners reach and the endpoints
+//! behind them; give every proxy its part of the slots; find the policies that another one keeps from all
+//! their proxies.
+//!
+//! A change of one Pod or one policy leaves nearly everything as it was, and in a large cluster there is
+//! always a change. So a [`Planner`] keeps what policies compiled to: what didn't change is the same
+//! [`Arc`] in the next plan. Besides that a plan takes `O(policies + Pods × labels)`.
+
+mod known;
+mod proxies;
+mod state;
+mod targets;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use self::known::Known;
+use self::proxies::{Claims, Count, count};
+use self::state::{Fate, state};
+use self::targets::{Finder, Found};
+use super::cluster::{Cluster, ObjectKey};
+use crate::compile::precedence;
+use crate::plan::{
+    Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Plan, ProxySelector,
+    Selectors, Share, TargetRef,
+};
+use crate::validate::ValidPolicy;
+
+/// Makes one plan. For several, one after the other, see [`Planner`].
+#[must_use]
+pub fn plan(cluster: &Cluster) -> Plan {
+    Planner::default().plan(cluster)
+}
+
+/// Makes plans that follow each other.
+#[derive(Debug, Default)]
+pub struct Planner {
+    known: HashMap<ObjectKey, Known>,
+    configurations: Arc<Configurations>,
+}
+
+/// A policy that is in force where it wins.
+struct Candidate<'a> {
+    key: &'a ObjectKey,
+    policy: &'a ValidPolicy,
+    known: Known,
+    fate: Fate,
+}
+
+/// A target that is there, and the policy that has it.
+struct Won<'a> {
+    /// Place among the candidates.
+    candidate: usize,
+    policy: &'a ValidPolicy,
+    target: &'a TargetRef,
+    found: Found,
+}
+
+/// An attachment without its slots.
+#[derive(Debug)]
+struct Draft<'a> {
+    /// Place among the targets won.
+    won: usize,
+    policy: &'a ValidPolicy,
+    target: &'a TargetRef,
+    proxies: &'a ProxySelector,
+    routes: &'a [String],
+}
+
+impl<'a> Draft<'a> {
+    fn bid(&self) -> Bid<'a> {
+        Bid {
+            policy: &self.policy.stage.policy,
+            routes: self.routes,
+        }
+    }
+}
+
+impl Planner {
+    /// The plan for `cluster`. Equal clusters give equal plans, whatever came before.
+    #[must_use]
+    pub fn plan(&mut self, cluster: &Cluster) -> Plan {
+        let mut candidates = self.candidates(cluster);
+        let claims = Claims::new(cluster);
+        let won = contest(cluster, &claims, &mut candidates);
+        let drafts = drafts(&won);
+        let selectors = Selectors::new(drafts.iter().map(|d| d.proxies.clone()).collect());
+        let counts = count(cluster, &drafts, &selectors);
+
+        let mut of_target: Vec<Vec<&Count>> = vec![Vec::new(); won.len()];
+        for (draft, count) in drafts.iter().zip(&counts) {
+            if let Some(counts) = of_target.get_mut(draft.won) {
+                counts.push(count);
+            }
+        }
+        let mut workloads = BTreeMap::new();
+        let mut shares = Vec::with_capacity(won.len());
+        for (won, counts) in won.iter().zip(&of_target) {
+            let Some(candidate) = candidates.get_mut(won.candidate) else {
+                continue;
+            };
+            let claimed = claimed_share(won, counts, claims.ready(won.target));
+            let config = candidate.known.config(won.policy, claimed.portion());
+            let winner = winner(counts).and_then(|at| drafts.get(at));
+            match winner.filter(|_| !claims.any(won.target)) {
+                Some(winner) => candidate.fate.overridden.push(Conflict {
+                    target: won.target.clone(),
+                    winner: winner.policy.full_name(),
+                }),
+                None if candidate.fate.revision.is_empty() => {
+                    candidate.fate.revision.clone_from(&config.revision);
+                }
+                None => {}
+            }
+            let others = counts.iter().filter_map(|c| c.workflows_of).min();
+            if let Some(other) = others.and_then(|at| drafts.get(at)) {
+                candidate.fate.without_workflows.push(Conflict {
+                    target: won.target.clone(),
+                    winner: other.policy.full_name(),
+                });
+            }
+            workloads.insert(won.target.clone(), config);
+            shares.push(Share {
+                slots: won.policy.slots,
+                proxies: counts.iter().map(|c| c.sharing).sum(),
+                endpoints: won.found.endpoints.clone(),
+            });
+        }
+        let mut attachments = Vec::with_capacity(drafts.len());
+        for draft in &drafts {
+            let (Some(won), Some(share)) = (won.get(draft.won), shares.get(draft.won)) else {
+                continue;
+            };
+            let Some(candidate) = candidates.get_mut(won.candidate) else {
+                continue;
+            };
+            let known = &mut candidate.known;
+            attachments.push(Attachment {
+                target: draft.target.clone(),
+                proxies: draft.proxies.clone(),
+                stage: known.stage(draft.policy, draft.routes, share.portion()),
+                share: share.clone(),
+            });
+        }
+        drop(drafts);
+        drop(won);
+
+        let outbound = candidates.iter_mut().filter_map(|c| {
+            let calls = c.known.outbound(c.policy)?;
+            Some((c.policy.full_name(), calls))
+        });
+        let outbound = outbound.collect();
+        self.configurations.forget_unused();
+        let attachments =
+            Attachments::new(attachments, selectors, Arc::clone(&self.configurations));
+        let mut fates = self.remember(candidates);
+        let mut policies: Vec<_> = cluster
+            .policies
+            .iter()
+            .map(|(key, object)| state(key, object, fates.remove(key).unwrap_or_default()))
+            .collect();
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        Plan {
+            policies,
+            workloads,
+            attachments,
+            outbound,
+            in_cluster: true,
+            problems: Vec::new(),
+        }
+    }
+
+    /// What is in force of each policy, by precedence.
+    fn candidates<'a>(&mut self, cluster: &'a Cluster) -> Vec<Candidate<'a>> {
+        let mut before = std::mem::take(&mut self.known);
+        let effective = cluster.policies.iter().filter_map(|(key, object)| {
+            let policy = object.effective()?;
+            Some(Candidate {
+                key,
+                policy,
+                known: Known::of(policy, before.remove(key)),
+                fate: Fate::default(),
+            })
+        });
+        let mut candidates: Vec<Candidate<'_>> = effective.collect();
+        candidates.sort_by(|a, b| precedence(a.policy).cmp(&precedence(b.policy)));
+        candidates
+    }
+
+    /// Keeps what the plan is made of for the next one.
+    fn remember<'a>(&mut self, candidates: Vec<Candidate<'a>>) -> HashMap<&'a ObjectKey, Fate> {
+        let mut fates = HashMap::with_capacity(candidates.len());
+        for mut candidate in candidates {
+            candidate.known.forget_old();
+            self.known.insert(candidate.key.clone(), candidate.known);
+            fates.insert(candidate.key, candidate.fate);
+        }
+        fates
+    }
+}
+
+/// Gives each target that is there to the first of `candidates`, and tells the others.
+fn contest<'a>(
+    cluster: &'a Cluster,
+    claims: &Claims<'_>,
+    candidates: &mut [Candidate<'a>],
+) -> Vec<Won<'a>> {
+    let finder = Finder::new(cluster);
+    let mut all: Vec<Won<'a>> = Vec::new();
+    let mut winners: HashMap<&TargetRef, usize> = HashMap::new();
+    for (at, candidate) in candidates.iter_mut().enumerate() {
+        for target in &candidate.policy.targets {
+            if let Some(winner) = winners.get(target).and_then(|won| all.get(*won)) {
+                candidate.fate.conflicts.push(Conflict {
+                    target: target.clone(),
+                    winner: winner.policy.full_name(),
+                });
+                continue;
+            }
+            match finder.find(&candidate.key.namespace, target, claims.any(target)) {
+                Err(why) => candidate.fate.not_found.push((target.clone(), why)),
+                Ok(found) => {
+                    winners.insert(target, all.len());
+                    all.push(Won {
+                        candidate: at,
+                        policy: candidate.policy,
+                        target,
+                        found,
+                    });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What the winners do at proxies that are known by labels: for some routes before for all requests, and
+/// otherwise as the winners are ordered.
+fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
+    let of = |(at, won): (usize, &'a Won<'_>)| {
+        won.found.reach.iter().map(move |reach| Draft {
+            won: at,
+            policy: won.policy,
+            target: won.target,
+            proxies: &reach.proxies,
+            routes: &reach.routes,
+        })
+    };
+    let mut drafts: Vec<Draft<'a>> = won.iter().enumerate().flat_map(of).collect();
+    drafts.sort_by_key(|d| d.routes.is_empty());
+    drafts
+}
+
+/// The part of a proxy that names the target. Such proxies stand before those that are known by labels, so
+/// both have all slots to share; unless some of them are the same Pods.
+fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
+    let sum = |count: fn(&Count) -> u32| counts.iter().map(|c| count(c)).sum::<u32>();
+    let both = sum(|c| c.claiming);
+    let proxies = match both {
+        0 => claimed,
+        both => claimed + sum(|c| c.sharing) - both,
+    };
+    let reached = || {
+        let ready = [(won.target.clone(), sum(|c| c.ready))];
+        Endpoints::Shared(Arc::new(BTreeMap::from(ready)))
+    };
+    Share {
+        slots: won.policy.slots,
+        proxies,
+        endpoints: won.found.claimed_endpoints.clone().unwrap_or_else(reached),
+    }
+}
+
+/// The draft that is in force wherever these would be; `None` when one of them is in force somewhere.
+fn winner(counts: &[&Count]) -> Option<usize> {
+    match counts.iter().any(|c| c.in_force) {
+        true => None,
+        false => counts.iter().filter_map(|c| c.lost_to).min(),
+    }
+}

@@ -1,0 +1,157 @@
+//! How many proxies a policy reaches, and at how many of them it is in force.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Draft;
+use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
+use crate::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
+
+/// Labels by which Envoy Gateway marks the Pods of a Gateway, which may be of its own namespace.
+const OWNING_GATEWAY: [&str; 2] = [
+    "gateway.envoyproxy.io/owning-gateway-namespace",
+    "gateway.envoyproxy.io/owning-gateway-name",
+];
+
+/// Pods that name a target, ready and all, by target.
+#[derive(Debug)]
+pub(super) struct Claims<'a>(HashMap<&'a TargetRef, (u32, u32)>);
+
+impl<'a> Claims<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        let mut claims: HashMap<&TargetRef, (u32, u32)> = HashMap::new();
+        for (key, pod) in &cluster.pods {
+            if let Some(target) = claim(key, pod) {
+                let (ready, all) = claims.entry(target).or_default();
+                *ready += u32::from(pod.ready);
+                *all += 1;
+            }
+        }
+        Self(claims)
+    }
+
+    /// Whether any Pod names `target`.
+    pub(super) fn any(&self, target: &TargetRef) -> bool {
+        self.0.contains_key(target)
+    }
+
+    /// Ready Pods that name `target`.
+    pub(super) fn ready(&self, target: &TargetRef) -> u32 {
+        self.0.get(target).map_or(0, |(ready, _)| *ready)
+    }
+}
+
+/// The target that a Pod's proxy names; one of another namespace doesn't count, because it gets nothing.
+fn claim<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<&'a TargetRef> {
+    pod.target
+        .as_ref()
+        .filter(|target| target.namespace == key.namespace)
+}
+
+/// What was counted for one draft.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    /// Ready Pods that the selector matches.
+    pub(super) ready: u32,
+    /// Those of them whose proxies have a part of this policy's slots.
+    pub(super) sharing: u32,
+    /// Those of `sharing` that name the target themselves.
+    pub(super) claiming: u32,
+    /// Whether it is in force on some proxy.
+    pub(super) in_force: bool,
+    /// The draft that is in force where this one would be; the first of several.
+    pub(super) lost_to: Option<usize>,
+    /// The draft whose workflows are in force on proxies where this one is, too; the first of several.
+    pub(super) workflows_of: Option<usize>,
+}
+
+/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order.
+pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selectors) -> Vec<Count> {
+    let mut counts = vec![Count::default(); drafts.len()];
+    let mut owned: HashMap<(&str, &str), u32> = HashMap::new();
+    // Pods of one workload match the same drafts.
+    let mut sets: HashSet<Vec<usize>> = HashSet::new();
+    let mut seen = vec![false; drafts.len()];
+    let mut matching = Vec::new();
+    for (key, pod) in &cluster.pods {
+        if let Some(gateway) = owning_gateway(key, pod) {
+            *owned.entry(gateway).or_default() += 1;
+        }
+        selectors.matching(&key.namespace, &pod.labels, &mut matching);
+        let claim = pod.target.as_ref();
+        if claim.is_none() && !matching.is_empty() && !sets.contains(matching.as_slice()) {
+            for at in &matching {
+                if let Some(seen) = seen.get_mut(*at) {
+                    *seen = true;
+                }
+            }
+            sets.insert(matching.clone());
+        }
+        for at in matching.iter().filter(|_| pod.ready) {
+            let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
+                continue;
+            };
+            let claims_it = claim == Some(draft.target);
+            count.ready += 1;
+            count.sharing += u32::from(claim.is_none() || claims_it);
+            count.claiming += u32::from(claims_it);
+        }
+    }
+    for (draft, count) in drafts.iter().zip(&mut counts) {
+        let labels = &draft.proxies.labels;
+        if draft.target.kind.is_of_gateways()
+            && let Some(name) = labels.get(GATEWAY_NAME_LABEL)
+            && let Some(more) = owned.get(&(draft.proxies.namespace.as_str(), name.as_str()))
+        {
+            count.ready += more;
+            count.sharing += more;
+        }
+    }
+    // Where there is no Pod yet, it is as if there were one with the selector's labels and no others.
+    for (draft, _) in drafts.iter().zip(seen).filter(|(_, seen)| !seen) {
+        let proxies = &draft.proxies;
+        selectors.matching(&proxies.namespace, &proxies.labels, &mut matching);
+        sets.insert(matching.clone());
+    }
+    for set in &sets {
+        settle(set, drafts, &mut counts);
+    }
+    counts
+}
+
+/// Notes which drafts are in force on proxies that match those of `set`.
+fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
+    let bids = set.iter().filter_map(|at| drafts.get(*at)).map(Draft::bid);
+    // A proxy follows the workflows of one policy: the first that has some.
+    let mut first: Option<(usize, &str)> = None;
+    for (at, winner) in set.iter().zip(winners(bids)) {
+        let (Some(count), Some(draft)) = (counts.get_mut(*at), drafts.get(*at)) else {
+            continue;
+        };
+        match winner.and_then(|place| set.get(place)) {
+            None => {
+                count.in_force = true;
+                let stage = &draft.policy.stage;
+                if stage.workflows.is_some() {
+                    let (other, policy) = *first.get_or_insert((*at, &stage.policy));
+                    if policy != stage.policy {
+                        let known = count.workflows_of.map_or(other, |known| known.min(other));
+                        count.workflows_of = Some(known);
+                    }
+                }
+            }
+            Some(winner) => {
+                let first = count.lost_to.map_or(*winner, |known| known.min(*winner));
+                count.lost_to = Some(first);
+            }
+        }
+    }
+}
+
+/// Namespace and name of the Gateway that Envoy Gateway made a ready Pod for, unless the Pod is found by
+/// the label of all implementations.
+fn owning_gateway<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<(&'a str, &'a str)> {
+    let [namespace, name] = OWNING_GATEWAY.map(|label| pod.labels.get(label));
+    let (namespace, name) = (namespace?, name?);
+    let is_found = key.namespace == *namespace && pod.labels.get(GATEWAY_NAME_LABEL) == Some(name);
+    (pod.ready && pod.target.is_none() && !is_found).then_some((namespace, name))
+}

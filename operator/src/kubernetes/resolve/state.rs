@@ -1,0 +1,42 @@
+//! What became of one policy.
+
+use headgate_core::config::Mode;
+
+use crate::kubernetes::cluster::{ObjectKey, PolicyObject};
+use crate::plan::{Conflict, PolicyState, TargetRef};
+
+/// What became of a policy's targets, in the order in which it names them.
+#[derive(Debug, Default)]
+pub(super) struct Fate {
+    /// Targets that an older policy has.
+    pub(super) conflicts: Vec<Conflict>,
+    /// Targets at which other policies are in force on all proxies.
+    pub(super) overridden: Vec<Conflict>,
+    /// Targets at whose proxies the workflows of other policies are in force.
+    pub(super) without_workflows: Vec<Conflict>,
+    /// Targets that aren't there, with what is missing.
+    pub(super) not_found: Vec<(TargetRef, String)>,
+    /// Of the first target at which the policy is in force; empty when there is none.
+    pub(super) revision: String,
+}
+
+pub(super) fn state(key: &ObjectKey, object: &PolicyObject, fate: Fate) -> PolicyState {
+    let effective = object.effective();
+    PolicyState {
+        name: key.to_string(),
+        source: format!("AdmissionPolicy {key}"),
+        generation: object.generation,
+        targets: effective.map_or_else(|| object.targets.clone(), |p| p.targets.clone()),
+        accepted: match &object.checked {
+            Ok(_) => Ok(()),
+            Err(mistakes) => Err(mistakes.join("\n")),
+        },
+        conflicts: fate.conflicts,
+        overridden: fate.overridden,
+        without_workflows: fate.without_workflows,
+        warnings: effective.map_or_else(Vec::new, |p| p.warnings.clone()),
+        not_found: fate.not_found,
+        mode: effective.map_or(Mode::default(), |p| p.stage.mode),
+        revision: fate.revision,
+    }
+}

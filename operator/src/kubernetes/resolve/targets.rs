@@ -1,0 +1,245 @@
+//! Whether a target is there, which proxies it stands for, and what is behind them; or what is missing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::kubernetes::cluster::{Cluster, ObjectKey, Route};
+use crate::plan::{
+    Endpoints, GATEWAY_NAME_LABEL, ProxySelector, TARGET_METADATA, TargetKind, TargetRef,
+};
+
+/// A target that is there.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Pods whose proxies enforce a policy of this target, each with the routes that it is for.
+    pub(super) reach: Vec<Reach>,
+    /// What is behind those proxies.
+    pub(super) endpoints: Endpoints,
+    /// What is behind proxies that name the target themselves; `None`: the Pods that are reached.
+    pub(super) claimed_endpoints: Option<Endpoints>,
+}
+
+/// Pods, and routes of theirs.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reach {
+    /// The Pods.
+    pub(super) proxies: ProxySelector,
+    /// Patterns of the names of routes, as in `StageConfig`; none: all requests.
+    pub(super) routes: Vec<String>,
+}
+
+/// Finds targets in a cluster.
+#[derive(Debug)]
+pub(super) struct Finder<'a> {
+    cluster: &'a Cluster,
+    routes: HashMap<&'a ObjectKey, Vec<&'a Route>>,
+}
+
+impl<'a> Finder<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        let mut routes: HashMap<&ObjectKey, Vec<&Route>> = HashMap::new();
+        for route in cluster.routes.values() {
+            for gateway in BTreeSet::from_iter(&route.gateways) {
+                routes.entry(gateway).or_default().push(route);
+            }
+        }
+        Self { cluster, routes }
+    }
+
+    /// Finds `target` of a policy of `namespace`. `is_claimed` tells that a proxy names it, so that nothing need be known of its labels.
+    ///
+    /// # Errors
+    /// What is missing and what to do, one line.
+    pub(super) fn find(
+        &self,
+        namespace: &str,
+        target: &TargetRef,
+        is_claimed: bool,
+    ) -> Result<Found, String> {
+        if target.namespace != namespace {
+            return Err(format!(
+                "{target} is not of the policy's own namespace {namespace}"
+            ));
+        }
+        let key = ObjectKey::new(&target.namespace, &target.name);
+        match target.kind {
+            TargetKind::Service => self.service(target, &key, is_claimed),
+            TargetKind::Pod => pods(target),
+            TargetKind::Gateway => self.gateway(target, &key),
+            TargetKind::HttpRoute | TargetKind::GrpcRoute => self.route(target, is_claimed),
+        }
+    }
+
+    fn service(
+        &self,
+        target: &TargetRef,
+        key: &ObjectKey,
+        is_claimed: bool,
+    ) -> Result<Found, String> {
+        let service = self
+            .cluster
+            .services
+            .get(key)
+            .ok_or_else(|| absent(target))?;
+        let mut reach = Vec::new();
+        if !service.selector.is_empty() {
+            reach.push(everywhere(&target.namespace, service.selector.clone()));
+        } else if !is_claimed {
+            return Err(format!(
+                "Service {key} has no selector, so nobody knows the Pods behind it; give it one, or annotate \
+                 the Pods whose proxies are in front of it with {TARGET_METADATA}: {target}"
+            ));
+        }
+        Ok(Found {
+            reach,
+            endpoints: Endpoints::Own,
+            claimed_endpoints: Some(self.ready([key])),
+        })
+    }
+
+    fn gateway(&self, target: &TargetRef, key: &ObjectKey) -> Result<Found, String> {
+        self.check_served(target)?;
+        if !self.cluster.gateways.contains_key(key) {
+            return Err(absent(target));
+        }
+        let routes = self.routes.get(key).map_or(&[][..], Vec::as_slice);
+        let endpoints = self.ready(routes.iter().flat_map(|r| &r.backends));
+        Ok(Found {
+            reach: vec![everywhere(&key.namespace, gateway_labels(key))],
+            endpoints: endpoints.clone(),
+            claimed_endpoints: Some(endpoints),
+        })
+    }
+
+    fn route(&self, target: &TargetRef, is_claimed: bool) -> Result<Found, String> {
+        self.check_served(target)?;
+        let route = self
+            .cluster
+            .routes
+            .get(target)
+            .ok_or_else(|| absent(target))?;
+        let parents = BTreeSet::from_iter(&route.gateways);
+        // A namespace's policy must not reach into the proxies of another one.
+        let own = |gateway: &&&ObjectKey| gateway.namespace == target.namespace;
+        let reach: Vec<Reach> = parents
+            .iter()
+            .filter(own)
+            .filter(|gateway| self.cluster.gateways.contains_key(**gateway))
+            .map(|gateway| Reach {
+                proxies: ProxySelector {
+                    namespace: gateway.namespace.clone(),
+                    labels: gateway_labels(gateway),
+                },
+                routes: route_names(target),
+            })
+            .collect();
+        if reach.is_empty() && !is_claimed {
+            return Err(without_gateway(target, &parents));
+        }
+        let endpoints = self.ready(&route.backends);
+        Ok(Found {
+            reach,
+            endpoints: endpoints.clone(),
+            claimed_endpoints: Some(endpoints),
+        })
+    }
+
+    fn check_served(&self, target: &TargetRef) -> Result<(), String> {
+        match self.cluster.served_kinds.contains(&target.kind) {
+            true => Ok(()),
+            false => Err(format!(
+                "Gateway API isn't installed in this cluster: there is no kind {}; install its CRDs, or \
+                 target a Service",
+                target.kind
+            )),
+        }
+    }
+
+    /// Ready endpoints of `services`, each counted once.
+    fn ready<'k>(&self, services: impl IntoIterator<Item = &'k ObjectKey>) -> Endpoints {
+        let ready = |key: &ObjectKey| {
+            let service = TargetRef {
+                kind: TargetKind::Service,
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+            };
+            let ready = self.cluster.ready_endpoints.get(key).copied();
+            (service, ready.unwrap_or(0))
+        };
+        Endpoints::Shared(Arc::new(services.into_iter().map(ready).collect()))
+    }
+}
+
+fn pods(target: &TargetRef) -> Result<Found, String> {
+    let labels = target.labels().unwrap_or_default();
+    if labels.is_empty() {
+        return Err(format!("{target} names no labels; give matchLabels"));
+    }
+    Ok(Found {
+        reach: vec![everywhere(&target.namespace, labels)],
+        endpoints: Endpoints::Own,
+        claimed_endpoints: None,
+    })
+}
+
+fn everywhere(namespace: &str, labels: BTreeMap<String, String>) -> Reach {
+    Reach {
+        proxies: ProxySelector {
+            namespace: namespace.to_owned(),
+            labels,
+        },
+        routes: Vec::new(),
+    }
+}
+
+fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
+    BTreeMap::from([(GATEWAY_NAME_LABEL.to_owned(), gateway.name.clone())])
+}
+
+/// What Envoy Gateway and Istio call the rules of a route: `httproute/ns/name/rule/0/match/0/host` and
+/// `ns.name.0`. Istio's form of a route `a` is also one of a route `a.b`, if one namespace has both.
+fn route_names(route: &TargetRef) -> Vec<String> {
+    let kind = route.kind.as_str().to_ascii_lowercase();
+    let (namespace, name) = (&route.namespace, &route.name);
+    vec![
+        format!("{kind}/{namespace}/{name}/*"),
+        format!("{namespace}.{name}.*"),
+    ]
+}
+
+fn absent(target: &TargetRef) -> String {
+    let TargetRef {
+        kind,
+        namespace,
+        name,
+    } = target;
+    format!("{kind} {namespace}/{name} doesn't exist")
+}
+
+fn without_gateway(route: &TargetRef, parents: &BTreeSet<&ObjectKey>) -> String {
+    let TargetRef {
+        kind,
+        namespace,
+        name,
+    } = route;
+    let names = |gateways: Vec<&&ObjectKey>| -> String {
+        let names: Vec<String> = gateways.into_iter().map(ToString::to_string).collect();
+        names.join(", ")
+    };
+    let (own, others): (Vec<&&ObjectKey>, Vec<&&ObjectKey>) =
+        parents.iter().partition(|p| p.namespace == *namespace);
+    if !own.is_empty() {
+        return format!(
+            "{kind} {namespace}/{name} has parent Gateway {}, which doesn't exist",
+            names(own)
+        );
+    }
+    if !others.is_empty() {
+        return format!(
+            "{kind} {namespace}/{name} has parent Gateway {} of another namespace, whose proxies a policy of \
+             {namespace} can't reach; target the Gateway by a policy of its namespace",
+            names(others)
+        );
+    }
+    format!("{kind} {namespace}/{name} has no parent Gateway; name one in its parentRefs")
+}

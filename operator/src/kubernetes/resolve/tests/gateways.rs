@@ -1,0 +1,156 @@
+//! Gateways and their routes.
+
+use headgate_core::config::MAX_STAGES;
+
+use super::*;
+
+fn edge(pods: usize) -> World {
+    World::default()
+        .gateway("a/edge")
+        .service("a/x", "app=x", 3)
+        .service("b/y", "app=y", 2)
+        .route("HTTPRoute/a/r", &["a/edge", "a/edge"], &["a/x"])
+        .route("GRPCRoute/b/g", &["a/edge"], &["b/y", "a/x"])
+        .pods(
+            pods,
+            "a/edge",
+            &format!("app=envoy,{GATEWAY_NAME_LABEL}=edge"),
+        )
+}
+
+fn at_edge(world: &World) -> Arc<Enforced> {
+    by_labels(
+        &world.plan(),
+        "a",
+        &format!("app=envoy,{GATEWAY_NAME_LABEL}=edge"),
+    )
+}
+
+#[test]
+fn a_gateway_s_slots_follow_the_endpoints_behind_it_and_its_pods() {
+    let per = |pods| edge(pods).policy("a/p", "perEndpoint: 6", &["Gateway/a/edge"]);
+    let slots_with = |pods| slots(&at_edge(&per(pods)));
+    assert_eq!(slots_with(1), [("a/p".into(), 30)], "3 and 2 endpoints");
+    assert_eq!(slots_with(2), [("a/p".into(), 15)]);
+    assert_eq!(slots_with(4), [("a/p".into(), 7)]);
+    let total = edge(3).policy("a/p", "total: 20", &["Gateway/a/edge"]);
+    assert_eq!(slots(&at_edge(&total)), [("a/p".into(), 6)]);
+    assert_eq!(
+        slots(&at_edge(&total.unready("a/edge-0"))),
+        [("a/p".into(), 10)]
+    );
+}
+
+#[test]
+fn pods_that_envoy_gateway_keeps_elsewhere_count_once() {
+    let owned = "gateway.envoyproxy.io/owning-gateway-namespace=a,\
+                 gateway.envoyproxy.io/owning-gateway-name=edge";
+    let world = edge(0)
+        .policy("a/p", "total: 20", &["Gateway/a/edge", "HTTPRoute/a/r"])
+        .pods(3, "envoy-gateway-system/edge", owned)
+        .pod("a/own", &format!("{GATEWAY_NAME_LABEL}=edge,{owned}"));
+    assert_eq!(slots(&at_edge(&world)), [("a/p".into(), 5)]);
+    let fewer = world.unready("envoy-gateway-system/edge-1");
+    assert_eq!(slots(&at_edge(&fewer)), [("a/p".into(), 6)]);
+}
+
+#[test]
+fn a_route_s_policy_is_for_its_requests_and_stands_first() {
+    let world = edge(2)
+        .policy("a/gateway", "total: 20", &["Gateway/a/edge"])
+        .policy("a/route", "perEndpoint: 4", &["HTTPRoute/a/r"]);
+    let enforced = at_edge(&world);
+    let routes = vec!["httproute/a/r/*".to_owned(), "a.r.*".to_owned()];
+    assert_eq!(
+        stages(&enforced),
+        [
+            ("a/route".into(), 6, routes),
+            ("a/gateway".into(), 10, vec![])
+        ]
+    );
+    assert_eq!(enforced.config.check(), Ok(()));
+    assert_eq!(enforced.overridden, []);
+    for policy in ["a/gateway", "a/route"] {
+        assert_eq!(world.state(policy).overridden, []);
+    }
+}
+
+#[test]
+fn a_policy_with_two_routes_is_one_stage_for_both() {
+    let world = edge(2)
+        .service("a/z", "app=z", 5)
+        .route("GRPCRoute/a/s", &["a/edge"], &["a/z", "a/x"])
+        .policy("a/p", "perEndpoint: 4", &["HTTPRoute/a/r", "GRPCRoute/a/s"]);
+    let routes = ["httproute/a/r/*", "a.r.*", "grpcroute/a/s/*", "a.s.*"];
+    assert_eq!(
+        stages(&at_edge(&world)),
+        [("a/p".into(), 16, routes.map(str::to_owned).to_vec())],
+        "4 for each of 8 endpoints, by 2 Pods"
+    );
+    let with_gateway = world.policy_of_age(
+        "a/p",
+        0,
+        "perEndpoint: 4",
+        &["HTTPRoute/a/r", "Gateway/a/edge"],
+    );
+    assert_eq!(
+        stages(&at_edge(&with_gateway)),
+        [("a/p".into(), 20, vec![])],
+        "all requests are those of the route, too; 10 endpoints"
+    );
+}
+
+#[test]
+fn a_route_of_several_gateways_shares_its_slots_among_all_their_pods() {
+    let world = edge(2)
+        .gateway("a/inner")
+        .pods(3, "a/inner", &format!("{GATEWAY_NAME_LABEL}=inner"))
+        .route(
+            "HTTPRoute/a/both",
+            &["a/inner", "a/edge", "a/gone", "c/far"],
+            &["a/x"],
+        )
+        .policy("a/p", "total: 20", &["HTTPRoute/a/both"]);
+    let plan = world.plan();
+    assert_eq!(plan.attachments.len(), 2);
+    for attachment in plan.attachments.iter() {
+        assert_eq!(attachment.stage.parallelism, 4);
+        assert_eq!(attachment.proxies.namespace, "a");
+    }
+    assert_eq!(world.state("a/p").not_found, []);
+}
+
+#[test]
+fn a_policy_of_a_route_stays_out_of_other_namespaces_gateways() {
+    let world = edge(1).policy("b/p", "total: 20", &["GRPCRoute/b/g"]);
+    assert_eq!(at_edge(&world).in_force, []);
+    assert_eq!(world.state("b/p").not_found.len(), 1);
+    assert!(world.plan().attachments.is_empty());
+}
+
+#[test]
+fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
+    let mut world = edge(1).policy("a/all", "total: 20", &["Gateway/a/edge"]);
+    for i in 0..70 {
+        let route = format!("HTTPRoute/a/r{i}");
+        world = world.route(&route, &["a/edge"], &["a/x"]).policy_of_age(
+            &format!("a/p{i:02}"),
+            1,
+            "total: 20",
+            &[&route],
+        );
+    }
+    let enforced = at_edge(&world);
+    assert_eq!(enforced.config.check(), Ok(()));
+    assert_eq!(enforced.config.stages.len(), MAX_STAGES);
+    assert_eq!(enforced.in_force.len(), MAX_STAGES);
+    let last = enforced.config.stages.last().unwrap();
+    assert_eq!((last.policy.as_str(), last.routes.len()), ("a/all", 0));
+    assert_eq!(
+        enforced.problem.as_deref(),
+        Some(
+            "71 policies apply to this proxy, at most 64 can; not in force: a/p63, a/p64, a/p65, a/p66, \
+             a/p67, a/p68, a/p69"
+        )
+    );
+}

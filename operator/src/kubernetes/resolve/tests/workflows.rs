@@ -1,0 +1,183 @@
+//! Policies with workflows: their rates go with slots, and one of them is in force at a proxy.
+
+use headgate_core::config::{Direction, SharingConfig};
+
+use super::*;
+
+impl World {
+    /// Gives the policy workflows: `checkout` with a guarantee of 60 requests/s, and a resource of 600.
+    fn with_workflows(mut self, name: &str) -> Self {
+        let yaml = format!(
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\nspec:\n  targetRefs: \
+             [{{kind: Service, name: x}}]\n  parallelism: {{total: 1}}\n  types: [{{name: default, slo: {{p50: \
+             18ms}}}}]\n  workflows: {{named: [{{name: checkout, guarantee: 60}}], sharing: {{type: \
+             DominantResource, dominantResource: {{resource: {{capacity: 600, orca: {{metric: db}}}}}}}}, outbound: \
+             {{services: [{{cluster: {}, name: extent}}]}}}}\n",
+            name.replace('/', "-")
+        );
+        let report = check_file("test.yaml", yaml.as_bytes());
+        let made = report.policies().next().unwrap().clone();
+        let object = self.cluster.policies.get_mut(&key(name)).unwrap();
+        let policy = object.checked.as_mut().unwrap();
+        policy.stage.workflows = made.stage.workflows;
+        policy.outbound = made.outbound.map(|mut outbound| {
+            outbound.policy = name.to_owned();
+            outbound
+        });
+        self
+    }
+}
+
+/// Guarantee of `checkout` and capacity of the resource at the proxies with these labels.
+fn rates(plan: &Plan, with: &str) -> (f64, f64) {
+    let enforced = by_labels(plan, "a", with);
+    let workflows = enforced.config.stages[0].workflows.clone().unwrap();
+    let SharingConfig::DominantResource { resource, .. } = workflows.sharing else {
+        panic!("{:?}", workflows.sharing);
+    };
+    let guarantee = workflows.workflows["checkout"].guarantee.unwrap();
+    (guarantee, resource.capacity)
+}
+
+fn sidecars(slots: &str, pods: usize) -> World {
+    World::default()
+        .service("a/x", "app=x", 1)
+        .pods(pods, "a/x", "app=x")
+        .policy("a/p", slots, &["Service/a/x"])
+        .with_workflows("a/p")
+}
+
+#[test]
+fn guarantees_go_with_slots() {
+    for (slots, pods, expected) in [
+        ("total: 30", 1, (60.0, 600.0)),
+        ("total: 30", 3, (20.0, 200.0)),
+        // Not rounded, and not clamped, as slots are.
+        ("total: 2", 8, (7.5, 75.0)),
+        ("perEndpoint: 10", 3, (60.0, 600.0)),
+    ] {
+        let plan = sidecars(slots, pods).plan();
+        assert_eq!(rates(&plan, "app=x"), expected, "{slots} {pods}");
+    }
+    let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
+    let world = World::default()
+        .gateway("a/edge")
+        .service("a/x", "app=x", 6)
+        .route("HTTPRoute/a/r", &["a/edge"], &["a/x"])
+        .pods(4, "a/edge", &gateway)
+        .policy("a/p", "perEndpoint: 10", &["Gateway/a/edge"])
+        .with_workflows("a/p");
+    assert_eq!(rates(&world.plan(), &gateway), (90.0, 900.0));
+    // By two targets, it is one stage with the endpoints of both.
+    let both = world.policy("a/other", "total: 1", &["Service/a/x"]);
+    assert_eq!(rates(&both.plan(), &gateway), (90.0, 900.0));
+}
+
+#[test]
+fn a_policy_by_two_targets_has_its_part_once() {
+    let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
+    let world = World::default()
+        .gateway("a/edge")
+        .service("a/x", "app=x", 3)
+        .service("a/z", "app=z", 5)
+        .route("HTTPRoute/a/r", &["a/edge"], &["a/x"])
+        .route("HTTPRoute/a/s", &["a/edge"], &["a/z", "a/x"])
+        .pods(2, "a/edge", &gateway)
+        .policy("a/p", "perEndpoint: 4", &["HTTPRoute/a/r", "HTTPRoute/a/s"])
+        .with_workflows("a/p");
+    let plan = world.plan();
+    let enforced = by_labels(&plan, "a", &gateway);
+    assert_eq!(enforced.config.stages[0].parallelism, 16);
+    let (guarantee, capacity) = rates(&plan, &gateway);
+    assert!((guarantee - 240.0).abs() < 1e-9 && (capacity - 2400.0).abs() < 1e-9);
+}
+
+#[test]
+fn outbound_slots_follow_the_policy_and_not_its_scale() {
+    let mut planner = Planner::default();
+    let one = planner.plan(&sidecars("total: 30", 1).cluster);
+    let calls = |plan: &Plan| {
+        let enforced = by_labels(plan, "a", "app=x");
+        Arc::clone(plan.outbound_of(&enforced.config).unwrap())
+    };
+    let config = calls(&one);
+    assert_eq!(config.direction, Direction::Outbound);
+    let outbound = config.outbound.as_ref().unwrap();
+    assert_eq!(
+        (outbound.policy.as_str(), outbound.services["a-p"].as_str()),
+        ("a/p", "extent")
+    );
+    assert_eq!(config.check(), Ok(()));
+    let three = planner.plan(&sidecars("total: 30", 3).cluster);
+    assert!(Arc::ptr_eq(&config, &calls(&three)));
+    let claimed = one.for_proxy(&ProxyClaims {
+        target: Some(&target("Service/a/x")),
+        namespace: Some("a"),
+        labels: &BTreeMap::new(),
+    });
+    assert!(one.outbound_of(&claimed.config).is_some());
+    let without = World::default()
+        .service("a/x", "app=x", 1)
+        .pods(1, "a/x", "app=x")
+        .policy("a/p", "total: 30", &["Service/a/x"])
+        .plan();
+    let enforced = by_labels(&without, "a", "app=x");
+    assert_eq!(without.outbound_of(&enforced.config), None);
+}
+
+/// A process announces one rate for a workflow, so the first policy's workflows are in force and the others' are not;
+/// all else of the others is.
+#[test]
+fn one_policy_s_workflows_are_in_force_at_a_proxy() {
+    let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
+    let world = World::default()
+        .gateway("a/edge")
+        .service("a/x", "app=x", 3)
+        .route("HTTPRoute/a/r", &["a/edge"], &["a/x"])
+        .route("HTTPRoute/a/s", &["a/edge"], &["a/x"])
+        .pods(1, "a/edge", &gateway)
+        .policy("a/gateway", "total: 20", &["Gateway/a/edge"])
+        .policy("a/r", "total: 20", &["HTTPRoute/a/r"])
+        .policy("a/s", "total: 20", &["HTTPRoute/a/s"]);
+    let with = |names: &[&str]| {
+        let world = names
+            .iter()
+            .fold(world.clone(), |world, name| world.with_workflows(name));
+        let enforced = by_labels(&world.plan(), "a", &gateway);
+        let stages = enforced.config.stages.iter();
+        let with: Vec<String> = stages
+            .filter(|s| s.workflows.is_some())
+            .map(|s| s.policy.clone())
+            .collect();
+        assert_eq!(enforced.config.stages.len(), 3);
+        let lost = ["a/gateway", "a/r", "a/s"].map(|policy| {
+            let state = world.state(policy);
+            assert_eq!(state.overridden, []);
+            state.without_workflows
+        });
+        (with.join(" "), lost.concat())
+    };
+    assert_eq!(with(&[]), (String::new(), vec![]));
+    assert_eq!(with(&["a/s"]), ("a/s".to_owned(), vec![]));
+    let lost = |name: &str| Conflict {
+        target: target(name),
+        winner: "a/r".to_owned(),
+    };
+    assert_eq!(
+        with(&["a/gateway", "a/r", "a/s"]),
+        (
+            "a/r".to_owned(),
+            vec![lost("Gateway/a/edge"), lost("HTTPRoute/a/s")]
+        ),
+        "as for requests: the more specific first, then the older"
+    );
+    let state = world
+        .clone()
+        .with_workflows("a/r")
+        .with_workflows("a/s")
+        .state("a/s");
+    assert_eq!(
+        state.remarks(Some(&target("HTTPRoute/a/s"))).unwrap(),
+        "its workflows are left out at proxies of HTTPRoute/a/s, where those of a/r are in force"
+    );
+}

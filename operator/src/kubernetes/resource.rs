@@ -1,0 +1,103 @@
+//! `AdmissionPolicy` as it comes from and goes to the API server.
+//!
+//! The `spec` is kept as JSON here: one object that an older or newer schema let through must not make the
+//! list of all of them unreadable. [`crate::validate`] judges each object on its own.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api;
+
+/// Kubernetes' name of the API group.
+pub const GROUP: &str = "headgate.dev";
+/// The version.
+pub const VERSION: &str = "v1alpha1";
+/// The plural, as in URLs and `kubectl get`.
+pub const PLURAL: &str = "admissionpolicies";
+
+/// An `AdmissionPolicy` with a spec that nobody has judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PolicyResource {
+    /// As Kubernetes has it.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// What is wanted, unjudged.
+    #[serde(default)]
+    pub spec: serde_json::Value,
+    /// What became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<AdmissionPolicyStatus>,
+}
+
+impl kube::Resource for PolicyResource {
+    type DynamicType = ();
+    type Scope = kube::core::NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        api::KIND.into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        GROUP.into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        VERSION.into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        PLURAL.into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What became of a policy, at each object that it attaches to (GEP-713 `PolicyStatus`).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionPolicyStatus {
+    /// One entry for each target, in the order of `spec.targetRefs`.
+    #[serde(default)]
+    pub ancestors: Vec<PolicyAncestorStatus>,
+}
+
+/// What became of a policy at one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyAncestorStatus {
+    /// The target that this entry is about.
+    pub ancestor_ref: AncestorReference,
+    /// Who wrote this entry; `headgate.dev/controller`.
+    pub controller_name: String,
+    /// `Accepted` tells whether the policy is right and applies to the target: reasons Accepted, Invalid,
+    /// TargetNotFound, Conflicted (an older policy has the target) and Overridden (a policy with precedence is in
+    /// force on all its proxies). `Programmed` tells whether all its proxies run it: reasons Programmed,
+    /// PartiallyProgrammed, Pending, NoProxies, EnvoyRejected and Invalid.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}
+
+/// An object that a policy attaches to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AncestorReference {
+    /// API group; empty for Kubernetes' core.
+    #[serde(default)]
+    pub group: String,
+    /// Kind, such as `Service`.
+    pub kind: String,
+    /// Namespace; the policy's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name; of Pods, their labels as `app=search,tier=web`.
+    pub name: String,
+}

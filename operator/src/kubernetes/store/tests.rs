@@ -1,0 +1,199 @@
+use serde_json::json;
+
+use super::super::read::Endpoint;
+use super::*;
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("a", name)
+}
+
+fn slice(service: &str, ready: &[(&str, &str)]) -> Slice {
+    Slice {
+        service: Some(key(service)),
+        ready: ready
+            .iter()
+            .map(|(identity, address)| Endpoint {
+                identity: (*identity).to_owned(),
+                address: (*address).to_owned(),
+            })
+            .collect(),
+        ports: BTreeMap::from([("admin".to_owned(), 18_001)]),
+    }
+}
+
+fn policy(generation: i64, resource_version: &str, p50: &str) -> Box<PolicyResource> {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "p", "namespace": "a", "uid": "1",
+            "generation": generation, "resourceVersion": resource_version,
+        },
+        "spec": {
+            "targetRefs": [{"group": "", "kind": "Service", "name": "s"}],
+            "parallelism": {"total": 4},
+            "types": [{"name": "default", "slo": {"p50": p50}}],
+        },
+    }))
+    .unwrap()
+}
+
+/// A store in which everything was listed and found empty.
+fn listed() -> Store {
+    let mut store = Store::new(key("headgate-metrics"));
+    store.apply(Change::Policies(Seen::All(vec![])));
+    store.apply(Change::Services(Seen::All(vec![])));
+    store.apply(Change::Slices(Seen::All(vec![])));
+    store.apply(Change::Pods(Seen::All(vec![])));
+    store.apply(Change::Definitions(Seen::All(vec![])));
+    store
+}
+
+#[test]
+fn it_waits_for_every_list_and_for_kinds_that_are_there() {
+    let mut store = Store::default();
+    assert_eq!(store.waiting_for().len(), 5);
+    store.apply(Change::Policies(Seen::Failed { unknown_kind: true }));
+    assert!(store.waiting_for().contains(&"AdmissionPolicies"));
+
+    let mut store = listed();
+    assert_eq!(store.waiting_for(), [""; 0]);
+    let name = GATEWAY_KINDS[1].1.to_owned();
+    assert!(store.apply(Change::Definitions(Seen::Applied(name))).kinds);
+    assert_eq!(store.waiting_for(), ["HTTPRoute"]);
+    let number = store.watch_begins(TargetKind::HttpRoute);
+    assert_eq!(store.waiting_for(), ["HTTPRoute"]);
+    store.apply(Change::Routes(
+        TargetKind::HttpRoute,
+        number,
+        Seen::Failed { unknown_kind: true },
+    ));
+    assert_eq!(
+        store.waiting_for(),
+        [""; 0],
+        "defined, but not in a version that is known here"
+    );
+    assert!(store.cluster().served_kinds.is_empty());
+}
+
+#[test]
+fn a_change_that_is_none_has_no_effect() {
+    let mut store = listed();
+    let service = || (key("s"), Service::default());
+    assert!(store.apply(Change::Services(Seen::Applied(service()))).plan);
+    assert!(!store.apply(Change::Services(Seen::Applied(service()))).plan);
+    assert!(
+        !store
+            .apply(Change::Services(Seen::All(vec![service()])))
+            .plan
+    );
+    assert!(store.apply(Change::Services(Seen::Deleted(service()))).plan);
+    assert!(!store.apply(Change::Services(Seen::Deleted(service()))).plan);
+}
+
+#[test]
+fn a_status_of_ones_own_makes_no_plan() {
+    let mut store = listed();
+    let first = store.apply(Change::Policies(Seen::Applied(policy(1, "1", "9ms"))));
+    assert!(first.plan && first.status);
+    let echo = store.apply(Change::Policies(Seen::Applied(policy(1, "2", "9ms"))));
+    assert!(!echo.plan && echo.status);
+    let again = store.apply(Change::Policies(Seen::Applied(policy(1, "2", "9ms"))));
+    assert_eq!(again, Effect::default());
+    assert!(
+        store
+            .apply(Change::Policies(Seen::Applied(policy(2, "3", "8ms"))))
+            .plan
+    );
+}
+
+#[test]
+fn a_policy_that_becomes_wrong_keeps_its_last_good_version() {
+    let mut store = listed();
+    store.apply(Change::Policies(Seen::Applied(policy(1, "1", "9ms"))));
+    store.apply(Change::Policies(Seen::All(vec![policy(2, "2", "nine")])));
+    let cluster = store.cluster();
+    let seen = &cluster.policies[&key("p")];
+    assert!(seen.checked.is_err());
+    assert_eq!(seen.effective().map(|p| p.generation), Some(1));
+}
+
+#[test]
+fn endpoints_are_counted_once_over_slices() {
+    let mut store = listed();
+    let ready = |store: &Store| store.cluster().ready_endpoints.get(&key("s")).copied();
+    let (v4, v6) = (
+        slice("s", &[("p1", "10.0.0.1"), ("p2", "10.0.0.2")]),
+        slice("s", &[("p1", "fd00::1"), ("p3", "fd00::3")]),
+    );
+    store.apply(Change::Slices(Seen::Applied((key("s-4"), v4))));
+    store.apply(Change::Slices(Seen::Applied((key("s-6"), v6.clone()))));
+    assert_eq!(ready(&store), Some(3));
+    store.apply(Change::Slices(Seen::Deleted((key("s-6"), v6))));
+    assert_eq!(ready(&store), Some(2));
+    assert!(
+        store
+            .apply(Change::Slices(Seen::Applied((key("s-4"), slice("t", &[])))))
+            .plan
+    );
+    assert_eq!(ready(&store), None, "the slice is another Service's now");
+    assert_eq!(store.cluster().ready_endpoints.get(&key("t")), Some(&0));
+}
+
+#[test]
+fn replicas_are_the_ready_endpoints_of_their_service() {
+    let mut store = listed();
+    let ours = slice(
+        "headgate-metrics",
+        &[("h1", "10.0.0.1"), ("h2", "10.0.0.2")],
+    );
+    let effect = store.apply(Change::Slices(Seen::Applied((key("m"), ours))));
+    assert!(effect.peers);
+    let found: Vec<String> = store.replicas().iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["10.0.0.1:18001", "10.0.0.2:18001"]);
+}
+
+#[test]
+fn gateway_api_comes_and_goes() {
+    let mut store = listed();
+    let kind = TargetKind::HttpRoute;
+    let definition = || GATEWAY_KINDS[1].1.to_owned();
+    store.apply(Change::Definitions(Seen::Applied(definition())));
+    let old = store.watch_begins(kind);
+    let all = || Seen::All(vec![(key("r"), Route::default())]);
+    assert!(store.apply(Change::Routes(kind, old, all())).plan);
+    assert_eq!(store.cluster().served_kinds, [kind]);
+    assert_eq!(store.cluster().routes.len(), 1);
+
+    assert!(
+        store
+            .apply(Change::Definitions(Seen::Deleted(definition())))
+            .kinds
+    );
+    assert!(store.watch_ends(kind).plan);
+    assert!(store.cluster().routes.is_empty() && store.cluster().served_kinds.is_empty());
+    assert!(
+        !store.apply(Change::Routes(kind, old, all())).plan,
+        "a message of the watch that was ended"
+    );
+
+    let new = store.watch_begins(kind);
+    assert!(store.apply(Change::Routes(kind, new, all())).plan);
+    let grpc = store.watch_begins(TargetKind::GrpcRoute);
+    store.apply(Change::Routes(TargetKind::GrpcRoute, grpc, all()));
+    assert_eq!(
+        store.cluster().routes.len(),
+        2,
+        "a list of one kind leaves the other"
+    );
+}
+
+#[test]
+fn a_plan_in_the_making_keeps_the_cluster_it_is_made_of() {
+    let mut store = listed();
+    let before = store.cluster();
+    store.apply(Change::Services(Seen::Applied((
+        key("s"),
+        Service::default(),
+    ))));
+    assert!(before.services.is_empty());
+    assert_eq!(store.cluster().services.len(), 1);
+}

@@ -1,0 +1,395 @@
+//! Writes policies' statuses: the leader's task.
+//!
+//! A thousand proxies that answer within a second make a thousand changes of one policy's status, and one or two
+//! writes. The task is woken by whatever matters, works out all statuses in one pass, and writes those that
+//! differ, each policy at most once in [`INTERVAL`]; the last state is always written. A write carries the
+//! `resourceVersion` that its status was worked out from, so the API server refuses one that is based on
+//! something old, and one of a replica that no longer leads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{debug, warn};
+
+use super::FIELD_MANAGER;
+use super::cluster::ObjectKey;
+use super::deliver::Delivered;
+use super::events::{News, transitions};
+use super::leader::{Leadership, may_write};
+use super::peers::Peers;
+use super::resource::{AdmissionPolicyStatus, PolicyResource};
+use super::status::{is_pending, wanted};
+use super::store::{Observations, Observed};
+use crate::api::{API_VERSION, KIND};
+use crate::metrics::{Metrics, WriteResult};
+use crate::plan::{Plan, PolicyState};
+use crate::xds::conditions::Condition;
+use crate::xds::registry::Registry;
+use crate::xds::tally::Tallies;
+
+/// Time between two writes of one policy's status.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+/// How long a status waits for proxies that are about to answer: most edits then are one write.
+const ANSWERS: Duration = Duration::from_millis(200);
+/// Time between two passes over all policies.
+const PASS: Duration = Duration::from_millis(50);
+/// Longest time between two tries of a write that fails each time, as with a missing permission.
+const MAX_INTERVAL: Duration = Duration::from_secs(64);
+/// Time for one write.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Writes under way at once.
+const CONCURRENT: usize = 32;
+
+/// What statuses are made of.
+pub struct Inputs {
+    /// The newest plan.
+    pub plans: watch::Receiver<Arc<Plan>>,
+    /// The statuses as the API server has them.
+    pub observations: Arc<Observations>,
+    /// Marked when one of them changed.
+    pub observed: watch::Receiver<()>,
+    /// This replica's proxies.
+    pub registry: Arc<Registry>,
+    /// Other replicas' proxies.
+    pub peers: watch::Receiver<Peers>,
+    /// Delivered objects.
+    pub deliveries: watch::Receiver<Arc<Delivered>>,
+    /// Whether this replica writes.
+    pub leadership: Leadership,
+}
+
+/// The task.
+pub struct Writer {
+    client: Client,
+    inputs: Inputs,
+    events: mpsc::Sender<News>,
+    metrics: Metrics,
+    /// Policies that wait for their turn, or whose last write was a short time ago.
+    pace: BTreeMap<ObjectKey, Pace>,
+    writes: JoinSet<Written>,
+}
+
+/// When a policy's status may be written.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    /// A write is under way.
+    in_flight: bool,
+    /// The last write began.
+    last: Option<Instant>,
+    /// A status was first found to differ, and hasn't been written.
+    differs_since: Option<Instant>,
+    /// Writes that failed in a row, other than by a conflict.
+    failures: u32,
+}
+
+impl Pace {
+    /// When a status that differs may be written. `pending` tells that proxies haven't answered.
+    fn due(&self, pending: bool, now: Instant) -> Instant {
+        let patience = if pending { ANSWERS } else { Duration::ZERO };
+        let ready = self.differs_since.unwrap_or(now) + patience;
+        self.last
+            .map_or(ready, |last| ready.max(last + self.interval()))
+    }
+
+    /// Time to the next write; doubles with each failure in a row.
+    fn interval(&self) -> Duration {
+        let doubled = INTERVAL.saturating_mul(1 << self.failures.min(16));
+        doubled.min(MAX_INTERVAL)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        !self.in_flight
+            && self.differs_since.is_none()
+            && self.last.is_none_or(|last| last + self.interval() <= now)
+    }
+}
+
+/// What became of a write.
+struct Written {
+    key: ObjectKey,
+    before: Arc<Observed>,
+    status: AdmissionPolicyStatus,
+    result: Result<Observed, Failure>,
+}
+
+enum Failure {
+    /// It was based on something old.
+    Conflict,
+    /// The policy is gone.
+    Gone,
+    Other(String),
+}
+
+impl Writer {
+    /// A writer that hasn't begun.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        inputs: Inputs,
+        events: mpsc::Sender<News>,
+        metrics: Metrics,
+    ) -> Self {
+        Self {
+            client,
+            inputs,
+            events,
+            metrics,
+            pace: BTreeMap::new(),
+            writes: JoinSet::new(),
+        }
+    }
+
+    /// Writes until `shutdown` holds `true`, and returns when no write is under way any more.
+    pub async fn run(mut self, mut shutdown: watch::Receiver<bool>) {
+        let mut proxies = self.inputs.registry.changes();
+        let mut next_pass = Instant::now();
+        loop {
+            let now = Instant::now();
+            let mut wake = None;
+            if now >= next_pass {
+                next_pass = now + PASS;
+                wake = match may_write(&self.inputs.leadership, now) {
+                    true => self.pass(now),
+                    false => None,
+                };
+            }
+            let inputs = &mut self.inputs;
+            let sleep = async {
+                match wake {
+                    Some(wake) => sleep_until(wake.max(next_pass)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = shutdown.wait_for(|stop| *stop) => break,
+                Some(written) = self.writes.join_next() => {
+                    if let Ok(written) = written {
+                        self.written(written);
+                    }
+                }
+                Ok(()) = inputs.plans.changed() => {}
+                Ok(()) = inputs.observed.changed() => {}
+                Ok(()) = proxies.changed() => {}
+                Ok(()) = inputs.peers.changed() => {}
+                Ok(()) = inputs.deliveries.changed() => {}
+                Ok(()) = inputs.leadership.changed() => {}
+                () = sleep => {}
+            }
+            // Whatever else happens until the next pass is taken in by it.
+            tokio::select! {
+                _ = shutdown.wait_for(|stop| *stop) => break,
+                () = sleep_until(next_pass) => {}
+            }
+        }
+        while self.writes.join_next().await.is_some() {}
+    }
+
+    /// Works out all statuses and begins the writes that are due. When to look again.
+    fn pass(&mut self, now: Instant) -> Option<Instant> {
+        let peers = self.inputs.peers.borrow().clone();
+        if !peers.complete {
+            // The proxies of a replica that hasn't been heard are not "none".
+            return Some(now + INTERVAL);
+        }
+        let plan = Arc::clone(&self.inputs.plans.borrow());
+        let deliveries = Arc::clone(&self.inputs.deliveries.borrow());
+        let is_delivering = self.inputs.deliveries.has_changed().is_ok();
+        if is_delivering && !deliveries.complete {
+            // What a leader that has just begun doesn't know of yet isn't "not delivered".
+            return Some(now + INTERVAL);
+        }
+        let mut tallies = Tallies::of(&self.inputs.registry.proxies(SystemTime::now()));
+        for of_peer in peers.tallies.values() {
+            tallies.merge(of_peer);
+        }
+        let mut wake: Option<Instant> = None;
+        for state in &plan.policies {
+            let delivered = deliveries
+                .programmed(&state.name)
+                .map(|(status, reason, message)| Condition::new(status, reason, message));
+            if let Some(due) = self.consider(state, &tallies, delivered.as_ref(), now) {
+                wake = Some(wake.map_or(due, |w| w.min(due)));
+            }
+        }
+        self.pace.retain(|_, pace| !pace.is_over(now));
+        wake
+    }
+
+    /// Begins to write one status, if it differs and is due; else when it will be.
+    fn consider(
+        &mut self,
+        state: &PolicyState,
+        tallies: &Tallies,
+        delivered: Option<&Condition>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let (namespace, name) = state.name.split_once('/')?;
+        let key = ObjectKey::new(namespace, name);
+        // The plan is ahead or behind of what was observed; both change soon.
+        let before = self.inputs.observations.get(&key)?;
+        if before.generation != state.generation {
+            return None;
+        }
+        let time = Time(second(Timestamp::now()));
+        let status = wanted(state, tallies, delivered, before.status.as_ref(), &time);
+        let Some(status) = status else {
+            if let Some(pace) = self.pace.get_mut(&key) {
+                pace.differs_since = None;
+            }
+            return None;
+        };
+        let full = self.writes.len() >= CONCURRENT;
+        let pace = self.pace.entry(key.clone()).or_default();
+        pace.differs_since.get_or_insert(now);
+        if pace.in_flight {
+            return None;
+        }
+        let due = pace.due(is_pending(&status), now);
+        if due > now {
+            return Some(due);
+        }
+        // The end of a write wakes this task.
+        if full {
+            return None;
+        }
+        *pace = Pace {
+            in_flight: true,
+            last: Some(now),
+            differs_since: None,
+            failures: pace.failures,
+        };
+        let write = write(self.client.clone(), key, before, status);
+        self.writes.spawn(write);
+        None
+    }
+
+    /// Takes in what became of a write.
+    fn written(&mut self, written: Written) {
+        if let Some(pace) = self.pace.get_mut(&written.key) {
+            pace.in_flight = false;
+            pace.failures = match written.result {
+                Err(Failure::Other(_)) => pace.failures.saturating_add(1),
+                _ => 0,
+            };
+        }
+        let result = match written.result {
+            Ok(observed) => {
+                let (policy, uid) = (written.key.clone(), observed.uid.clone());
+                self.inputs.observations.newer(written.key, observed);
+                for transition in transitions(written.before.status.as_ref(), &written.status) {
+                    let news = News {
+                        policy: policy.clone(),
+                        uid: uid.clone(),
+                        transition,
+                    };
+                    if self.events.try_send(news).is_err() {
+                        debug!("too many Events at once; one is left out");
+                    }
+                }
+                WriteResult::Applied
+            }
+            Err(Failure::Conflict) => WriteResult::Conflict,
+            Err(Failure::Gone) => {
+                debug!(policy = %written.key, "deleted before its status was written");
+                WriteResult::Conflict
+            }
+            Err(Failure::Other(why)) => {
+                warn!(policy = %written.key, "writing its status failed, it is tried again: {why}");
+                WriteResult::Error
+            }
+        };
+        self.metrics.kubernetes.wrote("admissionpolicies", result);
+    }
+}
+
+/// Statuses have seconds, like everything that Kubernetes writes.
+fn second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+async fn write(
+    client: Client,
+    key: ObjectKey,
+    before: Arc<Observed>,
+    status: AdmissionPolicyStatus,
+) -> Written {
+    let api: Api<PolicyResource> = Api::namespaced(client, &key.namespace);
+    let body = json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": key.name,
+            "namespace": key.namespace,
+            "resourceVersion": before.resource_version,
+        },
+        "status": status,
+    });
+    // What others have in the list is carried along; the version tells that it is the newest.
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    let patch = Patch::Apply(&body);
+    let patched = timeout(WRITE_TIMEOUT, api.patch_status(&key.name, &params, &patch)).await;
+    let result = match patched {
+        Ok(Ok(policy)) => Ok(Observed::new(&policy)),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Failure::Conflict),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failure::Gone),
+        Ok(Err(error)) => Err(Failure::Other(error.to_string())),
+        Err(_) => Err(Failure::Other("no answer in time".to_owned())),
+    };
+    Written {
+        key,
+        before,
+        status,
+        result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_waits_for_answers_and_for_its_turn() {
+        let now = Instant::now();
+        let fresh = Pace {
+            differs_since: Some(now),
+            ..Pace::default()
+        };
+        assert_eq!(fresh.due(false, now), now);
+        assert_eq!(fresh.due(true, now), now + ANSWERS);
+        let written = Pace {
+            last: Some(now),
+            ..fresh
+        };
+        assert_eq!(written.due(false, now), now + INTERVAL);
+        assert!(!written.is_over(now + INTERVAL), "it still differs");
+        let done = Pace {
+            differs_since: None,
+            ..written
+        };
+        assert!(!done.is_over(now) && done.is_over(now + INTERVAL));
+    }
+
+    #[test]
+    fn a_write_that_fails_each_time_is_tried_less_and_less() {
+        let now = Instant::now();
+        let after = |failures: u32| {
+            let pace = Pace {
+                last: Some(now),
+                failures,
+                ..Pace::default()
+            };
+            pace.due(false, now) - now
+        };
+        assert_eq!([0, 1, 2].map(after), [1, 2, 4].map(Duration::from_secs));
+        assert_eq!(after(u32::MAX), MAX_INTERVAL);
+    }
+}

@@ -1,0 +1,213 @@
+//! The client of the API server: every request, every write by what came of it, every watch that was lost.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+use http::{Method, StatusCode, Uri};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+/// Resources with a label of their own: those that the operator's role names.
+const RESOURCES: [&str; 16] = [
+    "admissionpolicies",
+    "configmaps",
+    "customresourcedefinitions",
+    "deployments",
+    "endpointslices",
+    "envoyextensionpolicies",
+    "events",
+    "gateways",
+    "grpcroutes",
+    "httproutes",
+    "leases",
+    "namespaces",
+    "pods",
+    "secrets",
+    "services",
+    "wasmplugins",
+];
+
+/// Resources that the operator watches.
+const WATCHED: [&str; 7] = [
+    "admissionpolicies",
+    "endpointslices",
+    "gateways",
+    "grpcroutes",
+    "httproutes",
+    "pods",
+    "services",
+];
+
+/// What came of a write to the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WriteResult {
+    /// Created or changed.
+    Applied,
+    /// Deleted.
+    Deleted,
+    /// Somebody else's field manager or a newer version stood in the way.
+    Conflict,
+    /// Anything else.
+    Error,
+}
+
+impl WriteResult {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Deleted => "deleted",
+            Self::Conflict => "conflict",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl EncodeLabelValue for WriteResult {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        encoder.write_str(self.as_str())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: &'static str,
+    resource: &'static str,
+    code: Cow<'static, str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    resource: &'static str,
+    result: WriteResult,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResourceLabels {
+    resource: &'static str,
+}
+
+/// Handles of the metrics of the client of the API server.
+#[derive(Debug)]
+pub struct KubernetesMetrics {
+    requests: Family<RequestLabels, Counter>,
+    writes: Family<WriteLabels, Counter>,
+    watch_restarts: Family<ResourceLabels, Counter>,
+}
+
+impl KubernetesMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            requests: Family::default(),
+            writes: Family::default(),
+            watch_restarts: Family::default(),
+        };
+        // From the start: a counter that is born at 1 has no increase.
+        for resource in WATCHED {
+            drop(
+                metrics
+                    .watch_restarts
+                    .get_or_create(&ResourceLabels { resource }),
+            );
+        }
+        registry.register(
+            "kubernetes_requests",
+            "Requests to the API server; code is the HTTP status, or error where there was no answer",
+            metrics.requests.clone(),
+        );
+        registry.register(
+            "kubernetes_writes",
+            "Objects and statuses written to the API server, by what came of it",
+            metrics.writes.clone(),
+        );
+        registry.register(
+            "kubernetes_watch_restarts",
+            "Watches that ended with an error and began anew",
+            metrics.watch_restarts.clone(),
+        );
+        metrics
+    }
+
+    /// A request to the API server was answered with `status`; `None`: there was no answer.
+    pub fn requested(&self, method: &Method, uri: &Uri, status: Option<StatusCode>) {
+        let path = Path::of(uri);
+        let labels = RequestLabels {
+            verb: verb(method, &path, uri.query().unwrap_or_default()),
+            resource: path.resource,
+            code: status.map_or(Cow::Borrowed("error"), |s| {
+                Cow::Owned(s.as_str().to_owned())
+            }),
+        };
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    /// An object, or its status, of `resource` (plural, lower case: `admissionpolicies`) was written.
+    pub fn wrote(&self, resource: &str, result: WriteResult) {
+        let resource = known(resource);
+        let labels = WriteLabels { resource, result };
+        self.writes.get_or_create(&labels).inc();
+    }
+
+    /// The watch of `resource` (plural, lower case) ended with an error and begins anew.
+    pub fn watch_restarted(&self, resource: &str) {
+        let resource = known(resource);
+        let labels = ResourceLabels { resource };
+        self.watch_restarts.get_or_create(&labels).inc();
+    }
+}
+
+fn known(resource: &str) -> &'static str {
+    let found = RESOURCES.iter().find(|known| **known == resource);
+    found.copied().unwrap_or("other")
+}
+
+/// What a request's path names: `/api/v1/namespaces/a/pods/b`, `/apis/GROUP/VERSION/pods`.
+struct Path {
+    resource: &'static str,
+    /// One object rather than a collection.
+    named: bool,
+}
+
+impl Path {
+    fn of(uri: &Uri) -> Self {
+        let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
+        let versioned = match parts.next() {
+            Some("api") => parts.next().is_some(),
+            Some("apis") => parts.next().is_some() && parts.next().is_some(),
+            _ => false,
+        };
+        let mut rest = parts.filter(|_| versioned);
+        let (first, second, third) = (rest.next(), rest.next(), rest.next());
+        let (resource, name) = match (first, second, third) {
+            // An object in a namespace, rather than a namespace itself.
+            (Some("namespaces"), Some(_), Some(resource)) => (Some(resource), rest.next()),
+            (resource, name, _) => (resource, name),
+        };
+        Self {
+            // Discovery, /version, /healthz.
+            resource: resource.map_or("none", known),
+            named: name.is_some(),
+        }
+    }
+}
+
+/// The verb as RBAC and audit logs name it.
+fn verb(method: &Method, path: &Path, query: &str) -> &'static str {
+    let watches = || {
+        query
+            .split('&')
+            .any(|p| matches!(p, "watch=true" | "watch=1"))
+    };
+    match *method {
+        Method::GET if watches() => "watch",
+        Method::GET if path.named || path.resource == "none" => "get",
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if path.named => "delete",
+        Method::DELETE => "deletecollection",
+        _ => "other",
+    }
+}

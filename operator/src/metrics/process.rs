@@ -1,0 +1,83 @@
+//! The process itself, under the names that every Prometheus client library uses.
+//!
+//! Read from `/proc` at each scrape; where there is none, the families are absent.
+
+use std::fs;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Ticks a second in `/proc/self/stat`: what Linux shows to user space, whatever the kernel's own HZ.
+const TICKS: f64 = 100.0;
+
+#[derive(Debug)]
+struct Process;
+
+/// Registers the process' metrics.
+pub(super) fn register(registry: &mut Registry) {
+    registry.register_collector(Box::new(Process));
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        if let Some(seconds) = cpu_seconds() {
+            let help = "CPU time of the process, user and system.";
+            let counter = ConstCounter::new(seconds);
+            let unit = Some(&Unit::Seconds);
+            counter.encode(encoder.encode_descriptor(
+                "process_cpu",
+                help,
+                unit,
+                MetricType::Counter,
+            )?)?;
+        }
+        let gauges = [
+            (
+                "process_resident_memory",
+                "Resident memory.",
+                Some(&Unit::Bytes),
+                resident_bytes(),
+            ),
+            (
+                "process_open_fds",
+                "Open file descriptors.",
+                None,
+                open_files(),
+            ),
+        ];
+        for (name, help, unit, value) in gauges {
+            if let Some(value) = value {
+                let encoder = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+                ConstGauge::new(value).encode(encoder)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cpu_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The second field is the program's name in parentheses, which may hold spaces; user and system time
+    // are fields 14 and 15.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut times = after_name.split_whitespace().skip(11);
+    let user: f64 = times.next()?.parse().ok()?;
+    let system: f64 = times.next()?.parse().ok()?;
+    Some((user + system) / TICKS)
+}
+
+fn resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1_024)
+}
+
+fn open_files() -> Option<u64> {
+    let open = fs::read_dir("/proc/self/fd").ok()?.count();
+    u64::try_from(open).ok()
+}

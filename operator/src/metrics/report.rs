@@ -1,0 +1,66 @@
+//! What the report says at the moment of a scrape.
+
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::xds::status::{PolicyReport, Report};
+
+/// States of a proxy that is connected.
+const STATES: [&str; 3] = ["Running", "Pending", "Rejected"];
+
+type Labelled = Family<[(&'static str, String); 1], Gauge>;
+
+/// Registers the gauges of `report` with their values.
+pub(super) fn register(registry: &mut Registry, report: &Report) {
+    registry.register(
+        "build",
+        "Version of the operator, and hash of the module that it serves",
+        Info::new([
+            ("version", report.version.clone()),
+            ("module", report.module.hash.clone()),
+        ]),
+    );
+    let states = STATES.map(|state| {
+        let n = report.proxies.iter().filter(|p| p.state == state).count();
+        (state.to_lowercase(), n)
+    });
+    registry.register(
+        "xds_proxy_streams",
+        "Streams of proxies by what they do with their configuration",
+        labelled("state", states),
+    );
+    let by_condition = |of: fn(&PolicyReport) -> bool| {
+        let states = [true, false].map(|status| {
+            let n = report.policies.iter().filter(|p| of(p) == status).count();
+            (status.to_string(), n)
+        });
+        labelled("status", states)
+    };
+    registry.register(
+        "policies_accepted",
+        "Policies by their Accepted condition",
+        by_condition(|p| p.accepted.status),
+    );
+    registry.register(
+        "policies_programmed",
+        "Policies by their Programmed condition",
+        by_condition(|p| p.programmed.status),
+    );
+    registry.register(
+        "source_problems",
+        "Problems of the source that no policy owns",
+        ConstGauge::new(report.problems.len()),
+    );
+}
+
+fn labelled(label: &'static str, values: impl IntoIterator<Item = (String, usize)>) -> Labelled {
+    let family = Labelled::default();
+    for (value, n) in values {
+        let n = i64::try_from(n).unwrap_or(i64::MAX);
+        family.get_or_create(&[(label, value)]).set(n);
+    }
+    family
+}

@@ -1,0 +1,210 @@
+use std::time::{Duration, SystemTime};
+
+use http::{Method, StatusCode, Uri};
+
+use super::*;
+use crate::xds::status::ModuleReport;
+
+fn report() -> Report {
+    Report {
+        time: String::new(),
+        version: "1.2.3".into(),
+        module: ModuleReport {
+            path: String::new(),
+            hash: "abc".into(),
+            bytes: 0,
+        },
+        policies: Vec::new(),
+        proxies: Vec::new(),
+        problems: Vec::new(),
+    }
+}
+
+fn has(text: &str, line: &str) -> bool {
+    text.lines().any(|l| l == line)
+}
+
+#[test]
+fn formats_are_negotiated() {
+    let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                      text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+    for (accept, format) in [
+        (Some(prometheus), Format::OpenMetrics),
+        (Some("application/openmetrics-text"), Format::OpenMetrics),
+        (
+            Some("application/openmetrics-text;q=0.2, text/plain"),
+            Format::Text,
+        ),
+        (Some("application/openmetrics-text;q=0"), Format::Text),
+        (
+            Some("application/openmetrics-text;version=9.0.0"),
+            Format::Text,
+        ),
+        (Some("*/*"), Format::Text),
+        (Some("text/html,*/*;q=0.8"), Format::Text),
+        (Some("a;q=x,,;"), Format::Text),
+        (None, Format::Text),
+    ] {
+        assert_eq!(Format::negotiate(accept), format, "{accept:?}");
+    }
+}
+
+#[test]
+fn both_formats_name_families_as_they_should() {
+    let metrics = Metrics::new();
+    metrics.xds.pushes.inc();
+    metrics.plan.made(Duration::from_millis(3), true);
+    let open = metrics.render(&report(), Format::OpenMetrics);
+    for line in [
+        "# TYPE headgate_xds_pushes counter",
+        "headgate_xds_pushes_total 1",
+        "# TYPE headgate_build info",
+        "headgate_build_info{version=\"1.2.3\",module=\"abc\"} 1",
+        "# UNIT headgate_plan_duration_seconds seconds",
+        "headgate_plan_duration_seconds_bucket{le=\"0.005\"} 1",
+    ] {
+        assert!(has(&open, line), "{line}\n{open}");
+    }
+    assert!(open.ends_with("\n# EOF\n"), "{open}");
+
+    let text = metrics.render(&report(), Format::Text);
+    for line in [
+        "# HELP headgate_xds_pushes_total Responses sent to proxies.",
+        "# TYPE headgate_xds_pushes_total counter",
+        "headgate_xds_pushes_total 1",
+        "# TYPE headgate_build_info gauge",
+        "# TYPE headgate_plan_duration_seconds histogram",
+        "headgate_plan_duration_seconds_bucket{le=\"+Inf\"} 1",
+    ] {
+        assert!(has(&text, line), "{line}\n{text}");
+    }
+    assert!(
+        !text.contains("# EOF") && !text.contains("# UNIT"),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_family_has_help_and_type_before_its_samples() {
+    let text = Metrics::new().render(&report(), Format::Text);
+    let mut family = "";
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            family = rest.split(' ').next().unwrap();
+            assert!(text.contains(&format!("# HELP {family} ")), "{family}");
+        } else if !line.starts_with('#') {
+            assert!(line.starts_with(family) && !family.is_empty(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
+    let metrics = Metrics::new();
+    let get = Method::GET;
+    for (method, uri, labels) in [
+        (
+            &get,
+            "/api/v1/pods?&watch=true&allowWatchBookmarks=true",
+            "verb=\"watch\",resource=\"pods\"",
+        ),
+        (
+            &get,
+            "/api/v1/namespaces/a/pods?limit=500",
+            "verb=\"list\",resource=\"pods\"",
+        ),
+        (
+            &get,
+            "/api/v1/namespaces/a",
+            "verb=\"get\",resource=\"namespaces\"",
+        ),
+        (
+            &get,
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases/headgate",
+            "verb=\"get\",resource=\"leases\"",
+        ),
+        (
+            &Method::PATCH,
+            "/apis/headgate.dev/v1alpha1/namespaces/a/admissionpolicies/p/status?force=true",
+            "verb=\"patch\",resource=\"admissionpolicies\"",
+        ),
+        (
+            &Method::DELETE,
+            "/api/v1/namespaces/a/configmaps/c",
+            "verb=\"delete\",resource=\"configmaps\"",
+        ),
+        (
+            &Method::POST,
+            "https://10.0.0.1:443/apis/events.k8s.io/v1/namespaces/a/events",
+            "verb=\"create\",resource=\"events\"",
+        ),
+        (
+            &get,
+            "/apis/gateway.networking.k8s.io/v1",
+            "verb=\"get\",resource=\"none\"",
+        ),
+        (&get, "/version", "verb=\"get\",resource=\"none\""),
+        (
+            &get,
+            "/apis/a/v1/made-up-things",
+            "verb=\"list\",resource=\"other\"",
+        ),
+        (&Method::TRACE, "/", "verb=\"other\",resource=\"none\""),
+    ] {
+        let uri: Uri = uri.parse().unwrap();
+        metrics
+            .kubernetes
+            .requested(method, &uri, Some(StatusCode::OK));
+        let text = metrics.render(&report(), Format::Text);
+        let series = format!("headgate_kubernetes_requests_total{{{labels},code=\"200\"}} ");
+        assert!(text.contains(&series), "{uri}: {series}\n{text}");
+    }
+    metrics
+        .kubernetes
+        .requested(&get, &"/version".parse().unwrap(), None);
+    let text = metrics.render(&report(), Format::Text);
+    let line =
+        "headgate_kubernetes_requests_total{verb=\"get\",resource=\"none\",code=\"error\"} 1";
+    assert!(has(&text, line), "{text}");
+}
+
+#[test]
+fn a_certificate_that_is_not_there_has_no_expiry() {
+    const NAME: &str = "headgate_xds_certificate_expiry_timestamp_seconds";
+    let metrics = Metrics::new();
+    let series = || {
+        let text = metrics.render(&report(), Format::Text);
+        let mut lines = text.lines().map(str::to_owned);
+        lines.find(|l| l.starts_with(NAME))
+    };
+    assert_eq!(series(), None);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000);
+    metrics.xds.set_certificate_expiry(Some(at));
+    assert_eq!(series().unwrap(), format!("{NAME}{{}} 1900000000"));
+    metrics.xds.set_certificate_expiry(None);
+    assert_eq!(series(), None);
+}
+
+#[test]
+fn clones_count_into_the_same_numbers() {
+    let metrics = Metrics::new();
+    let clone = metrics.clone();
+    clone.xds.nacks.inc();
+    clone
+        .kubernetes
+        .wrote("admissionpolicies", WriteResult::Applied);
+    clone.kubernetes.watch_restarted("pods");
+    clone.modules.served(ServeResult::NotFound);
+    clone.plan.set_leader(true);
+    let text = metrics.render(&report(), Format::Text);
+    for line in [
+        "headgate_xds_nacks_total 1",
+        "headgate_kubernetes_writes_total{resource=\"admissionpolicies\",result=\"applied\"} 1",
+        "headgate_kubernetes_watch_restarts_total{resource=\"pods\"} 1",
+        "headgate_modules_served_total{result=\"not_found\"} 1",
+        "headgate_modules_served_total{result=\"ok\"} 0",
+        "headgate_leader 1",
+    ] {
+        assert!(has(&text, line), "{line}\n{text}");
+    }
+}

@@ -1,0 +1,133 @@
+//! The xDS server: streams, pushes, and what proxies answer.
+
+use std::time::{Duration, SystemTime};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Seconds. An edit is to be in force within 1 s; a proxy that is asked twice or is far away takes longer.
+const ACKS: [f64; 13] = [
+    0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];
+
+/// Handles of the xDS server's metrics.
+#[derive(Debug)]
+pub struct XdsMetrics {
+    /// Streams accepted.
+    pub streams: Counter,
+    /// Streams turned away: at a limit, or because the proxy isn't who it says it is.
+    pub streams_refused: Counter,
+    /// Responses sent.
+    pub pushes: Counter,
+    /// Responses accepted.
+    pub acks: Counter,
+    /// Responses refused.
+    pub nacks: Counter,
+    /// Connections turned away at a limit.
+    pub connections_refused: Counter,
+    /// TLS handshakes that failed or took too long.
+    pub handshakes_failed: Counter,
+    /// Times that new TLS files were taken into use.
+    pub tls_reloads: Counter,
+    /// Times that new TLS files couldn't be used.
+    pub tls_reload_failures: Counter,
+    ack_duration: Histogram,
+    /// No series until there is a certificate: 0 would look like one of 1970.
+    certificate_expiry: Family<Vec<(String, String)>, Gauge>,
+}
+
+impl XdsMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            streams: Counter::default(),
+            streams_refused: Counter::default(),
+            pushes: Counter::default(),
+            acks: Counter::default(),
+            nacks: Counter::default(),
+            connections_refused: Counter::default(),
+            handshakes_failed: Counter::default(),
+            tls_reloads: Counter::default(),
+            tls_reload_failures: Counter::default(),
+            ack_duration: Histogram::new(ACKS),
+            certificate_expiry: Family::default(),
+        };
+        for (name, help, counter) in [
+            (
+                "xds_streams",
+                "Streams of proxies accepted",
+                &metrics.streams,
+            ),
+            (
+                "xds_streams_refused",
+                "Streams of proxies turned away at a limit, or because they are not who they say they are",
+                &metrics.streams_refused,
+            ),
+            ("xds_pushes", "Responses sent to proxies", &metrics.pushes),
+            ("xds_acks", "Responses that proxies accepted", &metrics.acks),
+            (
+                "xds_nacks",
+                "Responses that proxies refused",
+                &metrics.nacks,
+            ),
+            (
+                "xds_connections_refused",
+                "Connections turned away at a limit",
+                &metrics.connections_refused,
+            ),
+            (
+                "xds_handshakes_failed",
+                "TLS handshakes that failed or took too long",
+                &metrics.handshakes_failed,
+            ),
+            (
+                "xds_tls_reloads",
+                "Times that new TLS files were taken into use",
+                &metrics.tls_reloads,
+            ),
+            (
+                "xds_tls_reload_failures",
+                "Times that new TLS files were refused and the ones before kept",
+                &metrics.tls_reload_failures,
+            ),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+        registry.register_with_unit(
+            "xds_ack",
+            "Time from a new plan to a proxy's acceptance of what it changed there",
+            Unit::Seconds,
+            metrics.ack_duration.clone(),
+        );
+        registry.register_with_unit(
+            "xds_certificate_expiry_timestamp",
+            "When the xDS server's certificate, or the last CA of its clients, expires, in Unix time",
+            Unit::Seconds,
+            metrics.certificate_expiry.clone(),
+        );
+        metrics
+    }
+
+    /// A proxy accepted a response, this long after the plan was made that it comes from.
+    pub fn acked_after(&self, span: Duration) {
+        self.ack_duration.observe(span.as_secs_f64());
+    }
+
+    /// When the certificate in use, or the last CA of the clients, expires; `None`: there is none.
+    pub fn set_certificate_expiry(&self, expiry: Option<SystemTime>) {
+        match expiry {
+            Some(at) => {
+                let since_epoch = at
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or_default();
+                let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
+                self.certificate_expiry
+                    .get_or_create(&Vec::new())
+                    .set(seconds);
+            }
+            None => self.certificate_expiry.clear(),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! From what a proxy says of itself to what it enforces.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Enforced, LABELS_METADATA, NAMESPACE_METADATA, Plan, TARGET_METADATA, TargetRef};
+
+/// What a proxy says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProxyClaims<'a> {
+    /// The target that it stands for, if it names one.
+    pub target: Option<&'a TargetRef>,
+    /// The namespace of its Pod.
+    pub namespace: Option<&'a str>,
+    /// The labels of its Pod.
+    pub labels: &'a BTreeMap<String, String>,
+}
+
+impl Plan {
+    /// What a proxy enforces: by the target that it names, or else by its namespace and labels.
+    ///
+    /// In a folder only the target counts, and a proxy without one gets the only workload there is; with
+    /// several, guessing could put one service's limits in front of another. In a cluster a proxy that
+    /// names neither target nor labels gets nothing, and none gets what is for another namespace than its
+    /// own. To ask what the Pods of a selector enforce, ask with the selector's labels.
+    ///
+    /// A proxy to which no policy applies gets a configuration without stages, so that everything passes.
+    /// `O(log targets)` for a target; by labels see [`Attachments`].
+    #[must_use]
+    pub fn for_proxy(&self, claims: &ProxyClaims<'_>) -> Arc<Enforced> {
+        let found = match (claims.target, self.in_cluster) {
+            (Some(target), _) => self.by_target(target, claims.namespace),
+            (None, false) => self.only_workload(),
+            (None, true) => match (claims.namespace, claims.labels.is_empty()) {
+                (Some(namespace), false) => {
+                    return self.attachments.enforced(namespace, claims.labels);
+                }
+                (namespace, no_labels) => Err(missing_metadata(namespace.is_some(), !no_labels)),
+            },
+        };
+        Arc::new(found.unwrap_or_else(|problem| Enforced::nothing(Some(problem))))
+    }
+
+    fn by_target(&self, target: &TargetRef, namespace: Option<&str>) -> Result<Enforced, String> {
+        if let Some(namespace) = namespace.filter(|n| self.in_cluster && *n != target.namespace) {
+            return Err(format!(
+                "node metadata {TARGET_METADATA:?}: {target} is not of the proxy's own namespace \
+                 {namespace}; name a target of {namespace}"
+            ));
+        }
+        if let Some(config) = self.workloads.get(target) {
+            return Ok(Enforced::by_target(target, config));
+        }
+        // Who may not reach another namespace need not learn what is in it.
+        let namespace = self.in_cluster.then_some(target.namespace.as_str());
+        let others = match self.target_names(namespace).as_str() {
+            "" => match namespace {
+                Some(namespace) => format!("no policy is in force in namespace {namespace}"),
+                None => "no policy is accepted".to_owned(),
+            },
+            names => format!("policies target {names}"),
+        };
+        Err(format!("no accepted policy targets {target}; {others}"))
+    }
+
+    fn only_workload(&self) -> Result<Enforced, String> {
+        let Some((target, config)) = self.workloads.first_key_value() else {
+            return Ok(Enforced::default());
+        };
+        // A policy with several targets compiles to the same configuration for each of them.
+        if self.workloads.values().all(|c| c == config) {
+            return Ok(Enforced::by_target(target, config));
+        }
+        Err(format!(
+            "policies have {} different targets and this proxy names none; set node metadata \
+             {TARGET_METADATA:?} to one of {}",
+            self.workloads.len(),
+            self.target_names(None)
+        ))
+    }
+
+    /// The targets with a configuration, of one namespace or all; at most ten of them spelled out.
+    fn target_names(&self, namespace: Option<&str>) -> String {
+        const SHOWN: usize = 10;
+        let all: Vec<String> = self
+            .workloads
+            .keys()
+            .filter(|target| namespace.is_none_or(|n| target.namespace == n))
+            .map(ToString::to_string)
+            .collect();
+        match all.split_at_checked(SHOWN) {
+            Some((shown, more)) if !more.is_empty() => {
+                format!("{} and {} more", shown.join(", "), more.len())
+            }
+            _ => all.join(", "),
+        }
+    }
+}
+
+/// What a proxy in a cluster has to say that does not say enough.
+fn missing_metadata(has_namespace: bool, has_labels: bool) -> String {
+    let missing = match (has_namespace, has_labels) {
+        (false, true) => {
+            format!("labels and no namespace; set node metadata {NAMESPACE_METADATA:?}")
+        }
+        (true, false) => {
+            format!("a namespace and no labels; set node metadata {LABELS_METADATA:?}")
+        }
+        _ => format!(
+            "no target and no labels; set node metadata {NAMESPACE_METADATA:?} and {LABELS_METADATA:?}"
+        ),
+    };
+    format!("this proxy names {missing} (headgate bootstrap does), or {TARGET_METADATA:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::config::FilterConfig;
+
+    use super::*;
+
+    fn target(s: &str) -> TargetRef {
+        s.parse().unwrap()
+    }
+
+    fn plan(workloads: &[(&str, &str)]) -> Plan {
+        let config = |revision: &str| {
+            Arc::new(FilterConfig {
+                revision: revision.to_owned(),
+                ..FilterConfig::default()
+            })
+        };
+        Plan {
+            workloads: workloads
+                .iter()
+                .map(|(t, r)| (target(t), config(r)))
+                .collect(),
+            ..Plan::default()
+        }
+    }
+
+    /// The revision, or why there is none.
+    fn ask(plan: &Plan, claim: Option<&str>, namespace: Option<&str>) -> Result<String, String> {
+        let claim = claim.map(target);
+        let enforced = plan.for_proxy(&ProxyClaims {
+            target: claim.as_ref(),
+            namespace,
+            labels: &BTreeMap::new(),
+        });
+        match &enforced.problem {
+            Some(problem) => Err(problem.clone()),
+            None => Ok(enforced.config.revision.clone()),
+        }
+    }
+
+    #[test]
+    fn a_proxy_without_target_gets_the_only_workload() {
+        let asked = |plan: &Plan| ask(plan, None, None).unwrap();
+        assert_eq!(asked(&plan(&[])), "");
+        assert_eq!(asked(&plan(&[("Service/a/b", "1")])), "1");
+        assert_eq!(
+            asked(&plan(&[("Service/a/b", "1"), ("Service/a/c", "1")])),
+            "1"
+        );
+    }
+
+    #[test]
+    fn a_proxy_without_target_gets_nothing_when_there_is_a_choice() {
+        let two = plan(&[("Service/a/b", "1"), ("Service/a/c", "2")]);
+        assert_eq!(
+            ask(&two, None, None).unwrap_err(),
+            "policies have 2 different targets and this proxy names none; set node metadata \
+             \"headgate.dev/target\" to one of Service/a/b, Service/a/c"
+        );
+        assert_eq!(ask(&two, Some("Service/a/c"), None).unwrap(), "2");
+    }
+
+    #[test]
+    fn an_unknown_target_is_explained() {
+        let one = plan(&[("Service/a/b", "1")]);
+        let asked = |plan: &Plan| ask(plan, Some("Service/a/x"), None).unwrap_err();
+        assert_eq!(
+            asked(&one),
+            "no accepted policy targets Service/a/x; policies target Service/a/b"
+        );
+        assert_eq!(
+            asked(&plan(&[])),
+            "no accepted policy targets Service/a/x; no policy is accepted"
+        );
+    }
+
+    #[test]
+    fn in_a_cluster_a_proxy_gets_nothing_that_it_does_not_name() {
+        let mut plan = plan(&[("Service/a/b", "1")]);
+        plan.in_cluster = true;
+        for namespace in [None, Some("a")] {
+            assert_eq!(ask(&plan, Some("Service/a/b"), namespace).unwrap(), "1");
+        }
+        assert_eq!(
+            ask(&plan, None, None).unwrap_err(),
+            "this proxy names no target and no labels; set node metadata \"headgate.dev/namespace\" and \
+             \"headgate.dev/labels\" (headgate bootstrap does), or \"headgate.dev/target\""
+        );
+        assert_eq!(
+            ask(&plan, None, Some("a")).unwrap_err(),
+            "this proxy names a namespace and no labels; set node metadata \"headgate.dev/labels\" \
+             (headgate bootstrap does), or \"headgate.dev/target\""
+        );
+    }
+
+    #[test]
+    fn in_a_cluster_no_proxy_gets_or_learns_what_is_for_another_namespace() {
+        let mut plan = plan(&[("Service/a/b", "1")]);
+        plan.in_cluster = true;
+        assert_eq!(
+            ask(&plan, Some("Service/a/b"), Some("c")).unwrap_err(),
+            "node metadata \"headgate.dev/target\": Service/a/b is not of the proxy's own namespace c; \
+             name a target of c"
+        );
+        assert_eq!(
+            ask(&plan, Some("Service/c/b"), Some("c")).unwrap_err(),
+            "no accepted policy targets Service/c/b; no policy is in force in namespace c"
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! The objects that policies apply to, and how they are written: `kind/namespace/name`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The object that a policy applies to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct TargetRef {
+    /// `Service`, `Gateway`, `HTTPRoute`, `GRPCRoute` or `Pod`.
+    pub kind: TargetKind,
+    /// Its namespace; the policy's own.
+    pub namespace: String,
+    /// Its name; of Pods, their labels as `app=search,tier=web` in the order of the keys.
+    pub name: String,
+}
+
+/// Kinds of objects that a policy can target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TargetKind {
+    /// Core `Service`: every proxy in front of its endpoints.
+    Service,
+    /// Gateway API `Gateway`.
+    Gateway,
+    /// Gateway API `HTTPRoute`.
+    HttpRoute,
+    /// Gateway API `GRPCRoute`.
+    GrpcRoute,
+    /// Pods by their labels: every proxy in front of one of them.
+    Pod,
+}
+
+impl TargetKind {
+    /// All kinds, in the order in which messages name them.
+    pub const ALL: [Self; 5] = [
+        Self::Service,
+        Self::Gateway,
+        Self::HttpRoute,
+        Self::GrpcRoute,
+        Self::Pod,
+    ];
+
+    /// The kind as Kubernetes spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::Gateway => "Gateway",
+            Self::HttpRoute => "HTTPRoute",
+            Self::GrpcRoute => "GRPCRoute",
+            Self::Pod => "Pod",
+        }
+    }
+
+    /// Whether its policies are enforced by the proxies of gateways.
+    #[must_use]
+    pub const fn is_of_gateways(self) -> bool {
+        matches!(self, Self::Gateway | Self::HttpRoute | Self::GrpcRoute)
+    }
+
+    /// The API group of the kind; empty for Kubernetes' core.
+    #[must_use]
+    pub const fn group(self) -> &'static str {
+        match self {
+            Self::Service | Self::Pod => "",
+            Self::Gateway | Self::HttpRoute | Self::GrpcRoute => "gateway.networking.k8s.io",
+        }
+    }
+}
+
+impl fmt::Display for TargetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for TargetKind {
+    type Err = ParseTargetError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|k| k.as_str() == s)
+            .ok_or_else(|| ParseTargetError(s.to_owned()))
+    }
+}
+
+/// A text that is not `Kind/namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, Gateway, HTTPRoute or GRPCRoute, or Pod/default/app=search"
+)]
+pub struct ParseTargetError(String);
+
+impl fmt::Display for TargetRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+impl FromStr for TargetRef {
+    type Err = ParseTargetError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let error = || ParseTargetError(s.to_owned());
+        // Keys of labels may have a slash of their own.
+        let mut parts = s.splitn(3, '/');
+        let (Some(kind), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return Err(error());
+        };
+        let kind: TargetKind = kind.parse().map_err(|_| error())?;
+        if namespace.is_empty() || name.is_empty() {
+            return Err(error());
+        }
+        if kind == TargetKind::Pod {
+            let labels = parse_labels(name).ok_or_else(error)?;
+            return Ok(Self::pods(namespace, &labels));
+        }
+        if name.contains('/') {
+            return Err(error());
+        }
+        Ok(Self {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+impl TargetRef {
+    /// Pods of `namespace` that have all of `labels`.
+    #[must_use]
+    pub fn pods(namespace: impl Into<String>, labels: &BTreeMap<String, String>) -> Self {
+        let pairs: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        Self {
+            kind: TargetKind::Pod,
+            namespace: namespace.into(),
+            name: pairs.join(","),
+        }
+    }
+
+    /// The labels of a target that is Pods; `None` of one that is a named object.
+    #[must_use]
+    pub fn labels(&self) -> Option<BTreeMap<String, String>> {
+        (self.kind == TargetKind::Pod)
+            .then(|| parse_labels(&self.name))
+            .flatten()
+    }
+}
+
+/// Labels as `app=search,tier=web`, in any order, each key once; values may be empty.
+fn parse_labels(text: &str) -> Option<BTreeMap<String, String>> {
+    let mut labels = BTreeMap::new();
+    for pair in text.split(',') {
+        let (key, value) = pair.split_once('=')?;
+        if key.is_empty() || value.contains('=') {
+            return None;
+        }
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(labels)
+}
+
+impl TryFrom<String> for TargetRef {
+    type Error = ParseTargetError;
+
+    fn try_from(s: String) -> Result<Self, Self::Error> {
+        s.parse()
+    }
+}
+
+impl From<TargetRef> for String {
+    fn from(target: TargetRef) -> Self {
+        target.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(s: &str) -> TargetRef {
+        s.parse().unwrap()
+    }
+
+    #[test]
+    fn targets_read_back_what_they_print() {
+        for text in [
+            "Service/default/search",
+            "HTTPRoute/a/b",
+            "GRPCRoute/a/b",
+            "Gateway/a/b",
+            "Pod/a/app=search",
+            "Pod/a/app.kubernetes.io/name=search,tier=",
+        ] {
+            assert_eq!(target(text).to_string(), text);
+        }
+        for text in [
+            "",
+            "Service",
+            "Service/a",
+            "Service//b",
+            "Service/a/",
+            "service/a/b",
+            "Service/a/b/c",
+            "Pod/a/search",
+            "Pod/a/=search",
+            "Pod/a/app=a,app=b",
+            "Pod/a/app=a,",
+            "Pod/a/app=a=b",
+        ] {
+            assert!(text.parse::<TargetRef>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_labels_does_not_make_another_target() {
+        let pods = target("Pod/a/tier=web,app=search");
+        assert_eq!(pods, target("Pod/a/app=search,tier=web"));
+        let labels = pods.labels().unwrap();
+        assert_eq!((labels.len(), labels["tier"].as_str()), (2, "web"));
+        assert_eq!(TargetRef::pods("a", &labels), pods);
+        assert_eq!(target("Service/a/b").labels(), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! What the API server checks of `ResponseTimeController`.
+
+use super::super::super::names::all_known;
+use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY, TARGET};
+use super::{
+    DECREASE, DECREASE_ABOVE, INCREASE, INCREASE_BELOW_DEFAULT, INCREASE_OFFSET,
+    LOWER_CLASS_DECREASE, LOWER_CLASS_PATIENCE, MAX_CONTROLLERS, MAX_RATE, MIN_QUALITY, MIN_RATE,
+    PERCENTILE, QUALITY_INCREASE, REQUESTS, SMOOTHING, TIMEOUT, WITHOUT_CLASSES,
+};
+use crate::validate::schema::{self as cel, Place, Rule, real_within, some};
+use headgate_core::config::MAX_CLASSES;
+
+const PATH: &str = ".strategy.responseTimeController";
+
+pub(in crate::validate::rules) fn schema(spec: &mut Place<'_>) {
+    settings(&mut spec.at("strategy.responseTimeController"));
+    classes(spec);
+    targets(spec);
+}
+
+fn settings(settings: &mut Place<'_>) {
+    settings.at("percentile").real(&PERCENTILE);
+    settings.at("target").time_bounds(&TARGET);
+    settings.at("classTargets").max_properties(MAX_CLASSES);
+    settings.at("classTargets{}").time_bounds(&TARGET);
+    settings.at("smoothing").real(&SMOOTHING);
+    settings.at("requests").whole(&REQUESTS);
+    settings.at("timeout").time(&TIMEOUT);
+    settings.at("increaseBelow").default(INCREASE_BELOW_DEFAULT);
+    settings.at("decreaseAbove").real(&DECREASE_ABOVE);
+    settings.at("increase").real(&INCREASE);
+    settings.at("decrease").real(&DECREASE);
+    settings.at("increaseOffset").real(&INCREASE_OFFSET);
+    settings.at("minRate").real(&MIN_RATE);
+    settings.at("maxRate").real(&MAX_RATE);
+    // Only right with classes, so no default is stored.
+    settings
+        .at("lowerClassDecrease")
+        .real_bounds(&LOWER_CLASS_DECREASE);
+    settings
+        .at("lowerClassPatience")
+        .whole_bounds(&LOWER_CLASS_PATIENCE);
+    settings.at("degradation.minQuality").real(&MIN_QUALITY);
+    settings.at("degradation.decrease").real(&DECREASE);
+    settings.at("degradation.increase").real(&QUALITY_INCREASE);
+    settings.at("degradation.admission").default(true);
+
+    settings.rule(
+        Rule::words(
+            format!(
+                "!({} && {}) || (self.increaseBelow > -1.0 && \
+                 self.increaseBelow <= self.increaseOffset && self.increaseBelow <= self.decreaseAbove)",
+                real_within("self.increaseOffset", &INCREASE_OFFSET),
+                real_within("self.decreaseAbove", &DECREASE_ABOVE),
+            ),
+            "%s; above -1, at most increaseOffset (%s) and decreaseAbove (%s)",
+            &[
+                "string(self.increaseBelow)",
+                "string(self.increaseOffset)",
+                "string(self.decreaseAbove)",
+            ],
+        )
+        .on(".increaseBelow"),
+    );
+    settings.rule(
+        Rule::words(
+            format!(
+                "!({} && {}) || self.maxRate >= self.minRate",
+                real_within("self.minRate", &MIN_RATE),
+                real_within("self.maxRate", &MAX_RATE),
+            ),
+            "%s; at least minRate (%s)",
+            &["string(self.maxRate)", "string(self.minRate)"],
+        )
+        .on(".maxRate"),
+    );
+}
+
+fn classes(spec: &mut Place<'_>) {
+    let classes = some("self.classes");
+    let settings = "self.strategy.responseTimeController";
+    let given = format!("has({settings})");
+    let class_targets = some(&format!("{settings}.classTargets"));
+    for (field, is_given) in [
+        ("classTargets", class_targets.clone()),
+        (
+            "lowerClassDecrease",
+            format!("has({settings}.lowerClassDecrease)"),
+        ),
+        (
+            "lowerClassPatience",
+            format!("has({settings}.lowerClassPatience)"),
+        ),
+    ] {
+        spec.rule(
+            Rule::text(
+                format!("!({given} && {is_given}) || {classes}"),
+                WITHOUT_CLASSES,
+            )
+            .on(&format!("{PATH}.{field}"))
+            .forbidden(),
+        );
+    }
+    let names = format!("{settings}.classTargets");
+    let condition = format!("{given} && {class_targets} && {classes}");
+    let rule = all_known(&condition, &names, "class", "self.classes");
+    spec.rule(rule.on(&format!("{PATH}.classTargets")));
+    let number = "(has(self.classes) && size(self.classes) > 1 ? size(self.classes) : 1)";
+    let count = format!("size(self.types) * {number}");
+    let is_by_type = format!("(!{given} || {settings}.scope == 'Type')");
+    spec.rule(
+        Rule::value(
+            format!(
+                "self.strategy.type != 'ResponseTimeController' || !{is_by_type} || {count} <= {MAX_CONTROLLERS}"
+            ),
+            &cel::format(
+                "Type with %s types and %s classes",
+                &["string(size(self.types))", &format!("string({number})")],
+            ),
+            format!("at most {MAX_CONTROLLERS} controllers; scope Policy has one for all types"),
+        )
+        .on(&format!("{PATH}.scope")),
+    );
+}
+
+/// Where no target is given for all, classes must have theirs, or types an objective at the percentile.
+fn targets(spec: &mut Place<'_>) {
+    let settings = "self.strategy.responseTimeController";
+    let is_open = format!(
+        "(!has({settings}) || !has({settings}.target) && !({} && has({settings}.classTargets) && \
+         self.classes.all(c, c.name in {settings}.classTargets)))",
+        some("self.classes")
+    );
+    let open = |scope: &str| {
+        let in_scope = match scope {
+            "Policy" => format!("has({settings}) && {settings}.scope == 'Policy'"),
+            _ => format!("(!has({settings}) || {settings}.scope == 'Type')"),
+        };
+        format!("self.strategy.type == 'ResponseTimeController' && {in_scope} && {is_open}")
+    };
+    let target = format!("{PATH}.target");
+    spec.rule(
+        Rule::text(format!("!({})", open("Policy")), NO_TARGET_OF_POLICY)
+            .on(&target)
+            .required(),
+    );
+    let percentile = format!(
+        "(has({settings}) ? {settings}.percentile : {:?})",
+        PERCENTILE.default
+    );
+    let has_objective = format!(
+        "has(t.slo) && t.slo.exists(k, k.matches('^p[0-9]+([.][0-9]+)?$') && \
+         double(k.substring(1)) == {percentile})"
+    );
+    let (open, shown) = (open("Type"), format!("string({percentile})"));
+    let any = format!("self.types.exists(t, {has_objective})");
+    let all = format!("self.types.all(t, {has_objective})");
+    spec.rule(
+        Rule::words(
+            format!("!({open}) || {any}"),
+            "missing; one for all types, such as 500ms, or p%s in each type's slo",
+            &[&shown],
+        )
+        .on(&target)
+        .required(),
+    );
+    spec.rule(
+        Rule::words(
+            format!("!({open}) || !{any} || {all}"),
+            &format!("no p%s; {NO_OBJECTIVE}"),
+            &[&shown],
+        )
+        .on(".types")
+        .required(),
+    );
+}

@@ -1,0 +1,52 @@
+//! What is right and yet seldom meant.
+
+use headgate_core::config::{Discipline, Flow, QueueMode, StageConfig};
+
+use super::super::Problems;
+use crate::validate::path::Path;
+
+/// Notes what the author of these workflows may not have thought of.
+pub(crate) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+    let Some(workflows) = &stage.workflows else {
+        return;
+    };
+    let spec = Path::default().field("spec");
+    if let Some(order) = blind_order(stage) {
+        noted.add(
+            spec.field("queue.discipline"),
+            format!(
+                "{order}, which knows no workflows: one with a steady rate fills the queue, and the bursts of others \
+                 wait behind it; with DRR by Workflow they take turns"
+            ),
+        );
+    }
+    if workflows.edge && !workflows.peers.is_empty() {
+        noted.add(
+            spec.field("workflows.peers"),
+            "given with edge, where no caller is believed: they are those that this service calls",
+        );
+    }
+}
+
+/// The order of a held queue, where it makes nothing of whose requests these are or how far they have come.
+fn blind_order(stage: &StageConfig) -> Option<&'static str> {
+    if stage.queue.mode == QueueMode::Observe {
+        return None;
+    }
+    match &stage.queue.discipline {
+        Discipline::Fifo => Some("FIFO"),
+        Discipline::Slack => Some("Slack"),
+        Discipline::Drr { by: Flow::Type, .. } => Some("DRR by Type"),
+        Discipline::Drr {
+            by: Flow::Class, ..
+        } => Some("DRR by Class"),
+        Discipline::Drr {
+            by: Flow::Workflow, ..
+        }
+        | Discipline::Edf
+        | Discipline::Lstf
+        | Discipline::Sjf
+        | Discipline::Srtf
+        | Discipline::Lasf => None,
+    }
+}

@@ -1,0 +1,184 @@
+//! Accepts connections: bounds their number, and does the TLS handshakes beside each other.
+//!
+//! Accepting never waits for anything but the next connection. A handshake is a task of its own; those at
+//! work are bounded, since each costs a signature, and a peer that is slow or silent runs into a timeout.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::Stream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::ReceiverStream;
+use tracing::{debug, warn};
+
+use super::addresses::{Addresses, Full};
+use super::limits::Limits;
+use super::registry::Registry;
+use super::socket::{Lifetime, Socket};
+use super::tls::Trust;
+
+/// Connections that are ready and that the HTTP/2 server hasn't taken yet.
+const READY: usize = 64;
+/// Pause after a failed `accept`, which means that the process is out of files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest time between two log lines about connections that were turned away.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+/// Connections of `listener`, after their handshake where there is `trust`. Accepting ends with the stream.
+pub(super) fn incoming(
+    listener: TcpListener,
+    limits: Limits,
+    trust: Option<watch::Receiver<Arc<Trust>>>,
+    registry: Arc<Registry>,
+) -> impl Stream<Item = io::Result<Socket>> {
+    let (ready, sockets) = mpsc::channel(READY);
+    let acceptor = Acceptor {
+        connections: Addresses::new(limits.connections, limits.connections_per_address),
+        shaking: Addresses::new(limits.connections, limits.handshakes_per_address),
+        handshakes: Arc::new(Semaphore::new(limits.handshakes)),
+        random: RandomState::new(),
+        limits,
+        trust,
+        registry,
+        ready,
+        accepted: 0,
+        said: None,
+    };
+    tokio::spawn(acceptor.run(listener));
+    ReceiverStream::new(sockets)
+}
+
+struct Acceptor {
+    connections: Arc<Addresses>,
+    /// Those in their handshake.
+    shaking: Arc<Addresses>,
+    /// One permit a handshake at work.
+    handshakes: Arc<Semaphore>,
+    random: RandomState,
+    limits: Limits,
+    trust: Option<watch::Receiver<Arc<Trust>>>,
+    registry: Arc<Registry>,
+    ready: mpsc::Sender<io::Result<Socket>>,
+    accepted: u64,
+    said: Option<Instant>,
+}
+
+impl Acceptor {
+    async fn run(mut self, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.ready.closed() => return,
+            };
+            match accepted {
+                Ok((stream, address)) => self.begin(stream, address),
+                Err(error) => {
+                    warn!("xDS address: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, stream: TcpStream, address: SocketAddr) {
+        let slots = self.connections.enter(address.ip()).and_then(|slot| {
+            let shaking = match self.trust {
+                Some(_) => Some(self.shaking.enter(address.ip())?),
+                None => None,
+            };
+            Ok((slot, shaking))
+        });
+        let (slot, shaking) = match slots {
+            Ok(slots) => slots,
+            Err(full) => return self.turn_away(address, full),
+        };
+        // Fails only where the peer is gone already.
+        let _ = stream.set_nodelay(true);
+        self.accepted += 1;
+        let lifetime = Lifetime {
+            idle: self.limits.idle,
+            max_age: jittered(self.limits.max_age, self.random.hash_one(self.accepted)),
+        };
+        let ready = self.ready.clone();
+        let Some(trust) = self.trust.clone() else {
+            let socket = Socket::plain(stream, address, lifetime, slot);
+            tokio::spawn(async move {
+                // The receiver is gone when the server stops.
+                let _ = ready.send(Ok(socket)).await;
+            });
+            return;
+        };
+        let (handshakes, registry) = (Arc::clone(&self.handshakes), Arc::clone(&self.registry));
+        let timeout = self.limits.handshake_timeout;
+        tokio::spawn(async move {
+            let handshake = async {
+                let _permit = handshakes.acquire_owned().await.map_err(io::Error::other)?;
+                let config = Arc::clone(&trust.borrow().config);
+                TlsAcceptor::from(config).accept(stream).await
+            };
+            match tokio::time::timeout(timeout, handshake).await {
+                Ok(Ok(stream)) => {
+                    drop(shaking);
+                    let socket = Socket::tls(stream, address, lifetime, trust, slot);
+                    let _ = ready.send(Ok(socket)).await;
+                }
+                failed => {
+                    registry.metrics.xds.handshakes_failed.inc();
+                    let why = failed.map_or_else(
+                        |_| "it took too long".to_owned(),
+                        |r| r.err().map(|e| e.to_string()).unwrap_or_default(),
+                    );
+                    debug!(peer = %address, "TLS handshake failed: {why}");
+                }
+            }
+        });
+    }
+
+    /// Closes a connection by dropping it. A flood is one line in the log from time to time.
+    fn turn_away(&mut self, address: SocketAddr, full: Full) {
+        self.registry.metrics.xds.connections_refused.inc();
+        let now = Instant::now();
+        if self
+            .said
+            .is_some_and(|at| now.duration_since(at) < SAY_AGAIN)
+        {
+            return;
+        }
+        self.said = Some(now);
+        match full {
+            Full::All => warn!(
+                peer = %address,
+                "connections are turned away: {} are open; run more replicas",
+                self.limits.connections
+            ),
+            Full::Address => warn!(
+                peer = %address,
+                "connections of this address are turned away: it has {} open or {} in their TLS handshake",
+                self.limits.connections_per_address, self.limits.handshakes_per_address
+            ),
+        }
+    }
+}
+
+/// `age`, less up to a quarter, by `random`.
+fn jittered(age: Duration, random: u64) -> Duration {
+    let share = f64::from(u32::try_from(random >> 32).unwrap_or_default()) / f64::from(u32::MAX);
+    age.mul_f64(1.0 - share / 4.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_up_to_a_quarter() {
+        let age = Duration::from_secs(100);
+        assert_eq!(jittered(age, 0), age);
+        assert_eq!(jittered(age, u64::MAX), Duration::from_secs(75));
+    }
+}

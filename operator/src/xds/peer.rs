@@ -1,0 +1,248 @@
+//! Who is at the other end of a connection, and what it may say that it is.
+//!
+//! A proxy's metadata is its own claim. Over TLS, its certificate proves a namespace (SPIFFE, as Istio and
+//! `headgate certificate` issue them), and no claim may leave that namespace: a workload that is taken over
+//! can't read another team's policies, nor appear in their status.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::node::{Identity, TargetClaim, clip};
+use crate::plan::{NAMESPACE_METADATA, TARGET_METADATA};
+
+/// Longest SPIFFE id (the specification's bound), in bytes.
+const MAX_SPIFFE: usize = 2_048;
+
+/// The other end of a connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// What its certificate proves; `None` without TLS. `Err` is one line that says why it proves nothing.
+    pub certificate: Option<Arc<Result<Spiffe, String>>>,
+    pub(super) activity: Arc<Activity>,
+}
+
+/// A workload's name as its certificate has it: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spiffe {
+    /// The whole id.
+    pub id: String,
+    /// Its namespace.
+    pub namespace: String,
+}
+
+/// Streams of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    open: AtomicUsize,
+    opened: AtomicUsize,
+}
+
+/// Counts as a stream until it is dropped.
+#[derive(Debug)]
+pub(super) struct OpenStream(Arc<Activity>);
+
+impl Activity {
+    /// Notes that a stream began.
+    pub(super) fn open(self: &Arc<Self>) -> OpenStream {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        OpenStream(Arc::clone(self))
+    }
+
+    /// Streams open, and streams opened since the start.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (
+            self.open.load(Ordering::Relaxed),
+            self.opened.load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Spiffe {
+    /// The id in a certificate.
+    ///
+    /// # Errors
+    /// One line: it has none, several, or one that names no namespace.
+    pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
+        const DO: &str = "issue one with headgate certificate proxy --namespace NAMESPACE";
+        let (_, certificate) = X509Certificate::from_der(der)
+            .map_err(|e| format!("the client certificate can't be read: {e}; {DO}"))?;
+        let names = certificate
+            .subject_alternative_name()
+            .ok()
+            .flatten()
+            .map(|e| e.value.general_names.as_slice())
+            .unwrap_or_default();
+        let mut uris = names.iter().filter_map(|name| match name {
+            GeneralName::URI(uri) => Some(*uri),
+            _ => None,
+        });
+        match (uris.next(), uris.next()) {
+            (Some(only), None) => Self::parse(only).ok_or_else(|| {
+                format!(
+                    "the client certificate's URI {:?} names no namespace, as \
+                     spiffe://cluster.local/ns/NAMESPACE/sa/ACCOUNT does; {DO}",
+                    clip(only, 256)
+                )
+            }),
+            (None, _) => Err(format!(
+                "the client certificate has no URI (SPIFFE id) that says its namespace; {DO}"
+            )),
+            (Some(_), Some(_)) => Err(format!(
+                "the client certificate has several URIs; a SPIFFE id is the only one; {DO}"
+            )),
+        }
+    }
+
+    fn parse(uri: &str) -> Option<Self> {
+        if uri.len() > MAX_SPIFFE {
+            return None;
+        }
+        let mut parts = uri.strip_prefix("spiffe://")?.split('/');
+        let (domain, ns, namespace) = (parts.next()?, parts.next()?, parts.next()?);
+        let (sa, account) = (parts.next()?, parts.next()?);
+        let right = ns == "ns" && sa == "sa" && parts.next().is_none();
+        let full = ![domain, namespace, account].iter().any(|s| s.is_empty());
+        (right && full).then(|| Self {
+            id: uri.to_owned(),
+            namespace: namespace.to_owned(),
+        })
+    }
+}
+
+impl Peer {
+    /// Checks that `identity` claims nothing that the certificate doesn't cover, and adds what the
+    /// certificate proves. Without TLS, claims are believed.
+    ///
+    /// # Errors
+    /// One line that says what doesn't fit and what to do.
+    pub fn authorize(&self, identity: &mut Identity) -> Result<(), String> {
+        let Some(certificate) = &self.certificate else {
+            return Ok(());
+        };
+        let proven = certificate.as_ref().as_ref().map_err(Clone::clone)?;
+        let claimed = [
+            (NAMESPACE_METADATA, identity.namespace.as_deref()),
+            (
+                TARGET_METADATA,
+                match &identity.target {
+                    TargetClaim::Target(target) => Some(target.namespace.as_str()),
+                    TargetClaim::None | TargetClaim::Invalid(_) => None,
+                },
+            ),
+        ];
+        for (key, namespace) in claimed {
+            if let Some(namespace) = namespace.filter(|n| *n != proven.namespace) {
+                return Err(format!(
+                    "node metadata {key:?} is of namespace {namespace:?}, but the client certificate is of \
+                     {:?} ({}); correct the metadata, or give the proxy a certificate of namespace \
+                     {namespace:?}",
+                    proven.namespace, proven.id
+                ));
+            }
+        }
+        identity.namespace = Some(proven.namespace.clone());
+        identity.certificate = Some(proven.id.clone());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, SanType};
+
+    use super::*;
+
+    fn certificate(uris: &[&str]) -> Vec<u8> {
+        let mut params = CertificateParams::new(vec!["proxy.example".to_owned()]).unwrap();
+        let uri = |u: &&str| SanType::URI((*u).try_into().unwrap());
+        params.subject_alt_names.extend(uris.iter().map(uri));
+        let key = KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    fn peer(namespace: &str) -> Peer {
+        let uri = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
+        Peer {
+            address: ([127, 0, 0, 1], 1).into(),
+            certificate: Some(Arc::new(Spiffe::of_certificate(&certificate(&[&uri])))),
+            activity: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn the_namespace_is_read_from_the_only_uri() {
+        let found = Spiffe::of_certificate(&certificate(&["spiffe://td/ns/shop/sa/web"])).unwrap();
+        assert_eq!(found.namespace, "shop");
+        for (uris, says) in [
+            (&[][..], "has no URI"),
+            (
+                &["spiffe://td/ns/a/sa/b", "spiffe://td/ns/c/sa/d"][..],
+                "several URIs",
+            ),
+            (&["https://td/ns/a/sa/b"][..], "names no namespace"),
+            (&["spiffe://td/ns/a"][..], "names no namespace"),
+            (&["spiffe://td/ns//sa/b"][..], "names no namespace"),
+            (&["spiffe://td/ns/a/sa/b/c"][..], "names no namespace"),
+        ] {
+            let why = Spiffe::of_certificate(&certificate(uris)).unwrap_err();
+            assert!(
+                why.contains(says) && why.contains("headgate certificate proxy"),
+                "{uris:?}: {why}"
+            );
+        }
+        assert!(Spiffe::of_certificate(b"nonsense").is_err());
+    }
+
+    #[test]
+    fn no_claim_leaves_the_certificates_namespace() {
+        let claims = |namespace: Option<&str>, target: Option<&str>| Identity {
+            namespace: namespace.map(str::to_owned),
+            target: target.map_or(TargetClaim::None, |t| {
+                TargetClaim::Target(t.parse().unwrap())
+            }),
+            ..Identity::default()
+        };
+        let check =
+            |mut identity: Identity| peer("shop").authorize(&mut identity).map(|()| identity);
+        let silent = check(claims(None, None)).unwrap();
+        assert_eq!(silent.namespace.as_deref(), Some("shop"));
+        assert!(silent.certificate.unwrap().ends_with("/ns/shop/sa/default"));
+        assert!(check(claims(Some("shop"), Some("Service/shop/web"))).is_ok());
+        for wrong in [
+            claims(Some("bank"), None),
+            claims(None, Some("Service/bank/web")),
+            claims(Some("shop"), Some("Service/bank/web")),
+        ] {
+            let why = check(wrong).unwrap_err();
+            assert!(
+                why.contains("\"bank\"") && why.contains("correct the metadata"),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_tls_claims_are_believed() {
+        let mut plain = peer("shop");
+        plain.certificate = None;
+        let mut identity = Identity {
+            namespace: Some("bank".into()),
+            ..Identity::default()
+        };
+        plain.authorize(&mut identity).unwrap();
+        assert_eq!(identity.certificate, None);
+    }
+}

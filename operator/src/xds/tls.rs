@@ -1,0 +1,353 @@
+//! TLS on the xDS address: certificates from files, which may be replaced at any time.
+//!
+//! The files are usually a mounted Secret, which Kubernetes replaces by renaming a symlink while the
+//! operator runs. They are read again and again rather than watched: a read of three small files a second
+//! costs nothing, and no kind of mount can hide a change from it. What can't be used (a key that doesn't fit
+//! while the files are half replaced, garbage) leaves what was in use.
+//!
+//! Sessions are never resumed. A resumed session would skip the check of the client's certificate, and with
+//! it a change of the CA.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::timestamp::rfc3339;
+use crate::metrics::XdsMetrics;
+
+/// How often the files are looked at.
+const POLL: Duration = Duration::from_secs(1);
+/// Largest file that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// The last part of a certificate's life, in which people are warned: one of so many parts.
+const WARN_PART: u32 = 6;
+
+/// Where the server's certificate is, and the CA of its clients, all PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate chain, its own first.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// CAs that sign the proxies' certificates.
+    pub client_ca: PathBuf,
+}
+
+/// Why TLS can't be served. Each names the file and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file can't be read.
+    #[error("--{argument} {path}: {error}", path = path.display())]
+    Unreadable {
+        /// The argument that names it.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file has other content than it should.
+    #[error("--{argument} {path}: {problem}", path = path.display())]
+    Content {
+        /// The argument that names it.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+}
+
+/// Content of the files at one moment.
+#[derive(Clone, PartialEq, Eq)]
+struct Pem {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Vec<u8>,
+}
+
+/// What connections are served and judged with.
+pub struct Trust {
+    /// The server's side of a handshake.
+    pub(super) config: Arc<ServerConfig>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// From when to when all of this is valid: the server's certificate, and at least one CA.
+    validity: (SystemTime, SystemTime),
+}
+
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trust")
+            .field("expires", &rfc3339(self.expires()))
+            .finish_non_exhaustive()
+    }
+}
+
+impl TlsFiles {
+    async fn read(&self) -> Result<Pem, TlsError> {
+        Ok(Pem {
+            cert: read("tls-cert", &self.cert).await?,
+            key: read("tls-key", &self.key).await?,
+            client_ca: read("client-ca", &self.client_ca).await?,
+        })
+    }
+
+    fn content(argument: &'static str, path: &Path, problem: impl std::fmt::Display) -> TlsError {
+        TlsError::Content {
+            argument,
+            path: path.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+
+    fn trust(&self, pem: &Pem) -> Result<Trust, TlsError> {
+        let of_cert = |p: String| Self::content("tls-cert", &self.cert, p);
+        let of_ca = |p: String| Self::content("client-ca", &self.client_ca, p);
+        let chain = certificates(&pem.cert).map_err(of_cert)?;
+        let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|e| {
+            Self::content(
+                "tls-key",
+                &self.key,
+                format!("no private key in PEM ({e}); a Secret of type kubernetes.io/tls has it as tls.key"),
+            )
+        })?;
+        let authorities = certificates(&pem.client_ca).map_err(of_ca)?;
+        let server = chain
+            .first()
+            .map_or(Err("no certificate".to_owned()), validity);
+        let server = server.map_err(of_cert)?;
+        let mut roots = RootCertStore::empty();
+        let mut latest = SystemTime::UNIX_EPOCH;
+        for authority in authorities {
+            latest = latest.max(validity(&authority).map_err(of_ca)?.1);
+            roots
+                .add(authority)
+                .map_err(|e| of_ca(format!("no CA certificate: {e}")))?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .build()
+                .map_err(|e| of_ca(e.to_string()))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| of_cert(e.to_string()))?
+            .with_client_cert_verifier(Arc::clone(&verifier))
+            .with_single_cert(chain, key)
+            .map_err(|e| {
+                of_cert(format!(
+                    "it can't be used with --tls-key {}: {e}",
+                    self.key.display()
+                ))
+            })?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Trust {
+            config: Arc::new(config),
+            verifier,
+            validity: (server.0, server.1.min(latest)),
+        })
+    }
+
+    /// Reads the files for the first time.
+    ///
+    /// # Errors
+    /// One line that names the file at fault.
+    pub async fn load(self) -> Result<Tls, TlsError> {
+        let pem = self.read().await?;
+        let trust = self.trust(&pem)?;
+        Ok(Tls {
+            files: self,
+            pem,
+            trust: watch::Sender::new(Arc::new(trust)),
+        })
+    }
+}
+
+async fn read(argument: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let content = async {
+        let file = tokio::fs::File::open(path).await?;
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes).await?;
+        Ok(bytes)
+    };
+    content.await.map_err(|error| TlsError::Unreadable {
+        argument,
+        path: path.to_owned(),
+        error,
+    })
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => {
+            Err("no certificate in it; PEM starts with -----BEGIN CERTIFICATE-----".to_owned())
+        }
+        Err(e) => Err(format!("no PEM: {e}")),
+    }
+}
+
+fn validity(der: &CertificateDer<'_>) -> Result<(SystemTime, SystemTime), String> {
+    let (_, certificate) =
+        X509Certificate::from_der(der).map_err(|e| format!("no X.509 certificate: {e}"))?;
+    let time = |seconds: i64| {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+    };
+    let validity = certificate.validity();
+    Ok((
+        time(validity.not_before.timestamp()),
+        time(validity.not_after.timestamp()),
+    ))
+}
+
+impl Trust {
+    /// When the server's certificate, or the last of its clients' CAs, expires.
+    #[must_use]
+    pub const fn expires(&self) -> SystemTime {
+        self.validity.1
+    }
+
+    /// Whether a client that showed `chain` would be let in at `now`.
+    #[must_use]
+    pub fn admits(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> bool {
+        let since = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        chain.split_first().is_some_and(|(own, intermediates)| {
+            self.verifier
+                .verify_client_cert(own, intermediates, UnixTime::since_unix_epoch(since))
+                .is_ok()
+        })
+    }
+
+    /// How urgent a renewal is at `now`: the last part of its life has begun, or it is over.
+    fn age(&self, now: SystemTime) -> Age {
+        let (from, to) = self.validity;
+        let life = to.duration_since(from).unwrap_or_default();
+        match to.duration_since(now) {
+            Err(_) => Age::Expired,
+            Ok(left) if left < life / WARN_PART => Age::Old,
+            Ok(_) => Age::Fresh,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Age {
+    Fresh,
+    Old,
+    Expired,
+}
+
+/// TLS files and what is in use of them.
+pub struct Tls {
+    files: TlsFiles,
+    pem: Pem,
+    trust: watch::Sender<Arc<Trust>>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the key.
+        f.debug_struct("Tls")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// What is in use, now and later.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Trust>> {
+        self.trust.subscribe()
+    }
+
+    /// Follows the files until nobody is interested.
+    pub(super) async fn follow(self, metrics: &XdsMetrics) {
+        let Self {
+            files,
+            mut pem,
+            trust,
+        } = self;
+        let mut refused: Option<String> = None;
+        let mut told = Age::Fresh;
+        let mut tick = tokio::time::interval(POLL);
+        loop {
+            tell(&trust.borrow(), &mut told, metrics, &files);
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = trust.closed() => return,
+            }
+            let next = match files.read().await {
+                Ok(now) if now == pem => {
+                    refused = None;
+                    continue;
+                }
+                Ok(now) => files.trust(&now).map(|trust| (now, trust)),
+                Err(error) => Err(error),
+            };
+            match next {
+                Ok((now, next)) => {
+                    info!(
+                        expires = rfc3339(next.expires()),
+                        "new TLS files are in use; proxies whose certificate no CA of them signed are disconnected"
+                    );
+                    (pem, refused, told) = (now, None, Age::Fresh);
+                    metrics.tls_reloads.inc();
+                    trust.send_replace(Arc::new(next));
+                }
+                Err(error) => {
+                    // Once for each mistake, not once a second.
+                    let error = error.to_string();
+                    if refused.as_ref() != Some(&error) {
+                        metrics.tls_reload_failures.inc();
+                        warn!("{error}; the TLS files from before stay in use");
+                        refused = Some(error);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Keeps the metric up to date, and warns once when the end is near and once when it is there.
+fn tell(trust: &Trust, told: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
+    metrics.set_certificate_expiry(Some(trust.expires()));
+    let age = trust.age(SystemTime::now());
+    if age == *told {
+        return;
+    }
+    *told = age;
+    let (cert, ca) = (files.cert.display(), files.client_ca.display());
+    let expires = rfc3339(trust.expires());
+    match age {
+        Age::Fresh => {}
+        Age::Old => warn!(
+            expires,
+            "the TLS certificate {cert} or the CA {ca} expires soon; renew it (headgate certificate server), or see \
+             why nobody does"
+        ),
+        Age::Expired => error!(
+            expires,
+            "the TLS certificate {cert} or the CA {ca} has expired: proxies can't connect and keep their last \
+             configuration; renew it (headgate certificate server)"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests;
