@@ -1,0 +1,30 @@
+{{/* The operator's arguments: a list. */}}
+{{- define "headgate.args" -}}
+- run
+- --kubernetes
+- --xds=0.0.0.0:18000
+- --admin=0.0.0.0:18001
+- --modules=0.0.0.0:18002
+- --module-dir=/var/lib/headgate/modules
+- --lease={{ include "headgate.fullname" . }}
+- --peers-service={{ include "headgate.fullname" . }}-metrics
+- --log-format={{ .Values.log.format }}
+{{- if ne .Values.tls.mode "Disabled" }}
+- --tls-cert=/etc/headgate/tls/tls.crt
+- --tls-key=/etc/headgate/tls/tls.key
+- --client-ca=/etc/headgate/tls/ca.crt
+{{- end }}
+{{- with .Values.delivery }}
+{{- $adapters := list }}
+{{- if .istio.enabled }}{{ $adapters = append $adapters "istio" }}{{ end }}
+{{- if .envoyGateway.enabled }}{{ $adapters = append $adapters "envoy-gateway" }}{{ end }}
+- --adapters={{ $adapters | join "," | default "none" }}
+{{- if .configMap.enabled }}
+- --deliver-config-maps
+{{- end }}
+{{- end }}
+- --modules-url=http://{{ include "headgate.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.modulesPort }}
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,119 @@
+{{/* Names, labels and derived values that several templates share. */}}
+
+{{- define "headgate.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* 52 characters leave room for the longest suffix, "-metrics" and a few more. */}}
+{{- define "headgate.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "headgate.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "headgate.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{/*
+Without those that select: objects that aren't the operator's Pods must not look like them. As one map, because
+a key that stands twice is no YAML; the chart's own win over `commonLabels`.
+*/}}
+{{- define "headgate.labels" -}}
+{{- $own := dict
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/name" (include "headgate.name" .)
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+  "app.kubernetes.io/part-of" "headgate" -}}
+{{ merge $own .Values.commonLabels | toYaml }}
+{{- end }}
+
+{{/* Labels of the operator's Pods; without the chart's version, which would restart them for nothing. */}}
+{{- define "headgate.podLabels" -}}
+{{ merge (include "headgate.selectorLabels" . | fromYaml) .Values.podLabels .Values.commonLabels | toYaml }}
+{{- end }}
+
+{{- define "headgate.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "headgate.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "headgate.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The Secret with the operator's own certificate, key and the CA of proxies. */}}
+{{- define "headgate.tlsSecretName" -}}
+{{- if eq .Values.tls.mode "Secret" }}{{ .Values.tls.secretName }}{{ else }}{{ include "headgate.fullname" . }}-xds-tls{{ end }}
+{{- end }}
+
+{{- define "headgate.caSecretName" -}}
+{{ include "headgate.fullname" . }}-ca
+{{- end }}
+
+{{/* Every name by which a proxy can call the operator: a list. */}}
+{{- define "headgate.dnsNames" -}}
+{{- $name := include "headgate.fullname" . -}}
+- {{ $name }}.{{ .Release.Namespace }}.svc
+- {{ $name }}.{{ .Release.Namespace }}.svc.cluster.local
+- {{ $name }}.{{ .Release.Namespace }}
+- {{ $name }}
+{{- range .Values.tls.generated.extraDnsNames }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* "true" where objects of prometheus-operator can be made. */}}
+{{- define "headgate.hasPrometheusOperator" -}}
+{{- if .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" }}true{{ end }}
+{{- end }}
+
+{{/* What a schema can't say: values that contradict each other. */}}
+{{- define "headgate.check" -}}
+{{- with .Values.tls }}
+{{- if and (eq .mode "Secret") (not .secretName) }}
+{{- fail "tls.mode is Secret and tls.secretName is empty; name a Secret with tls.crt, tls.key and ca.crt" }}
+{{- end }}
+{{- if and (ne .mode "Secret") .secretName }}
+{{- fail (printf "tls.secretName is %s and tls.mode is %s; only mode Secret takes a Secret of yours" .secretName .mode) }}
+{{- end }}
+{{- if gt (int .generated.validityDays) (int .generated.caValidityDays) }}
+{{- fail (printf "tls.generated.validityDays is %d and caValidityDays is %d; a certificate can't outlive its CA" (int .generated.validityDays) (int .generated.caValidityDays)) }}
+{{- end }}
+{{- end }}
+{{- with .Values.autoscaling }}
+{{- if gt (int .minReplicas) (int .maxReplicas) }}
+{{- fail (printf "autoscaling.minReplicas is %d and maxReplicas is %d; the first can't be more than the second" (int .minReplicas) (int .maxReplicas)) }}
+{{- end }}
+{{- end }}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) .Values.rbac.create }}
+{{- fail "serviceAccount.create is false and serviceAccount.name is empty; name the account that gets the operator's permissions, or set rbac.create to false" }}
+{{- end }}
+{{- end }}
+
+{{/*
+A PEM key that genPrivateKey "ecdsa" made, as PKCS#8, the form that every program reads. All keys on this curve
+have the same length, so what stands before the key is a constant.
+*/}}
+{{- define "headgate.pkcs8" -}}
+{{- $der := . | replace "-----BEGIN EC PRIVATE KEY-----" "" | replace "-----END EC PRIVATE KEY-----" "" | nospace | b64dec -}}
+-----BEGIN PRIVATE KEY-----
+{{ printf "%s%s" ("MIGTAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBHk=" | b64dec) $der | b64enc | wrapWith 64 "\n" }}
+-----END PRIVATE KEY-----
+{{ end }}
