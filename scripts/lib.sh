@@ -72,3 +72,33 @@ fetch_wheel() {
   fi
   python3 -m zipfile -e "${wheels[0]}" "$dir/unpacked"
 }
+
+# fetch_debs DIR PACKAGE...: downloads Debian packages, with those they need and this machine lacks, and
+# unpacks them into DIR. Nothing is installed: no root, no service started, nothing of the machine changed.
+fetch_debs() {
+  local dir=$1 plan line packages=()
+  shift
+  need apt-get "$* come as Debian packages; on another system install them yourself"
+  need dpkg-deb "$* come as Debian packages; on another system install them yourself"
+  # A simulation tells what would be installed, in the versions that fit together.
+  local simulate=(apt-get --simulate --no-install-recommends --option Debug::NoLocking=1 install "$@")
+  if ! plan=$("${simulate[@]}" 2>&1); then
+    # A fresh machine has no package lists.
+    if ((EUID == 0)); then apt-get update >/dev/null 2>&1 || true; fi
+    plan=$("${simulate[@]}" 2>&1) || die "apt doesn't find $*; as root, run apt-get update and try again: $plan"
+  fi
+  while read -r line; do
+    if [[ $line =~ ^Inst\ ([^ ]+)\ .*\(([^ ]+)\  ]]; then packages+=("${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"); fi
+  done <<<"$plan"
+  mkdir -p "$dir"
+  ((${#packages[@]} > 0)) || return 0
+  note "${packages[*]}"
+  local debs
+  debs=$(mktemp -d "$dir/.debs.XXXXXX")
+  # apt's own sandbox user can't write into a folder of ours, which it would say at length.
+  (cd "$debs" && apt-get download --quiet --option APT::Sandbox::User=root "${packages[@]}" >&2) ||
+    die "cannot download ${packages[*]} (see above); as root, run apt-get update and try again"
+  local deb
+  for deb in "$debs"/*.deb; do dpkg-deb --extract "$deb" "$dir"; done
+  rm -rf "$debs"
+}

@@ -302,6 +302,16 @@ impl EnvoyProcess {
         self.child.resident_bytes()
     }
 
+    /// Stops it where it stands: it keeps its sockets and answers nothing, as behind a network that lost it.
+    pub fn pause(&self) {
+        self.child.pause();
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.child.resume();
+    }
+
     /// Asks it to end (SIGTERM) and returns at once.
     pub fn terminate(&self) {
         self.child.terminate();

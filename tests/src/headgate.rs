@@ -39,6 +39,8 @@ pub struct RunOptions {
     pub module_dir: Option<PathBuf>,
     /// Where xDS is served; port 0 picks a free one.
     pub xds: SocketAddr,
+    /// More arguments.
+    pub arguments: Vec<String>,
 }
 
 impl RunOptions {
@@ -49,6 +51,7 @@ impl RunOptions {
             module: module_path(),
             module_dir: None,
             xds: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            arguments: Vec::new(),
         }
     }
 }
@@ -67,10 +70,28 @@ impl Headgate {
             .arg(format!("--xds={}", options.xds))
             .arg("--admin=127.0.0.1:0")
             .arg("--wasm")
-            .arg(&options.module);
+            .arg(&options.module)
+            .args(&options.arguments);
         if let Some(dir) = &options.module_dir {
             command.arg("--module-dir").arg(dir);
         }
+        Self::spawn(command)
+    }
+
+    /// Starts `headgate run` with these arguments, and an admin address on a free port, and waits until it serves.
+    ///
+    /// # Errors
+    /// If it can't be started or ends; with its last lines of output.
+    pub fn start_with(arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(binary_path());
+        command
+            .arg("run")
+            .args(arguments)
+            .arg("--admin=127.0.0.1:0");
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
         let mut child = Child::spawn("headgate", &mut command)
             .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
         let line = child.wait_for_line("headgate: xds=")?;
@@ -108,6 +129,14 @@ impl Headgate {
         self.child.pid()
     }
 
+    /// Resident memory, bytes.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        self.child.resident_bytes()
+    }
+
     /// Ends it: SIGTERM, then SIGKILL.
     ///
     /// # Errors
@@ -143,7 +172,7 @@ pub fn run_command(arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What `headgate bootstrap` prints for a listener on a free port, with `arguments` added.
+/// What `headgate bootstrap` prints, or writes to `--output`, for a listener on a free port, with `arguments` added.
 ///
 /// # Errors
 /// If the command fails.
@@ -157,7 +186,13 @@ pub fn bootstrap(upstream: SocketAddr, xds: SocketAddr, arguments: &[&str]) -> R
         &xds,
     ];
     all.extend_from_slice(arguments);
-    Bootstrap::parse(&run_command(&all)?)
+    let printed = run_command(&all)?;
+    // What is printed when it goes to a file is what to do next.
+    let file = arguments.iter().find_map(|a| a.strip_prefix("--output="));
+    match file {
+        Some(file) => Bootstrap::parse(&std::fs::read_to_string(file)?),
+        None => Bootstrap::parse(&printed),
+    }
 }
 
 /// The `headgate` binary.
@@ -186,7 +221,7 @@ fn dist(name: &str) -> PathBuf {
 }
 
 /// `name=ADDRESS` in a line.
-fn address(line: &str, name: &str) -> Result<SocketAddr> {
+pub(crate) fn address(line: &str, name: &str) -> Result<SocketAddr> {
     let value = line
         .split_whitespace()
         .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -25,7 +26,7 @@ pub struct Child {
     name: String,
     child: std::process::Child,
     log: PathBuf,
-    _dir: TempDir,
+    _dir: Option<TempDir>,
 }
 
 impl Child {
@@ -52,7 +53,42 @@ impl Child {
             name: name.to_owned(),
             child,
             log,
-            _dir: dir,
+            _dir: Some(dir),
+        })
+    }
+
+    /// Starts `command` so that the kernel ends it with this process, however that ends: a child in a static is never
+    /// dropped, and a killed process drops nothing. Its output is appended to the file `log`, which stays.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn spawn_tied(name: &str, command: &Command, log: &Path) -> Result<Self> {
+        let output = File::options().create(true).append(true).open(log)?;
+        let mut tied = Command::new("setpriv");
+        tied.args(["--pdeathsig", "KILL", "--"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        for (key, value) in command.get_envs() {
+            match value {
+                Some(value) => tied.env(key, value),
+                None => tied.env_remove(key),
+            };
+        }
+        if let Some(dir) = command.get_current_dir() {
+            tied.current_dir(dir);
+        }
+        tied.stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        let child = spawn_from_lasting_thread(tied).with_context(|| {
+            let program = command.get_program().to_string_lossy();
+            format!("cannot start {name} ({program}) by setpriv (Debian: util-linux)")
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log: log.to_owned(),
+            _dir: None,
         })
     }
 
@@ -135,8 +171,22 @@ impl Child {
 
     /// Asks it to end (SIGTERM) and returns at once.
     pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Stops it where it stands (SIGSTOP): it keeps its sockets and answers nothing.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
+            let _ = kill_process(pid, signal);
         }
     }
 
@@ -214,6 +264,27 @@ impl Drop for Child {
     }
 }
 
+/// "Parent" in the kernel's signal at a parent's death is the thread that started the child. A test's thread ends with
+/// its test, so children that may be shared by tests are started from a thread that ends with the process.
+fn spawn_from_lasting_thread(command: Command) -> std::io::Result<std::process::Child> {
+    type Order = (Command, mpsc::Sender<std::io::Result<std::process::Child>>);
+    static SPAWNER: LazyLock<Mutex<mpsc::Sender<Order>>> = LazyLock::new(|| {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(orders)
+    });
+    let (answer, started) = mpsc::channel();
+    let orders = SPAWNER.lock().unwrap_or_else(PoisonError::into_inner);
+    let gone = || std::io::Error::other("the thread that starts processes is gone");
+    orders.send((command, answer)).map_err(|_| gone())?;
+    drop(orders);
+    started.recv().map_err(|_| gone())?
+}
+
 /// User and system time in a `stat` file of `/proc`, which counts in ticks of 10 ms.
 fn cpu_time(path: &str) -> Result<Duration> {
     let stat = fs::read_to_string(path)?;
@@ -228,4 +299,36 @@ fn cpu_time(path: &str) -> Result<Duration> {
         (Some(user), Some(system)) => Ok(Duration::from_millis((user + system) * 10)),
         _ => bail!("cannot read {path}"),
     }
+}
+
+/// Runs a command to its end with `input` as its standard input; returns its standard output.
+///
+/// # Errors
+/// If it can't be run or fails; with what it wrote to standard error.
+pub fn run(command: &mut Command, input: Option<&str>) -> Result<String> {
+    command
+        .stdin(if input.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| {
+        let program = command.get_program().to_string_lossy();
+        format!("cannot run {program}")
+    })?;
+    // From a thread of its own: a program that writes much before it has read all would wait for us, and we for it.
+    let output = std::thread::scope(|scope| {
+        if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
+            // A program that ends without reading says itself why.
+            scope.spawn(move || stdin.write_all(input.as_bytes()));
+        }
+        child.wait_with_output()
+    })?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        bail!("{}: {}", output.status, message.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -29,7 +29,7 @@ pub use fault::{Fault, FaultKind};
 pub use process::BackendProcess;
 pub use stats::{Arrival, BackendStats, TypeStats};
 
-use station::Station;
+pub(crate) use station::Station;
 
 /// What one kind of request costs.
 #[derive(Debug, Clone, PartialEq)]
@@ -234,7 +234,7 @@ impl Drop for Backend {
 }
 
 /// Binds with a backlog that a thousand clients at once don't overflow: a dropped SYN would show as a latency of 1 s.
-fn listen(addr: SocketAddr) -> Result<TcpListener> {
+pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener> {
     let socket = if addr.is_ipv4() {
         TcpSocket::new_v4()
     } else {

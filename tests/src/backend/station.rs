@@ -25,7 +25,7 @@ const MAX_ARRIVALS: usize = 1_000_000;
 
 /// P servers and their FIFO.
 #[derive(Debug)]
-pub(super) struct Station {
+pub(crate) struct Station {
     workers: usize,
     on_disconnect: OnDisconnect,
     types: Vec<Service>,
@@ -69,14 +69,14 @@ struct Running {
 
 /// What a request went through.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Served {
+pub(crate) struct Served {
     pub(super) wait: Duration,
     pub(super) service: Duration,
 }
 
 /// A request in the station. Dropping it before it is served means that the client left.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     station: Arc<Station>,
     id: u64,
     done: oneshot::Receiver<Served>,
@@ -87,7 +87,7 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// Waits for the end of service; `None` if the backend stops first.
-    pub(super) async fn served(&mut self) -> Option<Served> {
+    pub(crate) async fn served(&mut self) -> Option<Served> {
         let result = (&mut self.done).await.ok();
         self.served = true;
         result
@@ -103,7 +103,7 @@ impl Drop for Ticket {
 }
 
 impl Station {
-    pub(super) fn new(config: &BackendConfig) -> Result<Self> {
+    pub(crate) fn new(config: &BackendConfig) -> Result<Self> {
         super::check(config)?;
         let types = config
             .types
@@ -130,7 +130,7 @@ impl Station {
     }
 
     /// Which type a path is of: that with the longest prefix.
-    pub(super) fn classify(&self, path: &str) -> Option<usize> {
+    pub(crate) fn classify(&self, path: &str) -> Option<usize> {
         let matching = self
             .types
             .iter()
@@ -140,7 +140,7 @@ impl Station {
     }
 
     /// A request arrives. `service` overrides the draw.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         self: &Arc<Self>,
         kind: usize,
         path: &str,
@@ -240,7 +240,7 @@ impl Station {
     }
 
     /// Runs until [`stop`](Self::stop): ends services when their time is over.
-    pub(super) fn keep_time(&self) {
+    pub(crate) fn keep_time(&self) {
         clock::make_precise();
         let mut finished = Vec::new();
         let mut state = self.lock();
@@ -345,19 +345,19 @@ impl Station {
         self.lock().counts.arrivals.clone()
     }
 
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         let mut state = self.lock();
         state.counts = Counts::new(Instant::now(), self.types.len());
         let (queued, busy) = (state.queue.len(), state.running.len());
         state.counts.observe(queued, busy);
     }
 
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.lock().stopped = true;
         self.wake.notify_one();
     }
 
-    pub(super) fn stats(&self) -> BackendStats {
+    pub(crate) fn stats(&self) -> BackendStats {
         let mut state = self.lock();
         let (queued, busy) = (state.queue.len(), state.running.len());
         state.counts.integrate(Instant::now(), busy);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use headgate_tests::bench::{
-    agreement, cpu, decision, memory, overload, simulator, slack_order, throughput,
+    agreement, cpu, decision, memory, overload, scale, simulator, slack_order, throughput,
+    workflows,
 };
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
@@ -29,7 +30,7 @@ struct Args {
     /// Worker threads of Envoy in `overload`, `slack-order` and `agreement`.
     #[arg(long, default_value_t = 2)]
     workers: u32,
-    /// Rounds over all variants in `cpu` and `throughput`.
+    /// Rounds over all variants in `cpu`, `throughput` and `workflows`.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Factor of the paper's service times and objectives in `agreement`.
@@ -44,6 +45,15 @@ struct Args {
     /// Where criterion leaves the figures of `cargo bench -p headgate-core`.
     #[arg(long, default_value = "target/criterion")]
     criterion: PathBuf,
+    /// Policies in `scale`.
+    #[arg(long, default_value_t = 1_000)]
+    policies: usize,
+    /// Simulated proxies in `scale`.
+    #[arg(long, default_value_t = 1_000)]
+    clients: usize,
+    /// Edits of each shape in `scale`.
+    #[arg(long, default_value_t = 50)]
+    edits: usize,
     /// Writes all numbers to this file as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -69,6 +79,10 @@ enum Bench {
     Agreement,
     /// Speed of the simulator.
     Simulator,
+    /// Many policies and many proxies on one operator.
+    Scale,
+    /// What workflows add to a hop between two sidecars, and memory for each of them.
+    Workflows,
 }
 
 fn main() -> Result<()> {
@@ -90,6 +104,8 @@ fn main() -> Result<()> {
             Bench::SlackOrder => ("slack_order", slack_order(&args)?),
             Bench::Agreement => ("agreement", agreement(&args)?),
             Bench::Simulator => ("simulator", simulator(&args)?),
+            Bench::Scale => ("scale", scale(&args)?),
+            Bench::Workflows => ("workflows", workflows(&args)?),
         };
         results.insert(name.to_owned(), value);
     }
@@ -231,4 +247,48 @@ fn simulator(args: &Args) -> Result<Value> {
     println!("\n{}", simulator::table(&rows));
     println!("  {}", simulator::table_words(&whole));
     Ok(json!({"one_core": rows, "table": whole}))
+}
+
+fn workflows(args: &Args) -> Result<Value> {
+    let options = workflows::Options {
+        measured: seconds(args, 5.0),
+        rounds: args.rounds,
+    };
+    let report = workflows::run(&options, |what| say(&format!("workflows: {what}")))?;
+    println!(
+        "\nOne worker in each sidecar; medians over {} rounds.\n{}\n{}",
+        options.rounds,
+        workflows::hop_table(&report),
+        workflows::memory_table(&report)
+    );
+    Ok(json!(report))
+}
+
+/// Only the source named by `--only`, if one is: `folder` or `kubernetes`.
+fn scale(args: &Args) -> Result<Value> {
+    let options = scale::Options {
+        policies: args.policies,
+        clients: args.clients,
+        edits: args.edits,
+        quiet: seconds(args, 10.0),
+    };
+    let mut rows = Vec::new();
+    for (name, source) in [
+        ("folder", scale::Source::Folder),
+        ("kubernetes", scale::Source::Kubernetes),
+    ] {
+        if args.only.is_empty() || args.only.iter().any(|only| only == name) {
+            rows.extend(scale::run(source, &options, |what| {
+                say(&format!("scale: {what}"));
+            })?);
+        }
+    }
+    println!(
+        "\n{} policies, {} proxies, {} edits.\n{}",
+        options.policies,
+        options.clients,
+        options.edits,
+        scale::table(&rows)
+    );
+    Ok(json!(rows))
 }

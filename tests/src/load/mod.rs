@@ -3,11 +3,13 @@
 //!
 //! A closed-loop client (N connections, each waiting for its answer) slows down with the service it measures, and so
 //! hides exactly the overload that admission control is for ("coordinated omission"). Here a slow service only makes
-//! more requests outstanding, up to `max_outstanding`; what can't be sent then is counted, not delayed.
+//! more requests outstanding, up to `max_outstanding`; what can't be sent then is counted, not delayed. Where such clients
+//! are what a test is about, [`LoadSpec::clients`] has them.
 //!
 //! Two threads: one keeps time and hands over requests as they fall due, one does all input and output. How late requests
 //! really left is in the report ([`LoadReport::lateness_ms`]), so that a result can be told from an artefact.
 
+mod closed;
 mod pool;
 mod record;
 mod report;
@@ -24,7 +26,7 @@ use anyhow::{Result, anyhow};
 pub use record::{Ended, Sample};
 pub use report::{Bin, LoadReport, TypeReport};
 pub use schedule::{Due, schedule};
-pub use spec::{LoadSpec, Phase, Protocol, RequestType, ServiceTime};
+pub use spec::{Clients, LoadSpec, Phase, Protocol, RequestType, ServiceTime};
 
 use record::Recorder;
 

@@ -19,10 +19,11 @@ use tokio::task::AbortHandle;
 
 use super::spec::Protocol;
 
-/// Connections to one address.
+/// Connections to some addresses, each of which gets as many.
 #[derive(Debug)]
 pub(super) struct Pool {
-    target: SocketAddr,
+    /// At least one.
+    targets: Vec<SocketAddr>,
     protocol: Protocol,
     idle: RefCell<VecDeque<Connection>>,
     opened: Cell<u64>,
@@ -43,9 +44,9 @@ enum Sender {
 }
 
 impl Pool {
-    pub(super) fn new(target: SocketAddr, protocol: Protocol) -> Self {
+    pub(super) fn new(targets: Vec<SocketAddr>, protocol: Protocol) -> Self {
         Self {
-            target,
+            targets,
             protocol,
             idle: RefCell::default(),
             opened: Cell::new(0),
@@ -116,11 +117,14 @@ impl Pool {
     }
 
     async fn open(&self) -> Result<Connection> {
-        let stream = TcpStream::connect(self.target)
-            .await
-            .with_context(|| format!("cannot connect to {}", self.target))?;
-        stream.set_nodelay(true)?;
+        let turn = usize::try_from(self.opened.get()).unwrap_or(0);
+        let target = self.targets[turn % self.targets.len()];
+        // Also when it fails: the next may be another that is there.
         self.opened.set(self.opened.get() + 1);
+        let stream = TcpStream::connect(target)
+            .await
+            .with_context(|| format!("cannot connect to {target}"))?;
+        stream.set_nodelay(true)?;
         let io = TokioIo::new(stream);
         match self.protocol {
             Protocol::Http1 => {

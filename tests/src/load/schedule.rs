@@ -68,7 +68,7 @@ fn lognormal(times: ServiceTime) -> Option<LogNormal<f64>> {
     LogNormal::new(median.ln(), sigma).ok()
 }
 
-fn draw_type(spec: &LoadSpec, mut point: f64) -> usize {
+pub(super) fn draw_type(spec: &LoadSpec, mut point: f64) -> usize {
     for (index, request) in spec.types.iter().enumerate() {
         if point < request.share {
             return index;

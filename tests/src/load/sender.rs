@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 
+use super::closed;
 use super::pool::Pool;
 use super::record::{Outcome, Recorder};
 use super::schedule::{Due, schedule};
@@ -81,13 +82,13 @@ impl Template {
 }
 
 /// What the tasks of one load share.
-struct Shared {
-    start: Instant,
+pub(super) struct Shared {
+    pub(super) start: Instant,
     templates: Vec<Template>,
     sequence: bool,
     pool: Pool,
-    recorder: Arc<Mutex<Recorder>>,
-    outstanding: Cell<usize>,
+    pub(super) recorder: Arc<Mutex<Recorder>>,
+    pub(super) outstanding: Cell<usize>,
     all_answered: Notify,
 }
 
@@ -102,14 +103,16 @@ pub(super) fn send_all(
         .enable_all()
         .build()?;
     let tasks = LocalSet::new();
-    let pool = Pool::new(spec.target, spec.protocol);
+    let mut targets = vec![spec.target];
+    targets.extend(&spec.more_targets);
+    let pool = Pool::new(targets, spec.protocol);
     tasks.block_on(&runtime, pool.fill(spec.connections))?;
     let (sender, receiver) = mpsc::unbounded_channel();
     let start = Instant::now();
-    let (due, stop) = (plan.due, Arc::clone(stop));
+    let (due, stopper) = (plan.due, Arc::clone(stop));
     let pacer = std::thread::Builder::new()
         .name("load-time".into())
-        .spawn(move || pace(&due, start, &sender, &stop))?;
+        .spawn(move || pace(&due, start, &sender, &stopper))?;
     let shared = Rc::new(Shared {
         start,
         templates: plan.templates,
@@ -119,6 +122,9 @@ pub(super) fn send_all(
         outstanding: Cell::new(0),
         all_answered: Notify::new(),
     });
+    if !spec.clients.is_empty() {
+        tasks.block_on(&runtime, closed::send(&shared, spec, stop));
+    }
     tasks.block_on(
         &runtime,
         dispatch(
@@ -173,7 +179,10 @@ async fn dispatch(
             }
             shared.outstanding.set(shared.outstanding.get() + 1);
             recorder.max_outstanding = recorder.max_outstanding.max(shared.outstanding.get());
-            tokio::task::spawn_local(one(Rc::clone(&shared), due));
+            let shared = Rc::clone(&shared);
+            tokio::task::spawn_local(async move {
+                one(shared, due).await;
+            });
         }
     }
     let answered = async {
@@ -185,7 +194,7 @@ async fn dispatch(
 }
 
 /// Sends one request and records how it ended.
-async fn one(shared: Rc<Shared>, due: Due) {
+pub(super) async fn one(shared: Rc<Shared>, due: Due) -> Outcome {
     let template = &shared.templates[due.kind];
     let mut request = template.request.clone();
     if shared.sequence {
@@ -213,6 +222,7 @@ async fn one(shared: Rc<Shared>, due: Due) {
     if shared.outstanding.get() == 0 {
         shared.all_answered.notify_one();
     }
+    outcome
 }
 
 async fn exchange(pool: &Pool, request: Request<Full<Bytes>>) -> Outcome {

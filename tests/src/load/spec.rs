@@ -14,6 +14,9 @@ use crate::mix::QueryType;
 pub struct LoadSpec {
     /// Where to connect.
     pub target: SocketAddr,
+    /// Where to connect besides: new connections go to all in turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_targets: Vec<SocketAddr>,
     /// HTTP version.
     #[serde(default)]
     pub protocol: Protocol,
@@ -24,6 +27,9 @@ pub struct LoadSpec {
     pub types: Vec<RequestType>,
     /// Arrival rates one after another.
     pub phases: Vec<Phase>,
+    /// Clients that wait for each answer before they send again. With them no phase may have a rate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<Clients>,
     /// Seed of the arrival times and of the sequence of types: equal seeds give equal schedules.
     #[serde(default = "default_seed")]
     pub seed: u64,
@@ -116,15 +122,34 @@ pub struct Phase {
     pub rate: f64,
 }
 
+/// Clients that wait for each answer before they send again.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Clients {
+    /// How many.
+    pub count: usize,
+    /// When they come, after the start.
+    #[serde(default, with = "millis")]
+    pub from: Duration,
+    /// When they send for the last time, after the start.
+    #[serde(with = "millis")]
+    pub until: Duration,
+    /// Pause after an answer.
+    #[serde(default, with = "millis")]
+    pub think: Duration,
+}
+
 impl LoadSpec {
     /// `types` at one `rate` (req/s) for `duration`, with the defaults for everything else.
     pub fn new(target: SocketAddr, types: Vec<RequestType>, rate: f64, duration: Duration) -> Self {
         Self {
             target,
+            more_targets: Vec::new(),
             protocol: Protocol::default(),
             authority: default_authority(),
             types,
             phases: vec![Phase { duration, rate }],
+            clients: Vec::new(),
             seed: default_seed(),
             warmup: Duration::ZERO,
             bin: default_bin(),
@@ -147,14 +172,21 @@ impl LoadSpec {
 
     /// Time from the first to the last possible arrival.
     pub fn duration(&self) -> Duration {
-        self.phases.iter().map(|p| p.duration).sum()
+        let phases = self.phases.iter().map(|p| p.duration).sum();
+        self.clients
+            .iter()
+            .map(|c| c.until)
+            .fold(phases, Duration::max)
     }
 
     /// # Errors
     /// Names the first field that makes no sense.
     pub(super) fn check(&self) -> Result<()> {
-        if self.types.is_empty() || self.phases.is_empty() {
+        if self.types.is_empty() || self.phases.is_empty() && self.clients.is_empty() {
             bail!("types and phases: give at least one of each");
+        }
+        if !self.clients.is_empty() && self.phases.iter().any(|p| p.rate > 0.0) {
+            bail!("clients and phases: a load is a closed loop or an open one; give two loads");
         }
         if let Some(t) = self
             .types

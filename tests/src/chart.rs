@@ -1,0 +1,230 @@
+//! The Helm chart: where it is, how it is rendered, and the table of its values for people.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::kube::{ApiServer, programs};
+use crate::process;
+
+/// Namespace that documentation and tests install the chart into.
+pub const NAMESPACE: &str = "headgate-system";
+
+/// Folder of the chart.
+pub fn folder() -> PathBuf {
+    programs::repository().join("charts/headgate")
+}
+
+/// Runs helm and returns what it printed.
+///
+/// # Errors
+/// If it fails; with its message.
+pub fn helm(arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(programs::helm()?.join("helm"));
+    // Neither a person's repositories nor their plugins belong into a test.
+    let home = tempfile::tempdir()?;
+    for (key, folder) in [
+        ("HELM_CACHE_HOME", "cache"),
+        ("HELM_CONFIG_HOME", "config"),
+        ("HELM_DATA_HOME", "data"),
+    ] {
+        command.env(key, home.path().join(folder));
+    }
+    command.args(arguments);
+    process::run(&mut command, None).with_context(|| format!("helm {}", arguments.join(" ")))
+}
+
+/// What the chart makes of a file of values, as a list of objects.
+///
+/// # Errors
+/// If helm refuses the values, or what it prints is no YAML.
+pub fn render(values: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
+    let chart = folder();
+    let mut all = vec![
+        "template",
+        "headgate",
+        chart.to_str().context("path of the chart")?,
+        "--namespace",
+        NAMESPACE,
+        "--values",
+        values.to_str().context("path of the values")?,
+    ];
+    all.extend(arguments);
+    objects(&helm(&all)?)
+}
+
+/// The documents of a YAML stream, without empty ones.
+///
+/// # Errors
+/// If one is no YAML.
+pub fn objects(yaml: &str) -> Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for document in yaml.split("\n---\n") {
+        let document = document.strip_prefix("---\n").unwrap_or(document);
+        let only_comments = document
+            .lines()
+            .all(|line| line.trim().is_empty() || line.starts_with('#'));
+        if !only_comments {
+            objects.push(
+                serde_saphyr::from_str(document).with_context(|| format!("no YAML: {document}"))?,
+            );
+        }
+    }
+    Ok(objects)
+}
+
+/// Folder with the CRDs that a project publishes: below `HEADGATE_CRDS`, or where `scripts/get-crds` puts them.
+///
+/// # Errors
+/// If they can't be had.
+pub fn crds(project: &str) -> Result<String> {
+    let folder = match std::env::var("HEADGATE_CRDS") {
+        Ok(folder) => folder,
+        Err(_) => {
+            let script = programs::repository().join("scripts/get-crds");
+            process::run(Command::new(script).arg(project), None)
+                .with_context(|| format!("scripts/get-crds {project}"))?
+        }
+    };
+    Ok(format!("{}/{project}", folder.trim()))
+}
+
+/// Installs the CRDs that a project publishes and waits until they are served.
+///
+/// # Errors
+/// If they can't be had or are refused.
+pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
+    let folder = crds(project)?;
+    server.kubectl(&[
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--filename",
+        &folder,
+    ])?;
+    // All there are, since the folder also has objects of other kinds.
+    server.wait_for_crds()
+}
+
+/// `Kind/name` of an object.
+pub fn label(object: &Value) -> String {
+    format!(
+        "{}/{}",
+        object["kind"].as_str().unwrap_or_default(),
+        object["metadata"]["name"].as_str().unwrap_or_default()
+    )
+}
+
+/// One value of the chart: its path, the default as JSON, and what the comment above it says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Documented {
+    /// Such as `tls.generated.validityDays`.
+    pub path: String,
+    /// The default.
+    pub default: Value,
+    /// One line.
+    pub text: String,
+}
+
+/// The values of a `values.yaml` in their order. `# -- text` above a key describes it, with all below it.
+///
+/// # Errors
+/// If the file is no YAML, or a value has no description.
+pub fn values(yaml: &str) -> Result<Vec<Documented>> {
+    let defaults: Value = serde_saphyr::from_str(yaml).context("values.yaml")?;
+    let mut documented: Vec<Documented> = Vec::new();
+    // Keys that the current line is below, each with its indentation.
+    let mut above: Vec<(usize, String)> = Vec::new();
+    let mut comment: Option<String> = None;
+    for line in yaml.lines() {
+        let text = line.trim_start();
+        let indent = line.len() - text.len();
+        if let Some(more) = text.strip_prefix('#') {
+            let more = more.trim();
+            match (more.strip_prefix("-- "), &mut comment) {
+                (Some(first), _) => comment = Some(first.to_owned()),
+                (None, Some(comment)) => {
+                    let _ = write!(comment, " {more}");
+                }
+                (None, None) => {}
+            }
+            continue;
+        }
+        let Some((key, _)) = text.split_once(':') else {
+            comment = None;
+            continue;
+        };
+        above.retain(|(i, _)| *i < indent);
+        above.push((indent, key.to_owned()));
+        let keys: Vec<&str> = above.iter().map(|(_, key)| key.as_str()).collect();
+        let path = keys.join(".");
+        let comment = comment.take();
+        if documented
+            .iter()
+            .any(|d| path.starts_with(&format!("{}.", d.path)))
+        {
+            continue;
+        }
+        let default = keys
+            .iter()
+            .try_fold(&defaults, |value, key| value.get(key))
+            .with_context(|| format!("values.yaml: no value {path}"))?;
+        match comment {
+            Some(text) => documented.push(Documented {
+                path,
+                default: default.clone(),
+                text,
+            }),
+            None if default.is_object() => {}
+            None => bail!("values.yaml: {path} has no description; write `# -- …` above it"),
+        }
+    }
+    let paths: BTreeSet<&str> = documented.iter().map(|d| d.path.as_str()).collect();
+    if paths.len() != documented.len() {
+        bail!("values.yaml: a value stands there twice");
+    }
+    Ok(documented)
+}
+
+/// The table of values for the chart's README.
+pub fn table(values: &[Documented]) -> String {
+    let mut table = "| value | default | |\n|---|---|---|\n".to_owned();
+    for value in values {
+        let _ = writeln!(
+            table,
+            "| `{}` | `{}` | {} |",
+            value.path,
+            value.default,
+            value.text.replace('|', "\\|")
+        );
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_with_their_descriptions() {
+        let yaml = "# About the file.\n\n# -- One,\n# in two lines.\na: 1\nb:\n  # -- Map.\n  c:\n    d: x\n  # -- List | more.\n  e: []\n";
+        let values = values(yaml).unwrap();
+        assert_eq!(
+            table(&values),
+            "| value | default | |\n|---|---|---|\n| `a` | `1` | One, in two lines. |\n| `b.c` | `{\"d\":\"x\"}` | Map. |\n| `b.e` | `[]` | List \\| more. |\n"
+        );
+    }
+
+    #[test]
+    fn a_value_without_description_is_found() {
+        let error = super::values("# -- A.\na: 1\nb: {}\nc: 2\n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "values.yaml: c has no description; write `# -- …` above it"
+        );
+    }
+}

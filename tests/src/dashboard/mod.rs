@@ -1,0 +1,147 @@
+//! Grafana dashboards without Grafana: their panels, variables and queries as Grafana would run them, and a drawing.
+//!
+//! A dashboard that nobody has run is a guess: a renamed stat, a label that isn't there, or a `by` that doesn't fit shows
+//! as an empty panel, months later, to somebody who is looking for help. So tests run every query of every panel against
+//! a real Prometheus ([`run`]), and the same answers are drawn ([`picture`]) for people to look at.
+
+mod format;
+pub mod picture;
+pub mod run;
+mod variables;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+pub use variables::{Bindings, Choice};
+
+/// The folder of the chart's dashboards.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/headgate/dashboards")
+}
+
+/// A dashboard.
+#[derive(Debug, Clone)]
+pub struct Dashboard {
+    /// Its uid, which is its file's name.
+    pub uid: String,
+    /// Its title.
+    pub title: String,
+    /// The file.
+    pub json: Value,
+    /// Panels in the order of the file, rows among them.
+    pub panels: Vec<Panel>,
+}
+
+/// How a panel shows its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A heading.
+    Row,
+    /// Values over time.
+    TimeSeries,
+    /// One number.
+    Stat,
+    /// Rows and columns.
+    Table,
+}
+
+/// A panel.
+#[derive(Debug, Clone)]
+pub struct Panel {
+    /// Its title, with variables in it.
+    pub title: String,
+    /// How it shows its values.
+    pub kind: Kind,
+    /// Variable for each value of which it is repeated.
+    pub repeat: Option<String>,
+    /// Its queries.
+    pub targets: Vec<Target>,
+    /// All of it.
+    pub json: Value,
+}
+
+/// A query of a panel.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// PromQL with variables in it.
+    pub expression: String,
+    /// How its series are called: `{{label}}`.
+    pub legend: String,
+    /// Values now rather than over time.
+    pub instant: bool,
+}
+
+impl Dashboard {
+    /// All of the chart's.
+    ///
+    /// # Errors
+    /// If one can't be read.
+    pub fn all() -> Result<Vec<Self>> {
+        let mut files: Vec<PathBuf> = std::fs::read_dir(folder())?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<Result<_>>()?;
+        files.retain(|file| file.extension().is_some_and(|e| e == "json"));
+        files.sort();
+        files.iter().map(|file| Self::read(file)).collect()
+    }
+
+    /// The dashboard in `file`.
+    ///
+    /// # Errors
+    /// If it is no dashboard of known panels.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file)?;
+        let json: Value =
+            serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+        let text = |key: &str| json[key].as_str().unwrap_or_default().to_owned();
+        let panels = json["panels"].as_array().map(Vec::as_slice);
+        let panels = panels.unwrap_or_default().iter().map(Panel::read);
+        Ok(Self {
+            uid: text("uid"),
+            title: text("title"),
+            panels: panels
+                .collect::<Result<_>>()
+                .with_context(|| file.display().to_string())?,
+            json,
+        })
+    }
+}
+
+impl Panel {
+    fn read(json: &Value) -> Result<Self> {
+        let kind = match json["type"].as_str() {
+            Some("row") => Kind::Row,
+            Some("timeseries") => Kind::TimeSeries,
+            Some("stat") => Kind::Stat,
+            Some("table") => Kind::Table,
+            other => anyhow::bail!("a panel of type {other:?}"),
+        };
+        let target = |t: &Value| -> Result<Target> {
+            let text = |key: &str| t[key].as_str().map(str::to_owned);
+            Ok(Target {
+                expression: text("expr").context("a query without expr")?,
+                legend: text("legendFormat").unwrap_or_default(),
+                instant: t["instant"] == true,
+            })
+        };
+        let targets = json["targets"].as_array().map(Vec::as_slice);
+        Ok(Self {
+            title: json["title"].as_str().unwrap_or_default().to_owned(),
+            kind,
+            repeat: json["repeat"].as_str().map(str::to_owned),
+            targets: targets
+                .unwrap_or_default()
+                .iter()
+                .map(target)
+                .collect::<Result<_>>()?,
+            json: json.clone(),
+        })
+    }
+
+    /// Where it stands on Grafana's grid of 24 columns: x, y, width, height.
+    pub fn grid(&self) -> [f64; 4] {
+        ["x", "y", "w", "h"].map(|key| self.json["gridPos"][key].as_f64().unwrap_or_default())
+    }
+}

@@ -1,0 +1,305 @@
+//! A dashboard drawn as one SVG: Grafana's grid, titles, axes, legends and units, from the same queries.
+//!
+//! It is for looking: whether the panels tell their story, whether legends can be told apart and units are right. Colours
+//! and shapes are ours; how Grafana draws a line is its business.
+
+use std::fmt::Write as _;
+
+use super::format::number;
+use super::run::Shown;
+use super::{Dashboard, Kind};
+use crate::demo::chart::{Panel as Plot, Vertical, escape, nice_step};
+use crate::prometheus::INTERVAL;
+
+const WIDTH: f64 = 1_480.0;
+/// Height of a unit of Grafana's grid, px.
+const UNIT: f64 = 31.0;
+const GAP: f64 = 8.0;
+const TOP: f64 = 62.0;
+/// Colours of series; more than these repeat.
+const COLOURS: [&str; 10] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b87700", "#56b4e9", "#8250df", "#7f7f7f",
+    "#a40e26", "#1b7c83",
+];
+
+/// Draws what [`super::run::run`] has answered. `chosen` says what the variables were.
+pub fn svg(dashboard: &Dashboard, shown: &[Shown], chosen: &str, span: (f64, f64)) -> String {
+    let above = shown.iter().map(|s| s.panel.grid()[1]);
+    let above = above.fold(f64::INFINITY, f64::min);
+    let bottom = |s: &Shown| {
+        let [_, y, _, h] = s.panel.grid();
+        y + h - above
+    };
+    let height = TOP + UNIT * shown.iter().map(bottom).fold(0.0, f64::max) + GAP;
+    let mut out = format!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}"><style>{CSS}</style><rect width="{WIDTH}" height="{height}" fill="#f4f5f7"/><text class="head" x="16" y="30">{title}</text><text class="tick" x="16" y="50">{chosen}</text>"##,
+        title = escape(&dashboard.title),
+        chosen = escape(chosen),
+    );
+    for shown in shown {
+        let [x, y, w, h] = shown.panel.grid();
+        let (part, parts) = shown.part;
+        let w = if parts > 1 { 24.0 / parts as f64 } else { w };
+        let x = if parts > 1 { w * part as f64 } else { x };
+        let column = (WIDTH - GAP) / 24.0;
+        let (left, top) = (GAP + x * column, TOP + (y - above) * UNIT);
+        let (width, height) = (w * column - GAP, h * UNIT - GAP);
+        if shown.panel.kind == Kind::Row {
+            let _ = write!(
+                out,
+                r#"<text class="row" x="{left:.0}" y="{:.0}">{}</text>"#,
+                top + 19.0,
+                escape(&shown.title)
+            );
+            continue;
+        }
+        let _ = write!(
+            out,
+            r##"<g transform="translate({left:.1} {top:.1})"><rect width="{width:.1}" height="{height:.1}" rx="3" fill="#fff" stroke="#dfe3e8"/><text class="title" x="10" y="19">{}</text>"##,
+            escape(&shown.title)
+        );
+        match shown.panel.kind {
+            Kind::Stat => stat(&mut out, shown, width, height),
+            Kind::Table => table(&mut out, shown, width),
+            Kind::TimeSeries | Kind::Row => lines(&mut out, shown, (width, height), span),
+        }
+        out.push_str("</g>");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+const CSS: &str = r#"
+text{font-family:"DejaVu Sans",system-ui,sans-serif;font-size:11px;fill:#24292f}
+.head{font-size:18px;font-weight:600} .row{font-size:13px;font-weight:600} .title{font-size:12px;font-weight:600}
+.tick{fill:#57606a;font-size:10px} .grid{stroke:#e7eaee} .axis{stroke:#8c959f}
+.line{fill:none;stroke-width:1.5;stroke-linejoin:round;stroke-linecap:round} .dash{stroke-dasharray:6 5}
+.big{font-size:28px;font-weight:600}
+"#;
+
+/// A panel's unit and number of decimals.
+fn unit(shown: &Shown) -> (&str, Option<u64>) {
+    let defaults = &shown.panel.json["fieldConfig"]["defaults"];
+    (
+        defaults["unit"].as_str().unwrap_or("short"),
+        defaults["decimals"].as_u64(),
+    )
+}
+
+fn stat(out: &mut String, shown: &Shown, width: f64, height: f64) {
+    let (unit, decimals) = unit(shown);
+    let defaults = &shown.panel.json["fieldConfig"]["defaults"];
+    let value = shown
+        .answers
+        .iter()
+        .flatten()
+        .flat_map(|s| &s.points)
+        .last();
+    let steps = defaults["thresholds"]["steps"].as_array();
+    let reached = |v: f64| {
+        let steps = steps.into_iter().flatten();
+        let mut reached = steps.filter(|s| s["value"].as_f64().is_none_or(|at| v >= at));
+        match reached.next_back().and_then(|s| s["color"].as_str()) {
+            Some("green") => "#1a7f37",
+            Some("orange") => "#bc4c00",
+            Some("red") => "#cf222e",
+            _ => "#24292f",
+        }
+    };
+    let (text, colour) = match value {
+        Some(&(_, v)) => (number(v, unit, decimals), reached(v)),
+        None => {
+            let none = defaults["noValue"].as_str().unwrap_or("No data");
+            (none.to_owned(), "#57606a")
+        }
+    };
+    let _ = write!(
+        out,
+        r#"<text class="big" x="{:.0}" y="{:.0}" text-anchor="middle" style="fill:{colour}">{}</text>"#,
+        width / 2.0,
+        height / 2.0 + 20.0,
+        escape(&text)
+    );
+}
+
+fn table(out: &mut String, shown: &Shown, width: f64) {
+    // What the panel's transformations do: one line for each value of the joined label, or each series.
+    let organize = shown.panel.json["transformations"].as_array();
+    let renames = organize
+        .and_then(|all| all.iter().find(|t| t["id"] == "organize"))
+        .map(|t| &t["options"]["renameByName"]);
+    let renamed = |label: &str| {
+        let name = renames.and_then(|r| r[label].as_str());
+        name.unwrap_or(label).to_owned()
+    };
+    let mut heads: Vec<String> = Vec::new();
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let all = shown.answers.iter().flatten();
+    let mut labels: Vec<&Vec<String>> = Vec::new();
+    let keys: Vec<Vec<String>> = all.map(|s| s.labels.values().cloned().collect()).collect();
+    for key in &keys {
+        if !labels.contains(&key) {
+            labels.push(key);
+        }
+    }
+    if let Some(first) = shown.answers.iter().flatten().next() {
+        heads.extend(first.labels.keys().map(|label| renamed(label)));
+    }
+    heads.extend(shown.panel.targets.iter().map(|t| t.legend.clone()));
+    let overrides = shown.panel.json["fieldConfig"]["overrides"].as_array();
+    let unit = |column: &str| {
+        let of = overrides
+            .into_iter()
+            .flatten()
+            .filter(|o| o["matcher"]["options"] == column);
+        let mut units = of.flat_map(|o| o["properties"].as_array().into_iter().flatten());
+        let unit = units.find(|p| p["id"] == "unit");
+        unit.and_then(|p| p["value"].as_str()).unwrap_or("short")
+    };
+    for key in labels {
+        let mut row = key.clone();
+        for (target, answer) in shown.panel.targets.iter().zip(&shown.answers) {
+            let found = answer.iter().find(|s| s.labels.values().eq(key));
+            let value = found.and_then(|s| s.points.last());
+            row.push(value.map_or_else(String::new, |v| number(v.1, unit(&target.legend), None)));
+        }
+        rows.push(row);
+    }
+    let step = (width - 20.0) / heads.len().max(1) as f64;
+    for (at, row) in std::iter::once(&heads).chain(&rows).enumerate() {
+        let y = 44.0 + 21.0 * at as f64;
+        for (column, cell) in row.iter().enumerate() {
+            let class = if at == 0 { "tick" } else { "cell" };
+            let x = 10.0 + step * column as f64;
+            let _ = write!(
+                out,
+                r#"<text class="{class}" x="{x:.0}" y="{y:.0}">{}</text>"#,
+                escape(cell)
+            );
+        }
+        let line = y + 6.0;
+        let _ = write!(
+            out,
+            r#"<line class="grid" x1="10" x2="{:.0}" y1="{line:.0}" y2="{line:.0}"/>"#,
+            width - 10.0
+        );
+    }
+}
+
+fn lines(out: &mut String, shown: &Shown, (width, height): (f64, f64), span: (f64, f64)) {
+    let (unit, decimals) = unit(shown);
+    let custom = &shown.panel.json["fieldConfig"]["defaults"]["custom"];
+    let stacked = custom["stacking"]["mode"] == "normal";
+    let log = custom["scaleDistribution"]["type"] == "log";
+    let dashed = dashes(shown);
+    let mut named = shown.named();
+    named.retain(|(_, s)| s.points.iter().any(|p| p.1.is_finite()));
+    named.sort_by(|a, b| a.0.cmp(&b.0));
+
+    let seconds = span.1 - span.0;
+    // By scrape from the start, and stacked where the panel stacks.
+    let step = INTERVAL.as_secs_f64();
+    let mut base = vec![0.0; (seconds / step) as usize + 2];
+    let mut curves: Vec<Vec<(f64, Option<f64>)>> = Vec::new();
+    for (_, series) in &named {
+        let mut curve = vec![None; base.len()];
+        for &(t, value) in &series.points {
+            let at = (((t - span.0) / step).round().max(0.0) as usize).min(base.len() - 1);
+            if value.is_finite() {
+                base[at] += value;
+                curve[at] = Some(if stacked { base[at] } else { value });
+            }
+        }
+        let at = curve.into_iter().enumerate();
+        curves.push(at.map(|(i, v)| (i as f64 * step, v)).collect());
+    }
+    let values = || curves.iter().flatten().filter_map(|p| p.1);
+    let highest = values().fold(0.0, f64::max);
+    let fixed = shown.panel.json["fieldConfig"]["defaults"]["max"].as_f64();
+    let highest = fixed.unwrap_or(if highest > 0.0 { highest } else { 1.0 });
+    let vertical = if log {
+        let lowest = values().filter(|v| *v > 0.0).fold(highest, f64::min);
+        Vertical::Log(
+            10f64.powf(lowest.log10().floor()),
+            10f64.powf(highest.log10().ceil()).max(lowest * 10.0),
+        )
+    } else {
+        let step = nice_step(highest / 4.0);
+        Vertical::Linear((highest / step).ceil() * step)
+    };
+    let legend_rows = legend_layout(&named, width).last().map_or(1, |l| l.1 + 1);
+    let plot = Plot {
+        x: 72.0,
+        y: 32.0,
+        width: width - 88.0,
+        height: height - 62.0 - 15.0 * legend_rows as f64,
+        seconds,
+        vertical,
+    };
+    plot.value_axis(out, |v| {
+        number(v, unit, decimals.filter(|_| unit == "none"))
+    });
+    plot.time_axis(out, nice_step(seconds / 6.0));
+    let layout = legend_layout(&named, width);
+    for (at, ((name, _), curve)) in named.iter().zip(&curves).enumerate().rev() {
+        let colour = COLOURS[at % COLOURS.len()];
+        let class = if dashed.as_ref().is_some_and(|d| d.is_match(name)) {
+            "dash"
+        } else {
+            ""
+        };
+        let _ = write!(out, r#"<g stroke="{colour}" fill="{colour}">"#);
+        if stacked {
+            let known = curve.iter().filter_map(|p| Some((p.0, p.1?)));
+            let points: Vec<(f64, f64)> = known.collect();
+            plot.area(out, "", &points);
+        }
+        plot.line(out, class, curve.iter().copied());
+        out.push_str("</g>");
+        let (x, row) = layout[at];
+        let y = height - 9.0 - 15.0 * (legend_rows - 1 - row) as f64;
+        let _ = write!(
+            out,
+            r#"<line class="line {class}" stroke="{colour}" x1="{x:.0}" x2="{:.0}" y1="{:.0}" y2="{:.0}"/><text class="tick" x="{:.0}" y="{y:.0}">{}</text>"#,
+            x + 14.0,
+            y - 3.5,
+            y - 3.5,
+            x + 19.0,
+            escape(name)
+        );
+    }
+    if named.is_empty() {
+        let _ = write!(
+            out,
+            r#"<text class="tick" x="{:.0}" y="{:.0}" text-anchor="middle">No data</text>"#,
+            width / 2.0,
+            height / 2.0
+        );
+    }
+}
+
+/// Which series the panel draws dashed.
+fn dashes(shown: &Shown) -> Option<regex_lite::Regex> {
+    let overrides = shown.panel.json["fieldConfig"]["overrides"].as_array()?;
+    let dashed = overrides.iter().find(|o| {
+        let mut properties = o["properties"].as_array().into_iter().flatten();
+        properties.any(|p| p["id"] == "custom.lineStyle")
+    })?;
+    let pattern = dashed["matcher"]["options"].as_str()?;
+    regex_lite::Regex::new(pattern.trim_matches('/')).ok()
+}
+
+/// Left edge and row of each name in the legend.
+fn legend_layout(named: &[(String, &crate::prometheus::Series)], width: f64) -> Vec<(f64, usize)> {
+    let (mut x, mut row) = (10.0, 0);
+    let place = |(name, _): &(String, &crate::prometheus::Series)| {
+        let needed = 34.0 + 6.1 * name.chars().count() as f64;
+        if x + needed > width && x > 10.0 {
+            (x, row) = (10.0, row + 1);
+        }
+        let at = (x, row);
+        x += needed;
+        at
+    };
+    named.iter().map(place).collect()
+}

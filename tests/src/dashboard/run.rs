@@ -1,0 +1,104 @@
+//! Runs a dashboard's queries.
+
+use anyhow::Result;
+use regex_lite::Regex;
+
+use super::{Bindings, Dashboard, Kind, Panel};
+use crate::prometheus::{INTERVAL, Prometheus, Series};
+
+/// A panel with its answers.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// The panel.
+    pub panel: Panel,
+    /// Its title, without variables.
+    pub title: String,
+    /// Title of the row that it stands under.
+    pub row: String,
+    /// Which of its repetitions it is, and how many there are.
+    pub part: (usize, usize),
+    /// The queries as they were run.
+    pub queries: Vec<String>,
+    /// The answer to each query.
+    pub answers: Vec<Vec<Series>>,
+}
+
+impl Shown {
+    /// Queries whose answer has no number in it: nothing, or only NaN.
+    pub fn empty(&self) -> impl Iterator<Item = &str> {
+        let has_number = |s: &Series| s.points.iter().any(|(_, value)| value.is_finite());
+        let all = self.queries.iter().zip(&self.answers);
+        all.filter(move |(_, answer)| !answer.iter().any(has_number))
+            .map(|(query, _)| query.as_str())
+    }
+
+    /// Its series with their names, by query.
+    pub fn named(&self) -> Vec<(String, &Series)> {
+        let targets = self.panel.targets.iter().zip(&self.answers);
+        let named = targets.flat_map(|(target, answer)| {
+            answer
+                .iter()
+                .map(|series| (legend(&target.legend, series), series))
+        });
+        named.collect()
+    }
+}
+
+/// Runs all queries of `dashboard`: those over time between two Unix times.
+///
+/// # Errors
+/// If one is no query, with Prometheus' message.
+pub fn run(
+    dashboard: &Dashboard,
+    bindings: &Bindings,
+    prometheus: &Prometheus,
+    span: (f64, f64),
+) -> Result<Vec<Shown>> {
+    let mut all = Vec::new();
+    let mut row = String::new();
+    for panel in &dashboard.panels {
+        if panel.kind == Kind::Row {
+            row.clone_from(&panel.title);
+        }
+        let parts = match &panel.repeat {
+            Some(variable) => bindings.each(variable),
+            None => vec![bindings.clone()],
+        };
+        for (at, bindings) in parts.iter().enumerate() {
+            let mut queries = Vec::new();
+            let mut answers = Vec::new();
+            for target in &panel.targets {
+                let query = bindings.substitute(&target.expression);
+                answers.push(if target.instant {
+                    prometheus.query(&query)?
+                } else {
+                    prometheus.query_range(&query, span, INTERVAL.as_secs_f64())?
+                });
+                queries.push(query);
+            }
+            all.push(Shown {
+                title: bindings.substitute(&panel.title),
+                row: row.clone(),
+                part: (at, parts.len()),
+                panel: panel.clone(),
+                queries,
+                answers,
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// A series' name: `{{label}}` replaced.
+fn legend(format: &str, series: &Series) -> String {
+    let Ok(label) = Regex::new(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}") else {
+        return format.to_owned();
+    };
+    let value = |c: &regex_lite::Captures<'_>| series.labels.get(&c[1]).cloned();
+    label
+        .replace_all(format, |c: &regex_lite::Captures<'_>| {
+            value(c).unwrap_or_default()
+        })
+        .trim()
+        .to_owned()
+}

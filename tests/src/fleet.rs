@@ -1,0 +1,205 @@
+//! An operator with several Envoys of different targets, over mutual TLS, as a cluster has them.
+//!
+//! [`crate::rig::Rig`] is one of each, which is what most tests want. Sums over proxies, and what becomes of a proxy that
+//! isn't who it says it is, need more.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::backend::{Backend, BackendConfig};
+use crate::envoy::EnvoyProcess;
+use crate::headgate::{self, Headgate, RunOptions};
+use crate::wait::{self, MachineLock};
+
+/// A running fleet. Dropping it ends all of it.
+#[derive(Debug)]
+pub struct Fleet {
+    /// The proxies, by name.
+    pub proxies: BTreeMap<String, Proxy>,
+    /// The operator.
+    pub headgate: Headgate,
+    /// What all proxies are in front of.
+    pub backend: Backend,
+    module: PathBuf,
+    policies: PathBuf,
+    pki: Pki,
+    dir: TempDir,
+    _lock: MachineLock,
+}
+
+/// A proxy.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Its process.
+    pub envoy: EnvoyProcess,
+    /// Where it listens.
+    pub addr: SocketAddr,
+}
+
+impl Fleet {
+    /// Starts backend and operator, the latter with `policies`.
+    ///
+    /// # Errors
+    /// If one of them doesn't start; with its last lines of output.
+    pub fn start(backend: &BackendConfig, policies: &[Value]) -> Result<Self> {
+        let lock = wait::lock_machine()?;
+        let dir = tempfile::Builder::new()
+            .prefix("headgate-fleet-")
+            .tempdir()?;
+        let folder = dir.path().join("policies");
+        std::fs::create_dir(&folder)?;
+        for policy in policies {
+            let name = policy["metadata"]["name"].as_str().unwrap_or("policy");
+            std::fs::write(folder.join(format!("{name}.yaml")), policy.to_string())?;
+        }
+        let module = dir.path().join("headgate.wasm");
+        std::fs::copy(headgate::module_path(), &module)
+            .context("build the filter with scripts/build")?;
+        let pki = Pki::new(dir.path().join("pki"))?;
+        let mut options = RunOptions::new(&folder);
+        options.module.clone_from(&module);
+        options.module_dir = Some(dir.path().join("modules"));
+        options.arguments = pki.operator_arguments();
+        Ok(Self {
+            proxies: BTreeMap::new(),
+            headgate: Headgate::start(&options)?,
+            backend: Backend::start(backend)?,
+            module,
+            policies: folder,
+            pki,
+            dir,
+            _lock: lock,
+        })
+    }
+
+    /// Starts an Envoy that claims `target`, with the certificate of `namespace`.
+    ///
+    /// # Errors
+    /// If it doesn't start; with its last lines of output.
+    pub fn add_proxy(&mut self, name: &str, target: &str, namespace: &str) -> Result<()> {
+        let folder = self.dir.path().join(name);
+        std::fs::create_dir(&folder)?;
+        let file = folder.join("envoy.yaml");
+        let mut arguments = vec![
+            format!("--target={target}"),
+            format!("--node-id={name}"),
+            format!("--output={}", file.display()),
+        ];
+        arguments.extend(self.pki.proxy_arguments(namespace)?);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (upstream, xds) = (self.backend.addr(), self.headgate.xds());
+        let mut bootstrap = headgate::bootstrap(upstream, xds, &arguments)?;
+        // Histograms move with it: the default of 5 s would be the slowest thing in a test.
+        bootstrap.root()["stats_flush_interval"] = json!("1s");
+        let listener = bootstrap.listener_name()?;
+        let envoy = EnvoyProcess::start(&bootstrap, 2)?;
+        let addr = envoy.listener(&listener)?;
+        self.proxies.insert(name.to_owned(), Proxy { envoy, addr });
+        Ok(())
+    }
+
+    /// Waits until the operator knows `count` streams in `state`, such as `Running`.
+    ///
+    /// # Errors
+    /// If it doesn't in time; with its status.
+    pub fn wait_for_streams(&self, state: &str, count: usize) -> Result<()> {
+        // Several Envoys compile the module at once.
+        let patience = 6 * wait::DEADLINE;
+        wait::until_within(patience, &format!("{count} streams {state}"), || {
+            let status = self.headgate.status().map_err(|e| e.to_string())?;
+            let proxies = status["proxies"].as_array().into_iter().flatten();
+            match proxies.filter(|p| p["state"] == state).count() {
+                n if n == count => Ok(()),
+                n => Err(format!("{n}: {status:#}")),
+            }
+        })
+    }
+
+    /// Writes a file beside the policies and moves it there.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn write_policy_file(&self, name: &str, text: &str) -> Result<()> {
+        replace(&self.policies.join(name), text.as_bytes())
+    }
+
+    /// Replaces the module that proxies are to load.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn replace_module(&self, bytes: &[u8]) -> Result<()> {
+        replace(&self.module, bytes)
+    }
+}
+
+/// Nobody ever reads half of it.
+fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let next = path.with_extension("next");
+    std::fs::write(&next, bytes)?;
+    std::fs::rename(&next, path).with_context(|| path.display().to_string())
+}
+
+/// A CA, and what it has signed, made by `headgate certificate`.
+#[derive(Debug)]
+struct Pki {
+    folder: PathBuf,
+}
+
+/// A name of the operator in its certificate.
+const SERVER_NAME: &str = "headgate.headgate-system.svc";
+
+impl Pki {
+    fn new(folder: PathBuf) -> Result<Self> {
+        let this = Self { folder };
+        let out = format!("--out-dir={}", this.file("ca", ""));
+        headgate::run_command(&["certificate", "ca", &out])?;
+        this.issue("server", &[])?;
+        Ok(this)
+    }
+
+    /// Issues a certificate of kind `what` into a folder of the name that `more` ends with, or of the kind.
+    fn issue(&self, what: &str, more: &[&str]) -> Result<()> {
+        let name = more.last().copied().unwrap_or(what);
+        let signer = [
+            format!("--ca-cert={}", self.file("ca", "tls.crt")),
+            format!("--ca-key={}", self.file("ca", "tls.key")),
+            format!("--out-dir={}", self.file(name, "")),
+        ];
+        let mut arguments = vec!["certificate", what];
+        arguments.extend(signer.iter().map(String::as_str));
+        arguments.extend(more);
+        headgate::run_command(&arguments)?;
+        Ok(())
+    }
+
+    fn file(&self, name: &str, file: &str) -> String {
+        self.folder.join(name).join(file).display().to_string()
+    }
+
+    fn operator_arguments(&self) -> Vec<String> {
+        vec![
+            format!("--tls-cert={}", self.file("server", "tls.crt")),
+            format!("--tls-key={}", self.file("server", "tls.key")),
+            format!("--client-ca={}", self.file("server", "ca.crt")),
+        ]
+    }
+
+    /// Arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
+    fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
+        // Once: a proxy that runs follows its files, and must not see half of a new pair.
+        if !self.folder.join(namespace).exists() {
+            self.issue("proxy", &["--namespace", namespace])?;
+        }
+        Ok(vec![
+            format!("--xds-tls-cert={}", self.file(namespace, "tls.crt")),
+            format!("--xds-tls-key={}", self.file(namespace, "tls.key")),
+            format!("--xds-tls-ca={}", self.file(namespace, "ca.crt")),
+            format!("--xds-server-name={SERVER_NAME}"),
+        ])
+    }
+}

@@ -1,0 +1,81 @@
+//! How a cluster is reached: kubectl and helm with a kubeconfig, where its API server can be reached from.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::programs;
+use crate::process;
+
+/// kubectl and helm for one cluster.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// Kubeconfig of one who may do everything.
+    pub kubeconfig: PathBuf,
+    /// What programs are started with, such as `nsenter …`; empty for the machine's own namespaces.
+    pub launcher: Vec<OsString>,
+}
+
+impl Access {
+    /// A command that runs `program` where the cluster is.
+    pub fn command(&self, program: &Path) -> Command {
+        let Some((first, rest)) = self.launcher.split_first() else {
+            return Command::new(program);
+        };
+        let mut command = Command::new(first);
+        command.args(rest).arg(program);
+        command
+    }
+
+    /// Runs kubectl as one who may do everything; returns what it printed.
+    ///
+    /// # Errors
+    /// If it fails; with its message.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl_as(&self.kubeconfig, arguments, None)
+    }
+
+    /// Runs kubectl with a kubeconfig and standard input; returns what it printed.
+    ///
+    /// # Errors
+    /// If it fails; with its message.
+    pub fn kubectl_as(
+        &self,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        input: Option<&str>,
+    ) -> Result<String> {
+        let mut command = self.command(&programs::helm()?.join("kubectl"));
+        command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
+        process::run(&mut command, input)
+            .with_context(|| format!("kubectl {}", arguments.join(" ")))
+    }
+
+    /// `kubectl apply` of YAML.
+    ///
+    /// # Errors
+    /// If it is refused; with the API server's message.
+    pub fn apply(&self, yaml: &str) -> Result<String> {
+        self.kubectl_as(&self.kubeconfig, &["apply", "--filename=-"], Some(yaml))
+    }
+
+    /// Runs helm as one who may do everything; returns what it printed. What helm keeps of its own is in the
+    /// kubeconfig's folder: a user's settings don't count, and none are left behind.
+    ///
+    /// # Errors
+    /// If it fails; with its message.
+    pub fn helm(&self, arguments: &[&str]) -> Result<String> {
+        let home = self.kubeconfig.with_file_name("helm");
+        let mut command = self.command(&programs::helm()?.join("helm"));
+        command
+            .env("HELM_CACHE_HOME", home.join("cache"))
+            .env("HELM_CONFIG_HOME", home.join("config"))
+            .env("HELM_DATA_HOME", home.join("data"))
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(arguments);
+        process::run(&mut command, None).with_context(|| format!("helm {}", arguments.join(" ")))
+    }
+}

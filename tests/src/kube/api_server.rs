@@ -1,0 +1,301 @@
+//! A real API server with its controllers and without nodes: Pods can be created, and a test says itself that they run.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use anyhow::{Result, anyhow};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use super::access::Access;
+use super::audit::{self, AuditEvent, AuditMark};
+use super::control_plane::{ControlPlane, Place};
+use super::programs;
+use super::workspace::Workspace;
+use crate::wait;
+
+/// A running API server. Killed when dropped, or when this process ends in any way.
+pub struct ApiServer {
+    access: Access,
+    url: String,
+    audit_log: PathBuf,
+    namespaces: AtomicU32,
+    plane: Mutex<ControlPlane>,
+    // After the processes that write into it.
+    workspace: Workspace,
+}
+
+impl ApiServer {
+    /// Starts etcd, kube-apiserver and kube-controller-manager on free ports of 127.0.0.1 and waits until Pods can be
+    /// created (about 5 s).
+    ///
+    /// # Errors
+    /// If the programs can't be had or don't start; with their last lines.
+    pub fn start() -> Result<Self> {
+        let workspace = Workspace::create()?;
+        let plane = ControlPlane::start(Place {
+            dir: workspace.path().to_owned(),
+            address: Ipv4Addr::LOCALHOST,
+            launcher: Vec::new(),
+            scheduler: false,
+        })?;
+        Ok(Self {
+            access: plane.access(),
+            url: plane.url(),
+            audit_log: plane.audit_log(),
+            namespaces: AtomicU32::new(0),
+            plane: Mutex::new(plane),
+            workspace,
+        })
+    }
+
+    /// One for all tests of this process that keep to [namespaces of their own](Self::namespace) and disturb nobody:
+    /// who restarts or pauses something starts one.
+    ///
+    /// # Panics
+    /// If it can't be started, in every test that asks for it.
+    #[allow(clippy::panic)]
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Result<ApiServer, String>> = OnceLock::new();
+        let shared = SHARED.get_or_init(|| Self::start().map_err(|error| format!("{error:#}")));
+        match shared {
+            Ok(server) => server,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Creates a namespace whose name starts with `prefix` and that nobody else uses.
+    ///
+    /// # Errors
+    /// If it can't be created.
+    pub fn namespace(&self, prefix: &str) -> Result<String> {
+        let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{prefix}-{number}");
+        self.kubectl(&["create", "namespace", &name])?;
+        Ok(name)
+    }
+
+    /// Its address, `https://127.0.0.1:PORT`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Folder of its logs: `kube-apiserver.log`, `etcd.log`, `kube-controller-manager.log`, `audit.log`. Kept when a
+    /// test fails.
+    pub fn dir(&self) -> &Path {
+        self.workspace.path()
+    }
+
+    /// Kubeconfig of one who may do everything.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.access.kubeconfig
+    }
+
+    /// Issues a certificate for `user` in at most one group and returns a kubeconfig with it. The user may do what the
+    /// cluster's RBAC lets it do: nothing at first.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn user_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
+        let file = format!("user-{}", user.replace([':', '/'], "-"));
+        self.plane()
+            .authority()
+            .kubeconfig(&self.url, &file, user, group)
+    }
+
+    /// Returns a kubeconfig with a token of a service account, which must exist: what a Pod of that account may do, its
+    /// user may do, neither more nor less.
+    ///
+    /// # Errors
+    /// If there is no such account.
+    pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let space = format!("--namespace={namespace}");
+        let token = self.kubectl(&["create", "token", name, &space, "--duration=24h"])?;
+        let file = format!("serviceaccount-{namespace}-{name}");
+        self.plane()
+            .authority()
+            .token_kubeconfig(&self.url, &file, token.trim())
+    }
+
+    /// A client that may do everything. Its background task belongs to the runtime it is called in.
+    ///
+    /// # Errors
+    /// If the kubeconfig isn't accepted.
+    pub async fn client(&self) -> Result<kube::Client> {
+        client(&self.access.kubeconfig).await
+    }
+
+    /// Runs kubectl as one who may do everything; returns what it printed.
+    ///
+    /// # Errors
+    /// If it fails; with its message.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.access.kubectl(arguments)
+    }
+
+    /// Runs kubectl with a kubeconfig and standard input; returns what it printed.
+    ///
+    /// # Errors
+    /// If it fails; with its message.
+    pub fn kubectl_as(
+        &self,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        input: Option<&str>,
+    ) -> Result<String> {
+        self.access.kubectl_as(kubeconfig, arguments, input)
+    }
+
+    /// Runs helm as one who may do everything; returns what it printed.
+    ///
+    /// # Errors
+    /// If it fails; with its message.
+    pub fn helm(&self, arguments: &[&str]) -> Result<String> {
+        self.access.helm(arguments)
+    }
+
+    /// `kubectl apply` of YAML.
+    ///
+    /// # Errors
+    /// If it is refused; with the API server's message.
+    pub fn apply(&self, yaml: &str) -> Result<String> {
+        self.access.apply(yaml)
+    }
+
+    /// Installs the CRDs of the repository's folder `crds/` and waits until they are served and explained.
+    ///
+    /// # Errors
+    /// If they are refused.
+    pub fn install_crds(&self) -> Result<()> {
+        let folder = programs::repository().join("crds");
+        let file = format!("--filename={}", folder.display());
+        self.kubectl(&["apply", "--server-side", &file])?;
+        self.wait_for_crds()?;
+        // What kubectl explains is published a moment later than what is served.
+        wait::until("the CRDs to be explained", || {
+            self.kubectl(&["explain", "admissionpolicies.spec"])
+                .map(drop)
+                .map_err(|error| format!("{error:#}"))
+        })
+    }
+
+    /// Waits until every CRD there is is served.
+    ///
+    /// # Errors
+    /// If one isn't.
+    pub fn wait_for_crds(&self) -> Result<()> {
+        // Again and again, because kubectl stumbles over a CRD that has no conditions yet.
+        wait::until("the CRDs to be served", || {
+            self.kubectl(&[
+                "wait",
+                "crd",
+                "--all",
+                "--for=condition=Established",
+                "--timeout=10s",
+            ])
+            .map(drop)
+            .map_err(|error| format!("{error:#}"))
+        })
+    }
+
+    /// The end of the audit log now.
+    pub fn audit_mark(&self) -> AuditMark {
+        audit::mark(&self.audit_log)
+    }
+
+    /// What was asked since `mark`. A request is logged when it has been answered, which may be a moment after its
+    /// answer is seen.
+    ///
+    /// # Errors
+    /// If the log can't be read.
+    pub fn audit(&self, mark: AuditMark) -> Result<Vec<AuditEvent>> {
+        audit::read(&self.audit_log, mark)
+    }
+
+    /// Ends the API server without notice. Etcd and the controllers stay.
+    ///
+    /// # Errors
+    /// If it can't be killed.
+    pub fn stop_api_server(&self) -> Result<()> {
+        self.plane().kill_api_server()
+    }
+
+    /// Starts the API server, on the port it had before, and waits until it is ready.
+    ///
+    /// # Errors
+    /// If it doesn't start; with its last lines.
+    pub fn start_api_server(&self) -> Result<()> {
+        let mut plane = self.plane();
+        plane.start_api_server()?;
+        plane.wait_until_ready()
+    }
+
+    /// Both: all connections and watches break, and nobody answers for a few seconds.
+    ///
+    /// # Errors
+    /// As [`start_api_server`](Self::start_api_server).
+    pub fn restart_api_server(&self) -> Result<()> {
+        self.stop_api_server()?;
+        self.start_api_server()
+    }
+
+    /// Stops the API server where it stands: connections stay open and nothing is answered, as when a machine hangs.
+    pub fn pause_api_server(&self) {
+        if let Some(process) = self.plane().api_server() {
+            process.pause();
+        }
+    }
+
+    /// Lets it go on.
+    pub fn resume_api_server(&self) {
+        if let Some(process) = self.plane().api_server() {
+            process.resume();
+        }
+    }
+
+    /// Stops etcd where it stands: the API server answers reads from its cache and no write.
+    pub fn pause_etcd(&self) {
+        if let Some(process) = self.plane().etcd() {
+            process.pause();
+        }
+    }
+
+    /// Lets it go on.
+    pub fn resume_etcd(&self) {
+        if let Some(process) = self.plane().etcd() {
+            process.resume();
+        }
+    }
+
+    /// Restarts the controllers, so that the garbage collector knows CRDs installed just now (else within 30 s).
+    ///
+    /// # Errors
+    /// If they can't be started.
+    pub fn restart_controllers(&self) -> Result<()> {
+        self.plane().restart_controllers()
+    }
+
+    fn plane(&self) -> MutexGuard<'_, ControlPlane> {
+        self.plane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiServer")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A client for a kubeconfig. Its background task belongs to the runtime it is called in.
+///
+/// # Errors
+/// If the kubeconfig isn't accepted.
+pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
+    let options = KubeConfigOptions::default();
+    let config = Kubeconfig::read_from(kubeconfig)?;
+    let config = kube::Config::from_custom_kubeconfig(config, &options).await?;
+    kube::Client::try_from(config).map_err(|error| anyhow!("{}: {error}", kubeconfig.display()))
+}

@@ -1,0 +1,102 @@
+//! The control groups of a node's Pods. Namespaces don't hold them: they are under one folder of the machine's tree,
+//! named like the node's own, and somebody has to remove them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::super::workspace;
+use crate::wait;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// One folder in every hierarchy.
+#[derive(Debug)]
+pub(super) struct Cgroups {
+    pub(super) name: String,
+}
+
+impl Cgroups {
+    /// Makes the folders, after those of nodes that were killed are removed.
+    pub(super) fn create(dir: &Path) -> Result<Self> {
+        let name = dir
+            .file_name()
+            .context("the node's folder has no name")?
+            .to_string_lossy()
+            .into_owned();
+        let hierarchies = hierarchies();
+        for hierarchy in &hierarchies {
+            remove_left_behind(hierarchy);
+            let group = hierarchy.join(&name);
+            fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
+            // Version 1: a new group has no CPU and no memory to run on until it is told.
+            for setting in ["cpuset.cpus", "cpuset.mems"] {
+                if let Ok(value) = fs::read(hierarchy.join(setting)) {
+                    let _ = fs::write(group.join(setting), value);
+                }
+            }
+            // Version 2: what the groups below may limit has to be let through from the top.
+            for folder in [hierarchy, &group] {
+                if let Ok(controllers) = fs::read_to_string(folder.join("cgroup.controllers")) {
+                    for controller in controllers.split_whitespace() {
+                        let line = format!("+{controller}");
+                        let _ = fs::write(folder.join("cgroup.subtree_control"), line);
+                    }
+                }
+            }
+        }
+        Ok(Self { name })
+    }
+
+    /// Removes them. Groups stay busy for a moment after their last process has ended.
+    pub(super) fn remove(&self) {
+        for hierarchy in hierarchies() {
+            let group = hierarchy.join(&self.name);
+            let _ = wait::until("control groups to be removed", || {
+                remove_tree(&group).map_err(|error| error.to_string())
+            });
+        }
+    }
+}
+
+/// The folder of each hierarchy: one in version 2, one for each controller in version 1.
+fn hierarchies() -> Vec<PathBuf> {
+    let mount = PathBuf::from(MOUNT);
+    if mount.join("cgroup.controllers").exists() {
+        return vec![mount];
+    }
+    let folders = fs::read_dir(&mount).into_iter().flatten().flatten();
+    folders
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .filter(|path| path.join("cgroup.procs").exists())
+        .collect()
+}
+
+/// Groups whose node's folder is gone.
+fn remove_left_behind(hierarchy: &Path) {
+    let groups = fs::read_dir(hierarchy).into_iter().flatten().flatten();
+    for group in groups {
+        let name = group.file_name();
+        let ours = name
+            .to_str()
+            .is_some_and(|name| name.starts_with(workspace::PREFIX));
+        if ours && !std::env::temp_dir().join(&name).exists() {
+            let _ = remove_tree(&group.path());
+        }
+    }
+}
+
+/// Groups are removed one by one from below; their files go with them.
+fn remove_tree(group: &Path) -> std::io::Result<()> {
+    if !group.exists() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(group)?.flatten() {
+        if entry.file_type()?.is_dir() {
+            remove_tree(&entry.path())?;
+        }
+    }
+    fs::remove_dir(group)
+}

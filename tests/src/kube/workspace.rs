@@ -1,0 +1,73 @@
+//! The folder of one running Kubernetes: keys, data, logs.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+/// What the names of all such folders start with.
+pub(super) const PREFIX: &str = "headgate-kubernetes-";
+
+/// Locked by the process that uses the folder. A process id would say less: another PID namespace has its own.
+const LOCK: &str = "lock";
+
+/// A folder that goes with its owner, unless a test has failed: then its logs are what one wants to read.
+#[derive(Debug)]
+pub(super) struct Workspace {
+    dir: Option<TempDir>,
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Workspace {
+    /// Makes a folder with a short path, since Unix sockets in it may have 107 bytes.
+    pub(super) fn create() -> Result<Self> {
+        remove_left_behind();
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let path = dir.path().canonicalize()?;
+        // Locked before it has the name that others look for.
+        let unnamed = path.join("new-lock");
+        let lock = File::create(&unnamed)?;
+        lock.lock()?;
+        fs::rename(unnamed, path.join(LOCK))?;
+        Ok(Self {
+            dir: Some(dir),
+            path,
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        let Some(dir) = self.dir.take() else { return };
+        if std::thread::panicking() {
+            eprintln!("logs and keys are kept in {}", dir.keep().display());
+        }
+    }
+}
+
+/// Removes what earlier processes left: a server in a static is never dropped, and a killed test drops nothing. Folders
+/// kept for a failed test go with the next run, too.
+fn remove_left_behind() {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let ours = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(PREFIX));
+        if ours
+            && let Ok(lock) = File::open(entry.path().join(LOCK))
+            && lock.try_lock().is_ok()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Clients of several workflows at once, and what each of them met.
+//!
+//! Every workflow is a load of its own ([`crate::load`]), with its own arrivals, so that one that floods the mesh takes
+//! nothing from another but what the mesh lets it take. Its requests carry its name in their baggage.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Mesh;
+use super::service::plan::millis;
+use super::topology::Workload;
+use crate::load::{
+    self, Bin, Clients, LoadReport, LoadSpec, Phase, RequestType, Running, TypeReport,
+};
+use crate::quantiles::Quantiles;
+
+/// Connections that a workflow opens before it starts.
+const CONNECTIONS: usize = 4;
+
+/// What every workflow met.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Reports by workflow; the totals are over the whole time.
+    pub workflows: BTreeMap<String, LoadReport>,
+}
+
+/// Loads that are being sent. Dropping them stops them.
+#[derive(Debug)]
+pub struct Driving {
+    started: Instant,
+    workflows: Vec<(String, Running)>,
+}
+
+/// Sends `workloads` to `mesh` and waits for their end.
+///
+/// # Errors
+/// If a load can't be started.
+pub fn run(mesh: &Mesh, workloads: &[Workload]) -> Result<Results> {
+    start(mesh, workloads)?.wait()
+}
+
+/// Starts to send and returns at once.
+///
+/// # Errors
+/// If a load can't be started.
+pub fn start(mesh: &Mesh, workloads: &[Workload]) -> Result<Driving> {
+    let started = Instant::now();
+    let mut workflows = Vec::new();
+    for (index, workload) in workloads.iter().enumerate() {
+        let spec = spec(mesh, workload, index as u64 + 1)
+            .with_context(|| format!("workflow {}", workload.name))?;
+        workflows.push((workload.name.clone(), load::start(spec)?));
+    }
+    Ok(Driving { started, workflows })
+}
+
+fn spec(mesh: &Mesh, workload: &Workload, seed: u64) -> Result<LoadSpec> {
+    let mut targets = mesh.entries(&workload.entry).into_iter();
+    let first = targets.next().context("its entry has no processes")?;
+    let mut request = RequestType::get(&workload.name, &workload.path)
+        .header("baggage", &format!("workflow={}", workload.name));
+    request.headers.extend(workload.headers.iter().cloned());
+    request.abort_after = Some(millis(workload.timeout_ms)?);
+    let mut spec = LoadSpec::new(first, vec![request], 0.0, Duration::ZERO);
+    spec.more_targets = targets.collect();
+    spec.seed = seed;
+    spec.connections = CONNECTIONS;
+    spec.drain = millis(workload.timeout_ms)?;
+    spec.phases = workload
+        .open
+        .iter()
+        .map(|p| {
+            Ok(Phase {
+                duration: millis(p.seconds * 1_000.0)?,
+                rate: p.rate,
+            })
+        })
+        .collect::<Result<_>>()?;
+    spec.clients = workload
+        .closed
+        .iter()
+        .map(|c| {
+            Ok(Clients {
+                count: c.clients,
+                from: millis(c.from_s * 1_000.0)?,
+                until: millis(c.until_s * 1_000.0)?,
+                think: millis(c.think_ms)?,
+            })
+        })
+        .collect::<Result<_>>()?;
+    Ok(spec)
+}
+
+impl Driving {
+    /// Whether all is sent and answered.
+    pub fn is_finished(&self) -> bool {
+        self.workflows.iter().all(|(_, load)| load.is_finished())
+    }
+
+    /// Waits until this long after the start.
+    pub fn reach(&self, seconds: f64) {
+        let at = self.started + Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        crate::clock::sleep_until(at);
+    }
+
+    /// Sends no more.
+    pub fn stop(&self) {
+        self.workflows.iter().for_each(|(_, load)| load.stop());
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// If an entry couldn't be connected to at the start.
+    pub fn wait(self) -> Result<Results> {
+        let mut workflows = BTreeMap::new();
+        for (name, load) in self.workflows {
+            workflows.insert(name, load.wait()?);
+        }
+        Ok(Results { workflows })
+    }
+}
+
+impl Results {
+    /// What one workflow met; nothing, if it isn't there.
+    pub fn of(&self, workflow: &str) -> Option<&TypeReport> {
+        Some(&self.workflows.get(workflow)?.total)
+    }
+
+    /// What one workflow met between two times after the start, s, by when its requests fell due.
+    pub fn during(&self, workflow: &str, from_s: f64, until_s: f64) -> Span {
+        let series = self.of(workflow).map_or(&[][..], |r| &r.series);
+        let bins: Vec<&Bin> = series
+            .iter()
+            .filter(|bin| bin.at_s >= from_s && bin.at_s < until_s)
+            .collect();
+        let sum = |count: fn(&Bin) -> u64| bins.iter().map(|bin| count(bin)).sum::<u64>();
+        let mut medians: Vec<f64> = bins.iter().filter(|b| b.ok > 0).map(|b| b.p50_ms).collect();
+        medians.sort_by(f64::total_cmp);
+        Span {
+            seconds: until_s - from_s,
+            offered: sum(|bin| bin.offered),
+            ok: sum(|bin| bin.ok),
+            refused: sum(|bin| bin.refused),
+            failed: sum(|bin| bin.failed),
+            p50_ms: medians.get(medians.len() / 2).copied().unwrap_or(0.0),
+        }
+    }
+
+    /// Latencies of one workflow's served requests, ms.
+    pub fn latency_ms(&self, workflow: &str) -> Quantiles {
+        self.of(workflow).map(|r| r.latency_ms).unwrap_or_default()
+    }
+}
+
+/// What a workflow met in a stretch of time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// Its length, s.
+    pub seconds: f64,
+    /// Requests that fell due in it.
+    pub offered: u64,
+    /// Of these, served.
+    pub ok: u64,
+    /// Of these, refused by the first hop.
+    pub refused: u64,
+    /// Of these, neither.
+    pub failed: u64,
+    /// Median of the points' median latencies of those served, ms.
+    pub p50_ms: f64,
+}
+
+impl Span {
+    /// Share that was served, ratio 0..=1; 0 of none.
+    pub fn served(&self) -> f64 {
+        if self.offered == 0 {
+            return 0.0;
+        }
+        self.ok as f64 / self.offered as f64
+    }
+
+    /// Served requests per second.
+    pub fn ok_rps(&self) -> f64 {
+        self.ok as f64 / self.seconds
+    }
+}

@@ -1,0 +1,433 @@
+//! Starts a mesh, part by part, and ends it whatever happens.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use tempfile::TempDir;
+
+use super::ports::Reserved;
+use super::service::{ServiceConfig, ServiceProcess, ServiceStats};
+use super::sidecar::{Destination, INBOUND, OUTBOUND, Sidecar, Source};
+use super::topology::{NAMESPACE, ServiceSpec, Topology};
+use crate::bootstrap::Bootstrap;
+use crate::envoy::EnvoyProcess;
+use crate::headgate::{self, Headgate, RunOptions};
+use crate::wait::{self, MachineLock};
+
+/// Sidecars that start at the same time: compiling the filter keeps a core busy for a while.
+const STARTING: usize = 2;
+
+/// Where the sidecars of a mesh get Headgate's configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slots {
+    /// Nowhere: plain proxies. Capacity is that of the services then.
+    None,
+    /// From files, as `headgate render` writes them.
+    Files,
+    /// From an operator.
+    Operator,
+}
+
+/// How to run a topology.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Where the sidecars get Headgate's configuration.
+    pub slots: Slots,
+    /// Worker threads of each sidecar.
+    pub concurrency: u32,
+}
+
+/// A running mesh. Dropping it ends all of it.
+#[derive(Debug)]
+pub struct Mesh {
+    // Sidecars end before the services and the operator that they talk to.
+    nodes: Vec<Node>,
+    headgate: Option<Headgate>,
+    topology: Topology,
+    concurrency: u32,
+    _dir: TempDir,
+    _lock: MachineLock,
+}
+
+/// One process and its sidecar.
+#[derive(Debug)]
+pub struct Node {
+    /// Its name, such as `en-2`.
+    pub name: String,
+    /// The service that it is of.
+    pub service: String,
+    /// Its number in the service, from 1.
+    pub number: usize,
+    /// Whether its sidecar has Headgate.
+    pub headgate: bool,
+    /// `None` while a test keeps it down.
+    sidecar: Option<EnvoyProcess>,
+    bootstrap: Bootstrap,
+    /// What the service does.
+    pub process: ServiceProcess,
+    inbound: Reserved,
+    _outbound: Reserved,
+}
+
+impl Mesh {
+    /// Starts all of `topology` and waits until every proxy serves, with the configuration it should have.
+    ///
+    /// # Errors
+    /// If a part doesn't start; with its last lines of output.
+    pub fn start(topology: &Topology, options: Options) -> Result<Self> {
+        let lock = wait::lock_machine()?;
+        let dir = tempfile::Builder::new()
+            .prefix("headgate-mesh-")
+            .tempdir()?;
+        let mut places = Vec::new();
+        for spec in &topology.services {
+            for number in 1..=spec.processes {
+                places.push(Place::new(topology, spec, number, options.slots)?);
+            }
+        }
+        let destinations = destinations(topology, &places);
+        let headgate = match options.slots {
+            Slots::Operator => Some(operator(topology, dir.path())?),
+            Slots::Files | Slots::None => None,
+        };
+        let mut nodes = Vec::new();
+        for (index, place) in places.into_iter().enumerate() {
+            let process = ServiceProcess::start(&place.config(topology, index)?)?;
+            let source = match (&headgate, options.slots) {
+                _ if !place.headgate => Source::None,
+                (Some(headgate), _) => Source::Operator {
+                    xds: headgate.xds(),
+                    outbound: topology.has_workflows(place.spec(topology)?),
+                },
+                (None, Slots::Files) => files(topology, &place, dir.path())?,
+                (None, _) => Source::None,
+            };
+            let bootstrap = Sidecar {
+                node: &place.name,
+                service: &place.service,
+                inbound: place.inbound.addr(),
+                outbound: place.outbound.addr(),
+                app: process.addr(),
+                source,
+                services: &destinations,
+            }
+            .bootstrap()?;
+            nodes.push(Node {
+                name: place.name,
+                service: place.service,
+                number: place.number,
+                headgate: place.headgate,
+                sidecar: None,
+                bootstrap,
+                process,
+                inbound: place.inbound,
+                _outbound: place.outbound,
+            });
+        }
+        let mut mesh = Self {
+            nodes,
+            headgate,
+            topology: topology.clone(),
+            concurrency: options.concurrency,
+            _dir: dir,
+            _lock: lock,
+        };
+        mesh.start_sidecars()?;
+        Ok(mesh)
+    }
+
+    fn start_sidecars(&mut self) -> Result<()> {
+        let concurrency = self.concurrency;
+        for group in self.nodes.chunks_mut(STARTING) {
+            std::thread::scope(|scope| {
+                let starting: Vec<_> = group
+                    .iter_mut()
+                    .map(|node| scope.spawn(|| node.start_sidecar(concurrency)))
+                    .collect();
+                starting
+                    .into_iter()
+                    .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
+            })?;
+        }
+        if let Some(headgate) = &self.headgate {
+            let expected = self.nodes.iter().filter(|node| node.headgate).count();
+            wait_until_in_sync(headgate, expected)?;
+        }
+        Ok(())
+    }
+
+    /// What runs.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The operator, where there is one.
+    pub fn headgate(&self) -> Option<&Headgate> {
+        self.headgate.as_ref()
+    }
+
+    /// All processes, in the order of the topology.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The process of this name, such as `en-2`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn node(&self, name: &str) -> Result<&Node> {
+        let found = self.nodes.iter().find(|node| node.name == name);
+        found.with_context(|| format!("there is no process {name}"))
+    }
+
+    /// The processes of a service.
+    pub fn service(&self, name: &str) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(move |node| node.service == name)
+    }
+
+    /// Where clients send requests for a service.
+    pub fn entries(&self, service: &str) -> Vec<SocketAddr> {
+        self.service(service).map(Node::inbound).collect()
+    }
+
+    /// Starts the counts of all services again.
+    ///
+    /// # Errors
+    /// If one doesn't answer.
+    pub fn reset(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node.process.reset())
+    }
+
+    /// What all services have done, by process.
+    ///
+    /// # Errors
+    /// If one doesn't answer.
+    pub fn stats(&self) -> Result<BTreeMap<String, ServiceStats>> {
+        let nodes = self.nodes.iter();
+        nodes
+            .map(|node| Ok((node.name.clone(), node.process.stats()?)))
+            .collect()
+    }
+
+    /// Ends the sidecar of a process without notice.
+    ///
+    /// # Errors
+    /// If there is no such process.
+    pub fn kill_sidecar(&mut self, name: &str) -> Result<()> {
+        // Killed when dropped.
+        self.node_mut(name)?.sidecar = None;
+        Ok(())
+    }
+
+    /// Starts the sidecar of a process again, where it was.
+    ///
+    /// # Errors
+    /// If there is no such process, or the proxy doesn't start.
+    pub fn restart_sidecar(&mut self, name: &str) -> Result<()> {
+        let concurrency = self.concurrency;
+        let node = self.node_mut(name)?;
+        node.sidecar = None;
+        node.start_sidecar(concurrency)
+    }
+
+    /// Cuts a service off: its sidecars keep their connections and answer nothing.
+    pub fn partition(&self, service: &str) {
+        self.service(service)
+            .filter_map(|node| node.sidecar.as_ref())
+            .for_each(EnvoyProcess::pause);
+    }
+
+    /// Ends [`partition`](Self::partition).
+    pub fn heal(&self, service: &str) {
+        self.service(service)
+            .filter_map(|node| node.sidecar.as_ref())
+            .for_each(EnvoyProcess::resume);
+    }
+
+    /// Lines of all proxies' logs that say that a filter failed, each after the name of its process.
+    pub fn wasm_errors(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for node in &self.nodes {
+            let errors = node.sidecar.iter().flat_map(EnvoyProcess::wasm_errors);
+            lines.extend(errors.map(|line| format!("{}: {line}", node.name)));
+        }
+        lines
+    }
+
+    fn node_mut(&mut self, name: &str) -> Result<&mut Node> {
+        let found = self.nodes.iter_mut().find(|node| node.name == name);
+        found.with_context(|| format!("there is no process {name}"))
+    }
+}
+
+impl Node {
+    /// Where its sidecar takes requests.
+    pub fn inbound(&self) -> SocketAddr {
+        self.inbound.addr()
+    }
+
+    /// Its sidecar.
+    ///
+    /// # Errors
+    /// While it is down.
+    pub fn sidecar(&self) -> Result<&EnvoyProcess> {
+        let down = || format!("the sidecar of {} is down", self.name);
+        self.sidecar.as_ref().with_context(down)
+    }
+
+    /// A counter or gauge of the policy of its service, such as `slots_in_use`.
+    ///
+    /// # Errors
+    /// If the sidecar is down.
+    pub fn policy_stat(&self, name: &str) -> Result<u64> {
+        let prefix = format!("wasmcustom.headgate.policy.{NAMESPACE}/{}", self.service);
+        self.sidecar()?.stat(&format!("{prefix}.{name}"))
+    }
+
+    /// All counters and gauges of the policy of its service.
+    ///
+    /// # Errors
+    /// If the sidecar is down.
+    pub fn policy_stats(&self) -> Result<BTreeMap<String, u64>> {
+        let prefix = format!("wasmcustom.headgate.policy.{NAMESPACE}/{}.", self.service);
+        self.sidecar()?.stats_under(&prefix)
+    }
+
+    fn start_sidecar(&mut self, concurrency: u32) -> Result<()> {
+        let of = || format!("the sidecar of {}", self.name);
+        let envoy = EnvoyProcess::start(&self.bootstrap, concurrency).with_context(of)?;
+        let bound = envoy.listener(INBOUND)?;
+        ensure!(bound == self.inbound.addr(), "{}: bound to {bound}", of());
+        envoy.listener(OUTBOUND).with_context(of)?;
+        self.sidecar = Some(envoy);
+        if self.headgate {
+            // The policy's numbers are there once the filter runs.
+            wait::until("the filter to run its policy", || {
+                let stats = self.policy_stats().map_err(|e| e.to_string())?;
+                match stats.is_empty() {
+                    true => Err("no numbers of the policy".to_owned()),
+                    false => Ok(()),
+                }
+            })
+            .with_context(of)?;
+        }
+        Ok(())
+    }
+}
+
+/// A process that is to be started.
+struct Place {
+    name: String,
+    service: String,
+    number: usize,
+    headgate: bool,
+    inbound: Reserved,
+    outbound: Reserved,
+}
+
+impl Place {
+    fn new(topology: &Topology, spec: &ServiceSpec, number: usize, slots: Slots) -> Result<Self> {
+        let wanted = slots != Slots::None && spec.has_headgate(number);
+        Ok(Self {
+            name: format!("{}-{number}", spec.name),
+            service: spec.name.clone(),
+            number,
+            headgate: wanted && topology.policy_of(spec).is_some(),
+            inbound: Reserved::new()?,
+            outbound: Reserved::new()?,
+        })
+    }
+
+    fn spec<'a>(&self, topology: &'a Topology) -> Result<&'a ServiceSpec> {
+        let found = topology.service(&self.service);
+        found.context("a place of no service")
+    }
+
+    fn config(&self, topology: &Topology, index: usize) -> Result<ServiceConfig> {
+        let spec = self.spec(topology)?;
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        Ok(ServiceConfig {
+            process: self.name.clone(),
+            listen: any,
+            control: any,
+            outbound: Some(self.outbound.addr()),
+            // Every process has luck of its own.
+            seed: index as u64 + 1,
+            behaviour: spec.behaviour_of(self.number),
+        })
+    }
+}
+
+fn destinations(topology: &Topology, places: &[Place]) -> BTreeMap<String, Destination> {
+    let of = |spec: &ServiceSpec| Destination {
+        processes: places
+            .iter()
+            .filter(|place| place.service == spec.name)
+            .map(|place| place.inbound.addr())
+            .collect(),
+        hashed: topology
+            .hash_headers(&spec.name)
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+    };
+    let services = topology.services.iter();
+    services.map(|spec| (spec.name.clone(), of(spec))).collect()
+}
+
+/// Starts an operator with the policies of all services.
+fn operator(topology: &Topology, dir: &Path) -> Result<Headgate> {
+    let policies = dir.join("policies");
+    std::fs::create_dir(&policies)?;
+    for spec in &topology.services {
+        if let Some(policy) = topology.policy_of(spec) {
+            let file = policies.join(format!("{}.yaml", spec.name));
+            std::fs::write(file, serde_json::to_string_pretty(&policy)?)?;
+        }
+    }
+    let mut options = RunOptions::new(&policies);
+    options.module_dir = Some(dir.join("modules"));
+    Headgate::start(&options)
+}
+
+fn wait_until_in_sync(headgate: &Headgate, expected: usize) -> Result<()> {
+    wait::until("all sidecars to run their policies", || {
+        let status = headgate.status().map_err(|e| e.to_string())?;
+        let proxies = status["proxies"].as_array().map_or(&[][..], Vec::as_slice);
+        let running = proxies.iter().filter(|p| p["state"] == "Running").count();
+        match running >= expected {
+            true => Ok(()),
+            false => Err(format!("{running} of {expected}: {status:#}")),
+        }
+    })
+}
+
+/// Writes the files that the slots of a sidecar read, as `headgate render` prints them.
+fn files(topology: &Topology, place: &Place, dir: &Path) -> Result<Source> {
+    let spec = place.spec(topology)?;
+    let policy = topology
+        .policy_of(spec)
+        .context("a slot without a policy")?;
+    let at = |name: &str| dir.join(format!("{}-{name}.json", place.name));
+    let source = at("policy");
+    std::fs::write(&source, serde_json::to_string_pretty(&policy)?)?;
+    let source = source.display().to_string();
+    let module = std::path::absolute(headgate::module_path())?;
+    let wasm = format!("--wasm={}", module.display());
+    let render = |name: &str, more: &[&str]| -> Result<PathBuf> {
+        let arguments = [&["render", &source, "--output=json", &wasm], more].concat();
+        let file = at(name);
+        std::fs::write(&file, headgate::run_command(&arguments)?)?;
+        Ok(file)
+    };
+    let outbound = match topology.has_workflows(spec) {
+        true => Some(render("outbound", &["--outbound"])?),
+        false => None,
+    };
+    Ok(Source::Files {
+        inbound: render("inbound", &[])?,
+        outbound,
+    })
+}

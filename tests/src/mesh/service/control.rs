@@ -1,0 +1,70 @@
+//! Statistics and orders, on a port of their own, so that they never wait behind requests.
+//!
+//! `GET /stats`, `POST /reset`, `POST /speed` with a number that divides service times from then on.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::Service;
+
+/// Accepts connections for ever.
+pub(super) async fn serve(listener: TcpListener, service: Arc<Service>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let service = Arc::clone(&service);
+        tokio::spawn(async move {
+            let answers = service_fn(|request| answer(Arc::clone(&service), request));
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), answers)
+                .await;
+        });
+    }
+}
+
+async fn answer(
+    service: Arc<Service>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (status, body) = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/stats") => match serde_json::to_vec(&service.stats()) {
+            Ok(body) => (StatusCode::OK, body),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string().into()),
+        },
+        (&Method::POST, "/reset") => {
+            service.reset();
+            (StatusCode::OK, b"reset\n".to_vec())
+        }
+        (&Method::POST, "/speed") => match speed(request).await {
+            Some(speed) => {
+                service.speed.store(speed.to_bits(), Ordering::Relaxed);
+                (StatusCode::OK, b"set\n".to_vec())
+            }
+            None => (StatusCode::BAD_REQUEST, b"give a number above 0\n".to_vec()),
+        },
+        _ => (
+            StatusCode::NOT_FOUND,
+            b"GET /stats, POST /reset, /speed\n".to_vec(),
+        ),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+async fn speed(request: Request<Incoming>) -> Option<f64> {
+    let body = request.into_body().collect().await.ok()?.to_bytes();
+    let speed: f64 = std::str::from_utf8(&body).ok()?.trim().parse().ok()?;
+    (speed.is_finite() && speed > 0.0).then_some(speed)
+}

@@ -1,0 +1,357 @@
+//! What a service does with a request: a tree of steps.
+//!
+//! ```yaml
+//! operations:
+//! - path: /scan
+//!   steps:
+//!   - call: {service: auth, path: /check}
+//!   - parallel:
+//!     - call: {service: en, path: /read, count: 10, atOnce: true}
+//!     - compute: {meanMs: 5, distribution: Exponential}
+//! ```
+//!
+//! Steps of an operation run one after the other. Whoever gives a request's path gives its type, its cost and all calls
+//! that it leads to, so workflows with graphs of their own have paths of their own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution as _, Exp};
+use serde::{Deserialize, Serialize};
+
+/// Headers that carry a request's context: those of W3C Trace Context and Baggage, and the one of Headgate for
+/// applications that pass on a single header.
+pub const CONTEXT: [&str; 4] = ["baggage", "traceparent", "tracestate", "x-headgate-request"];
+
+/// One service process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// Its name, such as `en-1`; shown in its statistics.
+    pub process: String,
+    /// Where requests are served; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Where its statistics are served; port 0 picks a free one.
+    pub control: SocketAddr,
+    /// Outbound listener of its sidecar. Without one it can't call anybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outbound: Option<SocketAddr>,
+    /// Seed of its service times.
+    pub seed: u64,
+    /// What it does.
+    pub behaviour: Behaviour,
+}
+
+/// What all processes of a service have in common.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Behaviour {
+    /// Computing steps at once; others wait in the order of their arrival.
+    pub workers: usize,
+    /// Requests at once, from begin to answer, calls included, as with a thread for each; others wait in the order of
+    /// their arrival. Without it any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// What becomes of a request whose caller left.
+    #[serde(default)]
+    pub abandoned: Abandoned,
+    /// Request headers that calls inherit; empty for a service that propagates nothing.
+    #[serde(default = "context")]
+    pub propagate: Vec<String>,
+    /// How long a call may take, ms.
+    #[serde(default = "call_timeout_ms")]
+    pub call_timeout_ms: f64,
+    /// Headers of every answer, such as those of a process that lies about its rate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub response_headers: Vec<(String, String)>,
+    /// Divides all service times; may be changed while it runs.
+    #[serde(default = "one")]
+    pub speed: f64,
+    /// What requests do, by path.
+    pub operations: Vec<Operation>,
+}
+
+/// What becomes of a request whose caller left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Abandoned {
+    /// It is worked off for nobody: a thread that is blocked in a call or a lock doesn't notice that its caller left.
+    /// That is how an overloaded service loses all its capacity to requests that have timed out.
+    #[default]
+    Finish,
+    /// It leaves at once, with its calls.
+    Cancel,
+}
+
+/// Requests of one type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Operation {
+    /// Requests whose path starts with this; the longest counts.
+    pub path: String,
+    /// What to do, in order.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+}
+
+/// A part of the work of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Step {
+    /// Occupies a worker.
+    Compute(Compute),
+    /// Calls another service.
+    Call(Call),
+    /// One after the other.
+    Sequence(Vec<Step>),
+    /// All at once.
+    Parallel(Vec<Step>),
+}
+
+/// Time of a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Compute {
+    /// Mean service time, ms.
+    pub mean_ms: f64,
+    /// How service times scatter.
+    #[serde(default)]
+    pub distribution: Distribution,
+}
+
+/// How service times scatter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Distribution {
+    /// All are equal.
+    #[default]
+    Constant,
+    /// Exponential, as in the evaluation of Wisp.
+    Exponential,
+}
+
+/// Calls of another service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Call {
+    /// Its name.
+    pub service: String,
+    /// Path; that of the request itself, if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// How many.
+    #[serde(default = "once")]
+    pub count: u32,
+    /// All of them at once rather than one after the other.
+    #[serde(default)]
+    pub at_once: bool,
+    /// Which process of the service.
+    #[serde(default)]
+    pub route: Route,
+    /// How long each may take, ms; the service's `callTimeoutMs` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<f64>,
+    /// What a call that fails does to its request.
+    #[serde(default)]
+    pub on_failure: OnFailure,
+}
+
+/// Which process of a service a call goes to. The proxy decides; the service says how.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Route {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// By the hash of this header of the request, which calls inherit: always the same for the same value.
+    Hash(String),
+    /// The one of this number, from 1.
+    Process(usize),
+}
+
+/// What a call that fails does to its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum OnFailure {
+    /// It fails, too, and calls that are out are given up.
+    #[default]
+    Fail,
+    /// It does without the answer.
+    Ignore,
+}
+
+fn context() -> Vec<String> {
+    CONTEXT.map(str::to_owned).to_vec()
+}
+
+fn call_timeout_ms() -> f64 {
+    2_000.0
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// `ms` as a duration.
+///
+/// # Errors
+/// If it is negative, or no number.
+pub fn millis(ms: f64) -> Result<Duration> {
+    match Duration::try_from_secs_f64(ms / 1_000.0) {
+        Ok(duration) => Ok(duration),
+        Err(error) => bail!("{ms} ms: {error}"),
+    }
+}
+
+impl Behaviour {
+    /// # Errors
+    /// Names the first field that makes no sense.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.workers > 0, "workers: 0; give at least 1");
+        ensure!(self.threads != Some(0), "threads: 0; give at least 1");
+        ensure!(
+            self.speed.is_finite() && self.speed > 0.0,
+            "speed: {}; give a number above 0",
+            self.speed
+        );
+        ensure!(
+            !self.operations.is_empty(),
+            "operations: none; give at least one"
+        );
+        millis(self.call_timeout_ms)?;
+        for operation in &self.operations {
+            let wrong = |error: anyhow::Error| error.context(operation.path.clone());
+            ensure!(
+                operation.path.starts_with('/'),
+                "{:?}: a path starts with /",
+                operation.path
+            );
+            each(&operation.steps, &mut |step| step.check()).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
+    /// Names of the services that it calls, each once.
+    pub fn calls(&self) -> Vec<&str> {
+        let calls = self.operations.iter().flat_map(|o| calls(&o.steps));
+        let mut names: Vec<&str> = calls.map(|call| call.service.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// All calls of a tree.
+pub(crate) fn calls(steps: &[Step]) -> Vec<&Call> {
+    let mut calls = Vec::new();
+    for step in steps {
+        match step {
+            Step::Call(call) => calls.push(call),
+            Step::Sequence(inner) | Step::Parallel(inner) => calls.extend(self::calls(inner)),
+            Step::Compute(_) => {}
+        }
+    }
+    calls
+}
+
+/// Every step of a tree, those within others too.
+fn each<'a>(steps: &'a [Step], visit: &mut dyn FnMut(&'a Step) -> Result<()>) -> Result<()> {
+    for step in steps {
+        visit(step)?;
+        if let Step::Sequence(inner) | Step::Parallel(inner) = step {
+            each(inner, visit)?;
+        }
+    }
+    Ok(())
+}
+
+impl Step {
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Compute(compute) => millis(compute.mean_ms).map(|_| ()),
+            Self::Call(call) => {
+                ensure!(
+                    call.route != Route::Process(0),
+                    "route: processes are numbered from 1"
+                );
+                call.timeout_ms.map_or(Ok(()), |ms| millis(ms).map(|_| ()))
+            }
+            Self::Sequence(_) | Self::Parallel(_) => Ok(()),
+        }
+    }
+}
+
+impl Compute {
+    /// The service time of one request at `speed`.
+    pub(super) fn draw(&self, speed: f64, rng: &mut SmallRng) -> Duration {
+        let mean = self.mean_ms / 1_000.0 / speed;
+        let seconds = match self.distribution {
+            Distribution::Constant => mean,
+            // A mean of 0 has no exponential distribution.
+            Distribution::Exponential => {
+                Exp::new(1.0 / mean).map_or(0.0, |times| times.sample(rng))
+            }
+        };
+        Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_is_read_from_yaml() {
+        let text = "
+workers: 2
+operations:
+- path: /scan
+  steps:
+  - call: {service: auth, path: /check}
+  - parallel:
+    - call: {service: en, count: 10, atOnce: true, route: {process: 2}, onFailure: Ignore}
+    - sequence:
+      - compute: {meanMs: 5, distribution: Exponential}
+      - call: {service: en, route: {hash: x-partition}}
+";
+        let behaviour: Behaviour = serde_saphyr::from_str(text).unwrap();
+        behaviour.check().unwrap();
+        assert_eq!(behaviour.calls(), ["auth", "en"]);
+        assert_eq!(behaviour.propagate, CONTEXT);
+        let again: Behaviour =
+            serde_json::from_str(&serde_json::to_string(&behaviour).unwrap()).unwrap();
+        assert_eq!(again, behaviour);
+    }
+
+    #[test]
+    fn service_times_have_the_mean_asked_for() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        for distribution in [Distribution::Constant, Distribution::Exponential] {
+            let compute = Compute {
+                mean_ms: 20.0,
+                distribution,
+            };
+            let sum: Duration = (0..20_000).map(|_| compute.draw(2.0, &mut rng)).sum();
+            let mean = sum.as_secs_f64() / 20_000.0;
+            assert!(
+                (mean / 0.010 - 1.0).abs() < 0.03,
+                "{distribution:?}: {mean}"
+            );
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let behaviour = |text: &str| serde_saphyr::from_str::<Behaviour>(text).unwrap().check();
+        assert!(behaviour("{workers: 0, operations: [{path: /}]}").is_err());
+        assert!(behaviour("{workers: 1, operations: []}").is_err());
+        let negative = "{workers: 1, operations: [{path: /, steps: [{compute: {meanMs: -1}}]}]}";
+        let error = format!("{:#}", behaviour(negative).unwrap_err());
+        assert!(error.starts_with("/: -1 ms"), "{error}");
+    }
+}

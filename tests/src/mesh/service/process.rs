@@ -1,0 +1,115 @@
+//! A service as a child process.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::NamedTempFile;
+
+use super::{ServiceConfig, ServiceStats};
+use crate::headgate::address;
+use crate::http;
+use crate::process::Child;
+
+/// Environment variable with the path of the service's program; without it `headgate-service` is looked for where this
+/// program is.
+pub const PROGRAM_ENV: &str = "HEADGATE_SERVICE";
+
+const NAME: &str = "headgate-service";
+
+/// A service in a child process. Killed when dropped.
+#[derive(Debug)]
+pub struct ServiceProcess {
+    child: Child,
+    addr: SocketAddr,
+    control: SocketAddr,
+    _config: NamedTempFile,
+}
+
+impl ServiceProcess {
+    /// Starts the program and waits until it serves.
+    ///
+    /// # Errors
+    /// If there is no such program, or it ends; with its last lines of output.
+    pub fn start(config: &ServiceConfig) -> Result<Self> {
+        let file = NamedTempFile::with_prefix("headgate-service-")?;
+        std::fs::write(file.path(), serde_json::to_vec(config)?)?;
+        let program = program()?;
+        let mut child = Child::spawn(&config.process, Command::new(&program).arg(file.path()))?;
+        let line = child.wait_for_line("listening=")?;
+        Ok(Self {
+            child,
+            addr: address(&line, "listening")?,
+            control: address(&line, "control")?,
+            _config: file,
+        })
+    }
+
+    /// Where requests are served.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// What it has done since its start or the last reset.
+    ///
+    /// # Errors
+    /// If it doesn't answer.
+    pub fn stats(&self) -> Result<ServiceStats> {
+        let answer = http::get(self.control, "/stats")?;
+        serde_json::from_str(&answer.body).context("a service's statistics")
+    }
+
+    /// Starts all counts again.
+    ///
+    /// # Errors
+    /// If it doesn't answer.
+    pub fn reset(&self) -> Result<()> {
+        http::post(self.control, "/reset", "").map(|_| ())
+    }
+
+    /// Divides all service times that begin from now on.
+    ///
+    /// # Errors
+    /// If it doesn't answer, or `speed` is no number above 0.
+    pub fn set_speed(&self, speed: f64) -> Result<()> {
+        let answer = http::post(self.control, "/speed", &speed.to_string())?;
+        ensure!(
+            answer.status == 200,
+            "speed {speed}: {}",
+            answer.body.trim()
+        );
+        Ok(())
+    }
+
+    /// Stops it where it stands: it keeps its sockets and answers nothing.
+    pub fn pause(&self) {
+        self.child.pause();
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.child.resume();
+    }
+}
+
+/// The program: tests are in `deps/` of the folder that programs are in.
+fn program() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(PROGRAM_ENV) {
+        return Ok(path.into());
+    }
+    let this = std::env::current_exe()?;
+    let folders = this.ancestors().skip(1).take(2).map(Path::to_owned);
+    let mut candidates = folders.map(|folder| folder.join(NAME));
+    candidates.find(|path| path.is_file()).with_context(|| {
+        format!(
+            "no {NAME} beside {}; build the bins of headgate-tests, or set {PROGRAM_ENV}",
+            this.display()
+        )
+    })
+}

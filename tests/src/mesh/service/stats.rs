@@ -1,0 +1,158 @@
+//! What a service counts: the truth that a test compares proxies and clients with.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::plan::ServiceConfig;
+use crate::backend::BackendStats;
+
+/// Most workflows counted by name.
+const MAX_WORKFLOWS: usize = 100;
+/// All workflows beyond.
+const OTHER: &str = "_other";
+
+/// What a service process has done since its start or the last reset.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceStats {
+    /// Its name.
+    pub process: String,
+    /// Time counted, s.
+    pub seconds: f64,
+    /// Requests by path of the operation.
+    pub operations: BTreeMap<String, OperationStats>,
+    /// Requests by workflow; `_other` for all beyond a hundred, and an empty name for those without.
+    pub workflows: BTreeMap<String, OperationStats>,
+    /// Calls by service.
+    pub calls: BTreeMap<String, CallStats>,
+    /// Threads in use now, where there is a bound.
+    pub threads_busy: Option<usize>,
+    /// Its workers.
+    pub workers: BackendStats,
+}
+
+impl ServiceStats {
+    /// Requests received per second.
+    pub fn received_rps(&self) -> f64 {
+        self.rps(self.operations.values().map(|o| o.received).sum())
+    }
+
+    /// Requests of one workflow received per second.
+    pub fn workflow_rps(&self, workflow: &str) -> f64 {
+        self.rps(self.workflows.get(workflow).map_or(0, |w| w.received))
+    }
+
+    fn rps(&self, count: u64) -> f64 {
+        if self.seconds > 0.0 {
+            count as f64 / self.seconds
+        } else {
+            0.0
+        }
+    }
+}
+
+/// What became of some requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct OperationStats {
+    /// Those that came.
+    pub received: u64,
+    /// Answered with 200.
+    pub completed: u64,
+    /// Failed because a call did.
+    pub failed: u64,
+    /// Of all, those whose caller had left before the answer: work for nobody.
+    pub abandoned: u64,
+}
+
+/// What became of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CallStats {
+    /// Sent.
+    pub sent: u64,
+    /// Answered 2xx.
+    pub ok: u64,
+    /// Refused by Headgate, on either side.
+    pub refused: u64,
+    /// Answered otherwise, or not at all.
+    pub failed: u64,
+    /// Given up for lack of an answer in time.
+    pub timed_out: u64,
+}
+
+/// How a request, or a call, ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Ok,
+    Refused,
+    Failed,
+    TimedOut,
+}
+
+/// Counts in the making.
+#[derive(Debug)]
+pub(super) struct Tally {
+    since: Instant,
+    operations: BTreeMap<String, OperationStats>,
+    workflows: BTreeMap<String, OperationStats>,
+    calls: BTreeMap<String, CallStats>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            operations: BTreeMap::new(),
+            workflows: BTreeMap::new(),
+            calls: BTreeMap::new(),
+        }
+    }
+}
+
+impl Tally {
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Changes the counts of a request's operation and of its workflow.
+    pub(super) fn request(
+        &mut self,
+        operation: &str,
+        workflow: &str,
+        change: impl Fn(&mut OperationStats),
+    ) {
+        change(self.operations.entry(operation.to_owned()).or_default());
+        let known = self.workflows.len() < MAX_WORKFLOWS || self.workflows.contains_key(workflow);
+        let name = if known { workflow } else { OTHER };
+        change(self.workflows.entry(name.to_owned()).or_default());
+    }
+
+    /// Counts a call that ended.
+    pub(super) fn call(&mut self, service: &str, end: End) {
+        let counts = self.calls.entry(service.to_owned()).or_default();
+        counts.sent += 1;
+        match end {
+            End::Ok => counts.ok += 1,
+            End::Refused => counts.refused += 1,
+            End::Failed => counts.failed += 1,
+            End::TimedOut => counts.timed_out += 1,
+        }
+    }
+
+    pub(super) fn report(
+        &self,
+        config: &ServiceConfig,
+        workers: BackendStats,
+        threads_busy: Option<usize>,
+    ) -> ServiceStats {
+        ServiceStats {
+            process: config.process.clone(),
+            seconds: self.since.elapsed().as_secs_f64(),
+            operations: self.operations.clone(),
+            workflows: self.workflows.clone(),
+            calls: self.calls.clone(),
+            threads_busy,
+            workers,
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Requests: each works off the steps of its path.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::Service;
+use super::plan::{self, Abandoned, Call, Compute, OnFailure, Operation, Route, Step};
+use super::stats::{End, OperationStats};
+
+/// Says which call a request failed by, and how.
+const FAILED: HeaderName = HeaderName::from_static("x-mesh-failed");
+
+/// The call that a request failed by.
+#[derive(Debug)]
+struct Failure {
+    service: String,
+    end: End,
+}
+
+/// What the steps of a request know of it.
+struct Context {
+    /// Index of its operation.
+    operation: usize,
+    path: String,
+    /// Headers that its calls inherit.
+    inherited: HeaderMap,
+    workflow: String,
+}
+
+type Steps<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
+
+/// Accepts connections for ever.
+pub(super) async fn serve(listener: TcpListener, service: Arc<Service>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let service = Arc::clone(&service);
+        tokio::spawn(async move {
+            let answers = service_fn(|request| answer(Arc::clone(&service), request));
+            // An error here is a caller that left, which is counted where its request is.
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), answers)
+                .await;
+        });
+    }
+}
+
+async fn answer(
+    service: Arc<Service>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let path = request.uri().path().to_owned();
+    let Some(operation) = service.station.classify(&path) else {
+        return Ok(plain(StatusCode::NOT_FOUND, "no operation here\n"));
+    };
+    let context = Arc::new(Context {
+        operation,
+        path,
+        inherited: service.inherited(operation, request.headers()),
+        workflow: workflow(request.headers()),
+    });
+    // The work begins when the request is there.
+    let _ = request.into_body().collect().await;
+    service.note(&context, |counts| counts.received += 1);
+    let caller = Caller {
+        service: Arc::clone(&service),
+        context: Arc::clone(&context),
+        answered: false,
+    };
+    let (worker, of) = (Arc::clone(&service), Arc::clone(&context));
+    let work = async move { worker.work(&of).await };
+    let ended = match service.config.behaviour.abandoned {
+        Abandoned::Cancel => work.await,
+        // A task of its own, which doesn't end with this one.
+        Abandoned::Finish => tokio::spawn(work).await.unwrap_or(Ok(())),
+    };
+    caller.answered();
+    let mut response = match ended {
+        Ok(()) => plain(StatusCode::OK, "ok\n"),
+        Err(failure) => failed(&failure),
+    };
+    for (name, value) in &service.config.behaviour.response_headers {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    Ok(response)
+}
+
+impl Service {
+    fn note(&self, context: &Context, change: impl Fn(&mut OperationStats)) {
+        let path = &self.config.behaviour.operations[context.operation].path;
+        self.count(|tally| tally.request(path, &context.workflow, change));
+    }
+
+    /// Works off a whole request.
+    async fn work(&self, context: &Context) -> Result<(), Failure> {
+        let _thread = match &self.threads {
+            // Never closed, so there is always one in the end.
+            Some(threads) => threads.acquire().await.ok(),
+            None => None,
+        };
+        let operation = &self.config.behaviour.operations[context.operation];
+        let ended = self.in_sequence(&operation.steps, context).await;
+        self.note(context, |counts| match ended {
+            Ok(()) => counts.completed += 1,
+            Err(_) => counts.failed += 1,
+        });
+        ended
+    }
+
+    async fn in_sequence(&self, steps: &[Step], context: &Context) -> Result<(), Failure> {
+        for step in steps {
+            self.step(step, context).await?;
+        }
+        Ok(())
+    }
+
+    fn step<'a>(&'a self, step: &'a Step, context: &'a Context) -> Steps<'a> {
+        Box::pin(async move {
+            match step {
+                Step::Compute(compute) => {
+                    self.compute(compute, context).await;
+                    Ok(())
+                }
+                Step::Call(call) => self.call(call, context).await,
+                Step::Sequence(steps) => self.in_sequence(steps, context).await,
+                Step::Parallel(steps) => {
+                    let all = steps.iter().map(|step| self.step(step, context));
+                    try_join_all(all).await.map(|_| ())
+                }
+            }
+        })
+    }
+
+    async fn compute(&self, compute: &Compute, context: &Context) {
+        let time = {
+            let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+            compute.draw(self.speed(), &mut rng)
+        };
+        let mut ticket = self
+            .station
+            .enter(context.operation, &context.path, Some(time), None);
+        // Nothing is served only when the whole process ends.
+        let _ = ticket.served().await;
+    }
+
+    async fn call(&self, call: &Call, context: &Context) -> Result<(), Failure> {
+        if call.at_once {
+            let all = (0..call.count).map(|_| self.call_once(call, context));
+            return try_join_all(all).await.map(|_| ());
+        }
+        for _ in 0..call.count {
+            self.call_once(call, context).await?;
+        }
+        Ok(())
+    }
+
+    async fn call_once(&self, call: &Call, context: &Context) -> Result<(), Failure> {
+        let ms = call
+            .timeout_ms
+            .unwrap_or(self.config.behaviour.call_timeout_ms);
+        // Checked at the start.
+        let timeout = plan::millis(ms).unwrap_or_default();
+        let sent = self
+            .client
+            .send(call, &context.path, &context.inherited, timeout);
+        let end = sent.await;
+        self.count(|tally| tally.call(&call.service, end));
+        if end == End::Ok || call.on_failure == OnFailure::Ignore {
+            return Ok(());
+        }
+        Err(Failure {
+            service: call.service.clone(),
+            end,
+        })
+    }
+
+    /// The headers that calls inherit: those of the configuration, and those that routes hash.
+    fn inherited(&self, operation: usize, headers: &HeaderMap) -> HeaderMap {
+        let behaviour = &self.config.behaviour;
+        let Operation { steps, .. } = &behaviour.operations[operation];
+        let hashed = plan::calls(steps)
+            .into_iter()
+            .filter_map(|c| match &c.route {
+                Route::Hash(name) => Some(name),
+                _ => None,
+            });
+        let mut inherited = HeaderMap::new();
+        for name in behaviour.propagate.iter().chain(hashed) {
+            let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
+                continue;
+            };
+            if inherited.contains_key(&name) {
+                continue;
+            }
+            for value in headers.get_all(&name) {
+                inherited.append(name.clone(), value.clone());
+            }
+        }
+        inherited
+    }
+}
+
+/// Notices a caller that leaves: hyper drops the future that answers it.
+struct Caller {
+    service: Arc<Service>,
+    context: Arc<Context>,
+    answered: bool,
+}
+
+impl Caller {
+    fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.service
+                .note(&self.context, |counts| counts.abandoned += 1);
+        }
+    }
+}
+
+/// The workflow that a request names, for the statistics; empty if none.
+fn workflow(headers: &HeaderMap) -> String {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    if let Some(name) = text("x-headgate-workflow") {
+        return name.to_owned();
+    }
+    let member = text("baggage")
+        .unwrap_or_default()
+        .split(',')
+        .find_map(|member| member.trim().strip_prefix("workflow="));
+    let value = member.unwrap_or_default();
+    value
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// The answer to a request that failed: never one that a client would take for this process's own refusal.
+fn failed(failure: &Failure) -> Response<Full<Bytes>> {
+    let (status, how) = match failure.end {
+        End::TimedOut => (StatusCode::GATEWAY_TIMEOUT, "timed out"),
+        End::Refused => (StatusCode::BAD_GATEWAY, "refused"),
+        End::Ok | End::Failed => (StatusCode::BAD_GATEWAY, "failed"),
+    };
+    let mut response = plain(status, "a call failed\n");
+    if let Ok(value) = HeaderValue::from_str(&format!("{} {how}", failure.service)) {
+        response.headers_mut().insert(FAILED, value);
+    }
+    response
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workflow_is_read_from_the_header_or_the_baggage() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(workflow(&headers), "");
+        let baggage = HeaderValue::from_static("user=1, workflow=checkout;ttl=3");
+        headers.insert("baggage", baggage);
+        assert_eq!(workflow(&headers), "checkout");
+        headers.insert("x-headgate-workflow", HeaderValue::from_static("scan"));
+        assert_eq!(workflow(&headers), "scan");
+    }
+}

@@ -1,0 +1,229 @@
+//! The bootstrap of a sidecar: what `headgate bootstrap` prints, with a listener for the calls of the service.
+//!
+//! A service names what it calls by `Host`, as behind any service mesh. For each service there are clusters for each way
+//! of choosing one of its processes: `en` takes them in turn, `en/hash` by the hash of a header, and `en/2` is the second.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::bootstrap::{Bootstrap, socket};
+use crate::headgate::run_command;
+
+/// Name of the listener for calls, and of the slot in it.
+pub(super) const OUTBOUND: &str = "outbound";
+pub(super) const OUTBOUND_SLOT: &str = "headgate-outbound";
+/// Name of the listener for requests to the service: that of `headgate bootstrap`.
+pub(super) const INBOUND: &str = "ingress";
+
+/// Where the slots of a sidecar get their configurations.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// There are none.
+    None,
+    /// From files in the form of `headgate render`.
+    Files {
+        inbound: PathBuf,
+        /// `None`: there is no slot for calls.
+        outbound: Option<PathBuf>,
+    },
+    /// From an operator, for the target `Service/mesh/NAME`.
+    Operator {
+        xds: SocketAddr,
+        /// Whether there is a slot for calls.
+        outbound: bool,
+    },
+}
+
+/// What a sidecar must know.
+#[derive(Debug)]
+pub(super) struct Sidecar<'a> {
+    /// Name of its process, such as `en-2`.
+    pub(super) node: &'a str,
+    /// Name of its service.
+    pub(super) service: &'a str,
+    pub(super) inbound: SocketAddr,
+    pub(super) outbound: SocketAddr,
+    /// Its process.
+    pub(super) app: SocketAddr,
+    pub(super) source: Source,
+    /// The services that it may call.
+    pub(super) services: &'a BTreeMap<String, Destination>,
+}
+
+/// A service that may be called.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Destination {
+    /// Inbound listeners of its sidecars, in the order of their numbers.
+    pub(super) processes: Vec<SocketAddr>,
+    /// Headers that calls may be routed by.
+    pub(super) hashed: Vec<String>,
+}
+
+/// Host of calls that go to the process that the hash of `header` says.
+pub(super) fn hash_host(service: &str, header: &str) -> String {
+    format!("{header}.hash.{service}")
+}
+
+/// Host of calls that go to process `number`.
+pub(super) fn process_host(service: &str, number: usize) -> String {
+    format!("{number}.{service}")
+}
+
+impl Sidecar<'_> {
+    /// Its bootstrap.
+    ///
+    /// # Errors
+    /// If `headgate bootstrap` fails.
+    pub(super) fn bootstrap(&self) -> Result<Bootstrap> {
+        let mut arguments = vec![
+            "bootstrap".to_owned(),
+            "--admin=127.0.0.1:0".to_owned(),
+            format!("--listen={}", self.inbound),
+            format!("--upstream={}", self.app),
+            format!("--node-id={}", self.node),
+            format!(
+                "--target=Service/{}/{}",
+                super::topology::NAMESPACE,
+                self.service
+            ),
+        ];
+        arguments.push(match &self.source {
+            Source::Files { inbound, .. } => format!("--config-file={}", inbound.display()),
+            Source::Operator { xds, .. } => format!("--xds={xds}"),
+            // The slot is taken out below.
+            Source::None => "--config-file=/dev/null".to_owned(),
+        });
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut bootstrap = Bootstrap::parse(&run_command(&arguments)?)?;
+        // Services time out by themselves; a proxy that does it for them would be one more thing to explain.
+        for route in bootstrap.routes()? {
+            route["route"]["timeout"] = json!("0s");
+        }
+        let filters = bootstrap.manager()?["http_filters"]
+            .as_array_mut()
+            .context("the HTTP manager has no filters")?;
+        if matches!(self.source, Source::None) {
+            filters.retain(|filter| filter.get("config_discovery").is_none());
+        }
+        let filters = self.outbound_filters(filters);
+        let template = bootstrap.cluster("upstream")?.clone();
+        let resources = &mut bootstrap.root()["static_resources"];
+        push(resources, "listeners", self.listener(&filters))?;
+        for (name, destination) in self.services {
+            for cluster in clusters(name, destination, &template) {
+                push(resources, "clusters", cluster)?;
+            }
+        }
+        Ok(bootstrap)
+    }
+
+    /// The filters of the inbound listener, with the slot for calls, if any, in place of that for requests.
+    fn outbound_filters(&self, inbound: &[Value]) -> Vec<Value> {
+        let (wanted, file) = match &self.source {
+            Source::None => (false, None),
+            Source::Files { outbound, .. } => (outbound.is_some(), outbound.as_ref()),
+            Source::Operator { outbound, .. } => (*outbound, None),
+        };
+        let is_slot = |filter: &Value| filter.get("config_discovery").is_some();
+        let mut filters = inbound.to_vec();
+        filters.retain(|filter| wanted || !is_slot(filter));
+        for slot in filters.iter_mut().filter(|filter| is_slot(filter)) {
+            slot["name"] = json!(OUTBOUND_SLOT);
+            if let Some(file) = file {
+                slot["config_discovery"]["config_source"]["path_config_source"]["path"] =
+                    json!(file);
+            }
+        }
+        filters
+    }
+
+    fn listener(&self, filters: &[Value]) -> Value {
+        let hosts: Vec<Value> = self
+            .services
+            .iter()
+            .flat_map(|(name, destination)| virtual_hosts(name, destination))
+            .collect();
+        json!({
+            "name": OUTBOUND,
+            "address": socket(&self.outbound.ip().to_string(), self.outbound.port()),
+            "filter_chains": [{"filters": [{
+                "name": "envoy.filters.network.http_connection_manager",
+                "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                    "stat_prefix": OUTBOUND,
+                    "stream_idle_timeout": "60s",
+                    "route_config": {"name": OUTBOUND, "virtual_hosts": hosts},
+                    "http_filters": filters,
+                },
+            }]}],
+        })
+    }
+}
+
+fn virtual_hosts(name: &str, destination: &Destination) -> Vec<Value> {
+    let host = |domain: String, route: Value| {
+        json!({
+            "name": domain,
+            "domains": [domain],
+            "routes": [{"name": domain, "match": {"prefix": "/"}, "route": route}],
+        })
+    };
+    let mut hosts = vec![host(
+        name.to_owned(),
+        json!({"cluster": name, "timeout": "0s"}),
+    )];
+    hosts.extend(destination.hashed.iter().map(|header| {
+        let policy = json!([{"header": {"header_name": header}}]);
+        let cluster = format!("{name}/hash");
+        let route = json!({"cluster": cluster, "timeout": "0s", "hash_policy": policy});
+        host(hash_host(name, header), route)
+    }));
+    hosts.extend((1..=destination.processes.len()).map(|number| {
+        let cluster = format!("{name}/{number}");
+        host(
+            process_host(name, number),
+            json!({"cluster": cluster, "timeout": "0s"}),
+        )
+    }));
+    hosts
+}
+
+fn clusters(name: &str, destination: &Destination, template: &Value) -> Vec<Value> {
+    let cluster = |name: String, policy: &str, processes: &[SocketAddr]| {
+        let endpoints: Vec<Value> = processes
+            .iter()
+            .map(|p| json!({"endpoint": {"address": socket(&p.ip().to_string(), p.port())}}))
+            .collect();
+        let mut cluster = template.clone();
+        cluster["name"] = json!(name);
+        cluster["lb_policy"] = json!(policy);
+        cluster["load_assignment"] =
+            json!({"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]});
+        cluster
+    };
+    let all = &destination.processes;
+    let mut clusters = vec![cluster(name.to_owned(), "ROUND_ROBIN", all)];
+    if !destination.hashed.is_empty() {
+        clusters.push(cluster(format!("{name}/hash"), "MAGLEV", all));
+    }
+    for (index, process) in all.iter().enumerate() {
+        clusters.push(cluster(
+            format!("{name}/{}", index + 1),
+            "ROUND_ROBIN",
+            &[*process],
+        ));
+    }
+    clusters
+}
+
+fn push(resources: &mut Value, list: &str, value: Value) -> Result<()> {
+    resources[list]
+        .as_array_mut()
+        .with_context(|| format!("the bootstrap has no {list}"))?
+        .push(value);
+    Ok(())
+}

@@ -1,0 +1,377 @@
+//! A mesh as YAML: services, what their requests do, the policies in front of them, and the workflows that cross them.
+//!
+//! ```yaml
+//! policy:                       # of every service, unless its own says otherwise; no Headgate without one
+//!   parallelism: {total: 4}
+//!   types: [{name: default}]
+//!   strategy: {type: MaxQueueLength}
+//! services:
+//! - name: fe
+//!   processes: 2
+//!   service: {workers: 8, operations: [{path: /, steps: [{call: {service: en}}]}]}
+//! - name: en
+//!   service: {workers: 2, operations: [{path: /, steps: [{compute: {meanMs: 20}}]}]}
+//!   policy: {parallelism: {total: 2}}
+//! workflows:
+//! - {name: a, entry: fe, path: /a, open: [{seconds: 10, rate: 50}]}
+//! - {name: b, entry: fe, path: /b, closed: {clients: 30, fromS: 4, untilS: 10}}
+//! ```
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::service::plan::{Behaviour, Route, Step, calls};
+
+/// Namespace of the policies of a mesh.
+pub const NAMESPACE: &str = "mesh";
+
+/// A mesh.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Topology {
+    /// `spec` of the AdmissionPolicy of every service, without `targetRefs`.
+    #[serde(default)]
+    pub policy: Value,
+    /// The services.
+    pub services: Vec<ServiceSpec>,
+    /// What clients send, when nothing else is asked for.
+    #[serde(default)]
+    pub workflows: Vec<Workload>,
+}
+
+/// A service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServiceSpec {
+    /// Its name, by which others call it.
+    pub name: String,
+    /// How many processes, each behind a sidecar.
+    #[serde(default = "one")]
+    pub processes: usize,
+    /// What they do.
+    pub service: Behaviour,
+    /// Merged over the policy of all services: members of mappings one by one, all else as a whole.
+    #[serde(default)]
+    pub policy: Value,
+    /// Whether its sidecars have Headgate.
+    #[serde(default = "yes")]
+    pub headgate: bool,
+    /// Processes that differ.
+    #[serde(default)]
+    pub differences: Vec<Difference>,
+}
+
+/// How one process differs from the others of its service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Difference {
+    /// Its number, from 1.
+    pub process: usize,
+    /// Whether its sidecar has Headgate.
+    #[serde(default)]
+    pub headgate: Option<bool>,
+    /// Divides its service times.
+    #[serde(default)]
+    pub speed: Option<f64>,
+    /// Headers of its answers.
+    #[serde(default)]
+    pub response_headers: Vec<(String, String)>,
+}
+
+/// Requests of one workflow, from outside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Workload {
+    /// Its name, which its requests carry in their baggage.
+    pub name: String,
+    /// The service whose processes clients send to, in turn.
+    pub entry: String,
+    /// Path of its requests.
+    pub path: String,
+    /// More headers.
+    #[serde(default)]
+    pub headers: Vec<(String, String)>,
+    /// Clients that send whatever becomes of earlier requests: Poisson arrivals at rates one after another.
+    #[serde(default)]
+    pub open: Vec<Arrivals>,
+    /// Clients that wait for each answer.
+    #[serde(default)]
+    pub closed: Vec<Clients>,
+    /// When a client hangs up, ms.
+    #[serde(default = "timeout_ms")]
+    pub timeout_ms: f64,
+}
+
+/// A stretch of time with a constant rate of arrivals.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Arrivals {
+    /// Its length, s.
+    pub seconds: f64,
+    /// Requests/s; 0 is a pause.
+    pub rate: f64,
+}
+
+/// Clients that wait for each answer before they send again.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Clients {
+    /// How many.
+    pub clients: usize,
+    /// When they come, s after the start.
+    #[serde(default)]
+    pub from_s: f64,
+    /// When they leave, s after the start.
+    pub until_s: f64,
+    /// Pause after an answer, ms.
+    #[serde(default)]
+    pub think_ms: f64,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn timeout_ms() -> f64 {
+    10_000.0
+}
+
+impl Topology {
+    /// Reads YAML.
+    ///
+    /// # Errors
+    /// If it is none, or calls services that aren't there; names the field at fault.
+    pub fn parse(text: &str) -> Result<Self> {
+        let topology: Self = serde_saphyr::from_str(text).context("the topology")?;
+        topology.check()?;
+        Ok(topology)
+    }
+
+    fn check(&self) -> Result<()> {
+        for spec in &self.services {
+            let name = &spec.name;
+            ensure!(spec.processes > 0, "{name}: processes: 0; give at least 1");
+            ensure!(
+                self.services.iter().filter(|s| s.name == *name).count() == 1,
+                "{name}: there are two services of this name"
+            );
+            spec.service.check().with_context(|| name.clone())?;
+            for called in spec.service.calls() {
+                ensure!(
+                    self.service(called).is_some(),
+                    "{name} calls {called}, which isn't there"
+                );
+            }
+            for difference in &spec.differences {
+                let there = (1..=spec.processes).contains(&difference.process);
+                ensure!(
+                    there,
+                    "{name}: differences: there is no process {}",
+                    difference.process
+                );
+            }
+        }
+        for workload in &self.workflows {
+            let Workload {
+                name,
+                entry,
+                open,
+                closed,
+                ..
+            } = workload;
+            ensure!(
+                self.service(entry).is_some(),
+                "workflow {name}: entry: there is no service {entry}"
+            );
+            ensure!(
+                open.is_empty() != closed.is_empty(),
+                "workflow {name}: give either open or closed"
+            );
+        }
+        Ok(())
+    }
+
+    /// The service of this name.
+    pub fn service(&self, name: &str) -> Option<&ServiceSpec> {
+        self.services.iter().find(|s| s.name == name)
+    }
+
+    /// The service of this name, to change it.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn service_mut(&mut self, name: &str) -> Result<&mut ServiceSpec> {
+        let found = self.services.iter_mut().find(|s| s.name == name);
+        found.with_context(|| format!("there is no service {name}"))
+    }
+
+    /// Headers by which any service routes its calls of `service`.
+    pub fn hash_headers(&self, service: &str) -> BTreeSet<&str> {
+        let operations = self.services.iter().flat_map(|s| &s.service.operations);
+        let called = operations
+            .flat_map(|o| calls(&o.steps))
+            .filter(|call| call.service == service);
+        called
+            .filter_map(|call| match &call.route {
+                Route::Hash(header) => Some(header.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Whether the policy of a service has workflows.
+    pub fn has_workflows(&self, service: &ServiceSpec) -> bool {
+        [&self.policy, &service.policy]
+            .iter()
+            .any(|policy| !policy["workflows"].is_null())
+    }
+
+    /// The AdmissionPolicy of a service; `None` without one.
+    pub fn policy_of(&self, service: &ServiceSpec) -> Option<Value> {
+        let mut spec = self.policy.clone();
+        merge(&mut spec, &service.policy);
+        if spec.is_null() {
+            return None;
+        }
+        // However a process of a service is chosen, it is one of that service.
+        let called = service.service.calls();
+        if self.has_workflows(service) && !called.is_empty() {
+            let named = |name: &&str| json!({"cluster": format!("{name}/*"), "name": name});
+            let services: Vec<Value> = called.iter().map(named).collect();
+            spec["workflows"]["outbound"] = json!({"services": services});
+        }
+        spec["targetRefs"] = json!([{"group": "", "kind": "Service", "name": service.name}]);
+        Some(json!({
+            "apiVersion": "headgate.dev/v1alpha1",
+            "kind": "AdmissionPolicy",
+            "metadata": {"name": service.name, "namespace": NAMESPACE},
+            "spec": spec,
+        }))
+    }
+}
+
+/// Merges `over` into `base`: members of mappings one by one, all else as a whole.
+fn merge(base: &mut Value, over: &Value) {
+    match (base, over) {
+        (_, Value::Null) => {}
+        (Value::Object(base), Value::Object(over)) => {
+            for (key, value) in over {
+                merge(base.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (base, over) => *base = over.clone(),
+    }
+}
+
+impl ServiceSpec {
+    /// What process `number` does.
+    pub fn behaviour_of(&self, number: usize) -> Behaviour {
+        let mut behaviour = self.service.clone();
+        if let Some(difference) = self.difference(number) {
+            behaviour.speed = difference.speed.unwrap_or(behaviour.speed);
+            let headers = difference.response_headers.iter().cloned();
+            behaviour.response_headers.extend(headers);
+        }
+        behaviour
+    }
+
+    /// Whether the sidecar of process `number` has Headgate.
+    pub fn has_headgate(&self, number: usize) -> bool {
+        self.difference(number)
+            .and_then(|d| d.headgate)
+            .unwrap_or(self.headgate)
+    }
+
+    fn difference(&self, number: usize) -> Option<&Difference> {
+        self.differences.iter().find(|d| d.process == number)
+    }
+
+    /// The first computing step of the operation of this path, for those who count capacities.
+    pub fn mean_ms(&self, path: &str) -> Option<f64> {
+        let operation = self.service.operations.iter().find(|o| o.path == path)?;
+        operation.steps.iter().find_map(|step| match step {
+            Step::Compute(compute) => Some(compute.mean_ms),
+            _ => None,
+        })
+    }
+}
+
+impl Workload {
+    /// When its last client leaves, s after the start.
+    pub fn seconds(&self) -> f64 {
+        let open: f64 = self.open.iter().map(|p| p.seconds).sum();
+        self.closed.iter().map(|c| c.until_s).fold(open, f64::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = "
+policy: {parallelism: {total: 4}, queue: {maxLength: 10}}
+services:
+- name: fe
+  processes: 2
+  service: {workers: 8, operations: [{path: /, steps: [{call: {service: en, route: {hash: x-key}}}]}]}
+- name: en
+  service: {workers: 2, operations: [{path: /, steps: [{compute: {meanMs: 20}}]}]}
+  policy: {parallelism: {total: 2}}
+  differences: [{process: 1, speed: 0.5}]
+workflows:
+- {name: a, entry: fe, path: /a, open: [{seconds: 10, rate: 50}]}
+";
+
+    #[test]
+    fn a_services_policy_is_merged_over_that_of_all() {
+        let topology = Topology::parse(EXAMPLE).unwrap();
+        let en = topology.service("en").unwrap();
+        let policy = topology.policy_of(en).unwrap();
+        assert_eq!(policy["spec"]["parallelism"]["total"], 2);
+        assert_eq!(policy["spec"]["queue"]["maxLength"], 10);
+        assert_eq!(policy["spec"]["targetRefs"][0]["name"], "en");
+        assert_eq!(en.behaviour_of(1).speed, 0.5);
+        assert_eq!(topology.hash_headers("en"), BTreeSet::from(["x-key"]));
+        let mut with_workflows = topology.clone();
+        with_workflows.policy["workflows"] = json!({"quantile": 0.5});
+        let fe = with_workflows.service("fe").unwrap();
+        let policy = with_workflows.policy_of(fe).unwrap();
+        let services = json!([{"cluster": "en/*", "name": "en"}]);
+        assert_eq!(
+            policy["spec"]["workflows"]["outbound"]["services"],
+            services
+        );
+        let mut bare = topology.clone();
+        bare.policy = Value::Null;
+        assert_eq!(bare.policy_of(bare.service("fe").unwrap()), None);
+    }
+
+    #[test]
+    fn what_isnt_there_is_named() {
+        let mistakes = [
+            (
+                "call: {service: en",
+                "call: {service: nobody",
+                "fe calls nobody",
+            ),
+            ("process: 1", "process: 2", "no process 2"),
+            ("entry: fe", "entry: no", "no service no"),
+            (
+                "open: [{seconds: 10, rate: 50}]",
+                "timeoutMs: 1",
+                "either open or closed",
+            ),
+        ];
+        for (right, wrong, told) in mistakes {
+            let error = Topology::parse(&EXAMPLE.replace(right, wrong)).unwrap_err();
+            assert!(format!("{error:#}").contains(told), "{error:#}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `headgate run --kubernetes` as a child process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::headgate::{HEADGATE_ENV, address, binary_path, module_path};
+use crate::http;
+use crate::process::Child;
+use crate::wait::until;
+
+/// How long it may take to stop: the last writes, streams, the Lease.
+const STOP: Duration = Duration::from_secs(20);
+
+/// What to start an operator with.
+#[derive(Debug, Clone)]
+pub struct OperatorOptions {
+    /// Its name among the replicas.
+    pub name: String,
+    /// Its namespace, where the Lease is.
+    pub namespace: String,
+    /// Address of the admin port; others have to reach it where replicas ask each other.
+    pub admin: SocketAddr,
+    /// Arguments beyond those above.
+    pub extra: Vec<String>,
+    /// Folder of its log and its module, which must be empty; one of its own by default.
+    pub dir: Option<PathBuf>,
+}
+
+impl OperatorOptions {
+    /// An operator of this name with free ports of 127.0.0.1.
+    pub fn new(name: &str, namespace: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            extra: Vec::new(),
+            dir: None,
+        }
+    }
+}
+
+/// A running operator.
+#[derive(Debug)]
+pub struct Operator {
+    child: Child,
+    xds: SocketAddr,
+    admin: SocketAddr,
+    _dir: Option<TempDir>,
+}
+
+impl Operator {
+    /// Starts one and waits until it serves.
+    ///
+    /// # Errors
+    /// If it can't be started or ends; with its last lines of output.
+    pub fn start(kubeconfig: &Path, options: &OperatorOptions) -> Result<Self> {
+        let (mut child, dir) = Self::spawn(kubeconfig, options)?;
+        let line = child.wait_for_line("headgate: xds=")?;
+        Ok(Self {
+            xds: address(&line, "xds")?,
+            admin: address(&line, "admin")?,
+            child,
+            _dir: dir,
+        })
+    }
+
+    /// Starts one and doesn't wait.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn spawn(kubeconfig: &Path, options: &OperatorOptions) -> Result<(Child, Option<TempDir>)> {
+        let (dir, path) = match &options.dir {
+            Some(path) => (None, path.clone()),
+            None => {
+                let dir = tempfile::Builder::new().prefix("headgate-").tempdir()?;
+                let path = dir.path().to_owned();
+                (Some(dir), path)
+            }
+        };
+        let modules = path.join("modules");
+        std::fs::create_dir_all(&modules)?;
+        let mut command = Command::new(binary_path());
+        command
+            .args(["run", "--kubernetes", "--xds=127.0.0.1:0"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg(format!("--admin={}", options.admin))
+            .arg("--wasm")
+            .arg(module_path())
+            .arg("--module-dir")
+            .arg(&modules)
+            .args(&options.extra)
+            .env("POD_NAME", &options.name)
+            .env("POD_NAMESPACE", &options.namespace);
+        let log = path.join("headgate.log");
+        // Of one that ran here before: its first line isn't this one's.
+        let _ = std::fs::remove_file(&log);
+        // Tied: one in a static is never dropped.
+        let child = Child::spawn_tied(&options.name, &command, &log)
+            .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
+        Ok((child, dir))
+    }
+
+    /// Where it serves xDS.
+    pub fn xds(&self) -> SocketAddr {
+        self.xds
+    }
+
+    /// Where it serves its status.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Status code and text of `/readyz`.
+    ///
+    /// # Errors
+    /// If it doesn't answer.
+    pub fn ready(&self) -> Result<(u16, String)> {
+        let answer = http::get(self.admin, "/readyz")?;
+        Ok((answer.status, answer.body))
+    }
+
+    /// Its status, as JSON.
+    ///
+    /// # Errors
+    /// If it doesn't answer.
+    pub fn status(&self) -> Result<Value> {
+        let answer = http::get(self.admin, "/status")?;
+        serde_json::from_str(&answer.body).with_context(|| answer.body.clone())
+    }
+
+    /// A metric: the sum of all series of this name whose labels contain `labels`.
+    ///
+    /// # Errors
+    /// If it doesn't answer.
+    pub fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
+        let text = http::get(self.admin, "/metrics")?.body;
+        let values = text.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let (series_name, series_labels) = series.split_once('{').unwrap_or((series, ""));
+            let wanted = series_name == name && labels.iter().all(|l| series_labels.contains(l));
+            wanted.then(|| value.parse::<f64>().ok())?
+        });
+        Ok(values.sum())
+    }
+
+    /// Waits until it leads.
+    ///
+    /// # Errors
+    /// If it doesn't.
+    pub fn until_leading(&self) -> Result<()> {
+        until("leadership", || match self.metric("headgate_leader", &[]) {
+            Ok(1.0) => Ok(()),
+            other => Err(format!("{other:?}\n{}", self.child.tail())),
+        })
+    }
+
+    /// What it has written to its log.
+    pub fn output(&self) -> String {
+        self.child.output()
+    }
+
+    /// Its process.
+    pub fn child(&self) -> &Child {
+        &self.child
+    }
+
+    /// Ends it as Kubernetes does, and waits until it has.
+    ///
+    /// # Errors
+    /// If it doesn't end in time, or not with success.
+    pub fn stop(mut self) -> Result<String> {
+        self.child.terminate();
+        let status = self.child.wait_for_end(STOP)?;
+        match status.success() {
+            true => Ok(self.child.output()),
+            false => Err(anyhow!("{status}\n{}", self.child.tail())),
+        }
+    }
+
+    /// Ends it without notice.
+    ///
+    /// # Errors
+    /// If it can't be killed.
+    pub fn kill(self) -> Result<()> {
+        self.child.kill()
+    }
+}

@@ -1,0 +1,279 @@
+//! Objects of a cluster as users write them, and what became of them.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::kube::api_server::ApiServer;
+use crate::kube::audit::{AuditEvent, AuditMark};
+use crate::kube::programs::repository;
+use crate::wait::until;
+
+/// A policy of `total` slots for one target.
+pub fn policy(namespace: &str, name: &str, kind: &str, target: &str, total: u32) -> String {
+    let group = match kind {
+        "Service" => "\"\"",
+        _ => "gateway.networking.k8s.io",
+    };
+    format!(
+        "
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  targetRefs: [{{group: {group}, kind: {kind}, name: {target}}}]
+  parallelism: {{total: {total}}}
+  types: [{{name: default, slo: {{p50: 18ms, p90: 50ms}}}}]
+"
+    )
+}
+
+/// A Service whose selector is `key=value`.
+pub fn service(namespace: &str, name: &str, selector: &str) -> String {
+    let selector = selector.replace('=', ": ");
+    format!(
+        "
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: {namespace}}}
+spec: {{selector: {{{selector}}}, ports: [{{name: http, port: 80}}]}}
+"
+    )
+}
+
+/// Ready endpoints of a Service, that no controller looks after.
+pub fn endpoints(namespace: &str, service: &str, addresses: &[&str]) -> String {
+    let endpoints: Vec<String> = addresses
+        .iter()
+        .map(|a| format!("{{addresses: [\"{a}\"], conditions: {{ready: true}}}}"))
+        .collect();
+    format!(
+        "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: {service}-test
+  namespace: {namespace}
+  labels: {{kubernetes.io/service-name: {service}, endpointslice.kubernetes.io/managed-by: test}}
+addressType: IPv4
+endpoints: [{}]
+ports: [{{name: http, port: 80}}]
+",
+        endpoints.join(", ")
+    )
+}
+
+/// A Pod with labels, such as `app: search`.
+pub fn pod(namespace: &str, name: &str, labels: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: {namespace}, labels: {{{labels}}}}}
+spec: {{containers: [{{name: c, image: example.com/none:1}}]}}
+"
+    )
+}
+
+/// A cluster as its users see it.
+pub struct Cluster<'a> {
+    server: &'a ApiServer,
+}
+
+impl<'a> Cluster<'a> {
+    /// The cluster of this API server.
+    pub fn new(server: &'a ApiServer) -> Self {
+        Self { server }
+    }
+
+    /// A namespace whose name starts with `prefix`, in which Pods can be made.
+    ///
+    /// # Errors
+    /// If it can't be made.
+    pub fn namespace(&self, prefix: &str) -> Result<String> {
+        let name = self.server.namespace(prefix)?;
+        until("the service account of Pods", || {
+            let get = ["get", "serviceaccount", "default", "-n", &name];
+            self.kubectl(&get).map_err(|e| e.to_string())
+        })?;
+        Ok(name)
+    }
+
+    /// Runs kubectl.
+    ///
+    /// # Errors
+    /// If it fails; with its message.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.server.kubectl(arguments)
+    }
+
+    /// Applies objects.
+    ///
+    /// # Errors
+    /// If they are refused; with the reason.
+    pub fn apply(&self, yaml: &str) -> Result<String> {
+        self.server.apply(yaml)
+    }
+
+    /// Installs the CRDs of another project (`scripts/get-crds`).
+    ///
+    /// # Errors
+    /// If they can't be had or are refused.
+    pub fn install(&self, project: &str) -> Result<()> {
+        let script = repository().join("scripts/get-crds");
+        let output = Command::new(script).arg(project).output()?;
+        let message = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "scripts/get-crds: {message}");
+        let all = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        let file = format!("--filename={}", all.join(project).display());
+        self.kubectl(&["apply", "--server-side", &file])?;
+        Ok(())
+    }
+
+    /// A condition of a policy at its target number `target`; null while there is none.
+    ///
+    /// # Errors
+    /// If the policy can't be read.
+    pub fn condition(
+        &self,
+        namespace: &str,
+        policy: &str,
+        target: usize,
+        condition: &str,
+    ) -> Result<Value> {
+        let get = ["get", "admissionpolicy", policy, "-n", namespace, "-o=json"];
+        let object: Value = serde_json::from_str(&self.kubectl(&get)?)?;
+        let conditions = &object["status"]["ancestors"][target]["conditions"];
+        let all = conditions.as_array().into_iter().flatten();
+        let found = all.into_iter().find(|c| c["type"] == condition);
+        Ok(found.cloned().unwrap_or(Value::Null))
+    }
+
+    /// Waits until a condition has this status and reason.
+    ///
+    /// # Errors
+    /// If it doesn't; with what it has.
+    pub fn until_condition(
+        &self,
+        namespace: &str,
+        policy: &str,
+        target: usize,
+        condition: &str,
+        status: &str,
+        reason: &str,
+    ) -> Result<Value> {
+        let what = format!("{namespace}/{policy}: {condition} {status} {reason}");
+        until(&what, || {
+            let found = self.condition(namespace, policy, target, condition);
+            let found = found.map_err(|e| e.to_string())?;
+            match found["status"] == status && found["reason"] == reason {
+                true => Ok(found),
+                false => Err(found.to_string()),
+            }
+        })
+    }
+
+    /// Waits until `Programmed` tells of this generation and is true.
+    ///
+    /// # Errors
+    /// If it doesn't; with what it tells.
+    pub fn until_generation(
+        &self,
+        namespace: &str,
+        policy: &str,
+        generation: i64,
+    ) -> Result<Value> {
+        until(
+            &format!("{namespace}/{policy}: generation {generation}"),
+            || {
+                let found = self.condition(namespace, policy, 0, "Programmed");
+                let found = found.map_err(|e| e.to_string())?;
+                match found["observedGeneration"] == generation && found["status"] == "True" {
+                    true => Ok(found),
+                    false => Err(found.to_string()),
+                }
+            },
+        )
+    }
+
+    /// Reasons of the Events about a policy, the oldest first.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    pub fn event_reasons(&self, namespace: &str, policy: &str) -> Result<Vec<String>> {
+        let selector =
+            format!("--field-selector=regarding.kind=AdmissionPolicy,regarding.name={policy}");
+        let list = self.kubectl(&[
+            "get",
+            "events.v1.events.k8s.io",
+            "-n",
+            namespace,
+            &selector,
+            "--sort-by=.eventTime",
+            "-o=jsonpath={.items[*].reason}",
+        ])?;
+        Ok(list.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// When a policy was created, as the API server writes it.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn creation_second(&self, namespace: &str, policy: &str) -> Result<String> {
+        let path = "-o=jsonpath={.metadata.creationTimestamp}";
+        self.kubectl(&["get", "admissionpolicy", policy, "-n", namespace, path])
+    }
+
+    /// The API server's time now, to the second.
+    ///
+    /// # Errors
+    /// If it can't be had.
+    pub fn now(&self) -> Result<String> {
+        let made = self.kubectl(&[
+            "create",
+            "configmap",
+            "now",
+            "-n=default",
+            "--dry-run=server",
+            "-o=jsonpath={.metadata.creationTimestamp}",
+        ])?;
+        Ok(made.trim().to_owned())
+    }
+
+    /// Says of a Pod, in a node's place, whether it is ready.
+    ///
+    /// # Errors
+    /// If it isn't there.
+    pub fn pod_is_ready(&self, namespace: &str, pod: &str, ready: bool) -> Result<()> {
+        let status = if ready { "True" } else { "False" };
+        let patch = format!(
+            r#"{{"status":{{"phase":"Running","conditions":[{{"type":"Ready","status":"{status}"}}]}}}}"#
+        );
+        let patch = format!("--patch={patch}");
+        self.kubectl(&[
+            "patch",
+            "pod",
+            pod,
+            "-n",
+            namespace,
+            "--subresource=status",
+            &patch,
+        ])
+        .map(drop)
+    }
+
+    /// The end of the audit log now.
+    pub fn audit_mark(&self) -> AuditMark {
+        self.server.audit_mark()
+    }
+
+    /// What was asked since `mark`.
+    ///
+    /// # Errors
+    /// If the log can't be read.
+    pub fn audit(&self, mark: AuditMark) -> Result<Vec<AuditEvent>> {
+        self.server.audit(mark).context("the audit log")
+    }
+}

@@ -1,0 +1,239 @@
+//! Simulated proxies: many xDS clients, each with a connection and an address of its own, as real ones have.
+//!
+//! They speak delta ECDS as Envoy does: subscribe, accept what they get, and keep the last of it. What is measured is
+//! the operator's work, so clients do as little as they can, and note the time when their acceptance is handed to the
+//! network.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Struct, Value};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+
+use crate::wait;
+
+/// The slot that they ask for.
+const SLOT: &str = "headgate";
+
+/// A proxy to simulate.
+#[derive(Debug, Clone)]
+pub struct ClientSpec {
+    /// Node id.
+    pub node: String,
+    /// Namespace of its Pod.
+    pub namespace: String,
+    /// Labels of its Pod.
+    pub labels: Vec<(String, String)>,
+    /// The target it stands for, if it says so.
+    pub target: Option<String>,
+}
+
+/// What a client has.
+#[derive(Debug, Clone)]
+struct Held {
+    /// The resource, encoded.
+    resource: Vec<u8>,
+    /// When its acceptance was sent.
+    accepted: Instant,
+    /// Responses so far.
+    responses: u64,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    held: Mutex<Option<Held>>,
+    /// Why its stream ended.
+    error: Mutex<Option<String>>,
+}
+
+/// Running clients. They end when this is dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    clients: Vec<Arc<Client>>,
+    _runtime: Runtime,
+}
+
+impl Fleet {
+    /// Connects all of `specs` to `xds` and opens their streams.
+    ///
+    /// # Errors
+    /// If one can't connect.
+    pub fn start(xds: SocketAddr, specs: Vec<ClientSpec>) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let clients: Vec<Arc<Client>> = specs.iter().map(|_| Arc::default()).collect();
+        let mut connecting = JoinSet::new();
+        for ((number, spec), client) in specs.into_iter().enumerate().zip(&clients) {
+            let client = Arc::clone(client);
+            connecting.spawn_on(
+                async move {
+                    let node = spec.node.clone();
+                    let connected = connect(xds, own_address(number), spec, client).await;
+                    connected.with_context(|| format!("client {node}"))
+                },
+                runtime.handle(),
+            );
+        }
+        runtime.block_on(async {
+            while let Some(connected) = connecting.join_next().await {
+                connected??;
+            }
+            Ok::<_, anyhow::Error>(())
+        })?;
+        Ok(Self {
+            clients,
+            _runtime: runtime,
+        })
+    }
+
+    /// Waits until all clients of `numbers` hold a configuration that contains `marker`; returns when the last of them
+    /// had accepted it.
+    ///
+    /// # Errors
+    /// If they don't in time, or a stream ended.
+    pub fn wait_for(
+        &self,
+        numbers: impl IntoIterator<Item = usize>,
+        marker: &str,
+    ) -> Result<Instant> {
+        let numbers: Vec<usize> = numbers.into_iter().collect();
+        wait::until(&format!("clients to hold {marker}"), || {
+            let mut last: Option<Instant> = None;
+            let mut missing = 0_usize;
+            for &number in &numbers {
+                let client = self.clients.get(number);
+                let client = client.ok_or_else(|| format!("there is no client {number}"))?;
+                if let Some(error) = lock(&client.error).as_ref() {
+                    return Err(format!("the stream of client {number} ended: {error}"));
+                }
+                match lock(&client.held).as_ref() {
+                    Some(held) if contains(&held.resource, marker) => {
+                        last = last.max(Some(held.accepted));
+                    }
+                    _ => missing += 1,
+                }
+            }
+            match (missing, last) {
+                (0, Some(last)) => Ok(last),
+                _ => Err(format!("{missing} don't")),
+            }
+        })
+    }
+
+    /// Responses that all clients together have got.
+    pub fn responses(&self) -> u64 {
+        let of = |c: &Arc<Client>| lock(&c.held).as_ref().map_or(0, |held| held.responses);
+        self.clients.iter().map(of).sum()
+    }
+}
+
+/// An address of its own for each client: the operator bounds connections by address.
+fn own_address(number: usize) -> IpAddr {
+    let (high, low) = (number / 250, number % 250);
+    let byte = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
+    Ipv4Addr::new(127, 1, byte(high), byte(low + 1)).into()
+}
+
+async fn connect(
+    xds: SocketAddr,
+    local: IpAddr,
+    spec: ClientSpec,
+    client: Arc<Client>,
+) -> Result<()> {
+    let channel = Endpoint::from_shared(format!("http://{xds}"))?
+        .local_address(Some(local))
+        .connect()
+        .await?;
+    let (requests, rx) = mpsc::channel(4);
+    let first = DeltaDiscoveryRequest {
+        node: Some(node(spec)),
+        resource_names_subscribe: vec![SLOT.to_owned()],
+        ..DeltaDiscoveryRequest::default()
+    };
+    requests
+        .send(first)
+        .await
+        .map_err(|_| anyhow!("the stream is closed"))?;
+    let mut responses = ExtensionConfigDiscoveryServiceClient::new(channel)
+        .delta_extension_configs(ReceiverStream::new(rx))
+        .await?
+        .into_inner();
+    tokio::spawn(async move {
+        let mut count = 0;
+        let ended = loop {
+            let response = match responses.message().await {
+                Ok(Some(response)) => response,
+                Ok(None) => break "by the operator".to_owned(),
+                Err(status) => break status.to_string(),
+            };
+            count += 1;
+            let ack = DeltaDiscoveryRequest {
+                response_nonce: response.nonce,
+                ..DeltaDiscoveryRequest::default()
+            };
+            if requests.send(ack).await.is_err() {
+                break "while it accepted a response".to_owned();
+            }
+            let resources = response.resources.into_iter();
+            if let Some(any) = resources.filter_map(|r| r.resource).next_back() {
+                *lock(&client.held) = Some(Held {
+                    resource: any.value,
+                    accepted: Instant::now(),
+                    responses: count,
+                });
+            }
+        };
+        *lock(&client.error) = Some(ended);
+    });
+    Ok(())
+}
+
+fn node(spec: ClientSpec) -> Node {
+    let text = |text: String| Value {
+        kind: Some(Kind::StringValue(text)),
+    };
+    let labels: HashMap<String, Value> = spec
+        .labels
+        .into_iter()
+        .map(|(key, value)| (key, text(value)))
+        .collect();
+    let mut fields = HashMap::from([
+        ("headgate.dev/namespace".to_owned(), text(spec.namespace)),
+        (
+            "headgate.dev/labels".to_owned(),
+            Value {
+                kind: Some(Kind::StructValue(Struct { fields: labels })),
+            },
+        ),
+    ]);
+    if let Some(target) = spec.target {
+        fields.insert("headgate.dev/target".to_owned(), text(target));
+    }
+    Node {
+        id: spec.node,
+        metadata: Some(Struct { fields }),
+        ..Node::default()
+    }
+}
+
+fn contains(haystack: &[u8], needle: &str) -> bool {
+    let needle = needle.as_bytes();
+    haystack.windows(needle.len()).any(|w| w == needle)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,252 @@
+//! Policies of routes and of their gateway, at one proxy that is known by its labels: each has its own requests, slots
+//! and stats. The cluster is plain data; its plan goes over real xDS to a real Envoy.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use headgate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route};
+use headgate::kubernetes::resolve::Planner;
+use headgate::metrics::Metrics;
+use headgate::plan::{GATEWAY_NAME_LABEL, LABELS_METADATA, NAMESPACE_METADATA, Plan, TargetKind};
+use headgate::validate::check_file;
+use headgate::xds::module::Module;
+use headgate::xds::{Limits, Server};
+use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::envoy::EnvoyProcess;
+use headgate_tests::http::{self, Pending};
+use headgate_tests::wait::{lock_machine, until};
+use headgate_tests::{headgate as binary, policy};
+use serde_json::json;
+use tokio::sync::watch;
+
+/// Name of a policy, its target, and its slots.
+const POLICIES: [(&str, TargetKind, &str, usize); 3] = [
+    ("edge", TargetKind::Gateway, "edge", 3),
+    ("search", TargetKind::HttpRoute, "search", 1),
+    ("ads", TargetKind::HttpRoute, "ads", 2),
+];
+
+/// A Gateway `shop/edge` with one Pod, and two HTTPRoutes.
+fn cluster() -> Result<Cluster> {
+    let edge = ObjectKey::new("shop", "edge");
+    let mut cluster = Cluster {
+        served_kinds: vec![TargetKind::Gateway, TargetKind::HttpRoute],
+        ..Cluster::default()
+    };
+    cluster.gateways.insert(edge.clone(), Gateway::default());
+    let labels = BTreeMap::from([(GATEWAY_NAME_LABEL.to_owned(), "edge".to_owned())]);
+    let pod = Pod {
+        labels,
+        target: None,
+        ready: true,
+    };
+    cluster.pods.insert(edge.clone(), pod);
+    for route in ["search", "ads"] {
+        let target = format!("HTTPRoute/shop/{route}").parse()?;
+        let route = Route {
+            gateways: vec![edge.clone()],
+            backends: vec![ObjectKey::new("shop", route)],
+        };
+        cluster.routes.insert(target, route);
+    }
+    for (name, kind, target, slots) in POLICIES {
+        let mut document = policy::queue_only(slots, 1);
+        document["metadata"] = json!({"name": name, "namespace": "shop"});
+        document["spec"]["targetRefs"] =
+            json!([{"group": kind.group(), "kind": kind.as_str(), "name": target}]);
+        let report = check_file("policy.json", document.to_string().as_bytes());
+        let valid = report.policies().next().context("refused")?.clone();
+        let object = PolicyObject {
+            uid: name.to_owned(),
+            generation: 1,
+            targets: valid.targets.clone(),
+            checked: Ok(valid),
+            last_good: None,
+        };
+        cluster
+            .policies
+            .insert(ObjectKey::new("shop", name), object);
+    }
+    Ok(cluster)
+}
+
+/// The xDS server within this process.
+struct Operator {
+    plans: watch::Sender<Arc<Plan>>,
+    xds: SocketAddr,
+    _modules: watch::Sender<Arc<Module>>,
+    _shutdown: watch::Sender<bool>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Operator {
+    fn start(plan: Plan, module: Module) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let plans = watch::Sender::new(Arc::new(plan));
+        let modules = watch::Sender::new(Arc::new(module));
+        let shutdown = watch::Sender::new(false);
+        let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        let xds = listener.local_addr()?;
+        let (plan, module, stop) = (plans.subscribe(), modules.subscribe(), shutdown.subscribe());
+        runtime.spawn(async move {
+            Server::new(plan, module, Limits::default(), Metrics::new())
+                .serve(listener, stop)
+                .await
+        });
+        Ok(Self {
+            plans,
+            xds,
+            _modules: modules,
+            _shutdown: shutdown,
+            _runtime: runtime,
+        })
+    }
+}
+
+/// One route of a gateway's configuration.
+fn route(name: &str, prefix: &str) -> serde_json::Value {
+    json!({"name": name, "match": {"prefix": prefix}, "route": {"cluster": "upstream", "timeout": "0s"}})
+}
+
+struct Proxy {
+    envoy: EnvoyProcess,
+    backend: Backend,
+    address: SocketAddr,
+}
+
+impl Proxy {
+    /// A gateway's proxy, whose routes have the names that Envoy Gateway and Istio give them.
+    fn start(xds: SocketAddr) -> Result<Self> {
+        let service = ServiceType::constant("/", Duration::from_millis(1));
+        let backend = Backend::start(&BackendConfig::new(100, vec![service]))?;
+        let mut bootstrap = binary::bootstrap(backend.addr(), xds, &["--node-id=edge-1"])?;
+        bootstrap.root()["node"]["metadata"] = json!({
+            NAMESPACE_METADATA: "shop",
+            LABELS_METADATA: {GATEWAY_NAME_LABEL: "edge", "pod-template-hash": "5d4f"},
+        });
+        *bootstrap.routes()? = vec![
+            // Before /search, which is a prefix of it.
+            route("httproute/shop/searching/rule/0/match/0/*", "/searching"),
+            route("httproute/shop/search/rule/0/match/0/*", "/search"),
+            route("httproute/shop/search/rule/1/match/0/*", "/find"),
+            route("shop.ads.0", "/ads"),
+            route("default", "/"),
+        ];
+        let envoy = EnvoyProcess::start(&bootstrap, 2)?;
+        let address = envoy.listener(&bootstrap.listener_name()?)?;
+        Ok(Self {
+            envoy,
+            backend,
+            address,
+        })
+    }
+
+    fn stats(&self, name: &str) -> Result<[u64; 3]> {
+        let mut stats = [0; 3];
+        for (stat, (policy, ..)) in stats.iter_mut().zip(POLICIES) {
+            let path = format!("wasmcustom.headgate.policy.shop/{policy}.{name}");
+            *stat = self.envoy.stat(&path)?;
+        }
+        Ok(stats)
+    }
+
+    /// Waits until a stat of the policies, in the order of [`POLICIES`], is this.
+    fn wait_for(&self, name: &str, expected: [u64; 3]) -> Result<()> {
+        until(&format!("{name} = {expected:?}"), || {
+            match self.stats(name) {
+                Ok(now) if now == expected => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+    }
+
+    fn send(&self, path: &str) -> Result<Pending> {
+        http::send(self.address, "GET", path, &[], None)
+    }
+}
+
+#[test]
+fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
+    let _lock = lock_machine()?;
+    let folder = tempfile::tempdir()?;
+    let module = Module::install(&binary::module_path(), folder.path())?;
+    let mut planner = Planner::default();
+    let mut cluster = cluster()?;
+    let operator = Operator::start(planner.plan(&cluster), module)?;
+    let proxy = Proxy::start(operator.xds)?;
+    until("the policies to be in force", || {
+        let answer = http::get(proxy.address, "/").map_err(|e| e.to_string())?;
+        match proxy.stats("slots") {
+            Ok([3, 1, 2]) => Ok(()),
+            other => Err(format!("{} {other:?}", answer.status)),
+        }
+    })?;
+
+    // Every stage is full and has one request in its queue, while the others still have slots.
+    proxy
+        .backend
+        .inject(Fault::new(FaultKind::Hang, "/", 1_000));
+    let mut pending = Vec::new();
+    let mut slots = [0, 0, 0];
+    for (at, paths) in [
+        (1, &["/search/a", "/find/a"][..]),
+        (2, &["/ads/a", "/ads/b", "/ads/c"]),
+        (0, &["/", "/searching/a", "/other", "/"]),
+    ] {
+        // One after the other: of two at once both may stand in the queue for a moment, which has one place.
+        for (i, path) in paths.iter().enumerate() {
+            pending.push(proxy.send(path)?);
+            slots[at] = (i + 1).min(POLICIES[at].3) as u64;
+            proxy.wait_for("slots_in_use", slots)?;
+        }
+    }
+    proxy.wait_for("queue_length", [1, 1, 1])?;
+    for (path, (policy, ..)) in ["/searching", "/find/b", "/ads/d"]
+        .into_iter()
+        .zip(POLICIES)
+    {
+        let refused = http::get(proxy.address, path)?;
+        let by = refused.header("x-headgate-refused").unwrap_or_default();
+        ensure!(
+            refused.status == 503 && by.contains(&format!("policy=shop/{policy};")),
+            "{path}: {} {by:?}",
+            refused.status
+        );
+    }
+    proxy.wait_for("type.default.rq_rejected", [1, 1, 1])?;
+    proxy.backend.clear_faults();
+    proxy.backend.release();
+    for request in pending {
+        ensure!(request.answer()?.status == 200);
+    }
+    for gauge in ["slots_in_use", "queue_length"] {
+        proxy.wait_for(gauge, [0, 0, 0])?;
+    }
+
+    // Without a policy of its own a route is the gateway's again.
+    cluster.policies.remove(&ObjectKey::new("shop", "ads"));
+    operator
+        .plans
+        .send_replace(Arc::new(planner.plan(&cluster)));
+    until("the gateway's policy to have /ads", || {
+        let before = proxy
+            .stats("type.default.rq_total")
+            .map_err(|e| e.to_string())?;
+        let answer = http::get(proxy.address, "/ads").map_err(|e| e.to_string())?;
+        let after = proxy
+            .stats("type.default.rq_total")
+            .map_err(|e| e.to_string())?;
+        match (answer.status, after[0] - before[0], after[2] - before[2]) {
+            (200, 1.., 0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })?;
+    ensure!(proxy.envoy.wasm_errors().is_empty());
+    Ok(())
+}

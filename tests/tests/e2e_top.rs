@@ -1,0 +1,111 @@
+//! `headgate top` at real Envoys under overload: what it shows is what they have counted.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use headgate_tests::backend::BackendConfig;
+use headgate_tests::fleet::Fleet;
+use headgate_tests::headgate::binary_path;
+use headgate_tests::load::{self, LoadSpec};
+use headgate_tests::{mix, policy, wait};
+use serde_json::Value;
+
+const P: usize = 6;
+const SCALE: f64 = 16.0;
+const OVERLOAD: f64 = 1.6;
+
+#[test]
+fn top_shows_what_real_proxies_count() -> Result<()> {
+    let mix = mix::bouncer(SCALE);
+    let search = policy::for_mix(P, &mix);
+    let mut fleet = Fleet::start(&BackendConfig::for_mix(40 * P, &mix), &[search])?;
+    for name in ["search-1", "search-2"] {
+        fleet.add_proxy(name, "Service/default/search", "default")?;
+    }
+    fleet.wait_for_streams("Running", 2)?;
+    // Each has slots of its own, so each gets the overload.
+    let rate = OVERLOAD * mix::capacity_rps(&mix, P);
+    let spec = |p: &headgate_tests::fleet::Proxy| {
+        LoadSpec::for_mix(p.addr, &mix, rate, Duration::from_secs(60))
+    };
+    let loads = fleet.proxies.values().map(spec).map(load::start);
+    let loads = loads.collect::<Result<Vec<_>>>()?;
+    let admins: Vec<String> = fleet
+        .proxies
+        .values()
+        .map(|p| format!("--proxy={}", p.envoy.admin()))
+        .collect();
+    let ask = |more: &[&str]| -> Result<Vec<u8>> {
+        let output = std::process::Command::new(binary_path())
+            .args(["top", "--once", "--window=4s"])
+            .args(&admins)
+            .args(more)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(output.stdout)
+    };
+    // Until types are no longer new to the filter.
+    wait::until_within(Duration::from_secs(30), "refusals", || {
+        let shown = ask(&["--output=json"]).map_err(|e| e.to_string())?;
+        let view: Value = serde_json::from_slice(&shown).map_err(|e| e.to_string())?;
+        check(&view, 2.0 * rate).map_err(|e| format!("{e:#}\n{view:#}"))
+    })
+    .map_err(anyhow::Error::msg)?;
+    let table = String::from_utf8(ask(&[])?)?;
+    ensure!(table.contains("default/search (2 proxies)"), "{table}");
+    ensure!(table.contains("2 proxies, "), "{table}");
+    for load in &loads {
+        load.stop();
+    }
+    Ok(())
+}
+
+/// The view is that of two proxies which get `rate` requests/s together, more than they can do.
+fn check(view: &Value, rate: f64) -> Result<()> {
+    let policy = &view["policies"][0];
+    ensure!(policy["policy"] == "default/search");
+    ensure!(policy["slots"].as_u64() == Some(2 * P as u64));
+    let number = |value: &Value| value.as_f64().context("no number");
+    let arrivals = number(&policy["traffic"]["arrivalRate"])?;
+    ensure!(
+        (0.7 * rate..1.3 * rate).contains(&arrivals),
+        "{arrivals} arrive, {rate} are sent"
+    );
+    let accepted = number(&policy["traffic"]["acceptedRate"])?;
+    let refused = number(&policy["traffic"]["refusedRate"])?;
+    ensure!(refused > 0.1 * rate, "{refused} refused");
+    // Those that wait are neither.
+    ensure!((accepted + refused - arrivals).abs() < 0.1 * arrivals);
+    ensure!(number(&policy["hurt"])? >= refused - 0.01);
+    for kind in policy["types"].as_array().into_iter().flatten() {
+        if kind["type"] == "default" {
+            continue;
+        }
+        ensure!(
+            kind["objectives"].as_array().is_some_and(|o| !o.is_empty()),
+            "{kind}"
+        );
+        ensure!(number(&kind["queueWaitMs"]["p99"])? >= number(&kind["queueWaitMs"]["p50"])?);
+        let reasons = kind["refusedByReason"].as_object().context("reasons")?;
+        let sum: f64 = reasons.values().filter_map(Value::as_f64).sum();
+        ensure!((sum - number(&kind["refusedRate"])?).abs() < 1.0, "{kind}");
+    }
+    for proxy in view["proxies"].as_array().into_iter().flatten() {
+        ensure!(
+            proxy["state"] == "Answers" && proxy["version"] == "1.40.0",
+            "{proxy}"
+        );
+        ensure!(
+            proxy["node"]
+                .as_str()
+                .is_some_and(|n| n.starts_with("search-"))
+        );
+        let seconds = view["windowSeconds"].as_f64().unwrap_or_default();
+        ensure!((3.0..8.0).contains(&seconds), "{seconds} s");
+    }
+    Ok(())
+}

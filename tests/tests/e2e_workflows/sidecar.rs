@@ -1,0 +1,244 @@
+//! A proxy beside an application, with the bootstrap that `headgate bootstrap` writes, and configurations from files.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use headgate::bootstrap::{Bootstrap as Written, ConfigSource, Outbound, Pod};
+use headgate::xds::resource::discovery_json;
+use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_core::config::FilterConfig;
+use headgate_tests::bootstrap::Bootstrap;
+use headgate_tests::envoy::EnvoyProcess;
+use headgate_tests::headgate as binary;
+use headgate_tests::http::{self, Answer};
+use headgate_tests::wait::until;
+use serde_json::json;
+use tempfile::TempDir;
+
+/// Policy of every sidecar here.
+pub(crate) const POLICY: &str = "shop/app";
+
+/// A stage with plenty of slots and these `workflows`.
+pub(crate) fn inbound(workflows: &serde_json::Value) -> Result<FilterConfig> {
+    let stage = json!({
+        "policy": POLICY,
+        "parallelism": 100,
+        "queue": {"max_length": 100, "timeout_us": 1_000_000},
+        "strategy": {"type": "MaxQueueLength"},
+        "types": [
+            {"name": "search", "matches": [{"path": {"type": "PathPrefix", "value": "/search"}}]},
+            {"name": "default"},
+        ],
+        "classes": [
+            {"name": "gold", "matches": [{"headers": [{"name": "x-class", "type": "Exact", "value": "gold"}]}]},
+            {"name": "silver"},
+        ],
+        "workflows": workflows,
+    });
+    let config = json!({"revision": "test", "stages": [stage]});
+    Ok(FilterConfig::from_json(config.to_string().as_bytes())?)
+}
+
+/// Workflows by baggage, then by header; bottleneck fairness.
+pub(crate) fn workflows() -> serde_json::Value {
+    json!({
+        "identify": [
+            {"type": "Baggage", "key": "workflow"},
+            {"type": "Header", "name": "x-headgate-workflow"},
+        ],
+        "quantile": 0.0,
+        "interval_us": 100_000,
+        "rate_ttl_us": 1_000_000,
+        "sharing": {"type": "BottleneckFairness", "probe": 10.0, "max_utilization": 0.9},
+        "max_workflows": 10,
+        "max_queue_length": 0,
+    })
+}
+
+/// The outbound side, with what is in `more` beside the policy.
+pub(crate) fn outbound(more: &serde_json::Value) -> Result<FilterConfig> {
+    let mut outbound = json!({"policy": POLICY});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        outbound[key] = value.clone();
+    }
+    let config = json!({"revision": "out", "direction": "Outbound", "outbound": outbound});
+    Ok(FilterConfig::from_json(config.to_string().as_bytes())?)
+}
+
+/// A running proxy. Dropping it ends it.
+pub(crate) struct Sidecar {
+    pub(crate) envoy: EnvoyProcess,
+    pub(crate) addr: SocketAddr,
+    /// Where the application's calls go.
+    pub(crate) outbound: Option<SocketAddr>,
+    dir: TempDir,
+}
+
+impl Sidecar {
+    /// Starts one in front of `app`. With `services` it has an outbound listener, too, which `calls` is for.
+    pub(crate) fn start(
+        app: SocketAddr,
+        config: &FilterConfig,
+        calls: Option<(&FilterConfig, &[(&str, SocketAddr)])>,
+        change: impl FnOnce(&mut Bootstrap) -> Result<()>,
+    ) -> Result<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("headgate-mesh-")
+            .tempdir()?;
+        let file = |slot: &str| dir.path().join(format!("{slot}.json"));
+        write(&file(DEFAULT_SLOT), DEFAULT_SLOT, config)?;
+        let mut outbound = None;
+        if let Some((config, services)) = calls {
+            write(&file(OUTBOUND_SLOT), OUTBOUND_SLOT, config)?;
+            let mut endpoints = std::collections::BTreeMap::<_, Vec<_>>::new();
+            for (name, addr) in services {
+                let endpoint = addr.to_string().parse()?;
+                endpoints
+                    .entry((*name).to_owned())
+                    .or_default()
+                    .push(endpoint);
+            }
+            outbound = Some(Outbound {
+                listen: "127.0.0.1:0".parse()?,
+                services: endpoints,
+                http2: false,
+                config_file: Some(file(OUTBOUND_SLOT)),
+            });
+        }
+        let written = Written {
+            listen: "127.0.0.1:0".parse()?,
+            upstream: app.to_string().parse()?,
+            upstream_http2: false,
+            source: ConfigSource::File(file(DEFAULT_SLOT)),
+            outbound,
+            admin: "127.0.0.1:0".parse()?,
+            target: None,
+            pod: Pod::default(),
+            node_id: "sidecar".into(),
+            access_log: None,
+        };
+        let mut bootstrap = Bootstrap::parse(&written.to_yaml())?;
+        // Both workers of every listener get connections, so that calls meet requests of the other one.
+        let listeners = bootstrap.root()["static_resources"]["listeners"].as_array_mut();
+        for listener in listeners.into_iter().flatten() {
+            listener["connection_balance_config"] = json!({"exact_balance": {}});
+        }
+        change(&mut bootstrap)?;
+        let envoy = EnvoyProcess::start(&bootstrap, 2)?;
+        let addr = envoy.listener("ingress")?;
+        let outbound = match calls {
+            Some(_) => Some(envoy.listener("outbound")?),
+            None => None,
+        };
+        let sidecar = Self {
+            envoy,
+            addr,
+            outbound,
+            dir,
+        };
+        sidecar.wait_for_update(DEFAULT_SLOT, 0)?;
+        if calls.is_some() {
+            sidecar.wait_for_update(OUTBOUND_SLOT, 0)?;
+        }
+        Ok(sidecar)
+    }
+
+    /// Replaces a slot's configuration, and waits until it is in force.
+    pub(crate) fn configure(&self, slot: &str, config: &FilterConfig) -> Result<()> {
+        let before = self.updates(slot)?;
+        write(&self.dir.path().join(format!("{slot}.json")), slot, config)?;
+        self.wait_for_update(slot, before)
+    }
+
+    fn updates(&self, slot: &str) -> Result<u64> {
+        let name = format!("extension_config_discovery.http_filter.{slot}.config_reload");
+        self.envoy.stat(&name)
+    }
+
+    fn wait_for_update(&self, slot: &str, before: u64) -> Result<()> {
+        until(
+            &format!("the slot {slot} to be configured"),
+            || match self.updates(slot) {
+                Ok(now) if now > before => Ok(()),
+                other => Err(format!(
+                    "{other:?} after {before}: {:?}",
+                    self.envoy.wasm_errors()
+                )),
+            },
+        )
+    }
+
+    pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+        http::get_with(self.addr, path, headers)
+    }
+
+    /// A counter or gauge of the policy.
+    pub(crate) fn stat(&self, name: &str) -> Result<u64> {
+        self.envoy
+            .stat(&format!("wasmcustom.headgate.policy.{POLICY}.{name}"))
+    }
+
+    /// A counter or gauge of a workflow.
+    pub(crate) fn workflow_stat(&self, workflow: &str, name: &str) -> Result<u64> {
+        self.stat(&format!("workflow.{workflow}.{name}"))
+    }
+
+    /// Waits until a stat of a workflow is at least `least`.
+    pub(crate) fn wait_for(&self, workflow: &str, name: &str, least: u64) -> Result<u64> {
+        until(
+            &format!("{name} of {workflow} to be {least} or more"),
+            || match self.workflow_stat(workflow, name) {
+                Ok(now) if now >= least => Ok(now),
+                other => Err(format!("{other:?}; {:?}", self.stats())),
+            },
+        )
+    }
+
+    /// Waits until what a workflow may send is above `least`, requests/s, or there is no limit.
+    pub(crate) fn wait_for_rate_above(&self, workflow: &str, least: u64) -> Result<()> {
+        until(&format!("{workflow} to have more than {least}/s"), || {
+            let stat = |name| self.workflow_stat(workflow, name);
+            match (stat("limited"), stat("rate_mhz")) {
+                (Ok(0), _) => Ok(()),
+                (_, Ok(rate)) if rate > least * 1_000 => Ok(()),
+                other => Err(format!("{other:?}; {:?}", self.stats())),
+            }
+        })
+    }
+
+    /// All stats of the policy that aren't 0.
+    pub(crate) fn stats(&self) -> Vec<(String, u64)> {
+        let all = self
+            .envoy
+            .stats_under(&format!("wasmcustom.headgate.policy.{POLICY}."));
+        let all = all.unwrap_or_default().into_iter();
+        all.filter(|(_, value)| *value != 0).collect()
+    }
+
+    /// What must hold at the end of every test: no VM failed, no slot is taken, and all listeners share one VM a
+    /// worker. Two more are the main thread's: one to copy, and one on which configurations are tried.
+    pub(crate) fn check(&self) -> Result<()> {
+        let errors = self.envoy.wasm_errors();
+        anyhow::ensure!(errors.is_empty(), "{errors:#?}");
+        let crashes = self.envoy.stats()?;
+        let crashed = crashes
+            .iter()
+            .find(|(name, value)| name.contains("wasm") && name.contains("crash") && **value > 0);
+        anyhow::ensure!(crashed.is_none(), "{crashed:?}");
+        let active = self.envoy.stat("wasm.envoy.wasm.runtime.v8.active")?;
+        anyhow::ensure!(active == 4, "{active} VMs");
+        until("slots to be free", || match self.stat("slots_in_use") {
+            Ok(0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    }
+}
+
+/// Beside and moved: Envoy notices moves.
+fn write(path: &Path, slot: &str, config: &FilterConfig) -> Result<()> {
+    let file = discovery_json(config, slot, &binary::module_path());
+    let partial = path.with_extension("new");
+    std::fs::write(&partial, file.to_string())?;
+    std::fs::rename(&partial, path).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,255 @@
+//! `headgate` as a plugin of kubectl's, against a real API server with a person's own rights.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result};
+use headgate_tests::headgate::binary_path;
+use headgate_tests::kube::{ApiServer, programs};
+use headgate_tests::wait::until;
+use serde_json::{Value, json};
+
+const POLICY: &str = "
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {name: search}
+spec:
+  targetRefs: [{group: '', kind: Service, name: search}]
+  parallelism: {perEndpoint: 4}
+  strategy: {type: MaxQueueLength}
+  types: [{name: default}]
+";
+
+/// `kubectl headgate ARGUMENTS`, with the program linked under the name that kubectl looks for.
+fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Result<Output> {
+    let folder = tempfile::tempdir()?;
+    let program = binary_path()
+        .canonicalize()
+        .context("build it with scripts/build")?;
+    symlink(program, folder.path().join("kubectl-headgate"))?;
+    let mut path = folder.path().as_os_str().to_owned();
+    path.push(":/usr/bin:/bin");
+    Command::new(programs::helm()?.join("kubectl"))
+        .arg("headgate")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .env("PATH", path)
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .context("kubectl")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What the operator's status makes of a policy.
+fn judged(generation: i64, accepted: bool) -> String {
+    let condition = |kind: &str| {
+        json!({
+            "type": kind, "status": if accepted { "True" } else { "False" },
+            "reason": if accepted { kind } else { "TargetNotFound" },
+            "message": "as the test says", "observedGeneration": generation,
+            "lastTransitionTime": "2026-03-01T12:00:00Z",
+        })
+    };
+    json!({"status": {"ancestors": [{
+        "ancestorRef": {"group": "", "kind": "Service", "name": "search"},
+        "controllerName": "headgate.dev/controller",
+        "conditions": [condition("Accepted"), condition("Programmed")],
+    }]}})
+    .to_string()
+}
+
+#[test]
+fn status_follows_a_policy() -> Result<()> {
+    let server = ApiServer::shared();
+    server.install_crds()?;
+    let namespace = server.namespace("cli")?;
+    let space = format!("--namespace={namespace}");
+    let status = || plugin(server.kubeconfig(), &["status", "-n", &namespace]);
+    let say = |body: &str| {
+        server.kubectl(&[
+            "patch",
+            "admissionpolicy",
+            "search",
+            &space,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            body,
+        ])
+    };
+
+    let none = status()?;
+    assert_eq!(
+        (text(&none.stdout), none.status.code()),
+        ("No policies.\n".into(), Some(0))
+    );
+
+    let apply = ["apply", &space, "--filename=-"];
+    server.kubectl_as(server.kubeconfig(), &apply, Some(POLICY))?;
+    let unjudged = status()?;
+    assert_eq!(unjudged.status.code(), Some(1));
+    let shown = text(&unjudged.stdout);
+    let row = shown.lines().nth(1).context("a row")?;
+    let cells: Vec<&str> = row
+        .split("   ")
+        .map(str::trim)
+        .filter(|c| !c.is_empty())
+        .collect();
+    let (name, target) = (
+        format!("{namespace}/search"),
+        format!("Service/{namespace}/search"),
+    );
+    assert_eq!(
+        cells[..5],
+        [
+            &name,
+            &target,
+            "Enforce",
+            "Unknown (Pending)",
+            "Unknown (Pending)"
+        ]
+    );
+    assert!(
+        text(&unjudged.stderr)
+            .contains("no operator answers at Service headgate-system/headgate-metrics")
+    );
+
+    say(&judged(1, true))?;
+    let good = status()?;
+    assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));
+    say(&judged(1, false))?;
+    let bad = status()?;
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(
+        text(&bad.stdout).contains(": TargetNotFound: as the test says"),
+        "{}",
+        text(&bad.stdout)
+    );
+
+    let edited = POLICY.replace("perEndpoint: 4", "perEndpoint: 5");
+    server.kubectl_as(server.kubeconfig(), &apply, Some(&edited))?;
+    let stale = text(&status()?.stdout);
+    assert!(
+        stale.contains("no operator has judged generation 2 yet"),
+        "{stale}"
+    );
+
+    let json = plugin(server.kubeconfig(), &["status", "-A", "-o", "json"])?;
+    let json: Value = serde_json::from_slice(&json.stdout)?;
+    let policies = json["policies"].as_array().context("policies")?;
+    assert!(
+        policies.iter().any(|p| p["name"] == name.as_str()),
+        "{json}"
+    );
+    Ok(())
+}
+
+/// An operator whose Pod nobody can reach is named, and policies are shown.
+#[test]
+fn an_operator_that_is_out_of_reach_is_named() -> Result<()> {
+    let server = ApiServer::shared();
+    server.install_crds()?;
+    let namespace = server.namespace("operator")?;
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "name": "metrics", "namespace": namespace,
+            "labels": {"kubernetes.io/service-name": "headgate-metrics"},
+        },
+        "ports": [{"name": "http-admin", "port": 18001}],
+        "endpoints": [{
+            "addresses": ["10.244.0.9"],
+            "targetRef": {"kind": "Pod", "name": "headgate-1", "namespace": namespace},
+        }],
+    });
+    server.apply(&slice.to_string())?;
+    let service = format!("--operator={namespace}/headgate-metrics");
+    let version = plugin(server.kubeconfig(), &["version", "--server", &service])?;
+    assert_eq!(version.status.code(), Some(1));
+    let shown = text(&version.stdout);
+    let expected =
+        format!("operator {namespace}/headgate-1: 404 Not Found: pods \"headgate-1\" not found");
+    assert_eq!(shown.lines().nth(1), Some(expected.as_str()), "{shown}");
+    let status = plugin(server.kubeconfig(), &["status", "-n", &namespace, &service])?;
+    assert!(
+        text(&status.stdout).starts_with("No policies.\n"),
+        "{status:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn who_may_not_ask_is_told_by_the_api_server() -> Result<()> {
+    let server = ApiServer::shared();
+    server.install_crds()?;
+    let namespace = server.namespace("rights")?;
+    let space = format!("--namespace={namespace}");
+    let user = server.user_kubeconfig("person", Some("people"))?;
+    let status = || plugin(&user, &["status", "-n", &namespace]);
+    let refused = status()?;
+    assert_eq!(
+        (refused.status.code(), text(&refused.stdout)),
+        (Some(1), String::new())
+    );
+    let error = text(&refused.stderr);
+    assert!(
+        error.contains("admissionpolicies.headgate.dev is forbidden"),
+        "{error}"
+    );
+
+    // To see policies is enough for policies.
+    let verbs = [
+        "create",
+        "role",
+        "reader",
+        "--verb=list",
+        "--resource=admissionpolicies",
+        &space,
+    ];
+    server.kubectl(&verbs)?;
+    server.kubectl(&[
+        "create",
+        "rolebinding",
+        "reader",
+        "--role=reader",
+        "--group=people",
+        &space,
+    ])?;
+    let seen = until("the role to count", || {
+        let seen = status().map_err(|e| format!("{e:#}"))?;
+        match seen.status.code() {
+            Some(0) => Ok(seen),
+            _ => Err(text(&seen.stderr)),
+        }
+    })?;
+    assert_eq!(text(&seen.stdout), "No policies.\n");
+    let warning = text(&seen.stderr);
+    assert!(
+        warning.starts_with("warning: proxies are not shown: the API server: "),
+        "{warning}"
+    );
+    Ok(())
+}
+
+#[test]
+fn it_calls_itself_as_it_was_called() -> Result<()> {
+    let server = ApiServer::shared();
+    let help = plugin(server.kubeconfig(), &["status", "--help"])?;
+    assert!(
+        text(&help.stdout).contains("Usage: kubectl headgate status"),
+        "{}",
+        text(&help.stdout)
+    );
+    let list = Command::new(programs::helm()?.join("kubectl"))
+        .args(["plugin", "list"])
+        .output()?;
+    assert!(
+        !text(&list.stdout).contains("kubectl-headgate"),
+        "the link is this test's own"
+    );
+    Ok(())
+}

@@ -1,0 +1,378 @@
+//! Policies in a cluster, tried as a user would, with kubectl, against a real API server: what becomes of them is
+//! asked of their status, of Events, of the audit log, and of what proxies are told.
+
+use std::sync::OnceLock;
+
+use anyhow::{Result, ensure};
+use headgate_tests::kube::ApiServer;
+use headgate_tests::operator::{Operator, OperatorOptions};
+use headgate_tests::policies::{Cluster, endpoints, pod, policy, service};
+use headgate_tests::wait::until;
+use headgate_tests::xds::{Claims, XdsProxy};
+
+/// Who the operator is for the API server.
+const USER: &str = "headgate";
+
+/// One API server and one operator for all tests, each of which has a namespace of its own.
+fn world() -> Result<(&'static Cluster<'static>, &'static Operator)> {
+    static WORLD: OnceLock<Result<(Cluster<'static>, Operator), String>> = OnceLock::new();
+    let world = WORLD.get_or_init(|| {
+        let begin = || {
+            let server = ApiServer::shared();
+            server.install_crds()?;
+            server.kubectl(&["create", "namespace", "headgate-system"])?;
+            let kubeconfig = server.user_kubeconfig(USER, Some("system:masters"))?;
+            let options = OperatorOptions {
+                dir: Some(server.dir().join("operator")),
+                ..OperatorOptions::new("headgate-0", "headgate-system")
+            };
+            let operator = Operator::start(&kubeconfig, &options)?;
+            operator.until_leading()?;
+            Ok((Cluster::new(server), operator))
+        };
+        begin().map_err(|error: anyhow::Error| format!("{error:#}"))
+    });
+    match world {
+        Ok((cluster, operator)) => Ok((cluster, operator)),
+        Err(error) => anyhow::bail!("{error}"),
+    }
+}
+
+#[test]
+fn a_policy_lives_from_apply_to_delete() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("life")?;
+    let name = format!("{space}/search");
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 4))?;
+    cluster.until_condition(&space, "search", 0, "Accepted", "True", "Accepted")?;
+    cluster.until_condition(&space, "search", 0, "Programmed", "False", "NoProxies")?;
+
+    let proxy = XdsProxy::start(
+        operator.xds(),
+        Claims::pod("p1", &space, &[("app", "search")]),
+    )?;
+    let config = proxy.until_policies(&[&name])?;
+    ensure!(config.stages[0].parallelism == 4, "{config:?}");
+    let done = cluster.until_condition(&space, "search", 0, "Programmed", "True", "Programmed")?;
+    ensure!(done["observedGeneration"] == 1, "{done}");
+    ensure!(done["message"] == "1 of 1 proxies run it", "{done}");
+
+    cluster.apply(&policy(&space, "search", "Service", "search", 7))?;
+    proxy.until("the edit", |c| {
+        c.stages.first().is_some_and(|s| s.parallelism == 7)
+    })?;
+    let edited = cluster.until_generation(&space, "search", 2)?;
+    ensure!(edited["status"] == "True", "{edited}");
+    ensure!(
+        edited["lastTransitionTime"] == done["lastTransitionTime"],
+        "it was and is programmed: {done} {edited}"
+    );
+    let columns = cluster.kubectl(&["get", "admissionpolicies", "-n", &space, "--no-headers"])?;
+    let columns: Vec<&str> = columns.split_whitespace().collect();
+    ensure!(
+        columns[..5] == ["search", "search", "Enforce", "True", "True"],
+        "{columns:?}"
+    );
+
+    cluster.kubectl(&["delete", "admissionpolicy", "search", "-n", &space])?;
+    proxy.until_policies(&[])?;
+    let reasons = cluster.event_reasons(&space, "search")?;
+    ensure!(reasons == ["Accepted", "Programmed"], "{reasons:?}");
+    Ok(())
+}
+
+#[test]
+fn the_older_of_two_policies_applies_until_it_goes() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("conflict")?;
+    let (older, newer) = (format!("{space}/z-older"), format!("{space}/a-newer"));
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    cluster.apply(&policy(&space, "z-older", "Service", "search", 2))?;
+    let created = cluster.creation_second(&space, "z-older")?;
+    // Age has seconds.
+    until("the next second", || {
+        let now = cluster.now().map_err(|e| e.to_string())?;
+        if now > created { Ok(()) } else { Err(now) }
+    })?;
+    cluster.apply(&policy(&space, "a-newer", "Service", "search", 3))?;
+    let lost = cluster.until_condition(&space, "a-newer", 0, "Accepted", "False", "Conflicted")?;
+    ensure!(
+        lost["message"].as_str().is_some_and(|m| m.contains(&older)),
+        "{lost}"
+    );
+    cluster.until_condition(&space, "a-newer", 0, "Programmed", "False", "Conflicted")?;
+    let proxy = XdsProxy::start(
+        operator.xds(),
+        Claims::pod("p1", &space, &[("app", "search")]),
+    )?;
+    proxy.until_policies(&[&older])?;
+
+    cluster.kubectl(&["delete", "admissionpolicy", "z-older", "-n", &space])?;
+    proxy.until_policies(&[&newer])?;
+    cluster.until_condition(&space, "a-newer", 0, "Accepted", "True", "Accepted")?;
+    cluster.until_condition(&space, "a-newer", 0, "Programmed", "True", "Programmed")?;
+    Ok(())
+}
+
+#[test]
+fn a_target_may_come_later_and_go_again() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("target")?;
+    let name = format!("{space}/search");
+    cluster.apply(&policy(&space, "search", "Service", "search", 4))?;
+    cluster.until_condition(&space, "search", 0, "Accepted", "False", "TargetNotFound")?;
+    let proxy = XdsProxy::start(
+        operator.xds(),
+        Claims::pod("p1", &space, &[("app", "search")]),
+    )?;
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    proxy.until_policies(&[&name])?;
+    cluster.until_condition(&space, "search", 0, "Programmed", "True", "Programmed")?;
+    cluster.kubectl(&["delete", "service", "search", "-n", &space])?;
+    proxy.until_policies(&[])?;
+    cluster.until_condition(&space, "search", 0, "Accepted", "False", "TargetNotFound")?;
+    Ok(())
+}
+
+#[test]
+fn gateway_api_may_be_installed_later() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("gateway")?;
+    let (edge, checkout) = (format!("{space}/edge"), format!("{space}/checkout"));
+    cluster.apply(&policy(&space, "edge", "Gateway", "edge", 4))?;
+    cluster.apply(&policy(&space, "checkout", "HTTPRoute", "checkout", 2))?;
+    for name in ["edge", "checkout"] {
+        cluster.until_condition(&space, name, 0, "Accepted", "False", "TargetNotFound")?;
+    }
+    cluster.install("gateway-api")?;
+    cluster.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: {space}}}
+spec:
+  gatewayClassName: any
+  listeners: [{{name: http, port: 80, protocol: HTTP}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: checkout, namespace: {space}}}
+spec:
+  parentRefs: [{{name: edge}}]
+  rules: [{{backendRefs: [{{name: checkout, port: 80}}]}}]
+"
+    ))?;
+    for name in ["edge", "checkout"] {
+        cluster.until_condition(&space, name, 0, "Accepted", "True", "Accepted")?;
+    }
+    let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
+    let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &space, &labels))?;
+    let config = proxy.until_policies(&[&edge, &checkout])?;
+    ensure!(
+        config.stages[0].policy == checkout,
+        "routes stand first: {config:?}"
+    );
+    let routes = [
+        format!("httproute/{space}/checkout/*"),
+        format!("{space}.checkout.*"),
+    ];
+    ensure!(config.stages[0].routes == routes, "{config:?}");
+
+    cluster.kubectl(&["delete", "crd", "httproutes.gateway.networking.k8s.io"])?;
+    proxy.until_policies(&[&edge])?;
+    cluster.until_condition(&space, "checkout", 0, "Accepted", "False", "TargetNotFound")?;
+    cluster.until_condition(&space, "edge", 0, "Programmed", "True", "Programmed")?;
+    Ok(())
+}
+
+#[test]
+fn a_proxy_that_refuses_is_named() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("refused")?;
+    let name = format!("{space}/search");
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    let claims = |id: &str| Claims::pod(id, &space, &[("app", "search")]);
+    let good = XdsProxy::start(operator.xds(), claims("good"))?;
+    good.until_policies(&[])?;
+    let bad = XdsProxy::start(operator.xds(), claims("bad"))?;
+    bad.until_policies(&[])?;
+    bad.refuse(Some("no such module"));
+    cluster.apply(&policy(&space, "search", "Service", "search", 4))?;
+    good.until_policies(&[&name])?;
+    let refused =
+        cluster.until_condition(&space, "search", 0, "Programmed", "False", "EnvoyRejected")?;
+    let message = refused["message"].as_str().unwrap_or_default();
+    ensure!(
+        message.contains("bad refused it: no such module"),
+        "{refused}"
+    );
+    bad.refuse(None);
+    cluster.apply(&policy(&space, "search", "Service", "search", 5))?;
+    bad.until_policies(&[&name])?;
+    cluster.until_condition(&space, "search", 0, "Programmed", "True", "Programmed")?;
+    Ok(())
+}
+
+#[test]
+fn slots_follow_the_pods_that_share_them() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("slots")?;
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 12))?;
+    let proxy = XdsProxy::start(
+        operator.xds(),
+        Claims::pod("p0", &space, &[("app", "search")]),
+    )?;
+    let slots = |wanted: u32| {
+        proxy.until(&format!("{wanted} slots"), |c| {
+            c.stages.first().is_some_and(|s| s.parallelism == wanted)
+        })
+    };
+    slots(12)?;
+    for n in 0..3 {
+        cluster.apply(&pod(&space, &format!("p{n}"), "app: search"))?;
+        cluster.pod_is_ready(&space, &format!("p{n}"), true)?;
+    }
+    slots(4)?;
+    cluster.pod_is_ready(&space, "p2", false)?;
+    slots(6)?;
+    cluster.kubectl(&[
+        "delete",
+        "pod",
+        "p1",
+        "-n",
+        &space,
+        "--force",
+        "--grace-period=0",
+    ])?;
+    slots(12)?;
+    Ok(())
+}
+
+#[test]
+fn policies_do_not_reach_other_namespaces() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let ours: String = cluster.namespace("ours")?;
+    let theirs: String = cluster.namespace("theirs")?;
+    for space in [&ours, &theirs] {
+        cluster.apply(&service(space, "search", "app=search"))?;
+    }
+    cluster.apply(&policy(&ours, "search", "Service", "search", 4))?;
+    let of = |space: &str| Claims::pod("p1", space, &[("app", "search")]);
+    let own = XdsProxy::start(operator.xds(), of(&ours))?;
+    own.until_policies(&[&format!("{ours}/search")])?;
+    let foreign = XdsProxy::start(operator.xds(), of(&theirs))?;
+    foreign.until_policies(&[])?;
+    // Whatever it says that it stands for.
+    let claims = Claims {
+        target: Some(format!("Service/{ours}/search")),
+        ..of(&theirs)
+    };
+    let liar = XdsProxy::start(operator.xds(), claims)?;
+    liar.until_policies(&[])?;
+    let done = cluster.until_condition(&ours, "search", 0, "Programmed", "True", "Programmed")?;
+    ensure!(done["message"] == "1 of 1 proxies run it", "{done}");
+    // Nor does a policy name a target elsewhere: the field isn't there.
+    let elsewhere = policy(&ours, "elsewhere", "Service", "search", 4).replace(
+        "name: search}]",
+        &format!("name: search, namespace: {theirs}}}]"),
+    );
+    ensure!(
+        cluster.apply(&elsewhere).is_err(),
+        "a target of another namespace"
+    );
+    Ok(())
+}
+
+#[test]
+fn nothing_is_written_while_nothing_changes() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("rest")?;
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    cluster.apply(&endpoints(&space, "search", &["198.51.100.7"]))?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 4))?;
+    let proxy = XdsProxy::start(
+        operator.xds(),
+        Claims::pod("p1", &space, &[("app", "search")]),
+    )?;
+    cluster.until_condition(&space, "search", 0, "Programmed", "True", "Programmed")?;
+
+    // What changes nothing that matters: metadata of a policy, and of a Pod.
+    cluster.apply(&pod(&space, "idle", "app: other"))?;
+    let mark = cluster.audit_mark();
+    cluster.kubectl(&[
+        "annotate",
+        "admissionpolicy",
+        "search",
+        "-n",
+        &space,
+        "note=1",
+    ])?;
+    cluster.kubectl(&["label", "pod", "idle", "-n", &space, "note=1"])?;
+    let versions = proxy.known().history.len();
+    // Two more renewals of the Lease, so that time enough has gone by.
+    until("renewals", || {
+        let events = cluster.audit(mark).map_err(|e| e.to_string())?;
+        let renewals = events
+            .iter()
+            .filter(|e| e.user == USER && e.resource == "leases");
+        match renewals.count() {
+            0..2 => Err("fewer than two".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    let events = cluster.audit(mark)?;
+    let ours = events.iter().filter(|e| e.user == USER);
+    let written: Vec<_> = ours
+        .filter(|e| e.is_write() && e.resource != "leases" && e.namespace == space)
+        .collect();
+    ensure!(written.is_empty(), "{written:?}");
+    ensure!(
+        proxy.known().history.len() == versions,
+        "{:?}",
+        proxy.known()
+    );
+    Ok(())
+}
+
+#[test]
+fn a_crowd_of_proxies_makes_few_writes() -> Result<()> {
+    const CROWD: usize = 100;
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("crowd")?;
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 1_000))?;
+    cluster.until_condition(&space, "search", 0, "Programmed", "False", "NoProxies")?;
+    let mark = cluster.audit_mark();
+    let begun = std::time::Instant::now();
+    let crowd: Vec<XdsProxy> = (0..CROWD)
+        .map(|n| {
+            let claims = Claims::pod(&format!("p{n}"), &space, &[("app", "search")]);
+            XdsProxy::start(operator.xds(), claims)
+        })
+        .collect::<Result<_>>()?;
+    until("all of them in the status", || {
+        let status = cluster.condition(&space, "search", 0, "Programmed");
+        let status = status.map_err(|e| e.to_string())?;
+        let wanted = format!("{CROWD} of {CROWD} proxies run it");
+        match status["message"] == wanted.as_str() {
+            true => Ok(()),
+            false => Err(status.to_string()),
+        }
+    })?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let events = cluster.audit(mark)?;
+    let writes = events.iter().filter(|e| {
+        e.user == USER && e.namespace == space && e.resource == "admissionpolicies/status"
+    });
+    // One a second, and one at the start.
+    let writes = writes.count();
+    ensure!(
+        (writes as f64) <= seconds + 2.0,
+        "{writes} writes in {seconds} s"
+    );
+    drop(crowd);
+    cluster.until_condition(&space, "search", 0, "Programmed", "False", "NoProxies")?;
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Policies and a real API server: sends them as they are written, and reads what it says.
+
+use anyhow::{Context as _, Result, anyhow};
+use headgate_tests::kube::ApiServer;
+use http::Request;
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde_json::Value;
+
+/// What the API server said.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// All of it.
+    pub(crate) message: String,
+    /// Each field at fault, in the way of `headgate validate`, and what is said of it.
+    pub(crate) causes: Vec<(String, String)>,
+}
+
+/// A client of a server that has the definition.
+pub(crate) async fn client() -> Result<Client> {
+    let server = ApiServer::shared();
+    server.install_crds()?;
+    server.client().await
+}
+
+/// Would `body` be created in `namespace`? The object with its defaults, as JSON in the API server's digits, or why
+/// not.
+pub(crate) async fn create(
+    client: &Client,
+    namespace: &str,
+    media_type: &str,
+    body: Vec<u8>,
+) -> Result<Result<String, Refusal>> {
+    let request = Request::post(format!(
+        "/apis/headgate.dev/v1alpha1/namespaces/{namespace}/admissionpolicies?dryRun=All&fieldValidation=Strict"
+    ))
+    .header("content-type", media_type)
+    .header("accept", "application/json")
+    .body(Body::from(body))?;
+    let response = client.send(request).await?;
+    let accepted = response.status().is_success();
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .map_err(|error| anyhow!("{error}"))?
+        .to_bytes();
+    if accepted {
+        return Ok(Ok(String::from_utf8(bytes.to_vec())?));
+    }
+    let value: Value = serde_json::from_slice(&bytes).context("the answer is no JSON")?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let causes = value["details"]["causes"].as_array();
+    let causes = causes.into_iter().flatten();
+    Ok(Err(Refusal {
+        message: text(&value["message"]),
+        causes: causes
+            .map(|cause| (field(&text(&cause["field"])), text(&cause["message"])))
+            .collect(),
+    }))
+}
+
+/// `spec.types[0].slo[p50]` as `spec.types[0].slo.p50`.
+fn field(path: &str) -> String {
+    let mut parts = path.split('[');
+    let mut field = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(']') {
+            Some((key, rest)) if !key.bytes().all(|b| b.is_ascii_digit()) => {
+                field.push_str(&format!(".{key}{rest}"));
+            }
+            _ => field.push_str(&format!("[{part}")),
+        }
+    }
+    field
+}

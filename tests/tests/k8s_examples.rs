@@ -1,0 +1,179 @@
+//! What the examples and the chart's pages tell people to apply: a real API server takes every object of it, with the
+//! CRDs of all projects that an example is for.
+
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use headgate_tests::chart;
+use headgate_tests::headgate::run_command;
+use headgate_tests::kube::ApiServer;
+use headgate_tests::kube::programs::repository;
+use headgate_tests::wait;
+use serde_json::{Value, json};
+
+/// Folders that are for a cluster.
+const FOLDERS: [&str; 6] = [
+    "sidecar",
+    "gateway",
+    "dry-run",
+    "grpc",
+    "istio",
+    "envoy-gateway",
+];
+
+fn manifests(folder: &str) -> Vec<PathBuf> {
+    let folder = repository().join("examples").join(folder);
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        // kind's own file is for kind.
+        .filter(|path| path.file_name().is_some_and(|name| name != "kind.yaml"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{}", folder.display());
+    files
+}
+
+fn objects(file: &Path) -> Vec<Value> {
+    chart::objects(&fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// The Pod that an object makes. Standards are enforced for Pods, not for what makes them.
+fn pod(object: &Value) -> Option<Value> {
+    let template = object["spec"].get("template")?;
+    let mut pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "example", "namespace": "shop", "labels": template["metadata"]["labels"]},
+        "spec": template["spec"],
+    });
+    // The account comes with the same example, which isn't really there.
+    pod["spec"]["serviceAccountName"] = json!("default");
+    Some(pod)
+}
+
+#[test]
+fn the_api_server_takes_every_example() {
+    let server = ApiServer::start().unwrap();
+    server.install_crds().unwrap();
+    for project in ["gateway-api", "istio", "envoy-gateway"] {
+        chart::install_crds(&server, project).unwrap();
+    }
+    server.kubectl(&["create", "namespace", "shop"]).unwrap();
+    wait::until("the namespace's service account", || {
+        server
+            .kubectl(&["get", "serviceaccount", "default", "--namespace=shop"])
+            .map_err(|error| error.to_string())
+    })
+    .unwrap();
+    // The strictest standard that Kubernetes has for Pods.
+    server
+        .kubectl(&[
+            "label",
+            "namespace",
+            "shop",
+            "pod-security.kubernetes.io/enforce=restricted",
+        ])
+        .unwrap();
+    for folder in FOLDERS {
+        for file in manifests(folder) {
+            let answer = server
+                .kubectl(&[
+                    "apply",
+                    "--server-side",
+                    "--dry-run=server",
+                    "--validate=strict",
+                    "--filename",
+                    file.to_str().unwrap(),
+                ])
+                .unwrap_or_else(|error| panic!("{}: {error:#}", file.display()));
+            assert_eq!(answer.lines().count(), objects(&file).len(), "{answer}");
+            for pod in objects(&file).iter().filter_map(pod) {
+                server
+                    .kubectl_as(
+                        server.kubeconfig(),
+                        &["create", "--dry-run=server", "--filename=-"],
+                        Some(&pod.to_string()),
+                    )
+                    .unwrap_or_else(|error| panic!("{}: {error:#}", file.display()));
+            }
+        }
+    }
+    // What Artifact Hub shows beside the chart.
+    let chart: Value =
+        serde_saphyr::from_str(&fs::read_to_string(chart::folder().join("Chart.yaml")).unwrap())
+            .unwrap();
+    let examples: Vec<Value> = serde_saphyr::from_str(
+        chart["annotations"]["artifacthub.io/crdsExamples"]
+            .as_str()
+            .unwrap(),
+    )
+    .unwrap();
+    for example in examples {
+        server
+            .kubectl_as(
+                server.kubeconfig(),
+                &["apply", "--dry-run=server", "--filename=-"],
+                Some(&example.to_string()),
+            )
+            .unwrap();
+    }
+}
+
+/// The init containers' commands, with paths of this machine: the files that Envoy starts with come out.
+#[test]
+fn the_bootstraps_of_the_examples_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let own = |path: &str| format!("{}/{}", here.display(), path.rsplit('/').next().unwrap());
+    run_command(&["certificate", "ca", "--out-dir", &own("ca")]).unwrap();
+    run_command(&[
+        "certificate",
+        "proxy",
+        "--namespace=shop",
+        &format!("--ca-cert={}/tls.crt", own("ca")),
+        &format!("--ca-key={}/tls.key", own("ca")),
+        "--out-dir",
+        here.to_str().unwrap(),
+    ])
+    .unwrap();
+    fs::write(here.join("labels"), "app=\"search\"\n").unwrap();
+    let mut made = 0;
+    for file in FOLDERS.iter().flat_map(|folder| manifests(folder)) {
+        for object in objects(&file) {
+            let containers = &object["spec"]["template"]["spec"]["initContainers"];
+            for container in containers.as_array().into_iter().flatten() {
+                if container["image"] != "headgate:dev" {
+                    continue;
+                }
+                let mut arguments = vec!["--namespace=shop".to_owned(), "--node-id=pod".to_owned()];
+                for argument in container["args"].as_array().unwrap() {
+                    let argument = argument.as_str().unwrap();
+                    match argument.split_once("=/") {
+                        Some((name, path)) => arguments.push(format!("{name}={}", own(path))),
+                        None => arguments.push(argument.to_owned()),
+                    }
+                }
+                // The subcommand comes first.
+                let at = arguments.iter().position(|a| a == "bootstrap").unwrap();
+                arguments.rotate_left(at);
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                run_command(&arguments).unwrap();
+                let bootstrap = fs::read_to_string(here.join("envoy.yaml")).unwrap();
+                let bootstrap: Value = serde_saphyr::from_str(&bootstrap).unwrap();
+                assert_eq!(
+                    bootstrap["node"]["metadata"]["headgate.dev/namespace"],
+                    "shop",
+                    "{}",
+                    file.display()
+                );
+                made += 1;
+            }
+        }
+    }
+    assert_eq!(made, 3, "sidecar, gateway and grpc");
+}

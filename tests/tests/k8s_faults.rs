@@ -1,0 +1,361 @@
+//! What goes wrong around the operator in a cluster: the API server or etcd is away, a leader freezes or dies, two
+//! operators run at once. Proxies keep what they have, nobody writes who may not, and everything converges.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use headgate_tests::http;
+use headgate_tests::kube::ApiServer;
+use headgate_tests::kube::audit::{AuditEvent, AuditMark};
+use headgate_tests::operator::{Operator, OperatorOptions};
+use headgate_tests::policies::{Cluster, policy, service};
+use headgate_tests::wait::until_within;
+use headgate_tests::xds::{Claims, XdsProxy};
+
+/// A Lease runs out after 15 s; whoever waits for that on a slow machine waits longer.
+const LONG: Duration = Duration::from_secs(90);
+
+/// One test at a time: each breaks what the others need.
+fn turn() -> Result<(
+    MutexGuard<'static, ()>,
+    Cluster<'static>,
+    &'static ApiServer,
+)> {
+    static TURN: Mutex<bool> = Mutex::new(false);
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = ApiServer::shared();
+    let mut installed = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*installed {
+        server.install_crds()?;
+        *installed = true;
+    }
+    Ok((one, Cluster::new(server), server))
+}
+
+/// Two namespaces: the operators', and one with a policy of 4 slots for Pods `app=search`.
+fn prepared(cluster: &Cluster<'_>) -> Result<(String, String)> {
+    let (system, space) = (cluster.namespace("system")?, cluster.namespace("faults")?);
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 4))?;
+    Ok((system, space))
+}
+
+fn operator(server: &ApiServer, name: &str, system: &str) -> Result<Operator> {
+    let kubeconfig = server.user_kubeconfig(name, Some("system:masters"))?;
+    Operator::start(&kubeconfig, &OperatorOptions::new(name, system))
+}
+
+fn proxy(operator: &Operator, id: &str, space: &str) -> Result<XdsProxy> {
+    XdsProxy::start(operator.xds(), Claims::pod(id, space, &[("app", "search")]))
+}
+
+fn until_slots(proxy: &XdsProxy, slots: u32) -> Result<()> {
+    let is_so = |p: &XdsProxy| {
+        let config = p.config();
+        config.is_some_and(|c| c.stages.first().is_some_and(|s| s.parallelism == slots))
+    };
+    until_within(LONG, &format!("{slots} slots"), || match is_so(proxy) {
+        true => Ok(()),
+        false => Err(format!("{:?}", proxy.known())),
+    })
+}
+
+fn until_leader(operator: &Operator, leads: bool) -> Result<()> {
+    let wanted = f64::from(u8::from(leads));
+    until_within(
+        LONG,
+        &format!("headgate_leader {wanted}"),
+        || match operator.metric("headgate_leader", &[]) {
+            Ok(value) if value == wanted => Ok(()),
+            other => Err(format!("{other:?}\n{}", operator.child().tail())),
+        },
+    )
+}
+
+fn until_generation(cluster: &Cluster<'_>, space: &str, generation: i64) -> Result<()> {
+    until_within(LONG, &format!("generation {generation} programmed"), || {
+        let found = cluster.condition(space, "search", 0, "Programmed");
+        let found = found.map_err(|e| e.to_string())?;
+        match found["observedGeneration"] == generation && found["status"] == "True" {
+            true => Ok(()),
+            false => Err(found.to_string()),
+        }
+    })
+}
+
+fn status_writes(cluster: &Cluster<'_>, mark: AuditMark, user: &str) -> Result<Vec<AuditEvent>> {
+    let events = cluster.audit(mark)?.into_iter();
+    Ok(events
+        .filter(|e| e.user == user && e.resource == "admissionpolicies/status")
+        .collect())
+}
+
+#[test]
+fn an_api_server_that_restarts_takes_nothing_from_proxies() -> Result<()> {
+    let (_turn, cluster, server) = turn()?;
+    let (system, space) = prepared(&cluster)?;
+    let operator = operator(server, "restart", &system)?;
+    let first = proxy(&operator, "p1", &space)?;
+    until_slots(&first, 4)?;
+    until_generation(&cluster, &space, 1)?;
+
+    server.stop_api_server()?;
+    let name = "headgate_kubernetes_watch_restarts_total";
+    until_within(LONG, "watches that fail", || {
+        match operator.metric(name, &[]) {
+            Ok(failed) if failed > 0.0 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })?;
+    ensure!(operator.ready()?.0 == 200, "{:?}", operator.ready());
+    let second = proxy(&operator, "p2", &space)?;
+    until_slots(&second, 4)?;
+    ensure!(
+        operator.output().contains("the watch failed"),
+        "{}",
+        operator.output()
+    );
+
+    server.start_api_server()?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 5))?;
+    until_slots(&first, 5)?;
+    until_slots(&second, 5)?;
+    until_generation(&cluster, &space, 2)?;
+    let told: Vec<u32> = first
+        .known()
+        .history
+        .iter()
+        .map(|(_, c)| c.stages.first().map_or(0, |s| s.parallelism))
+        .collect();
+    ensure!(told == [4, 5], "nothing else was ever served: {told:?}");
+    operator.stop().map(drop)
+}
+
+#[test]
+fn a_leader_without_etcd_stops_writing_and_comes_back() -> Result<()> {
+    let (_turn, cluster, server) = turn()?;
+    let (system, space) = prepared(&cluster)?;
+    let operator = operator(server, "etcd", &system)?;
+    operator.until_leading()?;
+    let proxy = proxy(&operator, "p1", &space)?;
+    until_slots(&proxy, 4)?;
+
+    server.pause_etcd();
+    until_leader(&operator, false)?;
+    ensure!(operator.ready()?.0 == 200, "{:?}", operator.ready());
+    ensure!(proxy.known().connected, "{:?}", proxy.known());
+    server.resume_etcd();
+    until_leader(&operator, true)?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 5))?;
+    until_slots(&proxy, 5)?;
+    until_generation(&cluster, &space, 2)?;
+    operator.stop().map(drop)
+}
+
+#[test]
+fn a_leader_that_was_frozen_writes_nothing_when_it_wakes() -> Result<()> {
+    let (_turn, cluster, server) = turn()?;
+    let (system, space) = prepared(&cluster)?;
+    let old = operator(server, "frozen", &system)?;
+    old.until_leading()?;
+    let of_old = proxy(&old, "p1", &space)?;
+    until_slots(&of_old, 4)?;
+    until_generation(&cluster, &space, 1)?;
+    let new = operator(server, "awake", &system)?;
+    ensure!(new.metric("headgate_leader", &[])? == 0.0, "two leaders");
+
+    old.child().pause();
+    until_leader(&new, true)?;
+    let of_new = proxy(&new, "p2", &space)?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 5))?;
+    until_slots(&of_new, 5)?;
+    until_generation(&cluster, &space, 2)?;
+
+    let mark = cluster.audit_mark();
+    old.child().resume();
+    until_leader(&old, false)?;
+    // It has caught up, and has had every reason to write: its own proxy runs the new generation.
+    until_slots(&of_old, 5)?;
+    let written = status_writes(&cluster, mark, "frozen")?;
+    ensure!(written.is_empty(), "{written:?}");
+    ensure!(
+        new.metric("headgate_leader", &[])? == 1.0,
+        "{}",
+        new.output()
+    );
+    old.stop()?;
+    new.stop().map(drop)
+}
+
+#[test]
+fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
+    let (_turn, cluster, server) = turn()?;
+    let (system, space) = prepared(&cluster)?;
+    // The API server takes no loopback addresses in EndpointSlices.
+    let own = own_address()?;
+    let start = |name: &str| {
+        let kubeconfig = server.user_kubeconfig(name, Some("system:masters"))?;
+        let options = OperatorOptions {
+            admin: SocketAddr::from((own, 0)),
+            ..OperatorOptions::new(name, &system)
+        };
+        Operator::start(&kubeconfig, &options)
+    };
+    let (first, second) = (start("first")?, start("second")?);
+    first.until_leading()?;
+    cluster.apply(&replicas(&system, own, &[&first, &second]))?;
+    let (p1, p2) = (proxy(&first, "p1", &space)?, proxy(&second, "p2", &space)?);
+    until_slots(&p1, 4)?;
+    until_slots(&p2, 4)?;
+    let until_message = |message: &str| {
+        until_within(LONG, message, || {
+            let found = cluster.condition(&space, "search", 0, "Programmed");
+            let found = found.map_err(|e| e.to_string())?;
+            match found["message"] == message {
+                true => Ok(()),
+                false => Err(found.to_string()),
+            }
+        })
+    };
+    until_message("2 of 2 proxies run it")?;
+
+    // The leader goes as Kubernetes lets it go; the other need not wait for the Lease to run out.
+    let output = first.stop()?;
+    ensure!(output.contains("the Lease was given back"), "{output}");
+    cluster.apply(&replicas(&system, own, &[&second]))?;
+    until_leader(&second, true)?;
+    p1.move_to(second.xds());
+    until_message("2 of 2 proxies run it")?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 5))?;
+    until_slots(&p1, 5)?;
+    until_generation(&cluster, &space, 2)?;
+    second.stop().map(drop)
+}
+
+#[test]
+fn an_operator_that_starts_again_writes_nothing_new() -> Result<()> {
+    let (_turn, cluster, server) = turn()?;
+    let (system, space) = prepared(&cluster)?;
+    // The same module folder, as a node's Pods have it: else proxies are told of another file.
+    let kubeconfig = server.user_kubeconfig("again", Some("system:masters"))?;
+    let dir = tempfile::tempdir()?;
+    let options = OperatorOptions {
+        dir: Some(dir.path().to_owned()),
+        ..OperatorOptions::new("again", &system)
+    };
+    let before = Operator::start(&kubeconfig, &options)?;
+    let proxy = proxy(&before, "p1", &space)?;
+    until_slots(&proxy, 4)?;
+    until_generation(&cluster, &space, 1)?;
+    before.kill()?;
+    let mark = cluster.audit_mark();
+    let after = Operator::start(&kubeconfig, &options)?;
+    proxy.move_to(after.xds());
+    after.until_leading()?;
+    until_within(LONG, "the proxy to be back", || {
+        let status = after.status().map_err(|e| e.to_string())?;
+        match status["proxies"][0]["state"] == "Running" {
+            true => Ok(()),
+            false => Err(status["proxies"].to_string()),
+        }
+    })?;
+    until_generation(&cluster, &space, 1)?;
+    let reasons = cluster.event_reasons(&space, "search")?;
+    let accepted = reasons.iter().filter(|r| *r == "Accepted").count();
+    // None, if the one before died before it had told.
+    ensure!(accepted <= 1, "told twice: {reasons:?}");
+    ensure!(
+        proxy.known().history.len() == 1,
+        "sent twice: {:?}",
+        proxy.known()
+    );
+    for event in status_writes(&cluster, mark, "again")? {
+        ensure!(event.namespace == space, "{event:?}");
+    }
+    after.stop().map(drop)
+}
+
+#[test]
+fn an_operator_serves_nothing_before_it_has_seen_everything() -> Result<()> {
+    let (_turn, cluster, server) = turn()?;
+    let (system, space) = prepared(&cluster)?;
+    let kubeconfig = server.user_kubeconfig("early", Some("system:masters"))?;
+    let admin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let options = OperatorOptions {
+        admin,
+        ..OperatorOptions::new("early", &system)
+    };
+    server.pause_api_server();
+    let (mut child, _dir) = Operator::spawn(&kubeconfig, &options)?;
+    until_within(LONG, "an answer", || {
+        let ready = http::get(admin, "/readyz").map_err(|e| e.to_string())?;
+        let is_so = ready.status == 503 && ready.body.contains("AdmissionPolicies");
+        if is_so { Ok(()) } else { Err(ready.body) }
+    })?;
+    ensure!(http::get(admin, "/healthz")?.status == 200, "it is alive");
+    server.resume_api_server();
+    let line = child.wait_for_line("headgate: xds=")?;
+    ensure!(http::get(admin, "/readyz")?.status == 200, "{line}");
+    let xds = line
+        .split_whitespace()
+        .find_map(|w| w.strip_prefix("xds="))
+        .context("no address")?;
+    let claims = Claims::pod("p1", &space, &[("app", "search")]);
+    let proxy = XdsProxy::start(xds.parse()?, claims)?;
+    until_slots(&proxy, 4)?;
+    ensure!(proxy.known().history.len() == 1, "{:?}", proxy.known());
+    child.stop()
+}
+
+/// An address of this machine that isn't of the loopback network. Nothing is sent.
+fn own_address() -> Result<Ipv4Addr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket
+        .connect((Ipv4Addr::new(203, 0, 113, 1), 9))
+        .context("this machine has no address but the loopback's")?;
+    match socket.local_addr()? {
+        SocketAddr::V4(address) => Ok(*address.ip()),
+        SocketAddr::V6(address) => anyhow::bail!("{address} is no IPv4 address"),
+    }
+}
+
+/// The Service by which replicas find each other, with a slice for each.
+fn replicas(system: &str, own: Ipv4Addr, all: &[&Operator]) -> String {
+    let mut yaml = format!(
+        "
+apiVersion: v1
+kind: Service
+metadata: {{name: headgate-metrics, namespace: {system}}}
+spec: {{clusterIP: None, ports: [{{name: http-admin, port: 18001}}]}}
+"
+    );
+    for (n, slot) in ["a", "b"].iter().enumerate() {
+        // One that has gone is there with nothing in it.
+        let (endpoints, port) = match all.get(n) {
+            Some(operator) => (
+                format!("{{addresses: [\"{own}\"], conditions: {{ready: true}}}}"),
+                operator.admin().port(),
+            ),
+            None => (String::new(), 18_001),
+        };
+        yaml += &format!(
+            "---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: headgate-metrics-{slot}
+  namespace: {system}
+  labels:
+    kubernetes.io/service-name: headgate-metrics
+    endpointslice.kubernetes.io/managed-by: test
+addressType: IPv4
+endpoints: [{endpoints}]
+ports: [{{name: http-admin, port: {port}}}]
+"
+        );
+    }
+    yaml
+}

@@ -1,0 +1,492 @@
+//! The operator with the permissions that the chart grants, and no others, through a whole life on a real API server.
+//! The audit log then says that nothing was refused and that everything granted was used.
+
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use headgate_tests::chart::{self, NAMESPACE};
+use headgate_tests::headgate::{binary_path, module_path};
+use headgate_tests::kube::ApiServer;
+use headgate_tests::kube::audit::AuditEvent;
+use headgate_tests::process::Child;
+use headgate_tests::wait;
+use serde_json::Value;
+
+/// One thing that may be done: `verb group/resource`.
+type Permissions = BTreeSet<String>;
+
+fn permissions(lines: &[(&str, &str)]) -> Permissions {
+    lines
+        .iter()
+        .flat_map(|(resource, verbs)| {
+            verbs
+                .split(' ')
+                .map(move |verb| format!("{verb} {resource}"))
+        })
+        .collect()
+}
+
+/// What the operator needs, and why a reviewer should let it have no more.
+fn needed() -> Permissions {
+    permissions(&[
+        ("headgate.dev/admissionpolicies", "list watch"),
+        ("headgate.dev/admissionpolicies/status", "patch"),
+        ("/services", "list watch"),
+        ("/pods", "list watch"),
+        ("discovery.k8s.io/endpointslices", "list watch"),
+        (
+            "apiextensions.k8s.io/customresourcedefinitions",
+            "list watch",
+        ),
+        ("gateway.networking.k8s.io/gateways", "list watch"),
+        ("gateway.networking.k8s.io/httproutes", "list watch"),
+        ("gateway.networking.k8s.io/grpcroutes", "list watch"),
+        ("events.k8s.io/events", "create patch"),
+        ("coordination.k8s.io/leases", "create get patch"),
+    ])
+}
+
+/// What it needs besides with all deliveries on.
+fn needed_to_deliver() -> Permissions {
+    permissions(&[
+        ("gateway.networking.k8s.io/gatewayclasses", "list watch"),
+        ("/configmaps", "list watch create patch delete"),
+        (
+            "extensions.istio.io/wasmplugins",
+            "list watch create patch delete",
+        ),
+        (
+            "gateway.envoyproxy.io/envoyextensionpolicies",
+            "list watch create patch delete",
+        ),
+    ])
+}
+
+/// What the roles of the release say.
+fn granted(server: &ApiServer) -> Permissions {
+    let mut granted = Permissions::new();
+    for arguments in [
+        &["get", "clusterrole", "headgate", "--output=json"][..],
+        &[
+            "get",
+            "role",
+            "headgate",
+            "--output=json",
+            "--namespace",
+            NAMESPACE,
+        ],
+    ] {
+        let role: Value = serde_json::from_str(&server.kubectl(arguments).unwrap()).unwrap();
+        for rule in role["rules"].as_array().unwrap() {
+            let texts = |key: &str| -> Vec<String> {
+                rule[key]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|text| text.as_str().unwrap().to_owned())
+                    .collect()
+            };
+            for group in texts("apiGroups") {
+                for resource in texts("resources") {
+                    for verb in texts("verbs") {
+                        granted.insert(format!("{verb} {group}/{resource}"));
+                    }
+                }
+            }
+        }
+    }
+    granted
+}
+
+/// What was done, by the audit log. An apply of an object that isn't there needs `create` besides `patch`.
+fn used(events: &[AuditEvent]) -> Permissions {
+    let mut used = Permissions::new();
+    for event in events.iter().filter(|event| !event.resource.is_empty()) {
+        let what = format!("{}/{}", event.group, event.resource);
+        used.insert(format!("{} {what}", event.verb));
+        if event.verb == "patch" && event.code == 201 {
+            used.insert(format!("create {what}"));
+        }
+    }
+    used
+}
+
+/// A running operator with the chart's permissions and arguments.
+struct Operator<'a> {
+    server: &'a ApiServer,
+    process: Child,
+    folder: tempfile::TempDir,
+}
+
+impl<'a> Operator<'a> {
+    /// Installs the chart and runs the program as its Deployment would, with the Deployment's arguments; only
+    /// addresses and paths are this machine's.
+    fn install(server: &'a ApiServer, values: &[&str]) -> Self {
+        server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+        let chart = chart::folder();
+        let mut arguments = vec![
+            "install",
+            "headgate",
+            chart.to_str().unwrap(),
+            "--namespace",
+            NAMESPACE,
+        ];
+        arguments.extend(values);
+        server.helm(&arguments).unwrap();
+        let kubeconfig = server
+            .service_account_kubeconfig(NAMESPACE, "headgate")
+            .unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let secret = get(
+            server,
+            &["secret", "headgate-xds-tls", "--namespace", NAMESPACE],
+        );
+        let template =
+            |key: &str| format!("--template={{{{index .data \"{key}\" | base64decode}}}}");
+        for key in secret["data"].as_object().unwrap().keys() {
+            let content = server
+                .kubectl(&[
+                    "get",
+                    "secret",
+                    "headgate-xds-tls",
+                    "--namespace",
+                    NAMESPACE,
+                    &template(key),
+                ])
+                .unwrap();
+            fs::write(folder.path().join(key), content).unwrap();
+        }
+        let deployment = get(
+            server,
+            &["deployment", "headgate", "--namespace", NAMESPACE],
+        );
+        let modules = free_port();
+        let mut command = Command::new(binary_path());
+        for argument in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+            .as_array()
+            .unwrap()
+        {
+            let argument = argument.as_str().unwrap();
+            let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
+            let own = folder.path().display();
+            let file = value.rsplit('/').next().unwrap_or_default();
+            command.arg(match name {
+                "--xds" | "--admin" => format!("{name}=127.0.0.1:0"),
+                "--modules" => format!("{name}=127.0.0.1:{modules}"),
+                "--modules-url" => format!("{name}=http://127.0.0.1:{modules}"),
+                "--module-dir" => format!("{name}={own}/modules"),
+                "--tls-cert" | "--tls-key" | "--client-ca" => format!("{name}={own}/{file}"),
+                _ => argument.to_owned(),
+            });
+        }
+        command
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--wasm")
+            .arg(module_path())
+            .env("POD_NAME", "headgate-0")
+            .env("POD_NAMESPACE", NAMESPACE);
+        let mut process = Child::spawn("headgate", &mut command).unwrap();
+        process.wait_for_line("headgate: xds=").unwrap();
+        Self {
+            server,
+            process,
+            folder,
+        }
+    }
+
+    /// Waits until a condition of a policy at its first target has a reason.
+    fn wait_for(&self, policy: &str, condition: &str, reason: &str) {
+        let found = wait::until(&format!("{condition} {reason} of {policy}"), || {
+            let object = get(
+                self.server,
+                &["admissionpolicy", policy, "--namespace=shop"],
+            );
+            let conditions = object["status"]["ancestors"][0]["conditions"].clone();
+            let found = conditions
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|c| c["type"] == condition)
+                .map(|c| c["reason"].as_str().unwrap_or_default().to_owned());
+            if found.as_deref() == Some(reason) {
+                Ok(())
+            } else {
+                Err(conditions.to_string())
+            }
+        });
+        if let Err(error) = found {
+            panic!("{error}\n{}", self.process.tail());
+        }
+    }
+
+    /// Waits until the audit log has what `wanted` looks for among this operator's requests.
+    fn wait_for_request(&self, what: &str, wanted: impl Fn(&AuditEvent) -> bool) {
+        let found = wait::until(what, || {
+            if self.requests().iter().any(&wanted) {
+                Ok(())
+            } else {
+                Err("no such request".to_owned())
+            }
+        });
+        if let Err(error) = found {
+            panic!("{error}\n{}", self.process.tail());
+        }
+    }
+
+    fn requests(&self) -> Vec<AuditEvent> {
+        let user = format!("system:serviceaccount:{NAMESPACE}:headgate");
+        let mut events = self.server.audit(Default::default()).unwrap();
+        events.retain(|event| event.user == user);
+        events
+    }
+
+    fn stop(self) -> Vec<AuditEvent> {
+        let requests = self.requests();
+        let output = self.process.output();
+        self.process.stop().unwrap();
+        assert!(!output.contains("forbidden"), "{output}");
+        drop(self.folder);
+        requests
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn get(server: &ApiServer, arguments: &[&str]) -> Value {
+    let mut all = vec!["get", "--output=json"];
+    all.extend(arguments);
+    serde_json::from_str(&server.kubectl(&all).unwrap()).unwrap()
+}
+
+const SHOP: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+";
+
+const SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: search, namespace: shop}
+spec: {selector: {app: search}, ports: [{port: 80}]}
+";
+
+const GATEWAY: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: envoy}
+spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: istio}
+spec: {controllerName: istio.io/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec: {gatewayClassName: envoy, listeners: [{name: http, protocol: HTTP, port: 80}]}
+";
+
+fn policy(name: &str, target: &str, p50: &str) -> String {
+    format!(
+        "
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  targetRefs: [{target}]
+  parallelism: {{total: 20}}
+  strategy: {{type: Bouncer}}
+  types: [{{name: default, slo: {{p50: {p50}, p90: 50ms}}}}]
+"
+    )
+}
+
+const TO_SERVICE: &str = "{group: '', kind: Service, name: search}";
+const TO_GATEWAY: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+
+/// Policies, targets that come and go, Gateway API that comes later, a Lease that is lost.
+fn live(operator: &Operator<'_>) {
+    let server = operator.server;
+    server.apply(SHOP).unwrap();
+    // The CRD is served a moment after it is there, and the operator waits for it, too.
+    wait::until("the API server to take a policy", || {
+        let applied = server.apply(&policy("search", TO_SERVICE, "18ms"));
+        applied.map_err(|error| format!("{error:#}"))
+    })
+    .unwrap();
+    // The same thing told again and again is one event, which is patched.
+    for _ in 0..2 {
+        operator.wait_for("search", "Accepted", "TargetNotFound");
+        server.apply(SERVICE).unwrap();
+        operator.wait_for("search", "Accepted", "Accepted");
+        server
+            .kubectl(&["delete", "service", "search", "--namespace=shop"])
+            .unwrap();
+    }
+    server.apply(SERVICE).unwrap();
+    operator.wait_for("search", "Accepted", "Accepted");
+    operator.wait_for_request("an event told again", |event| {
+        event.resource == "events" && event.verb == "patch"
+    });
+    chart::install_crds(server, "gateway-api").unwrap();
+    server.apply(GATEWAY).unwrap();
+    server.apply(&policy("edge", TO_GATEWAY, "18ms")).unwrap();
+    operator.wait_for("edge", "Accepted", "Accepted");
+    for resource in ["httproutes", "grpcroutes"] {
+        operator.wait_for_request(resource, |event| {
+            event.resource == resource && event.verb == "watch"
+        });
+    }
+    server
+        .kubectl(&["delete", "lease", "headgate", "--namespace", NAMESPACE])
+        .unwrap();
+    operator.wait_for_request("the Lease made anew", |event| {
+        event.resource == "leases" && event.verb == "create" && event.code == 201
+    });
+}
+
+/// Nothing was refused, all that was granted was used, and that is what this test knows of.
+fn judge(requests: &[AuditEvent], granted: &Permissions, needed: &Permissions) {
+    let refused: Vec<&AuditEvent> = requests
+        .iter()
+        .filter(|event| event.code == 401 || event.code == 403)
+        .collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    assert_eq!(granted, needed, "what the chart grants is what is needed");
+    let used = used(requests);
+    let unused: Vec<&String> = granted.difference(&used).collect();
+    assert!(unused.is_empty(), "granted and never used: {unused:?}");
+}
+
+#[test]
+fn the_operator_uses_all_that_it_may_do_and_needs_no_more() {
+    let server = ApiServer::start().unwrap();
+    let operator = Operator::install(&server, &[]);
+    live(&operator);
+    let granted = granted(&server);
+    judge(&operator.stop(), &granted, &needed());
+}
+
+#[test]
+fn delivery_needs_what_it_is_granted_and_no_more() {
+    let server = ApiServer::start().unwrap();
+    chart::install_crds(&server, "istio").unwrap();
+    chart::install_crds(&server, "envoy-gateway").unwrap();
+    let operator = Operator::install(
+        &server,
+        &[
+            "--set",
+            "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true",
+        ],
+    );
+    live(&operator);
+    let kinds = ["configmaps", "wasmplugins", "envoyextensionpolicies"];
+    let wait_for = |verb: &str, code: u16| {
+        for kind in kinds {
+            operator.wait_for_request(&format!("{verb} {kind} {code}"), |event| {
+                event.resource == kind && event.verb == verb && event.code == code
+            });
+        }
+    };
+    wait_for("patch", 201);
+    server.apply(&policy("search", TO_SERVICE, "17ms")).unwrap();
+    server.apply(&policy("edge", TO_GATEWAY, "17ms")).unwrap();
+    wait_for("patch", 200);
+    // Not a policy that goes, whose objects the garbage collector removes, but one that is for something else now.
+    server
+        .kubectl(&[
+            "delete",
+            "service/search",
+            "gateway/edge",
+            "--namespace=shop",
+        ])
+        .unwrap();
+    wait_for("delete", 200);
+    let granted = granted(&server);
+    let needed = &needed() | &needed_to_deliver();
+    judge(&operator.stop(), &granted, &needed);
+}
+
+/// A Pod and an EndpointSlice as the metrics Service would have them, if there were nodes here.
+const OPERATOR: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: headgate-0, namespace: headgate-system}
+spec: {containers: [{name: headgate, image: headgate:dev}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: headgate-0, namespace: headgate-system, labels: {kubernetes.io/service-name: headgate-metrics}}
+addressType: IPv4
+ports: [{name: http-admin, port: 18001}]
+endpoints: [{addresses: [10.1.2.3], targetRef: {kind: Pod, name: headgate-0, namespace: headgate-system}}]
+";
+
+#[test]
+fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
+    let server = ApiServer::start().unwrap();
+    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let chart = chart::folder();
+    let hooks = chart::helm(&[
+        "template",
+        "headgate",
+        chart.to_str().unwrap(),
+        "--namespace",
+        NAMESPACE,
+        "--show-only=templates/tests/version.yaml",
+    ])
+    .unwrap();
+    wait::until("the namespace's service account", || {
+        server
+            .kubectl(&["get", "serviceaccount", "default", "--namespace", NAMESPACE])
+            .map_err(|error| error.to_string())
+    })
+    .unwrap();
+    server.apply(&hooks).unwrap();
+    server.apply(OPERATOR).unwrap();
+    let pod = get(&server, &["pod", "headgate-test", "--namespace", NAMESPACE]);
+    let arguments = pod["spec"]["containers"][0]["args"].as_array().unwrap();
+    let kubeconfig = server
+        .service_account_kubeconfig(NAMESPACE, "headgate-test")
+        .unwrap();
+    let output = Command::new(binary_path())
+        .args(arguments.iter().map(|a| a.as_str().unwrap()))
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .output()
+        .unwrap();
+    // No node runs that Pod, so nobody answers: that is a failed test, and not one that was forbidden.
+    assert!(!output.status.success());
+    let user = format!("system:serviceaccount:{NAMESPACE}:headgate-test");
+    let used = wait::until("the request to the operator", || {
+        let mut events = server.audit(Default::default()).unwrap();
+        events.retain(|event| event.user == user);
+        if events.iter().any(|event| event.resource == "pods/proxy") {
+            Ok(events)
+        } else {
+            Err(String::from_utf8_lossy(&output.stdout).into_owned())
+        }
+    })
+    .unwrap();
+    assert!(used.iter().all(|event| event.code != 403), "{used:#?}");
+    let role = get(
+        &server,
+        &["role", "headgate-test", "--namespace", NAMESPACE],
+    );
+    assert_eq!(role["rules"].as_array().unwrap().len(), 2);
+    let lines = permissions(&[
+        ("discovery.k8s.io/endpointslices", "list"),
+        ("/pods/proxy", "get"),
+    ]);
+    assert_eq!(self::used(&used), lines);
+}
