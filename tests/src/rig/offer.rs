@@ -84,11 +84,25 @@ impl Rig {
         self.wait_for_connections(open)?;
         Ok(reason)
     }
-    /// As [`try_queue`](Self::try_queue), on each of the two workers; they must agree.
+
+    /// As [`try_queue`](Self::try_queue), on each of the two workers; they must come to agree, which they do once they
+    /// have told each other what they measured.
     ///
     /// # Errors
     /// If they don't, or there is no decision.
     pub fn try_queue_on_both(&self, request: &Waiter) -> Result<Option<String>> {
+        wait::until("two workers that agree", || {
+            match self.try_queue_on_each(request) {
+                Ok([one, other]) if one == other => Ok(Ok(one)),
+                Ok([one, other]) => Err(format!(
+                    "{request:?} is refused with {one:?} by one worker, with {other:?} by the other"
+                )),
+                Err(error) => Ok(Err(error)),
+            }
+        })?
+    }
+
+    fn try_queue_on_each(&self, request: &Waiter) -> Result<[Option<String>; 2]> {
         // A new connection goes to the worker with the fewest, and of equal ones to the same. Idle ones that nothing is
         // sent on make them equal, and then unequal.
         let mut idle = Vec::new();
@@ -103,11 +117,7 @@ impl Rig {
         let open = self.connections()? - idle.len() as u64;
         drop(idle);
         self.wait_for_connections(open)?;
-        ensure!(
-            one == other,
-            "{request:?} is refused with {one:?} by one worker, with {other:?} by the other"
-        );
-        Ok(one)
+        Ok([one, other])
     }
 
     /// A connection that nothing is sent on.

@@ -122,10 +122,10 @@ impl Record {
             if urgent {
                 self.steps.clear();
             }
-            self.close(now);
+            self.close(now, window);
             changed = true;
         }
-        while self.steps.len() > window.steps.max(1) as usize || self.forgets_oldest(now, window) {
+        while self.steps.len() > self.most(now, window) || self.forgets_oldest(now, window) {
             self.steps.pop_front();
             changed = true;
         }
@@ -135,10 +135,27 @@ impl Record {
         changed
     }
 
-    fn close(&mut self, now: Instant) {
-        let samples = std::mem::take(&mut self.populating);
+    fn close(&mut self, now: Instant, window: &Window) {
+        let mut samples = std::mem::take(&mut self.populating);
+        // The rest of a step that was closed before it was over is no step of its own.
+        let same = |s: &mut Step| {
+            window.steps > 1 && epoch(s.last, window.step) == epoch(self.populated, window.step)
+        };
+        if let Some(begun) = self.steps.pop_back_if(same)
+            && let Some(histogram) = Histogram::decode(&mut begun.histogram.as_slice())
+        {
+            samples.merge(&histogram);
+        }
         self.steps.push_back(Step::new(self.populated, &samples));
         self.closed = now;
+    }
+
+    /// Steps that are kept: those of the window, and the one that has begun if some of it is readable already. Without
+    /// that one, the oldest would make room for it too early; for dual buffers there is no such thing as a part.
+    fn most(&self, now: Instant, window: &Window) -> usize {
+        let begun = |s: &Step| epoch(s.last, window.step) == epoch(now, window.step);
+        let early = window.steps > 1 && self.steps.back().is_some_and(begun);
+        window.steps.max(1) as usize + usize::from(early)
     }
 
     /// Whether the oldest step lies behind the window and can be missed.
@@ -217,7 +234,8 @@ impl Record {
                 histogram: histogram.to_vec(),
             });
         }
-        (this.steps.len() <= MAX_HISTOGRAM_STEPS).then_some(this)
+        // One more, because the newest may be a part.
+        (this.steps.len() <= MAX_HISTOGRAM_STEPS + 1).then_some(this)
     }
 
     /// What an older version of this code has learned.
@@ -226,7 +244,8 @@ impl Record {
         let closed = Instant::from_nanos(take_varint(input)?);
         let readable = Histogram::decode(input)?;
         let populating = Histogram::decode(input)?;
-        let steps = (!readable.is_empty()).then(|| Step::new(closed, &readable));
+        // When its last samples came isn't known; at least they are older than those that populate.
+        let steps = (!readable.is_empty()).then(|| Step::new(Instant::default(), &readable));
         Some(Self {
             generation,
             closed,

@@ -322,7 +322,7 @@ proptest! {
             }
             let record = record(&host);
             let readable = record.readable().count();
-            prop_assert!(record.steps() <= STEPS as usize);
+            prop_assert!(record.steps() <= STEPS as usize + 1);
             prop_assert!(readable + record.populating.count() <= added);
             prop_assert!(readable == 0 || readable >= u64::from(min_samples));
             prop_assert!(readable > 0 || !ready, "retained");
