@@ -113,6 +113,8 @@ pub struct Engine {
     events: Vec<Event>,
     /// What calls of the process belong to, once an outbound listener was configured.
     outbound: Option<mesh::Outbound>,
+    /// Whether that came with the stages: requests are calls as well.
+    gateway: bool,
     scratch: mesh::Scratch,
 }
 
@@ -193,6 +195,7 @@ impl Engine {
         config.check()?;
         if config.direction == Direction::Outbound {
             self.outbound = config.outbound.clone().map(mesh::Outbound::new);
+            self.gateway = false;
             return Ok(());
         }
         let compiled = compile(config)?;
@@ -200,6 +203,11 @@ impl Engine {
             // Every stat exists from the start, on workers without traffic too.
             StageStats::new(host, stage)
                 .map_err(|e| ConfigError::new(format!("stages[{i}]"), e.to_string()))?;
+        }
+        // A listener for calls, if there is one, has told on its own.
+        if config.outbound.is_some() || self.gateway {
+            self.outbound = config.outbound.clone().map(mesh::Outbound::new);
+            self.gateway = self.outbound.is_some();
         }
         self.compiled = compiled;
         self.revision.clone_from(&config.revision);

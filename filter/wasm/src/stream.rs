@@ -48,6 +48,7 @@ fn from_backend() -> bool {
 impl Context for Stream {
     /// The stream ends: normally after its response, early when the client left or the backend failed.
     fn on_done(&mut self) -> bool {
+        vm::with(|vm| vm.forwarded_ended(self.id));
         self.finish(Outcome::Unmeasured);
         true
     }
@@ -74,6 +75,8 @@ impl HttpContext for Stream {
             return Action::Continue;
         };
         vm::with(|vm| {
+            // Before we write what the process behind a gateway wrote as well.
+            vm.forwarded_answered(self.id);
             vm.hint(pass);
             vm.answer(pass);
         });

@@ -9,11 +9,14 @@
 mod mesh;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::deadline;
-use headgate_core::engine::{Action, Admission, Engine, FAST_TICK, Pass, SLOW_TICK, StageId};
+use headgate_core::engine::{
+    Action, Admission, Calling, Engine, FAST_TICK, Pass, SLOW_TICK, StageId,
+};
 use headgate_core::host::HostError;
 use headgate_core::refusal::Refusal;
 use headgate_core::rng::Rng;
@@ -57,6 +60,8 @@ pub(crate) struct Vm {
     workflows: bool,
     /// Baggage with a token in it, or without.
     baggage: Vec<u8>,
+    /// At a gateway, requests that went on and aren't answered yet, by stream.
+    forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
@@ -106,6 +111,7 @@ impl Vm {
             roots: Roots::default(),
             workflows: false,
             baggage: Vec::new(),
+            forwarded: HashMap::new(),
             complained: None,
             #[cfg(feature = "decision-timing")]
             timing: timing::Timing::default(),
@@ -284,7 +290,7 @@ impl Vm {
             self.tell_quality(pass);
         }
         if let Admission::Forward(_) = &admission {
-            self.give_token(stream, Some(&headers));
+            self.hand_on(stream, Some(&headers));
         }
         Ok(match admission {
             Admission::PassBy => Verdict::Continue(None),
@@ -377,7 +383,7 @@ impl Vm {
             }
             match action {
                 Action::Resume(_) => {
-                    self.give_token(stream, None);
+                    self.hand_on(stream, None);
                     let resumed = ffi::resume_request();
                     self.check(resumed);
                 }

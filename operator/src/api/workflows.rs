@@ -32,7 +32,7 @@ pub struct Workflows {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
     /// Time after which a rate that a downstream process announced is forgotten unless it is renewed, 20ms to 1h
-    /// and 2 intervals or more; by default 10 intervals, 1s at least.
+    /// and 2 intervals or more; by default 10 intervals, 1s at least. Requests without a deadline wait no longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_timeout: Option<Duration>,
     /// How a process shares what it has among workflows; max-min fair (`BottleneckFairness`) by default.

@@ -20,7 +20,8 @@ pub struct FilterConfig {
     /// The listener that it is for. Outbound ones have no stages.
     #[serde(default, skip_serializing_if = "is_default")]
     pub direction: Direction,
-    /// What calls of the process to others belong to; only with direction `Outbound`.
+    /// What calls of the process to others belong to. With direction `Inbound` this is a gateway, whose requests are its
+    /// calls as well: they come and go through one listener.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<OutboundConfig>,
     /// Admission stages, first match wins. Empty: every request passes untouched.

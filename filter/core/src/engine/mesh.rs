@@ -303,6 +303,13 @@ impl Engine {
         self.outbound = None;
     }
 
+    /// Whether the proxy is a gateway: each request that it lets go on is a call as well ([`Engine::call`] with the
+    /// request's own [`Engine::token`]), and there is no application that makes others.
+    #[must_use]
+    pub fn is_gateway(&self) -> bool {
+        self.gateway
+    }
+
     /// Whether an outbound listener was configured.
     #[must_use]
     pub fn has_outbound(&self) -> bool {
@@ -316,9 +323,9 @@ impl Engine {
         outbound.is_some_and(|o| !o.config.peers.is_empty())
     }
 
-    /// The process calls somebody, by way of Envoy's `cluster`: sets headers on the call. The token
-    /// (headers [`wire::REQUEST`] and, in the baggage, see [`crate::workflows::baggage`]) is read here and removed by the
-    /// caller. `None` where calls belong to no workflows; else it is to be [`Engine::answered`].
+    /// The process calls somebody, by way of Envoy's `cluster`: sets headers on the call. Where the caller doesn't know
+    /// the `token` of the request that it is for, it is read from the call (headers [`wire::REQUEST`] and, in the
+    /// baggage, see [`crate::workflows::baggage`]), and removed by the caller. `None` where calls belong to no workflows; else it is to be [`Engine::answered`].
     ///
     /// # Errors
     /// [`HostError`]; the call goes on as it is.
@@ -326,7 +333,7 @@ impl Engine {
         &mut self,
         host: &impl Host,
         now: Instant,
-        request: &impl RequestView,
+        (request, token): (&impl RequestView, Option<&[u8]>),
         cluster: &str,
         actions: &mut Vec<Action>,
         mut set: impl FnMut(&'static str, &str),
@@ -358,7 +365,8 @@ impl Engine {
                 service
             }
         };
-        let token = request.header(wire::REQUEST).or_else(|| {
+        let token = token.or_else(|| request.header(wire::REQUEST));
+        let token = token.or_else(|| {
             let list = request.header(wire::BAGGAGE)?;
             baggage::token(std::iter::once(list))
         });

@@ -337,6 +337,39 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
     proxy.assert_nothing_is_left();
 }
 
+/// Else those that announce rates are not called any more before a caller that says nothing gives up, and rates expire.
+#[test]
+fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
+    let mut proxy = Proxy::new(
+        1,
+        &config(|stage| {
+            stage.queue.timeout_us = 10_000_000;
+            let workflows = stage.workflows.as_mut().unwrap();
+            workflows.workflows.get_mut("a").unwrap().guarantee = Some(5.0);
+        }),
+    );
+    proxy.load("a", 4, 3_000);
+    for _ in 0..20 {
+        proxy.arrive(0, &Request::of("a"), None);
+    }
+    // 200 ms between two, and a second that a rate lives.
+    assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
+    let limited = |r: &Refusal| r.cause == Cause::RateLimited;
+    assert!(proxy.refused.len() >= 13 && proxy.refused.iter().all(limited));
+    // Who says that it has time is taken at its word.
+    for _ in 0..10 {
+        let deadline = Some(Duration::from_millis(2_500));
+        proxy.arrive(0, &Request::of("a"), deadline);
+    }
+    assert!(
+        (10..=13).contains(&proxy.held.len()),
+        "{}",
+        proxy.held.len()
+    );
+    proxy.idle(3_000);
+    proxy.assert_nothing_is_left();
+}
+
 #[test]
 fn a_workflow_gives_its_deadline_to_requests_that_enter_here() {
     let mut proxy = Proxy::new(

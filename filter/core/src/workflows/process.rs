@@ -82,7 +82,7 @@ pub struct Workflows {
     pub(super) enforced: bool,
     /// P.
     pub(super) slots: f64,
-    /// Longest wait of a request without a deadline.
+    /// Longest wait of a request, whatever its deadline.
     pub(super) longest_wait: Duration,
     /// What the names of blobs start with.
     pub(super) key: String,
@@ -262,7 +262,10 @@ impl Workflows {
         }
         let ahead = row.and_then(|row| row.completion).unwrap_or_default();
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
-        let tolerance = own.map_or(self.longest_wait, |own| own.min(self.longest_wait));
+        // Who says nothing of a deadline may have given up long before the queue's timeout. Then nobody is left to hear
+        // what answers say of rates, they expire, and everything is let in that is lost further down.
+        let patience = own.unwrap_or(Duration::from_micros(self.config.rate_ttl_us));
+        let tolerance = patience.min(self.longest_wait);
         let hasty = own.is_some_and(|own| own < self.longest_wait);
 
         let longest = self.config.max_queue_length;

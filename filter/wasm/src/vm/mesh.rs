@@ -6,7 +6,7 @@
 use headgate_core::config::{Direction, ResourceReport};
 use headgate_core::engine::{Calling, Pass, Reply};
 use headgate_core::host::HostError;
-use headgate_core::workflows::{resource, wire};
+use headgate_core::workflows::{Token, resource, wire};
 
 use super::{Vm, now};
 use crate::ffi;
@@ -64,18 +64,17 @@ impl Vm {
         self.check(stripped);
     }
 
-    /// Tells the application of `stream`, the effective one, the token by which its calls will be known. Without
-    /// `headers` they are read again: those of a request that was held are gone.
-    pub(super) fn give_token(&mut self, stream: u32, headers: Option<&Headers>) {
+    /// The request of `stream`, the effective one, goes on: tells the application the token by which its calls will be
+    /// known; at a gateway it is the call. Without `headers` they are read again: those of a request that was held are
+    /// gone.
+    pub(super) fn hand_on(&mut self, stream: u32, headers: Option<&Headers>) {
         if !self.workflows {
             return;
         }
         let Some(token) = self.engine.token(stream) else {
             return;
         };
-        let token = token.as_str().as_bytes();
         let told = (|| {
-            ffi::set_request_header(wire::REQUEST, token)?;
             let read;
             let headers = match headers {
                 Some(headers) => headers,
@@ -84,12 +83,53 @@ impl Vm {
                     &read
                 }
             };
-            if headers.baggage_with(token, &mut self.baggage) {
+            if self.engine.is_gateway() {
+                return self.forward(stream, headers, &token);
+            }
+            ffi::set_request_header(wire::REQUEST, token.as_bytes())?;
+            if headers.baggage_with(token.as_bytes(), &mut self.baggage) {
                 ffi::set_request_header(wire::BAGGAGE, &self.baggage)?;
             }
             Ok(())
         })();
         self.check(told);
+    }
+
+    /// The request of `stream`, the effective one, is the gateway's call.
+    fn forward(&mut self, stream: u32, headers: &Headers, token: &Token) -> Result<(), HostError> {
+        let cluster = ffi::property(b"xds\0cluster_name")?.unwrap_or_default();
+        let cluster = String::from_utf8_lossy(&cluster);
+        let mut told: Result<(), HostError> = Ok(());
+        let set = |name: &'static str, value: &str| {
+            let set = ffi::set_request_header(name, value.as_bytes());
+            told = std::mem::replace(&mut told, Ok(())).and(set);
+        };
+        let call = (headers, Some(token.as_bytes()));
+        // Of its own, as we may be amid others.
+        let mut actions = Vec::new();
+        let calling = self
+            .engine
+            .call(&self.host, now()?, call, &cluster, &mut actions, set);
+        self.check(told);
+        self.act(&mut actions, stream);
+        if let Some(calling) = calling? {
+            self.forwarded.insert(stream, calling);
+        }
+        Ok(())
+    }
+
+    /// The response to a request that a gateway forwarded begins.
+    pub(crate) fn forwarded_answered(&mut self, stream: u32) {
+        if let Some(calling) = self.forwarded.remove(&stream) {
+            self.answered(calling);
+        }
+    }
+
+    /// A request that a gateway may have forwarded ended; if it wasn't answered by then, it is lost.
+    pub(crate) fn forwarded_ended(&mut self, stream: u32) {
+        if let Some(calling) = self.forwarded.remove(&stream) {
+            self.unanswered(calling);
+        }
     }
 
     /// The response of the backend to the request of `pass` begins: tells who asked what it may send, and learns what
@@ -128,7 +168,8 @@ impl Vm {
     /// The application makes a call: `stream` carries it.
     pub(crate) fn call(&mut self, stream: u32) -> Option<Calling> {
         let served = self.roots.newest(Direction::Inbound).is_some();
-        if !self.workflows || !served || !self.engine.has_outbound() {
+        // At a gateway the request was its own call already.
+        if !self.workflows || !served || !self.engine.has_outbound() || self.engine.is_gateway() {
             return None;
         }
         match self.describe(stream) {
@@ -155,9 +196,14 @@ impl Vm {
             let set = ffi::set_request_header(name, value.as_bytes());
             told = std::mem::replace(&mut told, Ok(())).and(set);
         };
-        let calling = self
-            .engine
-            .call(&self.host, now, &headers, &cluster, &mut actions, set);
+        let calling = self.engine.call(
+            &self.host,
+            now,
+            (&headers, None),
+            &cluster,
+            &mut actions,
+            set,
+        );
         self.check(told);
         self.act(&mut actions, stream);
         self.actions = actions;

@@ -9,7 +9,7 @@
 //!
 //! Workflows need a second plugin, for the sidecar's outbound listeners: `mode: CLIENT`. It has the same module, plugin
 //! name and no settings of the VM of its own, so Envoy runs both in one VM of each worker, where they share what they
-//! know. A gateway has one side only, and needs no second.
+//! know. A gateway has one side only, and one plugin for both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,12 +1,16 @@
 //! All objects that should be there, and why some are not.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use headgate_core::config::FilterConfig;
 
 use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
 use super::report::{Delivery, State};
 use super::settings::Settings;
 use super::workload::{Place, Workload, of_target, workloads};
 use super::{config_map, envoy_gateway, istio, share};
+use crate::compile::revision;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::Plan;
 
@@ -79,14 +83,13 @@ pub fn wanted(
     for workload in &workloads {
         match (&workload.place, controller(workload).as_deref()) {
             (Place::Gateway(_), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
-                let shared = Workload {
-                    config: share::shared(workload, plan, cluster, &replicas),
-                    ..workload.clone()
-                };
-                wanted.extend(envoy_gateway::object(&shared, cluster, &module));
+                let shared = share::shared(workload, plan, cluster, &replicas);
+                let both = both_ways(workload, shared, plan);
+                wanted.extend(envoy_gateway::object(&both, cluster, &module));
             }
             (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
-                wanted.add(istio::object(workload, cluster, &module));
+                let both = both_ways(workload, Arc::clone(&workload.config), plan);
+                wanted.add(istio::object(&both, cluster, &module));
             }
             (Place::Pods, _) if istio => {
                 wanted.add(istio::object(workload, cluster, &module));
@@ -113,6 +116,21 @@ pub fn wanted(
         });
     }
     wanted
+}
+
+/// A gateway's `workload` with `config`, which also says what its requests are as calls. In one configuration: Envoy
+/// Gateway gives each of its Wasm extensions a VM of its own, and two would know nothing of each other.
+fn both_ways(workload: &Workload, mut config: Arc<FilterConfig>, plan: &Plan) -> Workload {
+    if let Some(calls) = plan.outbound_of(&config) {
+        let config = Arc::make_mut(&mut config);
+        config.outbound.clone_from(&calls.outbound);
+        config.revision = String::new();
+        config.revision = revision(config);
+    }
+    Workload {
+        config,
+        ..workload.clone()
+    }
 }
 
 impl Wanted {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::super::{
     ConfigError, Direction, FilterConfig, MAX_WORKFLOW_PEERS, MAX_WORKFLOW_QUEUE,
     MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig, ResourceReport,
-    SharingConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
+    SharingConfig, StageConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
 
 /// Longest id, key, header's name or name of a service, bytes.
@@ -18,15 +18,23 @@ const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
 const HOUR_US: u64 = 3_600_000_000;
 
 impl FilterConfig {
-    /// Checks that stages are inbound and `outbound` is outbound.
+    /// Checks that stages are inbound, and that the calls of a gateway belong to a stage with workflows.
     pub(super) fn check_direction(&self) -> Result<(), ConfigError> {
         let wrong = |field: &str, problem: &str| Err(ConfigError::new(field, problem));
         if self.direction == Direction::Outbound && !self.stages.is_empty() {
             return wrong("stages", "given with direction Outbound, which has none");
         }
         match &self.outbound {
-            Some(_) if self.direction == Direction::Inbound => {
-                wrong("outbound", "given with direction Inbound")
+            Some(outbound) if self.direction == Direction::Inbound => {
+                let of = |s: &StageConfig| s.policy == outbound.policy && s.workflows.is_some();
+                if !self.stages.iter().any(of) {
+                    let problem = format!(
+                        "\"{}\", which is no stage with workflows of this gateway",
+                        outbound.policy
+                    );
+                    return wrong("outbound.policy", &problem);
+                }
+                outbound.check()
             }
             Some(outbound) => outbound.check(),
             None => Ok(()),

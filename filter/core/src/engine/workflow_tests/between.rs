@@ -48,7 +48,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
             e.call(
                 h,
                 now,
-                &call,
+                (&call, None),
                 "outbound|80||b.svc",
                 a,
                 |name, value: &str| {
@@ -157,7 +157,7 @@ fn progress_comes_up_and_goes_down_the_tree() {
         e.call(
             h,
             now,
-            &call,
+            (&call, None),
             "outbound|80||b.svc",
             acts,
             |name, value: &str| {
@@ -186,7 +186,7 @@ fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     for baggage in ["headgate=nonsense", "x=1", "headgate="] {
         let call = Request::of("a").with("baggage", baggage);
         let calling = a.with(0, |e, h, now, acts| {
-            e.call(h, now, &call, "c", acts, |_, _: &str| {})
+            e.call(h, now, (&call, None), "c", acts, |_, _: &str| {})
         });
         let calling = calling.unwrap().unwrap().unwrap();
         for rate in [&b"nonsense"[..], b"process=\"0000000000000009\", rate=5"] {
@@ -200,4 +200,55 @@ fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     a.idle(200);
     assert_eq!(a.stat("workflow.a.calls"), 3);
     assert_eq!(a.stat("rates_refused"), 3);
+}
+
+/// A gateway has no application between request and call, and one configuration for both.
+#[test]
+fn a_gateway_learns_from_the_answers_to_its_own_requests() {
+    let mut config = front();
+    config.outbound = outbound().outbound;
+    let mut gateway = Proxy::new(2, &config);
+    for ms in 0..4_000_u64 {
+        gateway.step();
+        if !ms.is_multiple_of(10) {
+            continue;
+        }
+        let worker = gateway.next as usize % 2;
+        let stream = gateway.arrive(worker, &Request::of("a"), None);
+        if !gateway.running.contains_key(&stream) {
+            continue;
+        }
+        let mut told = BTreeMap::new();
+        let calling = gateway.with(worker, |e, h, now, acts| {
+            assert!(e.is_gateway());
+            let token = e.token(stream).unwrap();
+            // What a client made up is not asked.
+            let request = Request::of("a").with(wire::REQUEST, "nonsense");
+            let call = (&request, Some(token.as_bytes()));
+            e.call(h, now, call, "b", acts, |name, value: &str| {
+                told.insert(name, value.to_owned());
+            })
+        });
+        assert_eq!(told[wire::WORKFLOW], "a");
+        let calling = calling.unwrap().unwrap().unwrap();
+        let reply = Reply {
+            rate: Some(b"process=\"0000000000000009\", rate=25"),
+            ..Reply::default()
+        };
+        gateway.with(worker, |e, h, now, _| {
+            e.answered(h, now, calling, Some(&reply));
+        });
+    }
+    let rate = gateway.stat("workflow.a.rate_mhz");
+    assert!((23_000..=27_000).contains(&rate), "{rate}");
+    let passed = gateway.passed_in(2_000);
+    assert!((45..=55).contains(&passed), "{passed} of 50");
+    // A policy that has no workflows any more takes the calls along; an outbound listener's stay its own.
+    gateway.configure(&front());
+    assert!(!gateway.workers[0].as_ref().unwrap().has_outbound());
+    gateway.configure(&outbound());
+    gateway.configure(&front());
+    let engine = gateway.workers[0].as_ref().unwrap();
+    assert!(engine.has_outbound() && !engine.is_gateway());
+    gateway.assert_nothing_is_left();
 }

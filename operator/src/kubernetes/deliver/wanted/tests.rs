@@ -103,6 +103,34 @@ fn workflows_need_a_second_plugin_for_calls() {
 }
 
 #[test]
+fn a_gateway_gets_what_is_for_its_calls_with_the_rest() {
+    for (class, at) in [("istio", "/pluginConfig"), ("eg", "/wasm/0/config")] {
+        let plain = || {
+            Example::default().gateway("infra/edge", class).at_gateway(
+                "infra/p",
+                "Gateway/infra/edge",
+                "infra/edge",
+                &[],
+            )
+        };
+        let config = |example: &Example| {
+            let wanted = of(example);
+            let object = wanted.objects.values().next().unwrap();
+            let text = object.value["spec"].pointer(at).unwrap().to_string();
+            let config = FilterConfig::from_json(text.as_bytes()).unwrap();
+            let annotation = &object.value["metadata"]["annotations"]["headgate.dev/revision"];
+            assert_eq!(annotation.as_str().unwrap(), config.revision);
+            config
+        };
+        let (without, with) = (config(&plain()), config(&plain().with_workflows()));
+        assert_eq!(without.outbound, None, "{class}");
+        assert_eq!(with.outbound.as_ref().unwrap().policy, "infra/p", "{class}");
+        assert_eq!(with.direction, Direction::Inbound, "{class}");
+        assert_ne!(with.revision, without.revision, "{class}");
+    }
+}
+
+#[test]
 fn a_config_map_holds_the_outbound_file_too() {
     let settings = Settings {
         config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),

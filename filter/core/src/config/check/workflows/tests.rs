@@ -223,7 +223,14 @@ fn directions_have_parts_of_their_own() {
     let problem = |config: &Value| checked(config).unwrap_err().to_string();
     let mut inbound = outbound();
     inbound["direction"] = json!("Inbound");
-    assert_eq!(problem(&inbound), "outbound: given with direction Inbound");
+    assert_eq!(
+        problem(&inbound),
+        "outbound.policy: \"shop/checkout\", which is no stage with workflows of this gateway"
+    );
+    let mut gateway = inbound;
+    gateway["stages"] = json!([stage()]);
+    gateway["outbound"]["policy"] = gateway["stages"][0]["policy"].clone();
+    checked(&gateway).unwrap();
     let mut staged = outbound();
     staged["stages"] = json!([stage()]);
     assert_eq!(
