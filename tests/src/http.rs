@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+/// Hosts that are gone don't answer; the kernel would ask them for two minutes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a read may take before a test counts as stuck.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -56,8 +58,8 @@ pub fn send(
     headers: &[(&str, &str)],
     body: Option<&str>,
 ) -> Result<Pending> {
-    let mut stream =
-        TcpStream::connect(addr).with_context(|| format!("cannot connect to {addr}"))?;
+    let mut stream = TcpStream::connect_timeout(&addr, CONNECT_TIMEOUT)
+        .with_context(|| format!("cannot connect to {addr}"))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     let mut request = format!("{method} {target} HTTP/1.1\r\n");

@@ -10,6 +10,7 @@ use headgate_tests::kube::node::{can_run, image};
 use headgate_tests::load::{self, LoadReport, LoadSpec, Running};
 use headgate_tests::wait::{until, until_within};
 use headgate_tests::{headgate, http, mix};
+use serde_json::Value;
 
 const OPERATOR: &str = "headgate-system";
 const SHOP: &str = "--namespace=shop";
@@ -186,15 +187,26 @@ impl Shop {
         );
     }
 
-    /// Addresses of Envoys' admin interfaces.
+    /// Addresses of Envoys' admin interfaces, of Pods that run and are to stay.
     fn admins(&self) -> Result<Vec<SocketAddr>> {
-        let path = "--output=jsonpath={.items[*].status.podIP}";
-        let running = "--field-selector=status.phase=Running";
-        let pods =
-            self.node
-                .kubectl(&["get", "pods", SHOP, "--selector=app=search", running, path])?;
-        let address = |ip: &str| Ok(SocketAddr::new(ip.parse()?, 9901));
-        pods.split_whitespace().map(address).collect()
+        let arguments = [
+            "get",
+            "pods",
+            SHOP,
+            "--selector=app=search",
+            "--output=json",
+        ];
+        let pods: Value = serde_json::from_str(&self.node.kubectl(&arguments)?)?;
+        let pods = pods["items"].as_array().context("a list")?.iter();
+        // A Pod that ends says that it runs until it is deleted, but nobody answers at its address.
+        let runs = |pod: &&Value| {
+            pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        let address = |pod: &Value| {
+            let ip = pod["status"]["podIP"].as_str().context("no address yet")?;
+            Ok(SocketAddr::new(ip.parse()?, 9901))
+        };
+        pods.filter(runs).map(address).collect()
     }
 
     fn slots(&self, admin: SocketAddr) -> Result<usize, String> {
