@@ -352,3 +352,69 @@ fn a_policy_with_workflows_is_tried_without_them() {
         text(&output.stderr)
     );
 }
+
+#[test]
+fn a_mesh_shows_what_workflows_do_for_it() {
+    let args = [
+        "--policy",
+        "examples/policies/workflows.yaml",
+        "--mesh",
+        "examples/simulate/mesh.yaml",
+    ];
+    let out = json(&simulate(&[&args[..], &["--json"]].concat()));
+    let rows = out["rows"].as_array().unwrap();
+    let value = |variant: &str, (kind, name): (&str, &str), field: &str| {
+        let row = rows
+            .iter()
+            .find(|r| r["variant"] == variant && r[kind] == name)
+            .unwrap_or_else(|| panic!("{variant} {name}: {rows:#?}"));
+        row[field].as_f64().unwrap_or(f64::NAN)
+    };
+    let checkout = ("workflow", "checkout");
+    let (before, after) = ("without", "with");
+    // What the import asks for beyond the stock's capacity is refused where it enters, and not to the others' cost.
+    assert!(value(before, checkout, "served_rps") < 60.0, "{rows:#?}");
+    assert!(value(after, checkout, "served_rps") > 85.0, "{rows:#?}");
+    let import = ("workflow", "import");
+    assert!(value(after, import, "refused_rate") > 0.5, "{rows:#?}");
+    assert!(value(after, import, "rate_rps") < 250.0, "{rows:#?}");
+    let stock = ("service", "stock");
+    assert!(value(after, stock, "utilization") > 0.7, "{rows:#?}");
+    let again = json(&simulate(&[&args[..], &["--json"]].concat()));
+    assert_eq!(again, out, "one seed, one result");
+    let table = simulate(&args);
+    let words = text(&table.stdout);
+    for part in ["without the policy", "checkout", "slots held, %"] {
+        assert!(words.contains(part), "{words}");
+    }
+}
+
+#[test]
+fn mistakes_of_a_mesh_have_lines() {
+    let (_dir, path) = file(
+        "services:\n- name: a\n  parallelism: 0\n  operations:\n  - steps: [{call: {service: b}}]\n\
+         workflows:\n- {name: w, service: a, clients: [{rate: fast}]}\nduration: 1\nworkflow: []\n",
+    );
+    let out = simulate(&["--policy", POLICY, "--mesh", &path]);
+    assert_eq!(out.status.code(), Some(1));
+    let found = text(&out.stderr).replace(&path, "mesh.yaml");
+    for expected in [
+        "mesh.yaml:3:",
+        "services[0].parallelism: 0; 1 to",
+        "services[0].operations[0].steps[0].call.service: \"b\" is no service; one of a",
+        "mesh.yaml:7:",
+        "workflows[0].clients[0].rate",
+        "mesh.yaml:8:",
+        "mesh.yaml:9:",
+    ] {
+        assert!(found.contains(expected), "no {expected:?} in:\n{found}");
+    }
+    let both = simulate(&["--policy", POLICY, "--mesh", &path, "--workload", &path]);
+    assert_eq!(both.status.code(), Some(2));
+    let alone = simulate(&["--mesh", &path]);
+    assert!(
+        text(&alone.stderr).contains("--policy"),
+        "{}",
+        text(&alone.stderr)
+    );
+}

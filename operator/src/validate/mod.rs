@@ -7,6 +7,7 @@
 //! that can't be wrong (`rules`).
 
 mod decode;
+mod mesh;
 mod node;
 mod path;
 mod policy;
@@ -27,6 +28,7 @@ use path::{Path, Segment};
 use rules::Problems;
 use suggest::closest;
 
+pub use mesh::mesh;
 pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
 pub use schema::constrain;

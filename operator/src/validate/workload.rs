@@ -102,7 +102,7 @@ impl WorkloadDocument {
     }
 }
 
-fn path(finding: &Finding) -> Path {
+pub(super) fn path(finding: &Finding) -> Path {
     let segment = |step: &Step| match step {
         Step::Field(name) => Segment::Field(name.clone().into_owned()),
         Step::Item(at) => Segment::Item(*at),
@@ -110,7 +110,7 @@ fn path(finding: &Finding) -> Path {
     Path::new(finding.at.iter().map(segment).collect())
 }
 
-fn message(finding: &Finding) -> String {
+pub(super) fn message(finding: &Finding) -> String {
     let found = &finding.found;
     match &finding.right {
         Right::Text(right) => format!("{found}; {right}"),
@@ -124,7 +124,7 @@ fn message(finding: &Finding) -> String {
 }
 
 /// What a made-up value makes meaningless: of a choice all that stands beside it.
-fn depending(mended: Path) -> Path {
+pub(super) fn depending(mended: Path) -> Path {
     match mended.segments() {
         [beside @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => {
             Path::new(beside.to_vec())

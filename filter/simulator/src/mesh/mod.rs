@@ -12,7 +12,8 @@
 //!   rates where the run has them, and the threads on which it computes;
 //! - [`world`]: the run. Discrete events: arrivals, ends of computing, answers, timeouts and ticks, taken in the
 //!   order of their time, of equal times in the order in which they came about;
-//! - [`seen`]: what clients and processes saw.
+//! - [`seen`]: what clients and processes saw;
+//! - [`mod@file`] and [`study`]: a mesh that people write, and what a policy's workflows do for it.
 //!
 //! A slot is held from the stage's decision to the answer, while a request computes and while it waits for its
 //! own calls, as in a server with a thread for each request, and as Envoy sees it. A caller that gives up says so
@@ -22,11 +23,14 @@
 //!
 //! What is left out: several workers of one proxy (each process has one), and bandwidth.
 
+pub mod file;
 pub mod graph;
 pub mod load;
 mod process;
 pub mod seen;
 mod spans;
+pub mod study;
+pub(crate) mod trial;
 pub mod world;
 
 pub use graph::{Calls, Count, Graph, Network, Route, Service, Step, Task, Workflow};

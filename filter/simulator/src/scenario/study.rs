@@ -42,7 +42,7 @@ impl Size {
     }
 
     /// The seed of the first run.
-    pub(super) fn first_seed(&self) -> u64 {
+    pub(crate) fn first_seed(&self) -> u64 {
         self.seed.unwrap_or(1)
     }
 }

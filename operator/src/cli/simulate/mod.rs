@@ -1,5 +1,6 @@
-//! `headgate simulate`: try a policy under a workload, or run an experiment of the papers.
+//! `headgate simulate`: try a policy under a workload or in a mesh, or run an experiment of the papers.
 
+mod mesh;
 mod progress;
 mod workload;
 
@@ -9,47 +10,52 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use headgate_simulator::report::{Report, html, json, text};
 use headgate_simulator::scenario::{self, Size, Study};
 use headgate_simulator::trial::Trial;
 
 use super::{Output, input};
 use crate::compile::configuration;
-use crate::validate::{ValidPolicy, instead_of};
+use crate::validate::{Problem, ValidPolicy, instead_of};
 use progress::Bar;
 
 /// What `--scenario` takes to list all scenarios.
 const LIST: &str = "list";
 
 /// Runs the engine that runs in Envoy in simulated time: a policy under a workload, modelled or recorded, or
-/// an experiment of the papers.
+/// in every process of a mesh, or an experiment of the papers.
 #[derive(Debug, Clone, Args)]
 #[command(
     override_usage = "headgate simulate --policy <FILE> --workload <FILE> [OPTIONS]
-       headgate simulate --scenario <NAME> [OPTIONS]"
+       headgate simulate --policy <FILE> --mesh <FILE> [OPTIONS]
+       headgate simulate --scenario <NAME> [OPTIONS]",
+    group(ArgGroup::new("offered").args(["workload", "mesh"]))
 )]
 pub struct SimulateArgs {
     /// The policy to try
     #[arg(
         long,
         value_name = "FILE",
-        requires = "workload",
+        requires = "offered",
         required_unless_present = "scenario"
     )]
     pub policy: Option<PathBuf>,
     /// What arrives: a workload in YAML, or an access log of Envoy
     #[arg(long, value_name = "FILE", requires = "policy")]
     pub workload: Option<PathBuf>,
+    /// Services that call each other, and the clients of their workflows: a service graph in YAML
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    pub mesh: Option<PathBuf>,
     /// An experiment of the papers by its name; `list` lists them
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["policy", "workload"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["policy", "workload", "mesh"])]
     pub scenario: Option<String>,
     /// Endpoints behind the proxy, for policies with slots per endpoint
     #[arg(
         long,
         value_name = "N",
         default_value = "1",
-        conflicts_with = "scenario"
+        conflicts_with_all = ["scenario", "mesh"]
     )]
     pub endpoints: NonZeroU32,
     /// Print the results as JSON
@@ -103,14 +109,18 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
         opened.with_context(|| format!("--html {}: can't be written", path.display()))?;
     }
     let bar = Bar::new(args.quiet);
-    let report = match (&args.scenario, &args.policy, &args.workload) {
+    let report = match (&args.scenario, &args.policy, &args.workload, &args.mesh) {
         (Some(name), ..) => study(name)?.run(&args.size(), &bar),
-        (None, Some(policy), Some(workload)) => match trial(args, policy, workload)? {
+        (None, Some(policy), Some(workload), _) => match trial(args, policy, workload)? {
             Ok(trial) => trial.run(&args.size(), &bar),
             Err(output) => return Ok(output),
         },
+        (None, Some(policy), None, Some(mesh)) => match mesh::study(policy, mesh)? {
+            Ok(study) => study.run(&args.size(), &bar),
+            Err(output) => return Ok(output),
+        },
         // The command line asks for both.
-        _ => bail!("--policy and --workload, or --scenario"),
+        _ => bail!("--policy with --workload or --mesh, or --scenario"),
     };
     bar.end();
     present(args, &report?)
@@ -177,28 +187,38 @@ fn trial(
     policy: &Path,
     workload: &Path,
 ) -> anyhow::Result<Result<Trial, Output>> {
-    let reports = input::read(std::slice::from_ref(&policy.to_path_buf()))?;
-    let policies = match input::policies(&reports) {
-        Ok(policies) => policies,
+    let policy = match policy_in(policy)? {
+        Ok(policy) => policy,
         Err(output) => return Ok(Err(output)),
     };
-    let policy = one(&policies, policy)?;
-    let config = configuration(policy, args.endpoints.get());
+    let config = configuration(&policy, args.endpoints.get());
     let stage = config.stages.first().context("the policy has no stage")?;
     let named = workload.display().to_string();
     let plan = match workload::plan(workload, stage)? {
         Ok(plan) => plan,
-        Err(problems) => {
-            let lines = problems.iter().map(|problem| format!("{problem}\n"));
-            return Ok(Err(Output {
-                text: String::new(),
-                notes: lines.collect(),
-                ok: false,
-            }));
-        }
+        Err(problems) => return Ok(Err(mistakes(&problems))),
     };
     let name = policy.full_name();
     Ok(Ok(Trial::new(stage.clone(), &name, plan, &named)))
+}
+
+/// What to print when there are mistakes in a file.
+fn mistakes(problems: &[Problem]) -> Output {
+    let lines = problems.iter().map(|problem| format!("{problem}\n"));
+    Output {
+        text: String::new(),
+        notes: lines.collect(),
+        ok: false,
+    }
+}
+
+/// The only policy in a file, or what to print when there are mistakes.
+fn policy_in(file: &Path) -> anyhow::Result<Result<ValidPolicy, Output>> {
+    let reports = input::read(std::slice::from_ref(&file.to_path_buf()))?;
+    match input::policies(&reports) {
+        Ok(policies) => Ok(Ok(one(&policies, file)?.clone())),
+        Err(output) => Ok(Err(output)),
+    }
 }
 
 fn one<'a>(policies: &[&'a ValidPolicy], file: &Path) -> anyhow::Result<&'a ValidPolicy> {

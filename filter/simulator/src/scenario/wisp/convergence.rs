@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use headgate_core::config::Discipline;
 
-use super::trial::{self, Trial};
 use super::{claim, part, setup};
+use crate::mesh::trial::{self, Trial};
 use crate::mesh::{
     Arrivals, Calls, Graph, Load, Network, Route, Seen, Service, Step, Task, Workflow,
 };

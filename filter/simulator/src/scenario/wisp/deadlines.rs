@@ -10,9 +10,9 @@ use std::time::Duration;
 use headgate_core::config::Discipline;
 
 use super::storage::{PS, PsStep, Storage};
-use super::trial::{self, Trial, mean};
 use super::{claim, part, setup};
 use crate::mesh::seen::quantile;
+use crate::mesh::trial::{self, Trial, mean};
 use crate::mesh::{Arrivals, Count, Ending, Item, Load, Seen, Setup};
 use crate::progress::Progress;
 use crate::report::{

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use headgate_core::config::{Discipline, SharingConfig};
 
-use super::trial::{self, Trial, mean};
 use super::{claim, part, setup};
 use crate::mesh::seen::ProcessSample;
+use crate::mesh::trial::{self, Trial, mean};
 use crate::mesh::{
     Arrivals, Calls, Graph, Load, Network, Route, Seen, Service, Setup, Step, Task, Workflow,
 };

@@ -7,9 +7,9 @@
 use headgate_core::config::Discipline;
 
 use super::storage::{FE, PROCESSES, PS, PsStep, SLOTS, Storage};
-use super::trial::{self, Trial, mean};
 use super::{claim, part, setup};
 use crate::mesh::seen::quantile;
+use crate::mesh::trial::{self, Trial, mean};
 use crate::mesh::{Arrivals, Load, Seen, Setup};
 use crate::progress::Progress;
 use crate::report::{

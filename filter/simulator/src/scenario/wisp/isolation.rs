@@ -8,9 +8,9 @@
 use headgate_core::config::Discipline;
 
 use super::storage::{EN, PsStep, RPC_TIMEOUT, Storage};
-use super::trial::{self, Trial, mean};
 use super::{claim, part, setup};
 use crate::mesh::seen::quantile;
+use crate::mesh::trial::{self, Trial, mean};
 use crate::mesh::{Arrivals, Ending, Load, Seen, Setup};
 use crate::progress::Progress;
 use crate::report::{

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::storage::{EN, PsStep, SLOTS, Storage};
-use super::trial::{self, Trial, mean};
 use super::{claim, part, setup};
+use crate::mesh::trial::{self, Trial, mean};
 use crate::mesh::{Arrivals, Load, Seen, Setup};
 use crate::progress::Progress;
 use crate::report::{

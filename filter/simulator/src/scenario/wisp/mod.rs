@@ -11,7 +11,6 @@ mod low_latency;
 mod quantile;
 mod setup;
 mod storage;
-mod trial;
 
 use super::{Size, Study};
 use crate::progress::Progress;

@@ -6,8 +6,8 @@
 use headgate_core::config::Discipline;
 
 use super::storage::{EN, FE, PROCESSES, PS, PsStep, Storage, TIERS};
-use super::trial::{self, Trial, mean};
 use super::{claim, part, setup};
+use crate::mesh::trial::{self, Trial, mean};
 use crate::mesh::{Arrivals, Load, Seen, Setup};
 use crate::progress::Progress;
 use crate::report::{Axis, Cell, Figure, Group, Record, Report, Series, Style, Table, TableRow};

@@ -6,7 +6,7 @@
 //! settings rather than untagged unions, so that messages can name the field at fault.
 
 mod check;
-mod problem;
+pub(crate) mod problem;
 mod service_time;
 mod text;
 mod types;

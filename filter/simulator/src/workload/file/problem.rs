@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::Time;
 use crate::workload::{ServiceTime, ServiceTimeError};
 
-pub(super) const HOUR_MS: f64 = 3_600_000.0;
+pub(crate) const HOUR_MS: f64 = 3_600_000.0;
 
 /// One step of the way to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub enum Right {
 
 /// Gathers problems.
 #[derive(Debug, Default)]
-pub(super) struct Checks(pub(super) Vec<Problem>);
+pub(crate) struct Checks(pub(crate) Vec<Problem>);
 
 impl Checks {
-    pub(super) fn add(&mut self, at: &[Step], found: String, right: impl Into<String>) {
+    pub(crate) fn add(&mut self, at: &[Step], found: String, right: impl Into<String>) {
         self.0.push(Problem {
             at: at.to_vec(),
             found,
@@ -49,12 +49,12 @@ impl Checks {
         });
     }
 
-    pub(super) fn missing(&mut self, at: &[Step], field: &'static str, right: &str) {
+    pub(crate) fn missing(&mut self, at: &[Step], field: &'static str, right: &str) {
         self.add(&below(at, field), "missing".to_owned(), right);
     }
 
     /// What was made of settings, or its error as a problem.
-    pub(super) fn made(
+    pub(crate) fn made(
         &mut self,
         at: &[Step],
         made: Result<ServiceTime, ServiceTimeError>,
@@ -68,7 +68,7 @@ impl Checks {
     }
 
     /// The length of `time`, ms, within bounds.
-    pub(super) fn time(&mut self, at: &[Step], time: &Time, min: f64, max: f64) -> Option<f64> {
+    pub(crate) fn time(&mut self, at: &[Step], time: &Time, min: f64, max: f64) -> Option<f64> {
         match time.ms() {
             Ok(ms) if (min..=max).contains(&ms) => Some(ms),
             Ok(_) => {
@@ -82,7 +82,7 @@ impl Checks {
         }
     }
 
-    pub(super) fn positive(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
+    pub(crate) fn positive(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
         let right = n > 0.0 && n.is_finite();
         if !right {
             self.add(&below(at, field), n.to_string(), "a number above 0");
@@ -90,7 +90,7 @@ impl Checks {
         right.then_some(n)
     }
 
-    pub(super) fn not_negative(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
+    pub(crate) fn not_negative(&mut self, at: &[Step], field: &'static str, n: f64) -> Option<f64> {
         let right = n >= 0.0 && n.is_finite();
         if !right {
             self.add(&below(at, field), n.to_string(), "a number of at least 0");
@@ -98,17 +98,21 @@ impl Checks {
         right.then_some(n)
     }
 
-    pub(super) fn whole(&mut self, field: &'static str, n: Option<i64>, max: i64) -> Option<i64> {
+    pub(crate) fn whole(&mut self, field: &'static str, n: Option<i64>, max: i64) -> Option<i64> {
+        self.whole_at(&below(&[], field), n, max)
+    }
+
+    pub(crate) fn whole_at(&mut self, at: &[Step], n: Option<i64>, max: i64) -> Option<i64> {
         let n = n?;
         if !(1..=max).contains(&n) {
-            self.add(&below(&[], field), n.to_string(), format!("1 to {max}"));
+            self.add(at, n.to_string(), format!("1 to {max}"));
             return None;
         }
         Some(n)
     }
 
     /// A number above 0 and up to `max`.
-    pub(super) fn within(&mut self, at: &[Step], n: f64, max: f64) -> Option<f64> {
+    pub(crate) fn within(&mut self, at: &[Step], n: f64, max: f64) -> Option<f64> {
         let right = n > 0.0 && n <= max;
         if !right {
             self.add(at, n.to_string(), format!("above 0, up to {max}"));
@@ -117,11 +121,11 @@ impl Checks {
     }
 }
 
-pub(super) fn below(at: &[Step], field: &'static str) -> Vec<Step> {
+pub(crate) fn below(at: &[Step], field: &'static str) -> Vec<Step> {
     [at, &[Step::Field(field.into())]].concat()
 }
 
-pub(super) fn item(at: &[Step], i: usize) -> Vec<Step> {
+pub(crate) fn item(at: &[Step], i: usize) -> Vec<Step> {
     [at, &[Step::Item(i)]].concat()
 }
 

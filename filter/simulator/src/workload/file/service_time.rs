@@ -6,7 +6,7 @@ use crate::workload::{Branches, Empirical, LogNormal, Pareto, ServiceTime};
 
 impl ServiceTimeEntry {
     /// The distribution; `None` with a problem noted, or when it is what was recorded.
-    pub(super) fn check(&self, at: &[Step], checks: &mut Checks) -> Option<ServiceTime> {
+    pub(crate) fn check(&self, at: &[Step], checks: &mut Checks) -> Option<ServiceTime> {
         self.refuse_settings_of_others(at, checks);
         let mut time = |name: &'static str, time: Option<&Time>| {
             let time = time?;

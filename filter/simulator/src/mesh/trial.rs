@@ -1,8 +1,8 @@
-//! Runs of the experiments' meshes, and how they are controlled.
+//! Runs of meshes: each as often as there are seeds, on all cores.
 
 use std::time::Duration;
 
-use crate::mesh::{Graph, Load, Run, Seen, Setup};
+use super::{Graph, Load, Run, Seen, Setup};
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
 use crate::scenario::Size;
@@ -10,21 +10,21 @@ use crate::simulation::SimulationError;
 
 /// A run to make.
 #[derive(Debug, Clone)]
-pub(super) struct Trial {
-    pub(super) graph: Graph,
-    pub(super) loads: Vec<Load>,
-    pub(super) setup: Setup,
+pub(crate) struct Trial {
+    pub(crate) graph: Graph,
+    pub(crate) loads: Vec<Load>,
+    pub(crate) setup: Setup,
     /// s.
-    pub(super) length: f64,
+    pub(crate) length: f64,
     /// Time between two looks at the processes.
-    pub(super) sample_every: Duration,
+    pub(crate) sample_every: Duration,
     /// Requests of clients after which it ends earlier.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
 }
 
 impl Trial {
     /// A run of so many s, looked at every second.
-    pub(super) fn new(graph: &Graph, loads: &[Load], setup: Setup, length: f64) -> Self {
+    pub(crate) fn new(graph: &Graph, loads: &[Load], setup: Setup, length: f64) -> Self {
         Self {
             graph: graph.clone(),
             loads: loads.to_vec(),
@@ -35,7 +35,7 @@ impl Trial {
         }
     }
 
-    pub(super) fn run(&self, seed: u64) -> Result<Seen, SimulationError> {
+    pub(crate) fn run(&self, seed: u64) -> Result<Seen, SimulationError> {
         let run = Run {
             graph: &self.graph,
             loads: &self.loads,
@@ -50,7 +50,7 @@ impl Trial {
 }
 
 /// Runs of each trial, each with the seeds of `size`, or `seeds` of them: by trial, then by seed.
-pub(super) fn run(
+pub(crate) fn run(
     trials: &[Trial],
     size: &Size,
     seeds: u32,
@@ -76,6 +76,6 @@ pub(super) fn run(
 }
 
 /// Mean over runs of what there is.
-pub(super) fn mean(runs: &[Seen], value: impl Fn(&Seen) -> Option<f64>) -> Option<f64> {
+pub(crate) fn mean(runs: &[Seen], value: impl Fn(&Seen) -> Option<f64>) -> Option<f64> {
     crate::results::mean(runs.iter().filter_map(value))
 }

@@ -1,0 +1,243 @@
+//! Operations of services as tasks that call each other, and never themselves.
+
+use super::{CallEntry, RouteName, ServiceEntry};
+use crate::mesh::{Calls, Count, Route, Step as TaskStep, Task};
+use crate::workload::file::problem::{Checks, Step, below, item};
+use crate::workload::file::{DistributionName, Step as Way};
+
+const MOST_CALLS: i64 = 10_000;
+/// Calls that a request leads to, with all below them.
+const MOST_BELOW: u64 = 100_000;
+
+/// Where a task came from.
+#[derive(Debug)]
+struct Operation {
+    service: String,
+    name: String,
+    at: Vec<Way>,
+}
+
+/// A task for each operation, in the order of the file.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    pub(super) tasks: Vec<Task>,
+    operations: Vec<Operation>,
+}
+
+impl Tasks {
+    /// The tasks of these services; wrong ones are noted.
+    pub(super) fn of(services: &[ServiceEntry], checks: &mut Checks) -> Self {
+        let mut operations: Vec<Operation> = Vec::new();
+        for (s, service) in services.iter().enumerate() {
+            let at = below(&item(&below(&[], "services"), s), "operations");
+            if service.operations.is_empty() {
+                let right =
+                    "such as [{steps: [{compute: {distribution: Exponential, mean: 20ms}}]}]";
+                checks.add(&at, "none".to_owned(), right);
+            }
+            for (o, operation) in service.operations.iter().enumerate() {
+                let here = item(&at, o);
+                let before = operations.iter().filter(|b| b.service == service.name);
+                if before.into_iter().any(|b| b.name == operation.name) {
+                    let found = format!("{:?} a second time", operation.name);
+                    checks.add(&below(&here, "name"), found, "a name of its own");
+                }
+                operations.push(Operation {
+                    service: service.name.clone(),
+                    name: operation.name.clone(),
+                    at: here,
+                });
+            }
+        }
+        let mut this = Self {
+            tasks: Vec::new(),
+            operations,
+        };
+        for (s, service) in services.iter().enumerate() {
+            for operation in &service.operations {
+                let at = below(&this.operations[this.tasks.len()].at, "steps");
+                if operation.steps.is_empty() {
+                    let right = "such as [{compute: {distribution: Constant, mean: 1ms}}, {call: {service: stock}}]";
+                    checks.add(&at, "none".to_owned(), right);
+                }
+                let mut steps = Vec::new();
+                for (i, step) in operation.steps.iter().enumerate() {
+                    let at = item(&at, i);
+                    match (&step.compute, &step.call) {
+                        (Some(time), None) if time.distribution == DistributionName::Recorded => {
+                            let right = "another distribution: nothing was recorded";
+                            checks.add(&below(&at, "compute"), "Recorded".to_owned(), right);
+                        }
+                        (Some(time), None) => {
+                            let time = time.check(&below(&at, "compute"), checks);
+                            steps.extend(time.map(TaskStep::Compute));
+                        }
+                        (None, Some(call)) => {
+                            let calls = this.calls(&below(&at, "call"), call, services, checks);
+                            steps.extend(calls.map(TaskStep::Call));
+                        }
+                        (compute, _) => {
+                            let found = match compute {
+                                Some(_) => "compute and call",
+                                None => "neither compute nor call",
+                            };
+                            checks.add(
+                                &at,
+                                found.to_owned(),
+                                "one of them; another step for the other",
+                            );
+                        }
+                    }
+                }
+                this.tasks.push(Task { service: s, steps });
+            }
+        }
+        if this.come_to_an_end(checks) {
+            this.refuse_floods(checks);
+        }
+        this
+    }
+
+    /// The task of an operation that the fields `service` and `operation` at `at` name.
+    pub(super) fn find(
+        &self,
+        at: &[Step],
+        service: &str,
+        operation: &str,
+        checks: &mut Checks,
+    ) -> Option<usize> {
+        let of_service: Vec<usize> = (0..self.operations.len())
+            .filter(|&i| self.operations[i].service == service)
+            .collect();
+        if of_service.is_empty() {
+            let mut known: Vec<&str> = self.operations.iter().map(|o| o.service.as_str()).collect();
+            known.dedup();
+            let right = format!("one of {}", known.join(", "));
+            checks.add(
+                &below(at, "service"),
+                format!("{service:?} is no service"),
+                right,
+            );
+            return None;
+        }
+        if let ([only], "") = (&of_service[..], operation) {
+            return Some(*only);
+        }
+        let found = of_service
+            .iter()
+            .find(|&&i| self.operations[i].name == operation);
+        if found.is_none() {
+            let names: Vec<&str> = of_service
+                .iter()
+                .map(|&i| self.operations[i].name.as_str())
+                .collect();
+            let found = match operation {
+                "" => format!("{service} has several"),
+                name => format!("{service} has no {name:?}"),
+            };
+            let right = format!("one of {}", names.join(", "));
+            checks.add(&below(at, "operation"), found, right);
+        }
+        found.copied()
+    }
+
+    fn calls(
+        &self,
+        at: &[Step],
+        entry: &CallEntry,
+        services: &[ServiceEntry],
+        checks: &mut Checks,
+    ) -> Option<Calls> {
+        let task = self.find(at, &entry.service, &entry.operation, checks);
+        let count = checks.whole_at(&below(at, "count"), entry.count.or(Some(1)), MOST_CALLS);
+        let of = services.iter().find(|s| s.name == entry.service);
+        let processes = of.and_then(|s| s.processes).unwrap_or(1);
+        let fixed = checks.whole_at(&below(at, "process"), entry.process, processes.max(1));
+        let route = match (fixed, entry.route) {
+            (Some(process), _) => Route::Fixed(usize::try_from(process - 1).unwrap_or(0)),
+            (None, RouteName::RoundRobin) => Route::RoundRobin,
+            (None, RouteName::Each) => Route::Each,
+        };
+        let count = u32::try_from(count?).ok()?;
+        let at_once = if entry.at_once { count } else { 1 };
+        Some(Calls::several(task?, count, at_once, route))
+    }
+
+    /// Whether calls do: operations that call each other in a circle would never be done.
+    fn come_to_an_end(&self, checks: &mut Checks) -> bool {
+        // Whether all that is below a task is known to end.
+        let mut ends = vec![false; self.tasks.len()];
+        for start in 0..self.tasks.len() {
+            let mut way = Vec::new();
+            if let Some(circle) = self.circle(start, &mut way, &mut ends) {
+                let name = |&task: &usize| {
+                    let operation = &self.operations[task];
+                    match operation.name.as_str() {
+                        "" => operation.service.clone(),
+                        name => format!("{}/{name}", operation.service),
+                    }
+                };
+                let names: Vec<String> = circle.iter().map(name).collect();
+                let at = below(&self.operations[circle[0]].at, "steps");
+                let right = "calls that come to an end: no operation may lead back to itself";
+                checks.add(&at, names.join(" → "), right);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Each request is followed through all of its calls, which may multiply from hop to hop.
+    fn refuse_floods(&self, checks: &mut Checks) {
+        let mut below_task: Vec<Option<u64>> = vec![None; self.tasks.len()];
+        for task in 0..self.tasks.len() {
+            let calls = self.calls_below(task, &mut below_task);
+            if calls > MOST_BELOW {
+                let at = below(&self.operations[task].at, "steps");
+                let right = format!("{MOST_BELOW} at most");
+                checks.add(&at, format!("{calls} calls for one request"), right);
+                return;
+            }
+        }
+    }
+
+    fn calls_below(&self, task: usize, known: &mut [Option<u64>]) -> u64 {
+        if let Some(calls) = known[task] {
+            return calls;
+        }
+        let mut sum = 0_u64;
+        for step in &self.tasks[task].steps {
+            if let TaskStep::Call(calls) = step
+                && let Count::Fixed(count) = calls.count
+            {
+                let one = self.calls_below(calls.task, known).saturating_add(1);
+                sum = sum.saturating_add(one.saturating_mul(u64::from(count)));
+            }
+        }
+        known[task] = Some(sum);
+        sum
+    }
+
+    /// A circle below `task`, to which `way` leads.
+    fn circle(&self, task: usize, way: &mut Vec<usize>, ends: &mut [bool]) -> Option<Vec<usize>> {
+        if ends[task] {
+            return None;
+        }
+        if let Some(begin) = way.iter().position(|&t| t == task) {
+            let mut circle = way[begin..].to_vec();
+            circle.push(task);
+            return Some(circle);
+        }
+        way.push(task);
+        for step in &self.tasks[task].steps {
+            if let TaskStep::Call(calls) = step
+                && let Some(circle) = self.circle(calls.task, way, ends)
+            {
+                return Some(circle);
+            }
+        }
+        way.pop();
+        ends[task] = true;
+        None
+    }
+}
