@@ -10,30 +10,11 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
 
 use super::Service;
 
-/// Accepts connections for ever.
-pub(super) async fn serve(listener: TcpListener, service: Arc<Service>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            continue;
-        };
-        let service = Arc::clone(&service);
-        tokio::spawn(async move {
-            let answers = service_fn(|request| answer(Arc::clone(&service), request));
-            let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), answers)
-                .await;
-        });
-    }
-}
-
-async fn answer(
+/// Answers a question, or obeys.
+pub(super) async fn answer(
     service: Arc<Service>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {

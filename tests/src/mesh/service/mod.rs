@@ -11,6 +11,7 @@ mod call;
 mod control;
 pub mod plan;
 mod process;
+mod serve;
 mod stats;
 mod work;
 
@@ -28,6 +29,7 @@ use tokio::sync::Semaphore;
 use crate::backend::{self, BackendConfig, OnDisconnect, ServiceType, Station};
 pub use plan::{Behaviour, ServiceConfig};
 pub use process::{PROGRAM_ENV, ServiceProcess};
+use serve::serve;
 pub use stats::{CallStats, OperationStats, ServiceStats};
 
 /// A running service.
@@ -107,8 +109,8 @@ pub fn run(config: ServiceConfig, ready: impl FnOnce(SocketAddr, SocketAddr)) ->
         let control = backend::listen(control)?;
         ready(requests.local_addr()?, control.local_addr()?);
         tokio::select! {
-            () = work::serve(requests, Arc::clone(&service)) => {}
-            () = control::serve(control, Arc::clone(&service)) => {}
+            () = serve(requests, Arc::clone(&service), work::answer) => {}
+            () = serve(control, Arc::clone(&service), control::answer) => {}
             signal = tokio::signal::ctrl_c() => signal?,
         }
         Ok(())

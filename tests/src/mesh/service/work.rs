@@ -10,10 +10,6 @@ use futures::future::try_join_all;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
 
 use super::Service;
 use super::plan::{self, Abandoned, Call, Compute, OnFailure, Operation, Route, Step};
@@ -41,25 +37,8 @@ struct Context {
 
 type Steps<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send + 'a>>;
 
-/// Accepts connections for ever.
-pub(super) async fn serve(listener: TcpListener, service: Arc<Service>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            continue;
-        };
-        let _ = stream.set_nodelay(true);
-        let service = Arc::clone(&service);
-        tokio::spawn(async move {
-            let answers = service_fn(|request| answer(Arc::clone(&service), request));
-            // An error here is a caller that left, which is counted where its request is.
-            let _ = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), answers)
-                .await;
-        });
-    }
-}
-
-async fn answer(
+/// Answers a request.
+pub(super) async fn answer(
     service: Arc<Service>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {

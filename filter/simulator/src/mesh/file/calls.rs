@@ -5,6 +5,7 @@ use crate::mesh::{Calls, Count, Route, Step as TaskStep, Task};
 use crate::workload::file::problem::{Checks, Step, below, item};
 use crate::workload::file::{DistributionName, Step as Way};
 
+const MOST_OPERATIONS: usize = 100;
 const MOST_CALLS: i64 = 10_000;
 /// Calls that a request leads to, with all below them.
 const MOST_BELOW: u64 = 100_000;
@@ -30,10 +31,12 @@ impl Tasks {
         let mut operations: Vec<Operation> = Vec::new();
         for (s, service) in services.iter().enumerate() {
             let at = below(&item(&below(&[], "services"), s), "operations");
-            if service.operations.is_empty() {
-                let right =
-                    "such as [{steps: [{compute: {distribution: Exponential, mean: 20ms}}]}]";
-                checks.add(&at, "none".to_owned(), right);
+            if !(1..=MOST_OPERATIONS).contains(&service.operations.len()) {
+                let right = format!(
+                    "1 to {MOST_OPERATIONS}, such as [{{steps: [{{compute: {{distribution: Exponential, mean: 20ms}}}}]}}]"
+                );
+                let found = format!("{} operations", service.operations.len());
+                checks.add(&at, found, right);
             }
             for (o, operation) in service.operations.iter().enumerate() {
                 let here = item(&at, o);

@@ -1,0 +1,170 @@
+//! Calls between processes: to whom they go, and how they end: by an answer, or because the caller gives up.
+
+use headgate_core::request::Progress;
+use headgate_core::time::nanos;
+use headgate_core::workflows::wire::Announcement;
+
+use super::{Event, World};
+use crate::mesh::graph::{Calls, Route, Step};
+use crate::mesh::load::below;
+use crate::mesh::seen::Ending;
+use crate::mesh::spans::{Caller, Span, SpanId, State};
+use crate::simulation::SimulationError;
+
+impl World<'_> {
+    /// Makes one of the calls of a step.
+    pub(super) fn call(&mut self, at: u32, calls: &Calls) {
+        let parent = {
+            let span = self.spans.at_mut(at);
+            span.left -= 1;
+            span.outstanding += 1;
+            *span
+        };
+        let service = self.graph.tasks[calls.task].service;
+        let process = self.first[service] + self.route(&parent, service, calls);
+        let caller = &mut self.processes[parent.process as usize];
+        let (upstream, call) = caller.calls(self.now, &parent, service).unzip();
+        let id = self.spans.insert(Span {
+            state: State::Open,
+            caller: Caller::Span(self.spans.id(at)),
+            task: calls.task as u16,
+            process: process as u32,
+            called_by: parent.process,
+            sent: self.now,
+            ticket: None,
+            entry: None,
+            token: None,
+            upstream,
+            call,
+            said: None,
+            step: 0,
+            left: 0,
+            outstanding: 0,
+            ..parent
+        });
+        self.after_delay(Event::Arrive(id.index));
+        if let Some(timeout) = self.graph.network.timeout {
+            self.at(
+                self.now + nanos(timeout),
+                Event::GiveUp(id.index, id.generation),
+            );
+        }
+    }
+
+    fn route(&mut self, parent: &Span, service: usize, calls: &Calls) -> usize {
+        let of = self.graph.services[service].processes.max(1);
+        let caller = &mut self.processes[parent.process as usize];
+        match calls.route {
+            Route::RoundRobin => caller.turn(service, of),
+            Route::Each => parent.left as usize % of,
+            Route::Partition => {
+                let workflow = &self.graph.workflows[usize::from(parent.workflow)];
+                let holder = workflow.partitions.get(parent.partition as usize);
+                holder.copied().unwrap_or(0).min(of - 1)
+            }
+            Route::Block(blocks) => {
+                let block = below(blocks.max(1) as usize, &mut caller.dice);
+                // Where a partition's blocks begin differs from one to the next.
+                let begin = parent.partition as usize * 7 + usize::from(parent.workflow) * 3;
+                (begin + block) % of
+            }
+            Route::Fixed(process) => process.min(of - 1),
+        }
+    }
+
+    /// Sends the answer on its way back.
+    pub(super) fn reply(&mut self, at: u32, ending: Ending) {
+        let lost = self.graph.network.lost;
+        let caller = self.spans.at(at).caller;
+        if caller == Caller::Gone {
+            self.spans.remove(at);
+            return;
+        }
+        let between = matches!(caller, Caller::Span(_));
+        if between && lost > 0.0 && self.network.unit() < lost {
+            self.spans.at_mut(at).state = State::Lost;
+            return;
+        }
+        self.spans.at_mut(at).state = State::Answered(ending);
+        self.after_delay(Event::Answer(at));
+    }
+
+    /// An answer reaches its caller.
+    pub(super) fn answered(&mut self, at: u32) -> Result<(), SimulationError> {
+        let span = *self.spans.at(at);
+        self.spans.remove(at);
+        let State::Answered(ending) = span.state else {
+            return Ok(());
+        };
+        match span.caller {
+            Caller::Gone => Ok(()),
+            Caller::Client(load) => {
+                self.close(load, &span, ending);
+                Ok(())
+            }
+            Caller::Span(parent) => {
+                self.hear(&span, span.said);
+                self.returned(parent, ending == Ending::Served)
+            }
+        }
+    }
+
+    /// The process of a caller hears how a call of its own ended, even if the caller itself is gone.
+    fn hear(&mut self, call: &Span, said: Option<(Announcement, Progress)>) {
+        if let Some(noted) = call.call {
+            self.processes[call.called_by as usize].heard(self.now, noted, said);
+        }
+    }
+
+    /// Whoever waits for this request waits no longer.
+    pub(super) fn give_up(&mut self, id: SpanId) -> Result<(), SimulationError> {
+        let Some(span) = self.spans.get_mut(id) else {
+            return Ok(());
+        };
+        let found = *span;
+        span.caller = Caller::Gone;
+        if found.state == State::Lost {
+            self.spans.remove(id.index);
+        }
+        match found.caller {
+            Caller::Gone => Ok(()),
+            Caller::Client(load) => {
+                self.close(load, &found, Ending::TimedOut);
+                Ok(())
+            }
+            Caller::Span(parent) => {
+                self.hear(&found, None);
+                self.returned(parent, false)
+            }
+        }
+    }
+
+    /// A call of a request came back.
+    fn returned(&mut self, parent: SpanId, ok: bool) -> Result<(), SimulationError> {
+        let at = parent.index;
+        let Some(span) = self.spans.get_mut(parent) else {
+            return Ok(());
+        };
+        if span.state != State::Open {
+            // It has failed already, by another of its calls.
+            return Ok(());
+        }
+        span.outstanding -= 1;
+        if !ok {
+            return self.end(at, Ending::Failed);
+        }
+        let (left, outstanding) = (span.left, span.outstanding);
+        let steps = &self.graph.tasks[usize::from(span.task)].steps;
+        match steps.get(usize::from(span.step)) {
+            Some(Step::Call(calls)) if left > 0 => {
+                self.call(at, calls);
+                Ok(())
+            }
+            _ if outstanding > 0 => Ok(()),
+            _ => {
+                self.spans.at_mut(at).step += 1;
+                self.step(at)
+            }
+        }
+    }
+}
