@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use headgate_tests::dashboard::{Bindings, Dashboard, run::run};
 use headgate_tests::kube::ApiServer;
 use headgate_tests::process::Child;
-use headgate_tests::prometheus::{Job, Prometheus, unix};
+use headgate_tests::prometheus::{INTERVAL, Job, Prometheus, unix};
 use headgate_tests::{headgate, policy};
 
 #[test]
@@ -46,8 +46,11 @@ fn the_panels_about_the_api_server_have_values() -> Result<()> {
     prometheus.wait_for("headgate_kubernetes_writes_total{result=\"applied\"}")?;
     server.restart_api_server()?;
     prometheus.wait_for("increase(headgate_kubernetes_watch_restarts_total[10s])")?;
-    // The rate of a counter needs two scrapes.
+    // The rate of a counter needs two scrapes, and the last point of a range may lie one step before its end.
     prometheus.wait_for("rate(headgate_kubernetes_requests_total{code=\"200\"}[10s])")?;
+    prometheus
+        .wait_for("count(rate(headgate_kubernetes_writes_total{result=\"applied\"}[10s]))")?;
+    prometheus.wait_for_scrape("headgate", SystemTime::now() + 2 * INTERVAL)?;
 
     let dashboards = Dashboard::all()?;
     let operator = dashboards.iter().find(|d| d.uid == "headgate-operator");

@@ -12,6 +12,8 @@ pub(super) const MAX_UTILIZATION: f64 = 0.9;
 pub(super) const PROBE: f64 = 10.0;
 /// q.
 pub(super) const QUANTILE: f64 = 0.5;
+/// Requests of a workflow that a limiter's queue holds.
+pub(super) const QUEUE: u32 = 100;
 
 /// Rates by bottleneck fairness every 100 ms with q = 0.5, and deadlines that travel.
 pub(super) fn rate_control(discipline: Discipline) -> Setup {
@@ -37,7 +39,7 @@ pub(super) fn rates(quantile: f64) -> WorkflowsConfig {
             max_utilization: MAX_UTILIZATION,
         },
         max_workflows: 100,
-        max_queue_length: 100,
+        max_queue_length: QUEUE,
         workflows: BTreeMap::new(),
         edge: false,
         peers: Vec::new(),
@@ -55,9 +57,14 @@ pub(super) fn fair() -> Discipline {
 
 /// In words, for reports.
 pub(super) fn in_words() -> String {
+    in_words_with(QUEUE)
+}
+
+/// The same, with limiters' queues of this length.
+pub(super) fn in_words_with(queue: u32) -> String {
     format!(
         "every 100 ms, q = {QUANTILE}, bottleneck fairness with β = {PROBE} requests/s and at most {:.0}% of the slots' \
-         time, queues of the limiters at most 100 requests of a workflow",
+         time, queues of the limiters at most {queue} requests of a workflow",
         MAX_UTILIZATION * 100.0
     )
 }
