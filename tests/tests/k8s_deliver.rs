@@ -69,6 +69,8 @@ spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
 /// How long a watch may take to notice that a kind is served: [`RETRY`], and what a slow machine adds.
 const NOTICED: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(1);
+/// How long the API server may take to clean up behind a definition.
+const GONE: Duration = Duration::from_secs(240);
 
 fn policy(namespace: &str, name: &str, target: &str, slots: u32) -> String {
     format!(
@@ -167,16 +169,24 @@ fn install(server: &ApiServer, project: &str) -> Result<()> {
     server.wait_for_crds()
 }
 
-fn remove(server: &ApiServer, project: &str) -> Result<()> {
-    let file = format!("--filename={}", chart::crds(project)?);
-    let gone = [
+/// Removes the one definition of Istio's that is delivered to. The API server cleans up behind each that goes, for which
+/// it makes its description of all others anew, so this may take a minute.
+fn remove_wasm_plugins(server: &ApiServer) -> Result<()> {
+    let arguments = [
         "delete",
+        "crd",
+        "wasmplugins.extensions.istio.io",
         "--ignore-not-found",
-        "--wait",
-        "--timeout=60s",
-        &file,
+        "--wait=false",
     ];
-    server.kubectl(&gone).map(drop)
+    server.kubectl(&arguments)?;
+    until_within(GONE, "an end of the definition", || {
+        let left = server.kubectl(&["get", arguments[1], arguments[2], "--ignore-not-found"]);
+        match left {
+            Ok(left) if left.trim().is_empty() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
 }
 
 /// The API server with everybody's CRDs, which are installed once.
@@ -696,7 +706,7 @@ async fn a_control_plane_may_come_later_and_go() -> Result<()> {
     let turn = turn().await;
     let server = equipped()?;
     let _reinstall = Reinstall(server);
-    remove(server, "istio")?;
+    remove_wasm_plugins(server)?;
     let mut stage = Stage::with(server, turn).await?;
     let namespace = stage.namespace.clone();
     stage.search();
@@ -707,7 +717,7 @@ async fn a_control_plane_may_come_later_and_go() -> Result<()> {
     install(stage.server, "istio")?;
     stage.programmed("p", true, "WasmPlugin").await?;
     stage.wait_for("wasmplugins", "the plugin", |_| true)?;
-    remove(stage.server, "istio")?;
+    remove_wasm_plugins(stage.server)?;
     let policy = format!("{namespace}/p");
     let without = |d: &Arc<Delivered>| {
         let said = d.programmed(&policy);
