@@ -5,7 +5,7 @@ use headgate_simulator::mesh::file::{MeshFile, Plan};
 
 use super::path::Path;
 use super::problem::Problem;
-use super::workload::{depending, message, path};
+use super::workload::{self, depending};
 use super::{decode, parse};
 
 /// What `bytes` mean, the content of the file named `file`.
@@ -29,14 +29,8 @@ pub fn mesh(file: &str, bytes: &[u8]) -> Result<Plan, Vec<Problem>> {
     };
     let mended: Vec<Path> = decoded.mended.into_iter().map(depending).collect();
     let planned = mesh.plan();
-    for finding in planned.as_ref().err().map_or(&[][..], Vec::as_slice) {
-        let path = path(finding);
-        // A made-up value is no mistake of the user's, and the mistake that led to it is known.
-        if !mended.iter().any(|mended| path.is_within(mended)) {
-            let at = Some(node.position(&path));
-            problems.push(Problem::at(file, at, path.to_string(), message(finding)));
-        }
-    }
+    let findings = planned.as_ref().err().map_or(&[][..], Vec::as_slice);
+    problems.extend(workload::problems(file, &node, findings, &mended));
     match planned {
         Ok(plan) if problems.is_empty() => Ok(plan),
         _ => {

@@ -131,6 +131,19 @@ impl Place<'_> {
         self.set("x-kubernetes-list-type", "atomic")
     }
 
+    /// `field` has the settings of `owner`, one of the types to choose from here, and of no other.
+    pub(super) fn settings_of(&mut self, owner: &str, field: &str) -> &mut Self {
+        self.rule(
+            Rule::value(
+                format!("!has(self.{field}) || self.type == '{owner}'"),
+                &format("given with type %s", &["self.type"]),
+                format!("leave it out or use type {owner}"),
+            )
+            .on(&format!(".{field}"))
+            .forbidden(),
+        )
+    }
+
     /// A rule.
     pub(super) fn rule(&mut self, rule: Rule) -> &mut Self {
         let rules = &mut self.node["x-kubernetes-validations"];

@@ -81,17 +81,8 @@ impl WorkloadDocument {
     ) -> Result<Plan, Vec<Problem>> {
         let planned = self.workload.plan(stage, recording);
         let findings = planned.as_ref().err().map_or(&[][..], Vec::as_slice);
-        for finding in findings {
-            let path = path(finding);
-            // A made-up value is no mistake of the user's, and the mistake that led to it is known.
-            if self.mended.iter().any(|mended| path.is_within(mended)) {
-                continue;
-            }
-            let at = self.node.position(&path);
-            let message = message(finding);
-            self.problems
-                .push(Problem::at(&self.file, Some(at), path.to_string(), message));
-        }
+        let found = problems(&self.file, &self.node, findings, &self.mended);
+        self.problems.extend(found);
         match planned {
             Ok(plan) if self.problems.is_empty() => Ok(plan),
             _ => {
@@ -102,7 +93,23 @@ impl WorkloadDocument {
     }
 }
 
-pub(super) fn path(finding: &Finding) -> Path {
+/// What the simulator found wrong with the file, but for what hangs on a value that was made up: that is no mistake of
+/// the user's, and the mistake that led to it is known.
+pub(super) fn problems<'a>(
+    file: &'a str,
+    node: &'a Node,
+    findings: &'a [Finding],
+    mended: &'a [Path],
+) -> impl Iterator<Item = Problem> + 'a {
+    findings.iter().filter_map(move |finding| {
+        let path = path(finding);
+        let made_up = mended.iter().any(|mended| path.is_within(mended));
+        let at = Some(node.position(&path));
+        (!made_up).then(|| Problem::at(file, at, path.to_string(), message(finding)))
+    })
+}
+
+fn path(finding: &Finding) -> Path {
     let segment = |step: &Step| match step {
         Step::Field(name) => Segment::Field(name.clone().into_owned()),
         Step::Item(at) => Segment::Item(*at),
@@ -110,7 +117,7 @@ pub(super) fn path(finding: &Finding) -> Path {
     Path::new(finding.at.iter().map(segment).collect())
 }
 
-pub(super) fn message(finding: &Finding) -> String {
+fn message(finding: &Finding) -> String {
     let found = &finding.found;
     match &finding.right {
         Right::Text(right) => format!("{found}; {right}"),

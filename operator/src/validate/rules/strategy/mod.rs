@@ -12,7 +12,7 @@ use headgate_core::config::{ServiceTimesConfig, StarvationAvoidance, StrategyCon
 use super::Problems;
 use crate::api::{self, AdmissionPolicySpec, StrategyType};
 use crate::validate::path::Path;
-use crate::validate::schema::{self as cel, Place, Rule};
+use crate::validate::schema::Place;
 
 /// What `spec.strategy` means.
 pub(super) struct Strategy {
@@ -114,15 +114,6 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         ),
         ("backlogControl", StrategyType::BacklogControl),
     ] {
-        let owner = owner.as_str();
-        strategy.rule(
-            Rule::value(
-                format!("!has(self.{field}) || self.type == '{owner}'"),
-                &cel::format("given with type %s", &["self.type"]),
-                format!("leave it out or use type {owner}"),
-            )
-            .on(&format!(".{field}"))
-            .forbidden(),
-        );
+        strategy.settings_of(owner.as_str(), field);
     }
 }

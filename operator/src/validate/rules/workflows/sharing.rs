@@ -8,7 +8,7 @@ use super::super::{Problems, Real};
 use super::text;
 use crate::api::{ReportedMetric, ReportedResource, Sharing, SharingType};
 use crate::validate::path::Path;
-use crate::validate::schema::{self as cel, Place, Rule};
+use crate::validate::schema::{Place, Rule};
 
 const PROBE: Real = Real {
     default: 10.0,
@@ -133,16 +133,7 @@ pub(super) fn schema(sharing: &mut Place<'_>) {
         ("bottleneckFairness", SharingType::BottleneckFairness),
         ("dominantResource", SharingType::DominantResource),
     ] {
-        let owner = owner.as_str();
-        sharing.rule(
-            Rule::value(
-                format!("!has(self.{field}) || self.type == '{owner}'"),
-                &cel::format("given with type %s", &["self.type"]),
-                format!("leave it out or use type {owner}"),
-            )
-            .on(&format!(".{field}"))
-            .forbidden(),
-        );
+        sharing.settings_of(owner.as_str(), field);
         let mut settings = sharing.at(field);
         settings.at("probe").real(&PROBE);
         settings.at("maxUtilization").real(&MAX_UTILIZATION);
