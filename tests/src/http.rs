@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -45,6 +46,8 @@ impl Answer {
 pub struct Pending {
     reader: BufReader<TcpStream>,
     head: bool,
+    // After the stream, so that whoever counts doesn't miss an open connection.
+    counted: Option<Arc<()>>,
 }
 
 /// Sends a request and returns without waiting for the answer.
@@ -87,6 +90,7 @@ pub fn send(
     Ok(Pending {
         reader: BufReader::new(stream),
         head: method == "HEAD",
+        counted: None,
     })
 }
 
@@ -115,6 +119,13 @@ pub fn post(addr: SocketAddr, target: &str, body: &str) -> Result<Answer> {
 }
 
 impl Pending {
+    /// Lets `clients` have one more owner for as long as the connection is open here.
+    #[must_use]
+    pub fn counted_by(mut self, clients: &Arc<()>) -> Self {
+        self.counted = Some(Arc::clone(clients));
+        self
+    }
+
     /// Waits for the whole answer.
     ///
     /// # Errors

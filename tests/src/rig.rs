@@ -7,6 +7,7 @@ mod offer;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -34,6 +35,8 @@ pub struct Rig {
     pub backend: Backend,
     backend_config: BackendConfig,
     addr: SocketAddr,
+    // Has one owner more than the rig's own requests have open connections.
+    clients: Arc<()>,
     options: RunOptions,
     _dir: TempDir,
     _lock: MachineLock,
@@ -55,7 +58,16 @@ impl Rig {
     /// # Errors
     /// If there is none.
     pub fn get(&self, path: &str) -> Result<Answer> {
-        http::get(self.addr, path)
+        self.request(path, &[])?.answer()
+    }
+
+    /// Sends a `GET` with headers through Envoy and doesn't read the answer.
+    ///
+    /// # Errors
+    /// If it can't be sent.
+    pub fn request(&self, path: &str, headers: &[(&str, &str)]) -> Result<Pending> {
+        let pending = http::send(self.addr, "GET", path, headers, None)?;
+        Ok(pending.counted_by(&self.clients))
     }
 
     /// Sends `count` requests through Envoy and doesn't read the answers.
@@ -63,9 +75,7 @@ impl Rig {
     /// # Errors
     /// If one can't be sent.
     pub fn send(&self, path: &str, count: usize) -> Result<Vec<Pending>> {
-        (0..count)
-            .map(|_| http::send(self.addr, "GET", path, &[], None))
-            .collect()
+        (0..count).map(|_| self.request(path, &[])).collect()
     }
 
     /// Sends `count` requests that the backend doesn't answer until [`Backend::release`], and waits until all are in it.

@@ -51,6 +51,11 @@ const fn kind(
     }
 }
 
+/// Of a type, a class and a workflow that no request of the test has.
+const OTHERS: &str = "others";
+const OTHERS_PATH: &str = "/others";
+const OTHERS_SERVED: Duration = Duration::from_millis(30);
+
 /// What a request says of itself; spans in seconds.
 #[derive(Debug, Clone, Copy)]
 struct Request {
@@ -267,6 +272,8 @@ fn policy(discipline: Discipline) -> Value {
             json!({"name": kind.name, "matches": [{"path": path}], "slo": slo(kind)})
         })
         .collect();
+    let others = json!({"type": "PathPrefix", "value": OTHERS_PATH});
+    types.push(json!({"name": OTHERS, "matches": [{"path": others}], "slo": slo(&KINDS[0])}));
     types.push(json!({"name": "default", "slo": slo(&KINDS[0])}));
     let mut policy = policy::policy(1, &types);
     policy["spec"]["queue"] = discipline.queue();
@@ -275,8 +282,19 @@ fn policy(discipline: Discipline) -> Value {
         let header = json!({"name": "x-class", "value": name});
         json!({"name": name, "matches": [{"headers": [header]}]})
     };
-    policy["spec"]["classes"] = json!([class("gold"), class("silver"), {"name": "rest"}]);
+    policy["spec"]["classes"] =
+        json!([class("gold"), class("silver"), class(OTHERS), {"name": "rest"}]);
     policy
+}
+
+/// Lets others have so many turns that those of all flows of the test start anew: what a flow spent in a round counts in
+/// that round.
+fn end_rounds(rig: &Rig) -> Result<()> {
+    let other = Waiter::at(OTHERS_PATH)
+        .header("x-class", OTHERS)
+        .header("x-headgate-workflow", OTHERS);
+    rig.line_up(1, &vec![other; 12])?.release(rig)?;
+    Ok(())
 }
 
 /// Fails unless requests are served in the order of `discipline`, and no other.
@@ -284,13 +302,17 @@ fn check(discipline: Discipline) -> Result<()> {
     let services = KINDS
         .iter()
         .map(|kind| ServiceType::constant(kind.path, kind.served))
-        .chain([ServiceType::constant("/held", Duration::ZERO)]);
+        .chain([
+            ServiceType::constant(OTHERS_PATH, OTHERS_SERVED),
+            ServiceType::constant("/held", Duration::ZERO),
+        ]);
     let backend = BackendConfig::new(100, services.collect());
     let rig = Rig::builder(backend, policy(discipline))
         .concurrency(2)
         .balanced()
         .start()?;
     rig.learn(1, &KINDS.map(|kind| kind.path), 5)?;
+    end_rounds(&rig)?;
 
     let requests = requests();
     let waiters: Vec<Waiter> = requests.iter().map(Request::waiter).collect();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::policy;
 use headgate_tests::rig::Rig;
-use headgate_tests::{http, policy};
 
 const WAITING: usize = 300;
 
@@ -26,13 +26,7 @@ fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
         let mut waiting = Vec::new();
         for seq in 0..WAITING {
             let number = seq.to_string();
-            waiting.push(http::send(
-                rig.addr(),
-                "GET",
-                "/",
-                &[("x-seq", &number)],
-                None,
-            )?);
+            waiting.push(rig.request("/", &[("x-seq", &number)])?);
             // Only when one is in the queue is the next one later.
             rig.wait_for_stat("queue_length", seq as u64 + 1)?;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use headgate_tests::backend::{BackendConfig, ServiceType};
-use headgate_tests::http::{self, Answer, Pending};
+use headgate_tests::http::{Answer, Pending};
 use headgate_tests::load::{self, LoadSpec, RequestType};
 use headgate_tests::policy;
 use headgate_tests::rig::{Offered, Rig, Waiter};
@@ -376,7 +376,7 @@ const QUICK: &str = "0";
 /// A request that is served alone and takes `service_us`. Returns the answer.
 fn alone(rig: &Rig, class: &str, service_us: &str) -> Result<Answer> {
     let headers = [("x-class", class), ("x-backend-service-us", service_us)];
-    let answer = http::get_with(rig.addr(), "/work", &headers)?;
+    let answer = rig.request("/work", &headers)?.answer()?;
     match answer.refusal_reason() {
         None => assert_eq!(answer.status, 200, "{answer:?}"),
         Some(reason) => assert_eq!(reason, "response_time"),
@@ -406,7 +406,7 @@ fn send_until(
 fn at_once(rig: &Rig, class: &str, service_us: &str, count: usize) -> Result<Vec<Answer>> {
     let headers = [("x-class", class), ("x-backend-service-us", service_us)];
     let pending = (0..count)
-        .map(|_| http::send(rig.addr(), "GET", "/work", &headers, None))
+        .map(|_| rig.request("/work", &headers))
         .collect::<Result<Vec<_>>>()?;
     pending.into_iter().map(Pending::answer).collect()
 }

@@ -1,6 +1,7 @@
 //! Starts the parts of a [`Rig`] in order.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -138,6 +139,7 @@ impl RigBuilder {
             backend,
             backend_config: self.backend,
             addr,
+            clients: Arc::default(),
             options,
             _dir: dir,
             _lock: lock,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 
 use super::Rig;
-use crate::http::{self, Pending};
+use crate::http::Pending;
 use crate::wait;
 
 /// Time between two arrivals: workers serve requests that arrive within 1 ms of each other in either order.
@@ -39,7 +39,7 @@ impl Rig {
         self.wait_until_idle()?;
         self.backend.reset();
         let held = self.occupy("/held", slots)?;
-        let held_by_worker = self.envoy.connections_by_worker()?;
+        let held_by_worker = self.connections_by_worker()?;
         let mut lineup = Lineup {
             held,
             waiting: Vec::with_capacity(waiters.len()),
@@ -51,7 +51,7 @@ impl Rig {
             let mut headers = vec![("x-seq", number.as_str())];
             headers.extend(waiter.headers.iter().map(|(n, v)| (*n, v.as_str())));
             let sent = Instant::now();
-            let pending = http::send(self.addr(), "GET", waiter.path, &headers, None)?;
+            let pending = self.request(waiter.path, &headers)?;
             lineup.waiting.push(pending);
             self.wait_for_stat("queue_length", seq as u64 + 1)?;
             let now_us = wait::until("the work of the request that was queued", || {
@@ -66,7 +66,7 @@ impl Rig {
             work_us = now_us;
             wait::wait_until("a later time of arrival", || sent.elapsed() >= APART)?;
         }
-        let by_worker = self.envoy.connections_by_worker()?;
+        let by_worker = self.connections_by_worker()?;
         let waiting = by_worker.iter().zip(&held_by_worker);
         ensure!(
             waiting.filter(|(now, held)| now > held).count() > 1,

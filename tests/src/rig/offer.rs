@@ -1,11 +1,12 @@
 //! One request at a time, and what became of it: what a test of decisions needs.
 
 use std::net::TcpStream;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
 use super::Rig;
-use crate::http::{self, Answer, Pending};
+use crate::http::{Answer, Pending};
 use crate::rig::Waiter;
 use crate::wait;
 
@@ -34,7 +35,7 @@ impl Rig {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        let pending = http::send(self.addr(), "GET", request.path, &headers, None)?;
+        let pending = self.request(request.path, &headers)?;
         let refused = wait::until("a decision", || {
             // In this order: an answer by the backend is not taken for a refusal.
             match (pending.has_answer(), admitted()) {
@@ -69,7 +70,7 @@ impl Rig {
     /// # Errors
     /// If there is no decision.
     pub fn try_queue(&self, request: &Waiter) -> Result<Option<String>> {
-        let (queued, open) = (self.policy_stat("queue_length")?, self.connections()?);
+        let queued = self.policy_stat("queue_length")?;
         let reason = match self.offer(request)? {
             Offered::Admitted(pending) => {
                 self.wait_for_stat("queue_length", queued + 1)?;
@@ -81,7 +82,6 @@ impl Rig {
                 Some(answer.refusal_reason().unwrap_or("not given").to_owned())
             }
         };
-        self.wait_for_connections(open)?;
         Ok(reason)
     }
 
@@ -106,39 +106,46 @@ impl Rig {
         // A new connection goes to the worker with the fewest, and of equal ones to the same. Idle ones that nothing is
         // sent on make them equal, and then unequal.
         let mut idle = Vec::new();
-        while let [first, second] = self.envoy.connections_by_worker()?[..]
+        while let [first, second] = self.connections_by_worker()?[..]
             && first != second
         {
             idle.push(self.idle_connection()?);
         }
         let one = self.try_queue(request)?;
+        self.connections_by_worker()?;
         idle.push(self.idle_connection()?);
+        self.connections_by_worker()?;
         let other = self.try_queue(request)?;
-        let open = self.connections()? - idle.len() as u64;
-        drop(idle);
-        self.wait_for_connections(open)?;
         Ok([one, other])
     }
 
     /// A connection that nothing is sent on.
-    fn idle_connection(&self) -> Result<TcpStream> {
-        let open = self.connections()?;
-        let stream = TcpStream::connect(self.addr())?;
-        self.wait_for_connections(open + 1)?;
-        Ok(stream)
+    fn idle_connection(&self) -> Result<IdleConnection> {
+        Ok(IdleConnection {
+            _stream: TcpStream::connect(self.addr())?,
+            _counted: Arc::clone(&self.clients),
+        })
     }
 
-    fn connections(&self) -> Result<u64> {
-        Ok(self.envoy.connections_by_worker()?.iter().sum())
-    }
-
-    fn wait_for_connections(&self, count: u64) -> Result<()> {
-        wait::until(&format!("{count} connections"), || {
-            match self.connections() {
-                Ok(now) if now == count => Ok(()),
-                Ok(now) => Err(format!("{now}")),
+    /// How many connections each worker has, when Envoy has seen all come and go that the rig opened and closed. It counts
+    /// a connection down a moment after it took the request out of the queue or answered it.
+    ///
+    /// # Errors
+    /// If it counts others in the end: of a load generator, or of a request that Envoy gave up.
+    pub fn connections_by_worker(&self) -> Result<Vec<u64>> {
+        let expected = Arc::strong_count(&self.clients) as u64 - 1;
+        wait::until(&format!("{expected} connections"), || {
+            match self.envoy.connections_by_worker() {
+                Ok(now) if now.iter().sum::<u64>() == expected => Ok(now),
+                Ok(now) => Err(format!("{now:?} by worker")),
                 Err(error) => Err(error.to_string()),
             }
         })
     }
+}
+
+struct IdleConnection {
+    _stream: TcpStream,
+    // After the stream: closed connections count no more.
+    _counted: Arc<()>,
 }
