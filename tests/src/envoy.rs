@@ -17,6 +17,47 @@ use crate::wait;
 /// Environment variable with the path of the Envoy binary; without it `envoy` is looked for in `PATH`.
 pub const ENVOY_ENV: &str = "HEADGATE_ENVOY";
 
+fn program() -> PathBuf {
+    std::env::var_os(ENVOY_ENV).map_or_else(|| PathBuf::from("envoy"), PathBuf::from)
+}
+
+/// Runs a program with its monotonic clock `ahead`, by Linux's time namespaces. The program ends with the command.
+fn in_time_namespace(ahead: Duration) -> Command {
+    let seconds = ahead.as_secs().to_string();
+    let mut command = Command::new("unshare");
+    command
+        .args(["--map-root-user", "--time", "--fork", "--kill-child"])
+        .args(["--monotonic", &seconds, "--boottime", &seconds, "--"]);
+    command
+}
+
+/// Whether clocks can be shifted here. If not, it says so past the test harness, which hides what a passing test prints:
+/// `scripts/test` counts these lines.
+pub fn can_shift_clocks() -> bool {
+    const AHEAD: u64 = 1_000_000_000;
+    let tried = in_time_namespace(Duration::from_secs(AHEAD))
+        .args(["cat", "/proc/uptime"])
+        .output();
+    let failure = match &tried {
+        Ok(output) => {
+            let uptime = String::from_utf8_lossy(&output.stdout);
+            let shown = uptime.split('.').next().and_then(|s| s.parse().ok());
+            if shown.is_some_and(|seconds: u64| seconds >= AHEAD) {
+                return true;
+            }
+            String::from_utf8_lossy(&output.stderr).trim().to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    use std::io::Write as _;
+    let name = std::thread::current().name().unwrap_or("test").to_owned();
+    let _ = writeln!(
+        std::io::stderr(),
+        "note: {name} skipped: it needs time namespaces, and unshare (Debian: util-linux) says: {failure}"
+    );
+    false
+}
+
 /// A running Envoy. Killed when dropped.
 #[derive(Debug)]
 pub struct EnvoyProcess {
@@ -34,15 +75,27 @@ impl EnvoyProcess {
     /// # Errors
     /// If there is no Envoy, or it ends or isn't ready in time; with its last lines of output.
     pub fn start(bootstrap: &Bootstrap, concurrency: u32) -> Result<Self> {
-        let program =
-            std::env::var_os(ENVOY_ENV).map_or_else(|| PathBuf::from("envoy"), PathBuf::from);
+        Self::spawn(Command::new(program()), bootstrap, concurrency)
+    }
+
+    /// The same as on a host that started at another time: its monotonic clock is `ahead` of this one's. Its process id
+    /// and CPU times are those of the program that gave it its clock.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start), and where [`can_shift_clocks`] is false.
+    pub fn start_ahead(bootstrap: &Bootstrap, concurrency: u32, ahead: Duration) -> Result<Self> {
+        let mut command = in_time_namespace(ahead);
+        command.arg(program());
+        Self::spawn(command, bootstrap, concurrency)
+    }
+
+    fn spawn(mut command: Command, bootstrap: &Bootstrap, concurrency: u32) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-envoy-")
             .tempdir()?;
         let config = dir.path().join("bootstrap.json");
         std::fs::write(&config, bootstrap.to_json()?)?;
         let address_file = dir.path().join("admin-address");
-        let mut command = Command::new(&program);
         command
             .arg("--config-path")
             .arg(&config)

@@ -6,9 +6,10 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use headgate_core::config::WorkflowsConfig;
 use headgate_simulator::mesh::{
-    Arrivals, Calls, Ending, Graph, Load, Network, Route, Run, Seen, Service, Setup, Step, Task,
-    Workflow,
+    Arrivals, Calls, Clocks, Ending, Graph, Load, Network, Route, Run, Seen, Service, Setup, Step,
+    Task, Workflow,
 };
 use headgate_simulator::report::Value;
 use headgate_simulator::scenario::{Silent, Size, by_name};
@@ -35,10 +36,20 @@ fn holds(report: &Report, words: &str) -> bool {
 }
 
 fn simulate(graph: &Graph, arrivals: Arrivals, seconds: u64, seed: u64) -> Seen {
+    simulate_with(&Setup::default(), graph, arrivals, seconds, seed)
+}
+
+fn simulate_with(
+    setup: &Setup,
+    graph: &Graph,
+    arrivals: Arrivals,
+    seconds: u64,
+    seed: u64,
+) -> Seen {
     let run = Run {
         graph,
         loads: &[Load::new(0, arrivals)],
-        setup: &Setup::default(),
+        setup,
         until: Duration::from_secs(seconds),
         sample_every: Duration::from_secs(1),
         requests: u64::MAX,
@@ -138,6 +149,64 @@ fn what_clients_gave_up_is_still_worked_on() {
     let timed_out = seen.part(None, 20.0..59.0, Ending::TimedOut).unwrap();
     assert!(timed_out > 0.99, "{timed_out}");
     assert!(seen.utilization(1, 8, 20.0..59.0) > 0.99);
+}
+
+/// Rates, limiters and deadlines, with clocks that are apart.
+fn rates_by(clocks: Clocks) -> Setup {
+    let workflows: WorkflowsConfig = serde_json::from_value(serde_json::json!({
+        "identify": [{"type": "Type"}],
+        "quantile": 0.5,
+        "interval_us": 100_000,
+        "rate_ttl_us": 1_000_000,
+        "sharing": {"type": "BottleneckFairness", "probe": 10.0, "max_utilization": 0.9},
+        "max_workflows": 10,
+        "max_queue_length": 100,
+    }))
+    .unwrap();
+    Setup {
+        deadlines: true,
+        workflows: Some(workflows),
+        clocks,
+        ..Setup::default()
+    }
+}
+
+/// Half as much again as `back` can serve, for 30 s.
+fn overloaded(clocks: Clocks) -> Seen {
+    let mut graph = two_tiers(1, 1, ServiceTime::Exponential(100.0), Network::default());
+    graph.workflows[0].deadline = Some(Duration::from_secs(2));
+    simulate_with(&rates_by(clocks), &graph, Arrivals::Poisson(240.0), 30, 9)
+}
+
+#[test]
+fn clocks_that_are_years_apart_change_nothing() {
+    let together = overloaded(Clocks::default());
+    let refused = together.part(None, 10.0..29.0, Ending::Refused).unwrap();
+    assert!((0.25..0.6).contains(&refused), "{refused}");
+    let apart = overloaded(Clocks {
+        ahead: Duration::from_secs(100 * 365 * 24 * 60 * 60),
+        drift: 0.0,
+    });
+    assert!(together == apart, "not the same run");
+}
+
+#[test]
+fn clocks_that_run_unevenly_change_little() {
+    let served = |drift| {
+        let seen = overloaded(Clocks {
+            ahead: Duration::from_secs(3_600),
+            drift,
+        });
+        let late = seen.part(None, 10.0..29.0, Ending::TimedOut).unwrap();
+        assert!(late < 0.01, "{late}");
+        seen.throughput(0, 10.0..29.0)
+    };
+    // What time synchronization allows for, and a hundred times as much.
+    let even = served(0.0);
+    for drift in [0.0005, 0.05] {
+        let uneven = served(drift);
+        assert!((uneven / even - 1.0).abs() < 0.05, "{even}, then {uneven}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Workflows between sidecars: real Envoys with two workers each, whose inbound and outbound listeners share their VMs.
 
 mod app;
+mod clocks;
 mod gateway;
 mod identity;
 mod sidecar;
@@ -10,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use app::{App, Behaviour};
 use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_tests::bootstrap::Bootstrap;
+use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::http;
 use headgate_tests::wait::{lock_machine, until};
 use serde_json::json;
@@ -29,14 +32,22 @@ struct Pair {
 
 impl Pair {
     fn start(front: &serde_json::Value, back: &serde_json::Value) -> Result<Self> {
+        Self::start_by(front, back, |bootstrap| EnvoyProcess::start(bootstrap, 2))
+    }
+
+    /// The same, with an Envoy of `a` that `envoy` starts.
+    fn start_by(
+        front: &serde_json::Value,
+        back: &serde_json::Value,
+        envoy: impl FnOnce(&Bootstrap) -> Result<EnvoyProcess>,
+    ) -> Result<Self> {
         let plain = || App::start(Behaviour::default());
         let (a, b, c) = (plain()?, plain()?, plain()?);
         let back = Sidecar::start(b.addr, &inbound(back)?, None, |_| Ok(()))?;
         let services = [("b", back.addr), ("c", c.addr)];
         let calls = outbound(&json!({"services": {"b*": "extent"}}))?;
-        let front = Sidecar::start(a.addr, &inbound(front)?, Some((&calls, &services)), |_| {
-            Ok(())
-        })?;
+        let calls = Some((&calls, &services[..]));
+        let front = Sidecar::start_by(a.addr, &inbound(front)?, calls, |_| Ok(()), envoy)?;
         let pair = Self {
             a,
             b,
@@ -67,6 +78,12 @@ impl Pair {
 fn a_call_is_known_as_part_of_its_request() -> Result<()> {
     let _lock = lock_machine()?;
     let pair = Pair::start(&workflows(), &workflows())?;
+    check_what_a_call_says(&pair)?;
+    pair.check()
+}
+
+/// Calls of a request carry what it is part of, with tokens and without.
+fn check_what_a_call_says(pair: &Pair) -> Result<()> {
     let from_outside = [
         ("baggage", "user=4711,workflow=check%6Fut;ttl=1"),
         ("x-class", "gold"),
@@ -150,16 +167,27 @@ fn a_call_is_known_as_part_of_its_request() -> Result<()> {
     });
     pair.front.get("/lost", &from_outside)?;
     ensure!(pair.c.last("/lost")?.header("x-headgate-process").is_some());
-    pair.check()
+    Ok(())
 }
 
 #[test]
 fn a_rate_announced_downstream_limits_upstream() -> Result<()> {
     let _lock = lock_machine()?;
+    let pair = Pair::start(&workflows(), &guarantees())?;
+    check_announced_rates(&pair)?;
+    pair.check()
+}
+
+/// Of `b`: `bulk` may send 10 requests/s.
+fn guarantees() -> serde_json::Value {
     let mut back = workflows();
     back["sharing"] = json!({"type": "StaticGuarantees"});
     back["workflows"] = json!({"bulk": {"guarantee": 10.0}, "web": {"guarantee": 1000.0}});
-    let pair = Pair::start(&workflows(), &back)?;
+    back
+}
+
+/// The [`guarantees`] of `b` hold at the entry of `a`.
+fn check_announced_rates(pair: &Pair) -> Result<()> {
     // A process in front of the first one's proxy, as another sidecar would be.
     let bulk = [
         ("baggage", "workflow=bulk"),
@@ -216,7 +244,7 @@ fn a_rate_announced_downstream_limits_upstream() -> Result<()> {
             "a client is told of rates"
         );
     }
-    pair.check()
+    Ok(())
 }
 
 #[test]

@@ -83,6 +83,19 @@ impl Sidecar {
         calls: Option<(&FilterConfig, &[(&str, SocketAddr)])>,
         change: impl FnOnce(&mut Bootstrap) -> Result<()>,
     ) -> Result<Self> {
+        Self::start_by(app, config, calls, change, |bootstrap| {
+            EnvoyProcess::start(bootstrap, 2)
+        })
+    }
+
+    /// The same, with an Envoy that `envoy` starts.
+    pub(crate) fn start_by(
+        app: SocketAddr,
+        config: &FilterConfig,
+        calls: Option<(&FilterConfig, &[(&str, SocketAddr)])>,
+        change: impl FnOnce(&mut Bootstrap) -> Result<()>,
+        envoy: impl FnOnce(&Bootstrap) -> Result<EnvoyProcess>,
+    ) -> Result<Self> {
         let dir = tempfile::Builder::new()
             .prefix("headgate-mesh-")
             .tempdir()?;
@@ -125,7 +138,7 @@ impl Sidecar {
             listener["connection_balance_config"] = json!({"exact_balance": {}});
         }
         change(&mut bootstrap)?;
-        let envoy = EnvoyProcess::start(&bootstrap, 2)?;
+        let envoy = envoy(&bootstrap)?;
         let addr = envoy.listener("ingress")?;
         let outbound = match calls {
             Some(_) => Some(envoy.listener("outbound")?),

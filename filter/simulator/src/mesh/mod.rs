@@ -10,6 +10,7 @@
 //! - [`load`]: clients, open or closed loop, who give up after a while;
 //! - `process`: a process of a service: its slots and queue ([`headgate_core::stage::Stage`]), the workflows'
 //!   rates where the run has them, and the threads on which it computes;
+//! - [`clocks`]: how far what the processes take for the time is apart;
 //! - [`world`]: the run. Discrete events: arrivals, ends of computing, answers, timeouts and ticks, taken in the
 //!   order of their time, of equal times in the order in which they came about;
 //! - [`seen`]: what clients and processes saw;
@@ -23,6 +24,7 @@
 //!
 //! What is left out: several workers of one proxy (each process has one), and bandwidth.
 
+pub mod clocks;
 pub mod file;
 pub mod graph;
 pub mod load;
@@ -33,6 +35,7 @@ pub mod study;
 pub(crate) mod trial;
 pub mod world;
 
+pub use clocks::Clocks;
 pub use graph::{Calls, Count, Graph, Network, Route, Service, Step, Task, Workflow};
 pub use load::{Arrivals, Item, Load};
 pub use seen::{Ended, Ending, Sample, Seen};

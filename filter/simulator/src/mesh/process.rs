@@ -20,6 +20,7 @@ use headgate_core::workflows::{
     Call, Entry, Incoming, Passage, ProcessId, Release, Token, Workflows,
 };
 
+use super::clocks::Clock;
 use super::graph::{Graph, Service};
 use super::seen::ProcessSample;
 use super::spans::Span;
@@ -48,6 +49,7 @@ pub(super) enum Asked {
 #[derive(Debug)]
 pub(super) struct Process {
     host: LocalHost,
+    clock: Clock,
     membership: Membership,
     stage: Stage,
     workflows: Option<Workflows>,
@@ -81,17 +83,19 @@ impl Process {
         graph: &Graph,
         service: usize,
         setup: &Setup,
+        clock: Clock,
         seed: u64,
     ) -> Result<Self, SimulationError> {
         let host = LocalHost::default();
         let config = stage(graph, &graph.services[service], setup);
         check(&config)?;
-        let membership = Membership::join(Instant::default(), 1, &host)?;
-        let start = Instant::default();
+        let start = clock.at(0);
+        let membership = Membership::join(start, 1, &host)?;
         let workflows = Workflows::new(&config, &membership, !seed, start, &host)?;
         let stage = Stage::new(config, &membership, seed, &host)?;
         let none = vec![0; graph.workflows.len()];
         Ok(Self {
+            clock,
             membership,
             stage,
             workflows,
@@ -136,7 +140,7 @@ impl Process {
             progress: span.call.map_or(Progress::UNKNOWN, |call| call.progress),
             ..Attributes::of(TypeId(span.workflow))
         };
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         let Some(workflows) = &mut self.workflows else {
             return self.enter(now, stream, None, &attributes, asked);
         };
@@ -224,7 +228,7 @@ impl Process {
         self.pass_to(now);
         self.running += 1;
         let workflows = self.workflows.as_mut()?;
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         workflows.started(now, stream);
         workflows.token(stream)
     }
@@ -240,12 +244,12 @@ impl Process {
         self.pass_to(now);
         self.running -= 1;
         self.completed[usize::from(span.workflow)] += u64::from(ok);
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         let mut said = None;
         if let (Some(workflows), Some(entry)) = (&mut self.workflows, span.entry) {
             let answer = workflows.answer(&self.host, now, entry);
             said = answer.map(|answer| (answer.announcement, answer.progress));
-            let began = Instant::from_nanos(span.began);
+            let began = self.clock.at(span.began);
             workflows.served(&self.host, now, entry, Some(began));
         }
         if let Some(ticket) = span.ticket {
@@ -262,7 +266,7 @@ impl Process {
         let workflow = usize::from(span.workflow);
         self.refused[workflow] += 1;
         let workflows = self.workflows.as_mut()?;
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         if let Some(entry) = span.entry {
             workflows.left(now, entry);
         }
@@ -282,7 +286,7 @@ impl Process {
         service: usize,
     ) -> Option<(ProcessId, Call)> {
         let workflows = self.workflows.as_mut()?;
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         let service = workflows.service(&self.host, now, self.services[service].as_bytes());
         let name = self.names[usize::from(caller.workflow)].as_bytes();
         let id = workflows.identify(&self.host, now, name);
@@ -298,7 +302,7 @@ impl Process {
             return;
         };
         let (announcement, progress) = said.unzip();
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         workflows.answered(
             &self.host,
             now,
@@ -336,7 +340,7 @@ impl Process {
     }
 
     pub(super) fn tick(&mut self, now: u64, asked: &mut Vec<Asked>) -> Result<(), HostError> {
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         let changes = self.membership.tick(now, &self.host)?;
         if let Some(workflows) = &mut self.workflows {
             let releases = &mut self.releases;
@@ -376,7 +380,7 @@ impl Process {
         let Some(workflows) = &mut self.workflows else {
             return vec![f64::INFINITY; self.names.len()];
         };
-        let now = Instant::from_nanos(now);
+        let now = self.clock.at(now);
         let rate = |name: &String| {
             let id = workflows.identify(&self.host, now, name.as_bytes());
             workflows.rate(id)

@@ -75,7 +75,7 @@ pub struct Sample {
 }
 
 /// What was seen of a run.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Seen {
     /// Requests of clients, in the order in which they ended.
     pub ended: Vec<Ended>,

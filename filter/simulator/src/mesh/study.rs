@@ -7,7 +7,7 @@ use headgate_core::workflow;
 
 use super::file::Plan;
 use super::trial::{self, Trial, mean};
-use super::{Ending, Seen, Setup, seen};
+use super::{Clocks, Ending, Seen, Setup, seen};
 use crate::progress::Progress;
 use crate::report::{
     Axis, Cell, Figure, Group, Record, Report, Series, Style, Subject, Table, TableRow,
@@ -60,6 +60,7 @@ fn setup(stage: &StageConfig) -> Setup {
         discipline: stage.queue.discipline.clone(),
         deadlines: true,
         workflows,
+        clocks: Clocks::default(),
     }
 }
 

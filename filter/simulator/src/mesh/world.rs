@@ -9,6 +9,7 @@ use std::time::Duration;
 use headgate_core::config::{Discipline, WorkflowsConfig};
 use headgate_core::time::nanos;
 
+use super::clocks::Clocks;
 use super::graph::{Count, Graph, Step};
 use super::load::{Load, partition};
 use super::process::{Asked, Process};
@@ -29,6 +30,8 @@ pub struct Setup {
     pub deadlines: bool,
     /// Rates of workflows; `None`: there are none.
     pub workflows: Option<WorkflowsConfig>,
+    /// The processes' clocks.
+    pub clocks: Clocks,
 }
 
 /// A run to make.
@@ -111,12 +114,15 @@ impl<'a> World<'a> {
         let mut seed = move || seeds.seed();
         let dice: Vec<Dice> = run.loads.iter().map(|_| Dice::new(seed())).collect();
         let network = Dice::new(seed());
+        // Of their own, so that all else is drawn alike whatever the clocks.
+        let mut clocks = Dice::new(!run.seed);
         let mut processes = Vec::new();
         let mut services = Vec::new();
         for (at, service) in graph.services.iter().enumerate() {
             let begin = processes.len();
             for _ in 0..service.processes.max(1) {
-                processes.push(Process::new(graph, at, run.setup, seed())?);
+                let clock = run.setup.clocks.draw(&mut clocks);
+                processes.push(Process::new(graph, at, run.setup, clock, seed())?);
             }
             services.push(begin..processes.len());
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headgate_core::config::{Discipline, Flow, SharingConfig, WorkflowSource, WorkflowsConfig};
 
-use crate::mesh::Setup;
+use crate::mesh::{Clocks, Setup};
 
 /// Part of the slots' time above which a process counts as overloaded.
 pub(super) const MAX_UTILIZATION: f64 = 0.9;
@@ -21,6 +21,7 @@ pub(super) fn rate_control(discipline: Discipline) -> Setup {
         discipline,
         deadlines: true,
         workflows: Some(rates(QUANTILE)),
+        clocks: Clocks::default(),
     }
 }
 

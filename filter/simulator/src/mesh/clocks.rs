@@ -1,0 +1,72 @@
+//! Clocks of hosts, which never show the same time.
+//!
+//! A proxy reads the monotonic clock of its host: it began to count when the host started, and runs as fast as the host's
+//! crystal and its time synchronization let it. What processes tell each other are spans of time, so a run with clocks
+//! that are years apart has to be the run with one clock, and one whose clocks run unevenly has to be close to it.
+
+use std::time::Duration;
+
+use headgate_core::time::{Instant, nanos};
+
+use crate::workload::dice::Dice;
+
+/// How far the processes' clocks are apart. By default all show the time of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Clocks {
+    /// Each is ahead by up to this.
+    pub ahead: Duration,
+    /// Each runs fast or slow by up to this, ratio; time synchronization allows for 0.0005.
+    pub drift: f64,
+}
+
+/// The clock of a process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Clock {
+    ahead: u64,
+    drift: f64,
+}
+
+impl Clocks {
+    /// One of them.
+    pub(super) fn draw(&self, dice: &mut Dice) -> Clock {
+        Clock {
+            ahead: (dice.unit() * nanos(self.ahead) as f64) as u64,
+            drift: (dice.unit() * 2.0 - 1.0) * self.drift,
+        }
+    }
+}
+
+impl Clock {
+    /// What it shows when `now` ns of the run have passed.
+    pub(super) fn at(self, now: u64) -> Instant {
+        let gained = (now as f64 * self.drift) as i64;
+        Instant::from_nanos(now.saturating_add_signed(gained).saturating_add(self.ahead))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_apart_as_far_as_they_may() {
+        let clocks = Clocks {
+            ahead: Duration::from_secs(3_600),
+            drift: 0.001,
+        };
+        let mut dice = Dice::new(1);
+        let (mut ahead, mut behind) = (false, false);
+        for _ in 0..100 {
+            let clock = clocks.draw(&mut dice);
+            let shown = |s: u64| clock.at(s * 1_000_000_000).as_nanos();
+            assert!(shown(0) <= 3_600_000_000_000);
+            let gained = (shown(1_000) - shown(0)) as i64 - 1_000_000_000_000;
+            assert!(gained.abs() <= 1_000_000_000, "{gained}");
+            ahead |= gained > 500_000_000;
+            behind |= gained < -500_000_000;
+        }
+        assert!(ahead && behind);
+        let exact = Clocks::default().draw(&mut dice);
+        assert_eq!(exact.at(12_345).as_nanos(), 12_345);
+    }
+}
