@@ -103,20 +103,47 @@ impl Rig {
     }
 
     fn try_queue_on_each(&self, request: &Waiter) -> Result<[Option<String>; 2]> {
-        // A new connection goes to the worker with the fewest, and of equal ones to the same. Idle ones that nothing is
-        // sent on make them equal, and then unequal.
+        let mut idle = self.even_connections()?;
+        let one = self.try_queue(request)?;
+        self.turn_to_the_other(&mut idle)?;
+        let other = self.try_queue(request)?;
+        Ok([one, other])
+    }
+
+    /// Sends a request to one of the two workers, and to the other one if that refuses it: what is refused, both refuse.
+    /// Workers can know different things, such as one that began later.
+    ///
+    /// # Errors
+    /// If there is no decision.
+    pub fn offer_to_either(&self, request: &Waiter) -> Result<Offered> {
+        let mut idle = self.even_connections()?;
+        match self.offer(request)? {
+            Offered::Refused(_) => {
+                self.turn_to_the_other(&mut idle)?;
+                self.offer(request)
+            }
+            admitted @ Offered::Admitted(_) => Ok(admitted),
+        }
+    }
+
+    /// Makes the workers' connections as many. A new connection goes to the worker with the fewest, and of equal ones to
+    /// the same; idle ones that nothing is sent on make them equal, and then unequal.
+    fn even_connections(&self) -> Result<Vec<IdleConnection>> {
         let mut idle = Vec::new();
         while let [first, second] = self.connections_by_worker()?[..]
             && first != second
         {
             idle.push(self.idle_connection()?);
         }
-        let one = self.try_queue(request)?;
+        Ok(idle)
+    }
+
+    /// The next connection goes to the other worker.
+    fn turn_to_the_other(&self, idle: &mut Vec<IdleConnection>) -> Result<()> {
         self.connections_by_worker()?;
         idle.push(self.idle_connection()?);
         self.connections_by_worker()?;
-        let other = self.try_queue(request)?;
-        Ok([one, other])
+        Ok(())
     }
 
     /// A connection that nothing is sent on.

@@ -138,6 +138,14 @@ fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
     }));
     process.run_for(Duration::from_millis(20));
     assert_eq!(process.gauge("backlog_bound"), bound);
+    // A lower maximum is in force before anybody is refused or served.
+    process.configure(&config(|stage| {
+        if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {
+            control.max_backlog = Some(20.0);
+        }
+    }));
+    process.run_for(Duration::from_millis(20));
+    assert_eq!(process.gauge("backlog_bound"), 20);
     // Without a bound, everything is admitted.
     process.configure(&config(|stage| {
         if let StrategyConfig::BacklogControl(control) = &mut stage.strategy {

@@ -125,7 +125,7 @@ impl BacklogControl {
     /// The bound on the controlled signal, or AC's probability; `None` before anything was measured.
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
-        (self.known.bounded != 0.0).then_some(self.known.control.bound)
+        (self.known.bounded != 0.0).then(|| self.bound_of(&self.known))
     }
 
     /// The bound as a stat: AC's probability in millionths.
@@ -250,9 +250,22 @@ impl BacklogControl {
             integral: self.integral.unwrap_or(derived.integral),
         };
         let dead_time = dead_time(self.target, self.period);
-        record
-            .control
-            .next(error, gains, self.max(record), refused, dead_time)
+        let control = Control {
+            bound: self.bound_of(record),
+            ..record.control
+        };
+        control.next(error, gains, self.max(record), refused, dead_time)
+    }
+
+    /// d_t or AC's probability. The law moves d_t only when it has a reason to; an edit that lowers max-data is in force at
+    /// once.
+    fn bound_of(&self, record: &Record) -> f64 {
+        match self.signal {
+            BacklogSignal::Backlog | BacklogSignal::QueueLength => {
+                record.control.bound.min(self.max(record))
+            }
+            BacklogSignal::Proportional => record.control.bound,
+        }
     }
 
     /// g: seconds in which all slots together serve one unit of the signal.

@@ -1,0 +1,120 @@
+//! Every admission strategy as Envoy enforces it with two workers, each in a test that fails if any other ran in its
+//! place: by the reason that refused requests are told, and by the state of queue and slots in which it refuses the
+//! first time. Requests that don't end hold the slots meanwhile, so nothing here depends on how fast the machine is.
+
+mod accept_fraction;
+mod backlog_control;
+mod bouncer;
+mod queue_limits;
+mod response_time_controller;
+mod service_times;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::http::{Answer, Pending};
+use headgate_tests::policy;
+use headgate_tests::rig::{Rig, Waiter};
+use serde_json::{Value, json};
+
+/// A type: its name, which is its path, too; its service time, ms; its objectives, ms.
+struct Kind(&'static str, u64, &'static [(&'static str, u64)]);
+
+/// A policy for `kinds`, each on its own path; the objectives of `default` are those of the first.
+fn policy(slots: usize, kinds: &[Kind], strategy: &Value) -> Value {
+    let slo = |objectives: &[(&str, u64)]| -> Value {
+        let objective = |&(name, ms): &(&str, u64)| {
+            (
+                name.to_owned(),
+                json!(policy::duration(Duration::from_millis(ms))),
+            )
+        };
+        objectives.iter().map(objective).collect()
+    };
+    let mut types: Vec<Value> = kinds
+        .iter()
+        .map(|Kind(path, _, objectives)| {
+            let name = path.trim_start_matches('/');
+            let path = json!({"type": "PathPrefix", "value": path});
+            json!({"name": name, "matches": [{"path": path}], "slo": slo(objectives)})
+        })
+        .collect();
+    types.push(json!({"name": "default", "slo": slo(kinds[0].2)}));
+    let mut policy = policy::policy(slots, &types);
+    policy["spec"]["strategy"] = strategy.clone();
+    policy["spec"]["queue"] = json!({"maxLength": 100, "timeout": "600s"});
+    policy
+}
+
+fn start(kinds: &[Kind], policy: Value) -> Result<Rig> {
+    let mut services = vec![ServiceType::constant("/held", Duration::ZERO)];
+    services.extend(
+        kinds
+            .iter()
+            .map(|Kind(path, ms, _)| ServiceType::constant(path, Duration::from_millis(*ms))),
+    );
+    Rig::builder(BackendConfig::new(1_000, services), policy)
+        .concurrency(2)
+        .balanced()
+        .start()
+}
+
+/// Queues requests for `path` until `length` wait.
+fn fill(rig: &Rig, waiting: &mut Vec<Pending>, path: &'static str, length: usize) -> Result<()> {
+    while waiting.len() < length {
+        waiting.push(rig.admit(&Waiter::at(path))?);
+    }
+    rig.wait_for_stat("queue_length", length as u64)
+}
+
+/// Why a request for `path` isn't let into the queue now, on either worker; `None` if it is.
+fn refused(rig: &Rig, path: &'static str) -> Result<Option<String>> {
+    rig.try_queue_on_both(&Waiter::at(path))
+}
+
+fn some(reason: &str) -> Option<String> {
+    Some(reason.to_owned())
+}
+
+/// Ends everything that waits or is held.
+fn finish(rig: &Rig, held: Vec<Pending>, waiting: Vec<Pending>) -> Result<()> {
+    waiting.into_iter().for_each(Pending::hang_up);
+    rig.wait_for_stat("queue_length", 0)?;
+    rig.backend.release();
+    for pending in held {
+        assert_eq!(pending.answer()?.status, 200);
+    }
+    rig.wait_until_idle()
+}
+
+/// `probe` takes 100 ms and may take 1 s at the median and 2 s at the 90th percentile, `filler` takes 200 ms and has all
+/// the time in the world.
+const PROBE_AND_FILLER: [Kind; 2] = [
+    Kind("/probe", 100, &[("p50", 1_000), ("p90", 2_000)]),
+    Kind("/filler", 200, &[("p50", 1_000_000), ("p90", 2_000_000)]),
+];
+
+/// Lets the last of the queue leave.
+fn leave(rig: &Rig, waiting: &mut Vec<Pending>) -> Result<()> {
+    if let Some(pending) = waiting.pop() {
+        pending.hang_up();
+    }
+    rig.wait_for_stat("queue_length", waiting.len() as u64)
+}
+
+/// Requests that wait nowhere: one at a time, and each is served at once if it is let in.
+const ALONE: [Kind; 1] = [Kind("/work", 1, &[("p50", 1), ("p90", 1)])];
+
+/// Far more than the target, whatever the machine adds to a quick answer; and no time at all.
+const SLOW: &str = "800000";
+const QUICK: &str = "0";
+
+/// So many requests at once, served and answered.
+fn at_once(rig: &Rig, class: &str, service_us: &str, count: usize) -> Result<Vec<Answer>> {
+    let headers = [("x-class", class), ("x-backend-service-us", service_us)];
+    let pending = (0..count)
+        .map(|_| rig.request("/work", &headers))
+        .collect::<Result<Vec<_>>>()?;
+    pending.into_iter().map(Pending::answer).collect()
+}
