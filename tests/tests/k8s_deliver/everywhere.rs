@@ -1,0 +1,78 @@
+//! A cluster with everything that a policy can be attached to.
+
+use std::collections::BTreeMap;
+
+use headgate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, PolicyObject, Route, Service};
+use headgate::plan::{TargetKind, TargetRef};
+
+/// A cluster in which this policy is attached to everything that a policy can be attached to.
+pub(crate) fn everywhere(example: &headgate::validate::ValidPolicy, namespace: &str) -> Cluster {
+    let mut cluster = Cluster {
+        served_kinds: vec![
+            TargetKind::Gateway,
+            TargetKind::HttpRoute,
+            TargetKind::GrpcRoute,
+        ],
+        ..Cluster::default()
+    };
+    let key = |name: &str| ObjectKey::new(namespace, name);
+    let target = |kind: TargetKind, name: &str| TargetRef {
+        kind,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|&(k, v)| (k.to_owned(), v.to_owned()))
+            .collect()
+    };
+    let selector = labels(&[("app", "search")]);
+    cluster.services.insert(key("search"), Service { selector });
+    let gateways = [
+        ("of-istio", "istio"),
+        ("of-eg", "eg"),
+        ("with-routes", "eg"),
+        ("both", "eg"),
+    ];
+    for (name, class) in gateways {
+        let class = class.to_owned();
+        cluster.gateways.insert(key(name), Gateway { class });
+    }
+    let route = |gateway: &str| Route {
+        gateways: vec![key(gateway)],
+        backends: vec![key("search")],
+    };
+    let http = target(TargetKind::HttpRoute, "shop");
+    let grpc = target(TargetKind::GrpcRoute, "shop");
+    let of_both = target(TargetKind::HttpRoute, "of-both");
+    cluster.routes.insert(http.clone(), route("with-routes"));
+    cluster.routes.insert(grpc.clone(), route("with-routes"));
+    cluster.routes.insert(of_both.clone(), route("both"));
+    let targets = [
+        target(TargetKind::Service, "search"),
+        TargetRef::pods(namespace, &labels(&[("app", "other"), ("tier", "web")])),
+        target(TargetKind::Gateway, "of-istio"),
+        target(TargetKind::Gateway, "of-eg"),
+        target(TargetKind::Gateway, "both"),
+        of_both,
+        http,
+        grpc,
+    ];
+    for (i, target) in targets.into_iter().enumerate() {
+        let mut policy = example.clone();
+        policy.namespace = namespace.to_owned();
+        policy.name = format!("{}-{i}", policy.name);
+        policy.stage.policy = policy.full_name();
+        policy.targets = vec![target.clone()];
+        let object = PolicyObject {
+            uid: format!("uid-{i}"),
+            generation: 1,
+            targets: vec![target],
+            checked: Ok(policy.clone()),
+            last_good: None,
+        };
+        cluster.policies.insert(key(&policy.name), object);
+    }
+    cluster
+}
