@@ -260,6 +260,7 @@ fn a_rate_holds_over_all_workers() {
     );
     let refused = proxy.stat("workflow.a.rq_rate_limited");
     assert!(offered >= 1_790 && refused >= 1_400 && admitted + refused <= offered);
+    assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), refused);
     assert!((15..=25).contains(&proxy.stat("workflow.a.queue_length")));
     let demand = proxy.stat("workflow.a.demand_mhz");
     assert!((285_000..=315_000).contains(&demand), "{demand}");
@@ -404,6 +405,7 @@ fn a_dry_run_counts_and_holds_nobody() {
     let limited = proxy.stat("workflow.a.rq_rate_limited");
     let admitted = proxy.stat("workflow.a.rq_admitted");
     assert_eq!(limited + admitted, 900);
+    assert_eq!(proxy.stat("workflow.a.rq_rejected_enforced"), 0);
     // As if it were enforced: what came before there was a rate, 50/s, and a queue that fills once.
     assert!((150..=225).contains(&admitted), "{admitted}");
     proxy.assert_nothing_is_left();

@@ -224,6 +224,7 @@ impl Workflows {
                         None => (Cause::RateLimited, Count::RateLimited),
                     };
                     stats.count(workflow, count);
+                    stats.count(workflow, Count::RejectedEnforced);
                     if let Some(request) = entries.take(entry) {
                         releases.push(Release::Refuse {
                             stream: request.stream,

@@ -282,6 +282,7 @@ impl Workflows {
         if let Some((cause, count, wait)) = refused {
             self.stats.count(workflow, count);
             if self.enforced {
+                self.stats.count(workflow, Count::RejectedEnforced);
                 return Passage::Refuse(cause, wait);
             }
         }

@@ -37,21 +37,24 @@ pub(super) enum Count {
     Offered,
     /// Let through by the limiter.
     Admitted,
-    /// Refused by the limiter: too many wait, or, in a dry run, would be.
+    /// Rejected by the limiter, enforced or not: too many wait.
     RateLimited,
-    /// Refused by the limiter: its deadline would pass.
+    /// Rejected by the limiter, enforced or not: its deadline would pass.
     Deadline,
+    /// Rejected by the limiter and refused (not in `DryRun`).
+    RejectedEnforced,
     /// Answered by the backend.
     Completed,
     /// Calls of the process.
     Calls,
 }
 
-const COUNTERS: [&str; 6] = [
+const COUNTERS: [&str; 7] = [
     "rq_offered",
     "rq_admitted",
     "rq_rate_limited",
     "rq_deadline",
+    "rq_rejected_enforced",
     "rq_completed",
     "calls",
 ];

@@ -241,6 +241,16 @@ fn unwanted(value: Option<f64>, whole: Option<f64>) -> [Cell; 2] {
     [toned(rate(value), tone), toned(percent(value, whole), tone)]
 }
 
+/// `reasons` of what is rejected, which a dry run doesn't refuse.
+fn rejected_for(reasons: String, refused: Option<f64>, would_refuse: Option<f64>) -> Cell {
+    let only_counted = would_refuse.is_some_and(|v| v > 0.0) && refused == Some(0.0);
+    plain(if only_counted {
+        format!("(dry run) {reasons}")
+    } else {
+        reasons
+    })
+}
+
 fn refused_share(refused: Option<f64>, all: Option<f64>) -> f64 {
     match (refused, all) {
         (Some(refused), Some(all)) if all > 0.0 => refused / all,

@@ -71,7 +71,7 @@ pub fn summary(view: &View) -> String {
     };
     let limited = |p: &super::view::PolicyRow| {
         let rows = p.workflows.iter().flat_map(|w| &w.rows);
-        let refused = rows.filter_map(super::view::WorkflowRow::refused);
+        let refused = rows.filter_map(|w| w.refused_rate);
         refused.fold(None, |sum: Option<f64>, v| Some(sum.unwrap_or(0.0) + v))
     };
     parts.push(format!(

@@ -202,10 +202,14 @@ pub struct WorkflowRow {
     pub local_limit_rate: Option<f64>,
     /// Let in.
     pub admitted_rate: Option<f64>,
-    /// Refused for the rate.
+    /// Rejected for the rate, in a dry run too.
     pub rate_limited_rate: Option<f64>,
-    /// Refused for its deadline.
+    /// Rejected for its deadline, in a dry run too.
     pub deadline_rate: Option<f64>,
+    /// Rejected and refused.
+    pub refused_rate: Option<f64>,
+    /// Rejected by a dry run, which refuses nobody.
+    pub would_refuse_rate: Option<f64>,
     /// Answered.
     pub completed_rate: Option<f64>,
     /// Calls to other services on its behalf.
@@ -257,17 +261,6 @@ impl Objective {
         match (self.target, self.attainment) {
             (Some(target), Some(attainment)) => (target - attainment).max(0.0),
             _ => 0.0,
-        }
-    }
-}
-
-impl WorkflowRow {
-    /// Requests/s that were refused.
-    #[must_use]
-    pub fn refused(&self) -> Option<f64> {
-        match (self.rate_limited_rate, self.deadline_rate) {
-            (None, None) => None,
-            (a, b) => Some(a.unwrap_or(0.0) + b.unwrap_or(0.0)),
         }
     }
 }

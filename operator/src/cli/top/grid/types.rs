@@ -1,8 +1,8 @@
 //! Policies and their types.
 
 use super::{
-    Cell, Column, Group, Rank, Ranked, Tone, group_name, left, plain, refused_share, right, slots,
-    toned, unwanted,
+    Cell, Column, Group, Rank, Ranked, Tone, group_name, left, plain, refused_share, rejected_for,
+    right, slots, toned, unwanted,
 };
 use crate::cli::top::format::{UNKNOWN, count, rate, share, time, times};
 use crate::cli::top::view::{Objective, PolicyRow, Traffic, TypeRow};
@@ -84,18 +84,13 @@ pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
     Some((group, members))
 }
 
-/// Reasons by weight; in a dry run, what would be.
+/// Reasons by weight.
 fn reasons(traffic: &Traffic) -> Cell {
     let mut all: Vec<(&String, &f64)> = traffic.refused_by_reason.iter().collect();
     all.sort_by(|a, b| b.1.total_cmp(a.1));
     let one = |(reason, value): (&String, &f64)| format!("{reason} {}", rate(Some(*value)));
     let text = all.into_iter().map(one).collect::<Vec<_>>().join(", ");
-    match traffic.would_refuse_rate {
-        Some(v) if v > 0.0 && traffic.refused_rate == Some(0.0) => {
-            plain(format!("(dry run) {text}"))
-        }
-        _ => plain(text),
-    }
+    rejected_for(text, traffic.refused_rate, traffic.would_refuse_rate)
 }
 
 /// The objective that is missed by most, or met by least.

@@ -1,8 +1,8 @@
 //! Policies and their workflows.
 
 use super::{
-    Cell, Column, Group, Rank, Ranked, Tone, group_name, left, plain, refused_share, right, toned,
-    unwanted,
+    Cell, Column, Group, Rank, Ranked, Tone, group_name, left, plain, refused_share, rejected_for,
+    right, toned, unwanted,
 };
 use crate::cli::top::format::{count, rate, time, times};
 use crate::cli::top::view::{PolicyRow, WorkflowRow, Workflows};
@@ -30,7 +30,7 @@ pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
         let parts = all.rows.iter().filter_map(part);
         parts.fold(None, |sum: Option<f64>, v| Some(sum.unwrap_or(0.0) + v))
     };
-    let (demand, refused) = (total(|w| w.demand_rate), total(WorkflowRow::refused));
+    let (demand, refused) = (total(|w| w.demand_rate), total(|w| w.refused_rate));
     let offered = total(|w| w.offered_rate);
     let [refused_cell, share] = unwanted(refused, offered);
     let held = all.rows.iter().filter_map(|w| w.queue_length);
@@ -80,15 +80,20 @@ fn remarks(all: &Workflows) -> Cell {
     toned(parts.join(", "), tone)
 }
 
-fn workflow(w: &WorkflowRow) -> Ranked {
-    let refused = w.refused();
-    let [refused_cell, share] = unwanted(refused, w.offered_rate);
+/// Why requests are refused.
+fn reasons(w: &WorkflowRow) -> Cell {
     let mut causes = Vec::new();
     for (value, what) in [(w.rate_limited_rate, "rate"), (w.deadline_rate, "deadline")] {
         if value.is_some_and(|v| v > 0.0) {
             causes.push(format!("{what} {}", rate(value)));
         }
     }
+    rejected_for(causes.join(", "), w.refused_rate, w.would_refuse_rate)
+}
+
+fn workflow(w: &WorkflowRow) -> Ranked {
+    let refused = w.refused_rate;
+    let [refused_cell, share] = unwanted(refused, w.offered_rate);
     let (p50, p99) = times(w.wait_ms);
     let limit = match w.limit_rate {
         Some(limit) => rate(Some(limit)),
@@ -112,7 +117,7 @@ fn workflow(w: &WorkflowRow) -> Ranked {
             plain(rate(w.admitted_rate)),
             refused_cell,
             share,
-            plain(causes.join(", ")),
+            reasons(w),
             plain(count(w.queue_length)),
             plain(p50),
             plain(p99),

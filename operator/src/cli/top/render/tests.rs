@@ -45,6 +45,8 @@ fn view() -> View {
         admitted_rate: Some(75.0),
         rate_limited_rate: Some(25.0),
         deadline_rate: Some(0.0),
+        refused_rate: Some(25.0),
+        would_refuse_rate: Some(0.0),
         queue_length: Some(4),
         wait_ms: Some(Percentiles {
             p50: 0.2,

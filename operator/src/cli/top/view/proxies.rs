@@ -47,7 +47,7 @@ pub(super) fn rows(fleet: &Fleet, now: Instant) -> Vec<ProxyRow> {
                 add(&mut row.arrival_rate, policy.traffic.arrival_rate);
                 add(&mut row.refused_rate, policy.traffic.refused_rate);
                 for workflow in policy.workflows.iter().flat_map(|w| &w.rows) {
-                    add(&mut row.refused_rate, workflow.refused());
+                    add(&mut row.refused_rate, workflow.refused_rate);
                 }
                 row.hurt += policy.hurt;
             }

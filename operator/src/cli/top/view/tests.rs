@@ -21,6 +21,7 @@ fn workflows(offered: u64, limited: u64, gauges: &str) -> String {
          {of}workflow.checkout.rq_admitted: {}\n\
          {of}workflow.checkout.rq_rate_limited: {limited}\n\
          {of}workflow.checkout.rq_deadline: 0\n\
+         {of}workflow.checkout.rq_rejected_enforced: {limited}\n\
          {of}workflow.checkout.rq_completed: {}\n\
          {of}workflow.checkout.calls: {}\n\
          {of}workflow.checkout.limiter_wait_us: B1000(0,{offered}) B2000(0,0)\n",
@@ -254,6 +255,22 @@ fn a_dry_run_refuses_nothing() {
 }
 
 #[test]
+fn a_dry_run_of_workflows_refuses_nothing() {
+    let mut proxies = Proxies::new();
+    let text = |offered, limited| {
+        let enforced = format!("rq_rejected_enforced: {limited}");
+        workflows(offered, limited, "limited=1 rate_mhz=37500")
+            .replace(&enforced, "rq_rejected_enforced: 0")
+    };
+    proxies.answers("a:1", &[&text(0, 0), &text(600, 225)]);
+    let view = proxies.view(None);
+    let row = &view.policies[0].workflows.as_ref().unwrap().rows[0];
+    assert_eq!((row.refused_rate, row.hurt), (Some(0.0), 0.0));
+    assert_eq!(row.would_refuse_rate, Some(22.5));
+    assert_eq!(row.rate_limited_rate, Some(22.5));
+}
+
+#[test]
 fn workflows_have_rates_and_bottlenecks() {
     let gauges = "limited=1 rate_mhz=37500 local_rate_mhz=80000 demand_mhz=60000 queue_length=4 \
                   completion_us=20000 bottleneck=2";
@@ -284,8 +301,12 @@ fn workflows_have_rates_and_bottlenecks() {
         (Some(100.0), Some(75.0))
     );
     assert_eq!(
-        (row.rate_limited_rate, row.refused()),
-        (Some(25.0), Some(25.0))
+        (
+            row.rate_limited_rate,
+            row.refused_rate,
+            row.would_refuse_rate
+        ),
+        (Some(25.0), Some(25.0), Some(0.0))
     );
     assert_eq!(row.calls_rate, Some(150.0));
     assert_eq!(row.queue_length, Some(8));

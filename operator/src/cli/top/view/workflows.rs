@@ -35,8 +35,14 @@ impl WorkflowSums {
         );
         add(&mut row.offered_rate, change.rate("rq_offered"));
         add(&mut row.admitted_rate, change.rate("rq_admitted"));
-        add(&mut row.rate_limited_rate, change.rate("rq_rate_limited"));
-        add(&mut row.deadline_rate, change.rate("rq_deadline"));
+        let (limited, late) = (change.rate("rq_rate_limited"), change.rate("rq_deadline"));
+        let refused = change.rate("rq_rejected_enforced");
+        let would_refuse = limited.zip(late).zip(refused);
+        let would_refuse = would_refuse.map(|((a, b), done)| (a + b - done).max(0.0));
+        add(&mut row.rate_limited_rate, limited);
+        add(&mut row.deadline_rate, late);
+        add(&mut row.refused_rate, refused);
+        add(&mut row.would_refuse_rate, would_refuse);
         add(&mut row.completed_rate, change.rate("rq_completed"));
         add(&mut row.calls_rate, change.rate("calls"));
         add(&mut row.queue_length, change.gauge("queue_length"));
@@ -67,7 +73,7 @@ impl WorkflowSums {
             row.limit_rate = None;
             row.local_limit_rate = None;
         }
-        row.hurt = tidy(row.refused().unwrap_or(0.0));
+        row.hurt = tidy(row.refused_rate.unwrap_or(0.0));
         for rate in [
             &mut row.demand_rate,
             &mut row.offered_rate,
@@ -76,6 +82,8 @@ impl WorkflowSums {
             &mut row.admitted_rate,
             &mut row.rate_limited_rate,
             &mut row.deadline_rate,
+            &mut row.refused_rate,
+            &mut row.would_refuse_rate,
             &mut row.completed_rate,
             &mut row.calls_rate,
         ] {
