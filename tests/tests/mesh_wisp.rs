@@ -96,8 +96,8 @@ fn lost_calls(stats: &Stats, service: &str) -> f64 {
 /// Time for rates to settle, and the end of what is measured, s.
 const EXAMPLE_S: Range<f64> = 5.0..13.0;
 
-/// What the services of the example did, once rates had settled.
-fn example(quantile: f64) -> Result<Stats> {
+/// The services of the example, with this quantile.
+fn example_with(quantile: f64) -> Result<Topology> {
     let mut topology = Topology::parse(EXAMPLE)?;
     topology.policy["workflows"] = json!({
         "quantile": quantile,
@@ -108,6 +108,12 @@ fn example(quantile: f64) -> Result<Stats> {
             "bottleneckFairness": {"probe": 10, "maxUtilization": 1},
         },
     });
+    Ok(topology)
+}
+
+/// What the services of the example did, once rates had settled.
+fn example(quantile: f64) -> Result<Stats> {
+    let topology = example_with(quantile)?;
     let mesh = start(&topology)?;
     let (stats, results) = drive_and_measure(&mesh, &topology.workflows, EXAMPLE_S)?;
     show(&format!("q = {quantile}"), &results, &[EXAMPLE_S]);
@@ -128,9 +134,7 @@ fn example(quantile: f64) -> Result<Stats> {
 fn the_example_of_the_quantile() -> Result<()> {
     let (slowest, between, fastest) = (example(0.0)?, example(0.5)?, example(1.0)?);
     let all = [&slowest, &between, &fastest];
-    // Offered: 20/s at a1, four times that at e1 and e2.
-    let w1 = |stats: &Stats| sum(stats, "a", |s| s.workflow_rps("w1")) / 20.0;
-    let admitted = all.map(w1);
+    let admitted = all.map(admitted_of_w1);
     let at_e1 = all.map(|stats| stats.get("e-1").map_or(0.0, ServiceStats::received_rps));
     let lost = all.map(|stats| lost_calls(stats, "e"));
     println!(
@@ -151,6 +155,58 @@ fn the_example_of_the_quantile() -> Result<()> {
         lost[2] > 5.0,
         "q=1 refuses nothing at e2: {lost:?}; 20/s in the example"
     );
+    Ok(())
+}
+
+/// Share of w1 that gets past the entry: 20/s are offered at a1, four times that at e1 and e2.
+fn admitted_of_w1(stats: &Stats) -> f64 {
+    sum(stats, "a", |s| s.workflow_rps("w1")) / 20.0
+}
+
+/// Time for rates to settle after an edit, and how long is measured then, s.
+const SETTLING_S: f64 = 5.0;
+const MEASURED_S: f64 = 8.0;
+
+/// An operator programs all sidecars, and the quantile is edited while they work.
+#[test]
+fn an_edited_quantile_reaches_the_entry() -> Result<()> {
+    let mut topology = example_with(0.0)?;
+    for workload in &mut topology.workflows {
+        workload.open[0].seconds = 120.0;
+    }
+    let options = Options {
+        slots: Slots::Operator,
+        ..PLAIN
+    };
+    let mut mesh = Mesh::start(&topology, options)?;
+    let driving = drive::start(&mesh, &topology.workflows)?;
+    let measure = |mesh: &Mesh| -> Result<Stats> {
+        let now = driving.elapsed_s();
+        driving.reach(now + SETTLING_S);
+        mesh.reset()?;
+        driving.reach(now + SETTLING_S + MEASURED_S);
+        mesh.stats()
+    };
+    let slowest = measure(&mesh)?;
+    mesh.apply(&example_with(1.0)?)?;
+    let fastest = measure(&mesh)?;
+    driving.stop();
+    let results = driving.wait()?;
+    let admitted = [&slowest, &fastest].map(admitted_of_w1);
+    println!("q = 0, then 1: share of w1 admitted at a1 {admitted:.2?}");
+    assert!((0.5..0.88).contains(&admitted[0]), "q=0: {admitted:?}");
+    assert!(admitted[1] > admitted[0] + 0.08, "{admitted:?}");
+    // Nobody fails for the edit: what is lost below is ignored, and what isn't let in is refused.
+    for (name, report) in &results.workflows {
+        let total = &report.total;
+        assert_eq!(total.transport_errors, 0, "{name}: {total:?}");
+        assert!(
+            total.status.keys().all(|s| [200, 429].contains(s)),
+            "{name}: {total:?}"
+        );
+    }
+    let errors = mesh.wasm_errors();
+    ensure!(errors.is_empty(), "{errors:#?}");
     Ok(())
 }
 

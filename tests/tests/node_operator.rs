@@ -34,6 +34,9 @@ fn the_operators_whole_life_on_a_real_node() -> Result<()> {
     let before = objects(&node)?;
     let shop = open_shop(node)?;
 
+    let said = shop.helm_test()?;
+    ensure!(said.contains("Succeeded"), "{said}");
+
     let report = shop.load(1.5, 8)?.wait()?;
     ensure!(
         report.total.refused > 0,
@@ -131,6 +134,19 @@ impl Shop {
             let logs = self.operator(&["logs", "deployment/headgate", "--tail=40"]);
             format!("{pods}\n{}", logs.unwrap_or_default())
         })
+    }
+
+    /// `helm test`, with what its Pod wrote if it fails.
+    fn helm_test(&self) -> Result<String> {
+        let arguments = [
+            "test",
+            "headgate",
+            "--namespace",
+            OPERATOR,
+            "--timeout=2m",
+            "--logs",
+        ];
+        self.node.helm(&arguments)
     }
 
     fn operator(&self, arguments: &[&str]) -> Result<String> {

@@ -100,6 +100,11 @@ impl Driving {
         self.workflows.iter().all(|(_, load)| load.is_finished())
     }
 
+    /// Time since the start, s.
+    pub fn elapsed_s(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
     /// Waits until this long after the start.
     pub fn reach(&self, seconds: f64) {
         let at = self.started + Duration::try_from_secs_f64(seconds).unwrap_or_default();

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::ports::Reserved;
@@ -47,7 +48,7 @@ pub struct Mesh {
     headgate: Option<Headgate>,
     topology: Topology,
     concurrency: u32,
-    _dir: TempDir,
+    dir: TempDir,
     _lock: MachineLock,
 }
 
@@ -131,7 +132,7 @@ impl Mesh {
             headgate,
             topology: topology.clone(),
             concurrency: options.concurrency,
-            _dir: dir,
+            dir,
             _lock: lock,
         };
         mesh.start_sidecars()?;
@@ -151,11 +152,46 @@ impl Mesh {
                     .try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread died"))?)
             })?;
         }
-        if let Some(headgate) = &self.headgate {
-            let expected = self.nodes.iter().filter(|node| node.headgate).count();
-            wait_until_in_sync(headgate, expected)?;
-        }
-        Ok(())
+        self.wait_until_in_sync(None)
+    }
+
+    /// Replaces the policies that the operator has by those of `topology`, which is otherwise the one that runs, and
+    /// waits until every sidecar runs its own.
+    ///
+    /// # Errors
+    /// If there is no operator, or a policy or a sidecar doesn't follow in time.
+    pub fn apply(&mut self, topology: &Topology) -> Result<()> {
+        let headgate = self
+            .headgate
+            .as_ref()
+            .context("nobody programs this mesh")?;
+        let before = revisions(headgate)?;
+        write_policies(topology, &self.dir.path().join(POLICIES))?;
+        self.topology = topology.clone();
+        self.wait_until_in_sync(Some(&before))
+    }
+
+    /// Waits until every sidecar runs the policy of its service, of other revisions than those of `before`.
+    fn wait_until_in_sync(&self, before: Option<&BTreeMap<String, String>>) -> Result<()> {
+        let Some(headgate) = &self.headgate else {
+            return Ok(());
+        };
+        let expected = self.nodes.iter().filter(|node| node.headgate).count();
+        wait::until("all sidecars to run their policies", || {
+            let status = headgate.status().map_err(|e| e.to_string())?;
+            let now = revisions(headgate).map_err(|e| e.to_string())?;
+            let old = before.is_some_and(|before| {
+                before
+                    .iter()
+                    .any(|(name, revision)| now.get(name) == Some(revision))
+            });
+            let proxies = status["proxies"].as_array().map_or(&[][..], Vec::as_slice);
+            let running = proxies.iter().filter(|p| p["state"] == "Running").count();
+            match running >= expected && !old {
+                true => Ok(()),
+                false => Err(format!("{running} of {expected}: {status:#}")),
+            }
+        })
     }
 
     /// What runs.
@@ -377,31 +413,39 @@ fn destinations(topology: &Topology, places: &[Place]) -> BTreeMap<String, Desti
     services.map(|spec| (spec.name.clone(), of(spec))).collect()
 }
 
+/// Folder of the operator's policies.
+const POLICIES: &str = "policies";
+
 /// Starts an operator with the policies of all services.
 fn operator(topology: &Topology, dir: &Path) -> Result<Headgate> {
-    let policies = dir.join("policies");
+    let policies = dir.join(POLICIES);
     std::fs::create_dir(&policies)?;
-    for spec in &topology.services {
-        if let Some(policy) = topology.policy_of(spec) {
-            let file = policies.join(format!("{}.yaml", spec.name));
-            std::fs::write(file, serde_json::to_string_pretty(&policy)?)?;
-        }
-    }
+    write_policies(topology, &policies)?;
     let mut options = RunOptions::new(&policies);
     options.module_dir = Some(dir.join("modules"));
     Headgate::start(&options)
 }
 
-fn wait_until_in_sync(headgate: &Headgate, expected: usize) -> Result<()> {
-    wait::until("all sidecars to run their policies", || {
-        let status = headgate.status().map_err(|e| e.to_string())?;
-        let proxies = status["proxies"].as_array().map_or(&[][..], Vec::as_slice);
-        let running = proxies.iter().filter(|p| p["state"] == "Running").count();
-        match running >= expected {
-            true => Ok(()),
-            false => Err(format!("{running} of {expected}: {status:#}")),
+/// A file for each service's policy, written beside and renamed: the operator never reads half of one.
+fn write_policies(topology: &Topology, policies: &Path) -> Result<()> {
+    for spec in &topology.services {
+        if let Some(policy) = topology.policy_of(spec) {
+            let file = policies.join(format!("{}.yaml", spec.name));
+            let partial = file.with_extension("new");
+            std::fs::write(&partial, serde_json::to_string_pretty(&policy)?)?;
+            std::fs::rename(&partial, &file)?;
         }
-    })
+    }
+    Ok(())
+}
+
+/// Revisions of all policies that the operator has, by name.
+fn revisions(headgate: &Headgate) -> Result<BTreeMap<String, String>> {
+    let status = headgate.status()?;
+    let policies = status["policies"].as_array().map_or(&[][..], Vec::as_slice);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of = |policy: &Value| (text(&policy["name"]), text(&policy["revision"]));
+    Ok(policies.iter().map(of).collect())
 }
 
 /// Writes the files that the slots of a sidecar read, as `headgate render` prints them.
