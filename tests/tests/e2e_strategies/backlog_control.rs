@@ -86,6 +86,10 @@ fn backlog_control_bounds_the_measured_work() -> Result<()> {
     let rig = start(&kinds, with(&json!({"cost": {"type": "Measured"}})))?;
     rig.learn(SLOTS, &["/light", "/heavy"], 60)?;
     rig.edit_policy(&with(&settings))?;
+    // A bound needs costs that were known when requests came.
+    for _ in 0..25 {
+        assert_eq!(rig.get("/light")?.status, 200);
+    }
     rig.wait_for_stat("backlog_bound", 590_000)?;
     let held = rig.occupy("/held", SLOTS)?;
     let mut waiting = Vec::new();
