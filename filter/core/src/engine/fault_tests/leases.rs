@@ -1,0 +1,266 @@
+//! Leases lost, and judged in races: workers that die, stall, or come back.
+
+use super::*;
+
+#[test]
+fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let other = |p: &str| {
+        let p = p.to_owned();
+        config(3, move |s| s.policy = p)
+    };
+    let both = {
+        let mut c = other("ns/p");
+        c.stages.push(other("ns/q").stages.remove(0));
+        c.stages[0].routes = vec!["x".into()];
+        c.stages.swap(0, 1);
+        c
+    };
+    let _ = both;
+    let mut a = Vec::new();
+    // Old VM with policy q only; new VM (upgrade + edit) with policy p.
+    let mut old = Engine::new(1);
+    old.configure(&h, t(0), &other("ns/q"), &mut a).unwrap();
+    let keep = old.arrive(&h, t(0), 1, &Req("/"), None, &mut a).unwrap();
+    let mut new = Engine::new(2);
+    new.configure(&h, t(0), &other("ns/p"), &mut a).unwrap();
+    for s in 2..=4 {
+        new.arrive(&h, t(1), s, &Req("/"), None, &mut a).unwrap();
+    }
+    assert_eq!(slots(&m), 3);
+    drop(new); // traps
+    for n in 1..1000 {
+        old.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    // its successor on the same thread
+    let mut next = Engine::new(3);
+    next.configure(&h, t(10_000), &other("ns/p"), &mut a)
+        .unwrap();
+    let r = next
+        .arrive(&h, t(10_001), 5, &Req("/"), None, &mut a)
+        .unwrap();
+    for n in 1001..2000 {
+        old.tick(&h, t(n * 10), &mut a).unwrap();
+        next.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    let _ = keep;
+    assert!(matches!(r, Admission::Forward(_)) && slots(&m) == 1);
+}
+
+#[test]
+fn a_worker_is_not_buried_while_it_joins() {
+    let m = MemoryHost::new();
+    let host = H::new(&m);
+    let mut a = Vec::new();
+    let c = config(5, |_| {});
+    let first = RefCell::new(Engine::new(1));
+    first
+        .borrow_mut()
+        .configure(&host, t(0), &c, &mut a)
+        .unwrap();
+    let x = first
+        .borrow_mut()
+        .arrive(&host, t(0), 1, &Req("/"), None, &mut a)
+        .unwrap();
+    first
+        .borrow_mut()
+        .finish(&host, t(0), pass(&x), Outcome::Unmeasured, &mut a)
+        .unwrap();
+    for n in 1..400 {
+        first.borrow_mut().tick(&host, t(n * 10), &mut a).unwrap();
+    }
+    let h2 = H::new(&m);
+    let joining = H::new(&m);
+    *joining.after_store.borrow_mut() = Some(Box::new(|| {
+        let mut a = Vec::new();
+        first.borrow_mut().tick(&h2, t(4_100), &mut a).unwrap();
+    }));
+    let mut e = Engine::new(2);
+    e.configure(&joining, t(4_100), &c, &mut a).unwrap();
+    let passes: Vec<Pass> = (10..14)
+        .map(|s| {
+            pass(
+                &e.arrive(&joining, t(4_100), s, &Req("/"), None, &mut a)
+                    .unwrap(),
+            )
+        })
+        .collect();
+    for n in 411..800 {
+        e.tick(&host, t(n * 10), &mut a).unwrap();
+        first.borrow_mut().tick(&host, t(n * 10), &mut a).unwrap();
+    }
+    for p in passes {
+        e.finish(&host, t(8_000), p, Outcome::Completed, &mut a)
+            .unwrap();
+    }
+    for n in 801..1600 {
+        e.tick(&host, t(n * 10), &mut a).unwrap();
+        first.borrow_mut().tick(&host, t(n * 10), &mut a).unwrap();
+    }
+    assert_eq!(slots(&m), 0);
+}
+
+#[test]
+fn the_dead_are_buried_once_even_when_two_judge_at_the_same_moment() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let mut a = Vec::new();
+    let c = config(5, |_| {});
+    let mk = |seed, s| {
+        let mut a = Vec::new();
+        let mut e = Engine::new(seed);
+        e.configure(&h, t(0), &c, &mut a).unwrap();
+        let x = e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap();
+        (e, pass(&x))
+    };
+    let (mut y, py) = mk(1, 1);
+    let (z, pz) = mk(2, 2);
+    let (dead, _) = mk(3, 3);
+    let z = RefCell::new(z);
+    y.finish(&h, t(0), py, Outcome::Unmeasured, &mut a).unwrap();
+    z.borrow_mut()
+        .finish(&h, t(0), pz, Outcome::Unmeasured, &mut a)
+        .unwrap();
+    assert_eq!(slots(&m), 1);
+    drop(dead);
+    for n in 1..=300 {
+        y.tick(&h, t(n * 10), &mut a).unwrap();
+        z.borrow_mut().tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    let h2 = H::new(&m);
+    let hy = H::new(&m);
+    *hy.after_store.borrow_mut() = Some(Box::new(|| {
+        z.borrow_mut().tick(&h2, t(3_110), &mut Vec::new()).unwrap();
+    }));
+    y.tick(&hy, t(3_110), &mut a).unwrap();
+    assert_eq!(slots(&m), 0);
+}
+
+#[test]
+fn woken_after_a_lost_lease() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let c = config(1, |s| s.queue.timeout_us = 60_000_000);
+    let (mut x, mut y, mut z) = (Engine::new(1), Engine::new(2), Engine::new(3));
+    let mut a = Vec::new();
+    for (e, s) in [(&mut x, 1), (&mut y, 2)] {
+        e.configure(&h, t(0), &c, &mut a).unwrap();
+        let p = pass(&e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap());
+        e.finish(&h, t(0), p, Outcome::Unmeasured, &mut a).unwrap();
+    }
+    for n in 1..30 {
+        x.tick(&h, t(n * 10), &mut a).unwrap();
+        y.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    let run = pass(&x.arrive(&h, t(300), 10, &Req("/"), None, &mut a).unwrap());
+    let wait = pass(&y.arrive(&h, t(301), 11, &Req("/"), None, &mut a).unwrap());
+    // y's thread stands still for 4 s
+    for n in 31..450 {
+        x.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    z.configure(&h, t(4_500), &c, &mut a).unwrap();
+    let zr = z.arrive(&h, t(4_500), 20, &Req("/"), None, &mut a);
+    x.finish(&h, t(4_501), run, Outcome::Completed, &mut a)
+        .unwrap();
+    a.clear();
+    y.woken(&h, t(4_502), &mut a).unwrap();
+    let q = queued(&m);
+    for n in 451..1000 {
+        for e in [&mut x, &mut y, &mut z] {
+            let _ = e.tick(&h, t(n * 10), &mut a);
+        }
+    }
+    y.finish(&h, t(10_000), wait, Outcome::Completed, &mut a)
+        .unwrap();
+    if let Ok(zr) = &zr {
+        z.finish(&h, t(10_000), pass(zr), Outcome::Completed, &mut a)
+            .unwrap();
+    }
+    for n in 1001..1500 {
+        for e in [&mut x, &mut y, &mut z] {
+            let _ = e.tick(&h, t(n * 10), &mut a);
+        }
+    }
+    assert!(q < 100 && queued(&m) == 0 && slots(&m) == 0);
+}
+
+#[test]
+fn a_client_that_left_during_a_stall_is_not_answered_from_its_own_on_done() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let mut e = Engine::new(1);
+    let mut a = Vec::new();
+    e.configure(&h, t(0), &config(1, |_| {}), &mut a).unwrap();
+    let _run = e.arrive(&h, t(0), 1, &Req("/"), None, &mut a).unwrap();
+    let held = pass(&e.arrive(&h, t(1), 2, &Req("/"), None, &mut a).unwrap());
+    e.tick(&h, t(200), &mut a).unwrap();
+    a.clear();
+    e.finish(&h, t(2_500), held, Outcome::Unmeasured, &mut a)
+        .unwrap();
+    assert!(
+        !a.iter()
+            .any(|x| matches!(x, Action::Resume(2) | Action::Refuse(2, ..))),
+        "{a:?}"
+    );
+}
+
+fn rejoin_with_failure(fail_at: u64) -> (u64, i64, u64) {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let two = {
+        let mut c = config(5, |s| s.queue.timeout_us = 60_000_000);
+        let mut q = c.stages[0].clone();
+        q.policy = "ns/q".into();
+        c.stages.push(q);
+        c
+    };
+    let (mut x, mut y) = (Engine::new(1), Engine::new(2));
+    let mut a = Vec::new();
+    for (e, s) in [(&mut x, 1), (&mut y, 2)] {
+        e.configure(&h, t(0), &two, &mut a).unwrap();
+        let p = pass(&e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap());
+        e.finish(&h, t(0), p, Outcome::Unmeasured, &mut a).unwrap();
+    }
+    for n in 1..30 {
+        x.tick(&h, t(n * 10), &mut a).unwrap();
+        y.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    let ps: Vec<Pass> = (10..13)
+        .map(|s| pass(&y.arrive(&h, t(300), s, &Req("/"), None, &mut a).unwrap()))
+        .collect();
+    for n in 31..450 {
+        x.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    assert_eq!(slots(&m), 0);
+    let hy = H::new(&m);
+    hy.fail_at.set(fail_at);
+    let _ = y.tick(&hy, t(4_500), &mut a);
+    let calls = hy.calls.get();
+    for n in 451..1000 {
+        for e in [&mut x, &mut y] {
+            let _ = e.tick(&h, t(n * 10), &mut a);
+        }
+    }
+    let during = slots(&m);
+    for p in ps {
+        y.finish(&h, t(10_000), p, Outcome::Completed, &mut a)
+            .unwrap();
+    }
+    for n in 1001..1500 {
+        for e in [&mut x, &mut y] {
+            let _ = e.tick(&h, t(n * 10), &mut a);
+        }
+    }
+    (calls, during, slots(&m).unsigned_abs())
+}
+#[test]
+fn a_call_that_fails_while_rejoining() {
+    let (calls, during, end) = rejoin_with_failure(0);
+    assert_eq!((during, end), (3, 0));
+    let bad: Vec<_> = (1..=calls)
+        .map(|n| (n, rejoin_with_failure(n)))
+        .filter(|(_, r)| r.1 != 3 || r.2 != 0)
+        .collect();
+    assert!(bad.is_empty(), "by number of the failing call: {bad:?}");
+}
