@@ -124,6 +124,11 @@ impl Headgate {
         self.child.output()
     }
 
+    /// The last lines it has written, for messages.
+    pub fn tail(&self) -> String {
+        self.child.tail()
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()

@@ -1,16 +1,16 @@
 //! `headgate run`: serve the policies of a folder or of a cluster to proxies.
 
+mod listen;
 mod source;
 
-use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info};
@@ -24,6 +24,7 @@ use crate::plan::Plan;
 use crate::xds::module::{self, Module};
 use crate::xds::{Limits, Server};
 
+use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
 
@@ -111,10 +112,10 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         .unwrap_or_else(module::default_folder);
     let module = Arc::new(Module::install(&wasm, &folder)?);
     let tls = args.tls.load().await?;
-    let xds = bind("--xds", args.xds).await?;
-    let admin = bind("--admin", args.admin).await?;
+    let xds = listen("--xds", args.xds)?;
+    let admin = listen("--admin", args.admin)?;
     let modules_listener = match args.modules {
-        Some(address) => Some(bind("--modules", address).await?),
+        Some(address) => Some(listen("--modules", address)?),
         None => None,
     };
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
@@ -248,20 +249,6 @@ pub(super) fn module_file(named: Option<&Path>) -> PathBuf {
         Some(beside) if !built.exists() && beside.exists() => beside,
         _ => built,
     }
-}
-
-async fn bind(argument: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| {
-        let advice = match error.kind() {
-            ErrorKind::AddrInUse => {
-                "; another headgate may be running (headgate status tells), or choose a free port with :0"
-            }
-            ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
-            ErrorKind::AddrNotAvailable => "; this host has no such address",
-            _ => "",
-        };
-        anyhow!("{argument} {address}: {error}{advice}")
-    })
 }
 
 /// Says what is served and what to do next. The first line, on stdout, is for programs.

@@ -9,7 +9,7 @@ mod source;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::table::Table;
@@ -81,7 +81,8 @@ fn measure(running: &Running, source: Source, options: &Options, shared: bool) -
     let policy_of = |client: usize| if shared { 0 } else { client % options.policies };
     let started = Instant::now();
     let specs = (0..options.clients).map(|client| spec(client, policy_of(client)));
-    let fleet = Fleet::start(running.xds(), specs.collect())?;
+    let fleet = Fleet::start(running.xds(), specs.collect())
+        .with_context(|| running.operators_last_words())?;
     let first = fleet.wait_for(0..options.clients, "\"policy\":")?;
 
     // A thousand statuses are written for what has just connected; edits are measured without that.

@@ -117,6 +117,11 @@ impl Running {
         self.headgate.xds()
     }
 
+    /// The end of the operator's log, for messages.
+    pub(super) fn operators_last_words(&self) -> String {
+        self.headgate.tail()
+    }
+
     pub(super) fn resident_bytes(&self) -> Result<u64> {
         self.headgate.resident_bytes()
     }

@@ -1,0 +1,71 @@
+//! The addresses that an operator listens on.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+
+use anyhow::anyhow;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that wait to be accepted: when an operator comes back, all of its proxies do at once, and whom the kernel
+/// has no room for waits a second and more before it tries again. The kernel may allow less
+/// (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
+
+/// Listens on `address`, the value of `argument`.
+pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = || -> io::Result<TcpListener> {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }?;
+        // A restart finds connections of the one before in TIME_WAIT.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    bound().map_err(|error| {
+        let advice = match error.kind() {
+            ErrorKind::AddrInUse => {
+                "; another headgate may be running (headgate status tells), or choose a free port with :0"
+            }
+            ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+            ErrorKind::AddrNotAvailable => "; this host has no such address",
+            _ => "",
+        };
+        anyhow!("{argument} {address}: {error}{advice}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_proxies_may_come_at_once() {
+        let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+        let allowed = allowed.ok().and_then(|n| n.trim().parse().ok());
+        let listener = listen("--xds", "127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        // Nobody accepts them. Beyond the backlog the kernel leaves connections unanswered.
+        let mut connections = Vec::new();
+        for _ in 0..allowed.unwrap_or(500).min(500) {
+            let patience = Duration::from_secs(20);
+            connections.push(TcpStream::connect_timeout(&address, patience).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_named_with_advice() {
+        let first = listen("--xds", "127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = first.local_addr().unwrap();
+        let error = listen("--xds", address).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("--xds {address}: "))
+                && error.contains("another headgate may be running"),
+            "{error}"
+        );
+    }
+}
