@@ -77,7 +77,7 @@ struct Gauges {
 
 impl Gauges {
     fn define(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
-        let gauge = |name: &str| host.define(MetricKind::Gauge, &format!("{prefix}.{name}"));
+        let gauge = |name: &str| host.define(MetricKind::State, &format!("{prefix}.{name}"));
         Ok(Self {
             slots: gauge("slots_in_use")?,
             queue: gauge("queue_packed")?,
@@ -432,8 +432,8 @@ fn define_worker(host: &impl Host, prefix: &str, id: WorkerId) -> Result<WorkerG
     let prefix = format!("{prefix}.worker.{id}");
     Ok(WorkerGauges {
         share: Gauges::define(host, &prefix)?,
-        head: host.define(MetricKind::Gauge, &format!("{prefix}.head_rank"))?,
-        woken_at: host.define(MetricKind::Gauge, &format!("{prefix}.woken_at_ns"))?,
+        head: host.define(MetricKind::State, &format!("{prefix}.head_rank"))?,
+        woken_at: host.define(MetricKind::State, &format!("{prefix}.woken_at_ns"))?,
     })
 }
 

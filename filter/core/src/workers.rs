@@ -55,7 +55,7 @@ pub struct Changes {
 
 fn heartbeat_metric(host: &impl Host, id: WorkerId) -> Result<MetricId, HostError> {
     host.define(
-        MetricKind::Gauge,
+        MetricKind::State,
         &format!("headgate.worker.{id}.heartbeat_ms"),
     )
 }

@@ -38,6 +38,8 @@ const FAULTS: usize = 5;
 struct Metric {
     kind: MetricKind,
     name: String,
+    /// Whether it drops what is written and reads 0, as [`MemoryHost::reject`] ordered.
+    rejected: bool,
     /// The counter's or gauge's value; of a histogram, the sum of its values.
     value: AtomicU64,
     /// How many values a histogram has.
@@ -64,6 +66,7 @@ pub struct MemoryHost {
     /// The version that the next store gives; one sequence over all keys, as in Envoy.
     versions: AtomicU32,
     mailboxes: RwLock<Vec<Mailbox>>,
+    rejected: Mutex<Vec<String>>,
     faults: [AtomicU32; FAULTS],
     calls: AtomicU64,
 }
@@ -78,6 +81,16 @@ impl MemoryHost {
     /// Makes the next `n` calls that `fault` concerns misbehave.
     pub fn inject(&self, fault: Fault, n: u32) {
         self.faults[fault as usize].store(n, Ordering::SeqCst);
+    }
+
+    /// Metrics that are defined from now on with `part` in their name drop what is written and read 0: Envoy's stats
+    /// matcher rejects them.
+    pub fn reject(&self, part: &str) {
+        self.rejected().push(part.to_owned());
+    }
+
+    fn rejected(&self) -> MutexGuard<'_, Vec<String>> {
+        self.rejected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the wake-ups of `worker` since the last call.
@@ -224,6 +237,7 @@ impl Host for MemoryHost {
         metrics.all.push(Metric {
             kind,
             name: name.to_owned(),
+            rejected: self.rejected().iter().any(|part| name.contains(part)),
             value: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
         });
@@ -235,7 +249,8 @@ impl Host for MemoryHost {
             // Envoy refuses zero, too.
             MetricKind::Counter if delta <= 0 => Err(BAD_ARGUMENT),
             MetricKind::Histogram => Err(BAD_ARGUMENT),
-            MetricKind::Counter | MetricKind::Gauge => {
+            _ if m.rejected => Ok(()),
+            MetricKind::Counter | MetricKind::Gauge | MetricKind::State => {
                 m.value.fetch_add(delta.cast_unsigned(), Ordering::SeqCst);
                 Ok(())
             }
@@ -245,10 +260,13 @@ impl Host for MemoryHost {
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
         self.with_metric("proxy_record_metric", metric, |m| {
             match m.kind {
+                _ if m.rejected => {}
                 MetricKind::Counter => {
                     m.value.fetch_add(value, Ordering::SeqCst);
                 }
-                MetricKind::Gauge => m.value.store(value, Ordering::SeqCst),
+                MetricKind::Gauge | MetricKind::State => {
+                    m.value.store(value, Ordering::SeqCst);
+                }
                 MetricKind::Histogram => {
                     m.value.fetch_add(value, Ordering::SeqCst);
                     m.recorded.fetch_add(1, Ordering::SeqCst);
@@ -261,7 +279,9 @@ impl Host for MemoryHost {
     fn read(&self, metric: MetricId) -> Result<u64, HostError> {
         self.with_metric("proxy_get_metric", metric, |m| match m.kind {
             MetricKind::Histogram => Err(BAD_ARGUMENT),
-            MetricKind::Counter | MetricKind::Gauge => Ok(m.value.load(Ordering::SeqCst)),
+            MetricKind::Counter | MetricKind::Gauge | MetricKind::State => {
+                Ok(m.value.load(Ordering::SeqCst))
+            }
         })
     }
 
