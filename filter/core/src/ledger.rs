@@ -17,10 +17,14 @@ use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
-/// Bits of the queue gauge that hold the work; as µs, 203 days.
+/// Bits of the queue gauge that hold the work.
 const WORK_BITS: u32 = 44;
-/// Largest work of one request; more counts as this: 2^20 of them fit into [`WORK_BITS`].
-pub const MAX_WORK: u64 = 1 << (WORK_BITS - 20);
+/// Largest work of one request, more counts as this; as µs, 71 minutes, about as long as a histogram measures.
+pub const MAX_WORK: u64 = 1 << 32;
+/// Work of a queue to which no request adds any; as µs, 101 days. Each of [`crate::workers::MAX_WORKERS`] may have read
+/// the queue before the others added theirs, and still the sum fits into [`WORK_BITS`].
+const FULL: u64 = 1 << (WORK_BITS - 1);
+const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
 
 /// The queue over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +37,12 @@ pub struct QueueState {
 }
 
 impl QueueState {
+    /// The work that one more request may add.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        FULL.saturating_sub(self.work).min(MAX_WORK)
+    }
+
     fn unpack(gauge: u64) -> Self {
         // A shift by 44 leaves 20 bits.
         Self {

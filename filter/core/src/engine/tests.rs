@@ -313,6 +313,25 @@ fn a_worker_that_does_not_react_is_passed_over() {
 }
 
 #[test]
+fn queued_work_of_a_slow_service_counts_in_full() {
+    let mut process = Process::new(1, &config(10, |_| {}));
+    let minute = Duration::from_secs(60);
+    for _ in 0..2 {
+        let running: Vec<u32> = (0..10).map(|_| process.arrive(0, "/slow")).collect();
+        process.pass_time(minute);
+        for stream in running {
+            process.finish(stream, Outcome::Completed);
+        }
+    }
+    process.run_for(Duration::from_secs(2));
+    for _ in 0..20 {
+        process.arrive(0, "/slow");
+    }
+    let work = Duration::from_micros(process.gauge("queued_work_us"));
+    assert!(work.abs_diff(10 * minute) < minute / 5, "10 wait: {work:?}");
+}
+
+#[test]
 fn a_dead_workers_slots_come_back_after_its_lease() {
     let mut process = Process::new(3, &config(2, |_| {}));
     let lost: Vec<u32> = (0..2).map(|_| process.arrive(1, "/")).collect();

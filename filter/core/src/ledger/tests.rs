@@ -111,13 +111,35 @@ fn length_and_work_of_the_longest_queue_fit_into_one_gauge() {
     let host = MemoryHost::new();
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
     let length = crate::config::MAX_QUEUE_LENGTH;
+    let mut works = Vec::new();
     for _ in 0..length {
-        ledger.enqueue(&host, MAX_WORK.cast_signed()).unwrap();
+        let work = ledger.queue(&host).unwrap().room().cast_signed();
+        ledger.enqueue(&host, work).unwrap();
+        works.push(work);
     }
-    let work = u64::from(length) * MAX_WORK;
-    assert_eq!(ledger.queue(&host).unwrap(), QueueState { length, work });
-    for _ in 0..length {
-        ledger.dequeue(&host, MAX_WORK.cast_signed()).unwrap();
+    let queue = ledger.queue(&host).unwrap();
+    assert_eq!(
+        queue,
+        QueueState { length, work: FULL },
+        "work ends, length goes on"
+    );
+    for work in works {
+        ledger.dequeue(&host, work).unwrap();
     }
     assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
+}
+
+/// Every worker read the queue before the others added to it.
+#[test]
+fn requests_that_arrive_at_once_on_all_workers_leave_the_length_alone() {
+    let host = MemoryHost::new();
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    let nearly_full = (FULL - 1).cast_signed();
+    ledger.enqueue(&host, nearly_full - 1).unwrap();
+    let read = ledger.queue(&host).unwrap();
+    for _ in 0..crate::workers::MAX_WORKERS {
+        ledger.enqueue(&host, read.room().cast_signed()).unwrap();
+    }
+    let length = 1 + crate::workers::MAX_WORKERS;
+    assert_eq!(ledger.queue(&host).unwrap().length, length);
 }

@@ -258,12 +258,14 @@ impl Stage {
     /// Counts the work of all requests in the unit that holds from now on.
     fn recount_work(&mut self, host: &impl Host) -> Result<(), HostError> {
         let mut done = Ok(());
+        let mut queue = self.ledger.queue(host)?;
         for request in self.requests.iter_mut() {
             let attributes = request.attributes;
             let work = self.work.of(&attributes, &self.service_times);
-            let more = work.cast_signed() - request.work;
+            let more = work.min(queue.room()).cast_signed() - request.work;
             request.work += more;
             if request.phase == Phase::Queued {
+                queue.work = queue.work.saturating_add_signed(more);
                 done = done.and(self.ledger.recount(host, more));
             }
         }

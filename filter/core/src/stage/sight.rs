@@ -88,7 +88,7 @@ impl Stage {
             } else {
                 wait
             },
-            work: self.work.of(request, times),
+            work: self.work.of(request, times).min(queue.room()),
         })
     }
 
