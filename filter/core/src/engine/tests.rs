@@ -313,6 +313,29 @@ fn a_worker_that_does_not_react_is_passed_over() {
 }
 
 #[test]
+fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
+    let mut process = Process::new(3, &config(6, |_| {}));
+    let running: Vec<u32> = (0..6).map(|_| process.arrive(0, "/")).collect();
+    for worker in [1, 2] {
+        process.arrive(worker, "/");
+        process.pass_time(2 * ORDER_TOLERANCE);
+    }
+    let own: Vec<u32> = (0..20).map(|_| process.arrive(0, "/")).collect();
+    process.started.clear();
+    for stream in running {
+        process.finish(stream, Outcome::Unmeasured);
+    }
+    assert_eq!(
+        process.started,
+        own[..4],
+        "two slots are left to workers 1 and 2, which don't run yet"
+    );
+    process.settle();
+    assert_eq!(process.in_backend(), 6);
+    assert_eq!(process.queued(), own[4..]);
+}
+
+#[test]
 fn queued_work_of_a_slow_service_counts_in_full() {
     let mut process = Process::new(1, &config(10, |_| {}));
     let minute = Duration::from_secs(60);

@@ -6,6 +6,10 @@
 //! itself. No slot ever travels in a message, so a lost message loses no slot: the next release, arrival
 //! or tick of any worker looks again.
 //!
+//! A worker that was woken takes one slot, so one is left to it. Further free slots go on: to the next worker, or to
+//! waiters here. With several slots free at once (clients reset their streams, an edit raises P), order between workers
+//! would cost more than it is worth: one wake-up after the other, and a slot that idles through each.
+//!
 //! A worker that was woken and whose first waiter still waits after [`UNRESPONSIVE_AFTER`] is passed
 //! over (its thread is busy, or its VM died and its lease has not run out yet): a slot does not idle for
 //! the sake of order.
@@ -56,8 +60,9 @@ impl Stage {
     ) -> Result<(), HostError> {
         let limit = self.config.parallelism;
         let mut attempts = ATTEMPTS;
+        self.handed_to.clear();
         while self.ledger.queue(host)?.length > 0
-            && self.ledger.slots_in_use(host)? < i64::from(limit)
+            && self.ledger.slots_in_use(host)? + (self.handed_to.len() as i64) < i64::from(limit)
         {
             self.drop_late(host, now, events)?;
             let own = self.head().and_then(|head| self.order.heard(head));
@@ -69,7 +74,12 @@ impl Stage {
                     0
                 };
                 if own.is_none_or(|own| own > rank.saturating_add(tolerance)) {
-                    return self.hand_over(host, now, other);
+                    self.hand_over(host, now, other)?;
+                    if !self.holds() {
+                        return Ok(());
+                    }
+                    self.handed_to.push(other);
+                    continue;
                 }
             }
             if own.is_none() {
@@ -96,6 +106,9 @@ impl Stage {
         let mut first: Option<(WorkerId, u64)> = None;
         for at in 0..self.others.len() {
             let other = self.others[at];
+            if self.handed_to.contains(&other) {
+                continue;
+            }
             let Some(announced) = self.ledger.head_of(host, other)? else {
                 continue;
             };

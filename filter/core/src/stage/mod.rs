@@ -111,6 +111,8 @@ pub struct Stage {
     stats: StageStats,
     /// While this worker reacts to a wake-up: when the slot was left to it.
     handed_over: Option<Instant>,
+    /// While slots are handed out: the workers to which one was left.
+    handed_to: Vec<WorkerId>,
     rng: Rng,
     others: Vec<WorkerId>,
     /// [`Membership::joins`] when the ledger was opened.
@@ -152,6 +154,7 @@ impl Stage {
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
             handed_over: None,
+            handed_to: Vec::new(),
             rng: Rng::new(seed),
             others: membership.others().to_vec(),
             joins: membership.joins(),
