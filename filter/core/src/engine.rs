@@ -510,11 +510,14 @@ impl Engine {
         let changes = membership.tick(now, host)?;
         self.tick_stages(host, now, &changes, actions)?;
         if let Some(membership) = &mut self.membership {
-            for dead in changes.dead {
+            for dead in changes.dead.into_iter().chain(changes.free) {
                 membership.buried(dead, host)?;
             }
         }
         self.retired.retain(|r| r.entrance.pending() > 0);
+        if changes.hot_restart {
+            return Err(HostError::HotRestart);
+        }
         Ok(())
     }
 

@@ -54,6 +54,12 @@ pub enum HostError {
     /// The blob changed since it was loaded; load again and retry.
     #[error("shared data changed since it was read")]
     Conflict,
+    /// Gauges hold another process's values beside this one's.
+    #[error(
+        "gauges include the values of the Envoy process before this one: start Envoy with \
+         --skip-hot-restart-parent-stats or --disable-hot-restart"
+    )]
+    HotRestart,
     /// The host refused the call.
     #[error("host call {call} failed with status {status}")]
     Call {

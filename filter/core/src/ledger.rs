@@ -45,8 +45,12 @@ impl QueueState {
 
     fn unpack(gauge: u64) -> Self {
         // A shift by 44 leaves 20 bits.
+        let length = (gauge >> WORK_BITS) as u32;
+        if length >= NEGATIVE {
+            return Self::default();
+        }
         Self {
-            length: (gauge >> WORK_BITS) as u32,
+            length,
             work: gauge & ((1 << WORK_BITS) - 1),
         }
     }
@@ -70,11 +74,12 @@ impl Share {
     }
 
     fn unpack(slots: u64, queue: u64) -> Self {
-        let QueueState { length, work } = QueueState::unpack(queue);
+        let length = (queue >> WORK_BITS).cast_signed();
+        let negative = length >= i64::from(NEGATIVE);
         Self {
             slots: slots.cast_signed(),
-            queued: i64::from(length),
-            work: work.cast_signed(),
+            queued: if negative { length - (1 << 20) } else { length },
+            work: (queue & ((1 << WORK_BITS) - 1)).cast_signed(),
         }
     }
 }
@@ -395,27 +400,32 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn rejoin(&mut self, host: &impl Host, own_id: WorkerId) -> Result<(), HostError> {
-        self.own = self.worker(host, own_id)?;
+        let new = self.worker(host, own_id)?;
+        let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
+        // Whoever still sees us under the old number waits for no waiter of it.
+        host.record(old.head, 0)?;
         // What we booked under this number after it was taken from us, or its last owner left behind.
         self.give_back(host, own_id)?;
         self.own.share.set(host, self.booked, self.booked)?;
         self.total.book(host, self.booked)
     }
 
-    /// The difference between the total and the sum of all shares; zero but for moments in which
-    /// somebody is between two bookings, and after a VM died between two bookings.
+    /// The difference between the total and the sum of the shares of workers 0 up to `numbers`; zero but for moments in
+    /// which somebody is between two bookings, and after a VM died between two bookings. A number that nobody has counts
+    /// too: what is booked under it is given back by whoever gets it, or sweeps it.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn drift(&mut self, host: &impl Host, others: &[WorkerId]) -> Result<Share, HostError> {
+    pub fn drift(&mut self, host: &impl Host, numbers: u32) -> Result<Share, HostError> {
         let total = self.total.read(host)?;
         let mut drift = Share {
             slots: total.slots - self.booked.slots,
             queued: total.queued - self.booked.queued,
             work: total.work - self.booked.work,
         };
-        for &other in others {
+        let own = self.own_id;
+        for other in (0..numbers).filter(|id| *id != own) {
             let share = self.worker(host, other)?.share.read(host)?;
             drift.slots -= share.slots;
             drift.queued -= share.queued;

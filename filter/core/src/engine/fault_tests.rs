@@ -26,13 +26,15 @@ impl RequestView for Req {
     }
 }
 
-/// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook after a store.
+/// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or after a store.
 #[derive(Default)]
 struct H<'a> {
     m: Option<&'a MemoryHost>,
     strict: bool,
     calls: Cell<u64>,
+    loads: Cell<u64>,
     fail_at: Cell<u64>,
+    before_store: RefCell<Option<Box<dyn FnOnce() + 'a>>>,
     after_store: RefCell<Option<Box<dyn FnOnce() + 'a>>>,
     kinds: RefCell<BTreeMap<u32, MetricKind>>,
 }
@@ -88,6 +90,12 @@ impl Host for H<'_> {
         self.m().load(key)
     }
     fn store(&self, key: &str, value: &[u8], e: Expected) -> Result<(), HostError> {
+        if key.starts_with("headgate/workers") {
+            let hook = self.before_store.borrow_mut().take();
+            if let Some(h) = hook {
+                h();
+            }
+        }
         let r = self.m().store(key, value, e);
         if r.is_ok() && key.starts_with("headgate/workers") {
             let hook = self.after_store.borrow_mut().take();

@@ -42,6 +42,8 @@ struct Metric {
     rejected: bool,
     /// The counter's or gauge's value; of a histogram, the sum of its values.
     value: AtomicU64,
+    /// What [`MemoryHost::import`] adds to it.
+    imported: AtomicU64,
     /// How many values a histogram has.
     recorded: AtomicU64,
 }
@@ -87,6 +89,14 @@ impl MemoryHost {
     /// matcher rejects them.
     pub fn reject(&self, part: &str) {
         self.rejected().push(part.to_owned());
+    }
+
+    /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent process.
+    pub fn import(&self, name: &str, value: u64) {
+        let metrics = self.metrics();
+        if let Some(&at) = metrics.ids.get(name) {
+            metrics.all[at].imported.store(value, Ordering::SeqCst);
+        }
     }
 
     fn rejected(&self) -> MutexGuard<'_, Vec<String>> {
@@ -212,6 +222,12 @@ impl MemoryHost {
     }
 }
 
+/// Envoy's gauges are gauges, whatever they are for.
+fn is_same(one: MetricKind, other: MetricKind) -> bool {
+    let is_gauge = |kind| matches!(kind, MetricKind::Gauge | MetricKind::State);
+    one == other || (is_gauge(one) && is_gauge(other))
+}
+
 impl Host for MemoryHost {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
         let call = "proxy_define_metric";
@@ -224,7 +240,7 @@ impl Host for MemoryHost {
         }
         let mut metrics = self.metrics.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(&at) = metrics.ids.get(name) {
-            if metrics.all[at].kind != kind {
+            if !is_same(metrics.all[at].kind, kind) {
                 return Err(HostError::Call {
                     call,
                     status: BAD_ARGUMENT,
@@ -239,6 +255,7 @@ impl Host for MemoryHost {
             name: name.to_owned(),
             rejected: self.rejected().iter().any(|part| name.contains(part)),
             value: AtomicU64::new(0),
+            imported: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
         });
         Ok(MetricId(at as u32))
@@ -280,7 +297,8 @@ impl Host for MemoryHost {
         self.with_metric("proxy_get_metric", metric, |m| match m.kind {
             MetricKind::Histogram => Err(BAD_ARGUMENT),
             MetricKind::Counter | MetricKind::Gauge | MetricKind::State => {
-                Ok(m.value.load(Ordering::SeqCst))
+                let imported = m.imported.load(Ordering::SeqCst);
+                Ok(m.value.load(Ordering::SeqCst).wrapping_add(imported))
             }
         })
     }
