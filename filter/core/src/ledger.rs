@@ -8,7 +8,7 @@
 //! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads: whoever reads a total of at
 //! most P owns a slot, everybody else takes the one back. Every owner's addition precedes its own read,
 //! so the last of them to add has seen all others; hence owners never exceed P. Two workers that add at
-//! the same moment for the last slot may both step back; they try again, since the caller looks again.
+//! the same moment for the last slot may both step back; each then looks whether one is free, and tries again.
 //!
 //! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
@@ -25,6 +25,13 @@ pub const MAX_WORK: u64 = 1 << 32;
 /// the queue before the others added theirs, and still the sum fits into [`WORK_BITS`].
 const FULL: u64 = 1 << (WORK_BITS - 1);
 const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
+
+/// A length from here on up is below zero: an audit corrected too much, and the next one makes up for it.
+const NEGATIVE: u32 = (1 << 20) - (1 << 14);
+const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
+
+/// Attempts to take a slot that is free but contended.
+const ATTEMPTS: u32 = 8;
 
 /// The queue over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -237,13 +244,20 @@ impl Ledger {
             slots: 1,
             ..Share::default()
         };
-        self.book(host, one)?;
-        let in_use = self.slots_in_use(host);
-        if matches!(in_use, Ok(n) if n <= i64::from(limit)) {
-            return Ok(true);
+        let limit = i64::from(limit);
+        for _ in 0..ATTEMPTS {
+            self.book(host, one)?;
+            let in_use = self.slots_in_use(host);
+            if matches!(in_use, Ok(n) if n <= limit) {
+                return Ok(true);
+            }
+            self.release(host)?;
+            in_use?;
+            if self.slots_in_use(host)? >= limit {
+                break;
+            }
         }
-        self.release(host)?;
-        in_use.map(|_| false)
+        Ok(false)
     }
 
     /// Takes a slot whatever the limit, for requests that nothing holds back.

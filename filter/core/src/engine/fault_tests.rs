@@ -87,6 +87,7 @@ impl Host for H<'_> {
         self.m().read(metric)
     }
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        self.loads.set(self.loads.get() + 1);
         self.m().load(key)
     }
     fn store(&self, key: &str, value: &[u8], e: Expected) -> Result<(), HostError> {

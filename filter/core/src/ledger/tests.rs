@@ -1,8 +1,10 @@
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 
 use super::*;
 use crate::host::memory::MemoryHost;
+use crate::host::{Expected, Version};
 
 const P: u32 = 3;
 
@@ -142,4 +144,90 @@ fn requests_that_arrive_at_once_on_all_workers_leave_the_length_alone() {
     }
     let length = 1 + crate::workers::MAX_WORKERS;
     assert_eq!(ledger.queue(&host).unwrap().length, length);
+}
+
+#[test]
+fn a_total_below_zero_is_an_empty_queue() {
+    let host = MemoryHost::new();
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    ledger.enqueue(&host, 500).unwrap();
+    let too_much = Share {
+        slots: 0,
+        queued: 1,
+        work: 700,
+    };
+    ledger.correct(&host, too_much).unwrap();
+    assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
+    let drift = ledger.drift(&host, 1).unwrap();
+    assert_eq!(drift.queue(), -too_much.queue());
+    ledger.correct(&host, drift).unwrap();
+    assert_eq!(
+        ledger.queue(&host).unwrap(),
+        QueueState {
+            length: 1,
+            work: 500
+        }
+    );
+}
+
+/// A worker that contends for slots: it adds to the total just before another's read, and steps back just after that
+/// one's step back.
+struct Contended<'a> {
+    host: &'a MemoryHost,
+    total: MetricId,
+    contentions: Cell<u32>,
+    added: Cell<bool>,
+}
+
+impl Host for Contended<'_> {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        self.host.define(kind, name)
+    }
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        self.host.add(metric, delta)?;
+        if metric == self.total && delta < 0 && self.added.take() {
+            self.host.add(self.total, -1)?;
+        }
+        Ok(())
+    }
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        self.host.record(metric, value)
+    }
+    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+        let left = self.contentions.get();
+        if metric == self.total && left > 0 && self.host.read(metric)? > 0 {
+            self.contentions.set(left - 1);
+            self.added.set(true);
+            self.host.add(self.total, 1)?;
+        }
+        self.host.read(metric)
+    }
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        self.host.load(key)
+    }
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        self.host.store(key, value, expected)
+    }
+    fn wake(&self, worker: u32) -> Result<(), HostError> {
+        self.host.wake(worker)
+    }
+}
+
+#[test]
+fn a_slot_that_two_stepped_back_from_is_tried_again() {
+    let memory = MemoryHost::new();
+    let total = memory.define(MetricKind::State, "s.slots_in_use").unwrap();
+    let host = Contended {
+        host: &memory,
+        total,
+        contentions: Cell::new(0),
+        added: Cell::new(false),
+    };
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    host.contentions.set(3);
+    assert_eq!(ledger.try_acquire(&host, 1), Ok(true));
+    assert_eq!(host.contentions.get(), 0, "else this test shows nothing");
+    assert_eq!(ledger.slots_in_use(&host), Ok(1));
+    assert_eq!(ledger.try_acquire(&host, 1), Ok(false), "none is free");
+    assert_eq!(ledger.slots_in_use(&host), Ok(1));
 }

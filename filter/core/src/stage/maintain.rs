@@ -176,12 +176,15 @@ impl Stage {
             Some((acceptance, DemandExchange::new(host, &prefix, &config)?))
         };
         self.stats.flush(host)?;
-        self.service_times.flush(now, host, &self.times_key)?;
-        let mut service_times = ServiceTimes::new(Settings::from_config(&config));
-        service_times.sync(now, host, &self.times_key)?;
+        let settings = Settings::from_config(&config);
+        if settings != Settings::from_config(&self.config) {
+            self.service_times.flush(now, host, &self.times_key)?;
+            let mut service_times = ServiceTimes::new(settings);
+            service_times.sync(now, host, &self.times_key)?;
+            self.service_times = service_times;
+        }
 
         self.stats = new_stats;
-        self.service_times = service_times;
         if !same_mode {
             self.control = Control::new(&config.policy, config.mode);
         }

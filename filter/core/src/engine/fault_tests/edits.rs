@@ -216,3 +216,33 @@ fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
         }
     }
 }
+
+/// Policies are edited at each scale event, on the threads that serve requests.
+#[test]
+fn an_edit_of_parallelism_does_not_load_each_types_histogram() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let many = |p| {
+        config(p, |stage| {
+            let named = |n| TypeConfig {
+                name: format!("t{n}"),
+                ..stage.types[0].clone()
+            };
+            let more: Vec<TypeConfig> = (0..50).map(named).collect();
+            stage.types.splice(0..1, more);
+        })
+    };
+    let mut e = Engine::new(1);
+    let mut a = Vec::new();
+    e.configure(&h, t(0), &many(1), &mut a).unwrap();
+    e.arrive(&h, t(1), 1, &Req("/"), None, &mut a).unwrap();
+    let held = e.arrive(&h, t(1), 2, &Req("/"), None, &mut a).unwrap();
+    assert!(matches!(held, Admission::Hold(_)));
+    h.loads.set(0);
+    e.configure(&h, t(2), &many(2), &mut a).unwrap();
+    assert!(
+        a.contains(&Action::Resume(2)),
+        "the edit is in force: {a:?}"
+    );
+    assert!(h.loads.get() < 10, "{} loads for 51 types", h.loads.get());
+}
