@@ -337,7 +337,7 @@ fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
 
 #[test]
 fn queued_work_of_a_slow_service_counts_in_full() {
-    let mut process = Process::new(1, &config(10, |_| {}));
+    let mut process = Process::new(1, &config(10, |s| s.queue.timeout_us = 3_600_000_000));
     let minute = Duration::from_secs(60);
     for _ in 0..2 {
         let running: Vec<u32> = (0..10).map(|_| process.arrive(0, "/slow")).collect();
