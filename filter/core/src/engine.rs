@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::classify::{Classified, Classifier, RequestView};
 use crate::config::{
-    ConfigError, CostConfig, Direction, FilterConfig, StageConfig, StrategyConfig,
+    ConfigError, CostConfig, Direction, ErrorsConfig, FilterConfig, StageConfig, StrategyConfig,
 };
 use crate::discipline::Order;
 use crate::entrance::{self, Entrance, Place};
@@ -467,6 +467,14 @@ impl Engine {
             let ticket = r.entrance.ticket(pass.place);
             ticket.is_none_or(|ticket| r.entrance.stage.wants_sample(ticket))
         })
+    }
+
+    /// Which answers of this stage's backend are errors; `None` when the stage is gone.
+    #[must_use]
+    pub fn errors(&self, stage: StageId) -> Option<&ErrorsConfig> {
+        let mut stages = self.running.iter().chain(&self.retired);
+        let running = stages.find(|r| r.id == stage)?;
+        Some(&running.entrance.stage.config().errors)
     }
 
     /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].

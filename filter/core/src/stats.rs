@@ -57,15 +57,18 @@ pub enum Count {
     RejectedEnforced,
     /// Answered by the backend and measured.
     Completed,
-    /// Left the stage without entering a histogram: client gone, local reply, reset.
+    /// Left the stage without an answer of the backend, and for no fault of its own: client gone, local reply.
     Unmeasured,
     /// Of those, left while queued.
     Abandoned,
+    /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a reset. An estimate
+    /// where answers are sampled: one counts for those that it stands for.
+    Failed,
     /// Answered while the type was answered faster than [`crate::stage::SAMPLES_PER_SECOND`]; not measured.
     Unsampled,
 }
 
-const COUNTERS: [&str; 8] = [
+const COUNTERS: [&str; 9] = [
     "rq_total",
     "rq_accepted",
     "rq_rejected",
@@ -73,13 +76,14 @@ const COUNTERS: [&str; 8] = [
     "rq_completed",
     "rq_unmeasured",
     "rq_abandoned",
+    "rq_failed",
     "rq_unsampled",
 ];
 
 /// Counters of the stage itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StageCount {
-    /// Matched `exclude`, or was an upgrade: never held, refused or measured.
+    /// Matched `exclude`: never held, refused or measured.
     Excluded,
     /// Passed because a host call failed: Headgate fails open.
     Unmanaged,
@@ -228,7 +232,14 @@ impl StageStats {
 
     /// Counts one request.
     pub fn count(&mut self, kind: TypeId, count: Count) {
-        bump(self.touch(kind).counters.get_mut(count as usize));
+        self.count_n(kind, count, 1);
+    }
+
+    /// Counts `n` requests.
+    pub fn count_n(&mut self, kind: TypeId, count: Count, n: u32) {
+        if let Some(counter) = self.touch(kind).counters.get_mut(count as usize) {
+            counter.pending = counter.pending.saturating_add(n);
+        }
     }
 
     /// Counts something of the stage.

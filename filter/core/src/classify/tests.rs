@@ -78,6 +78,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             timeout_us: 1,
         },
         measure: Measure::LastByte,
+        errors: crate::config::ErrorsConfig::default(),
         strategy: StrategyConfig::MaxQueueLength,
         service_times: Default::default(),
         starvation_avoidance: None,

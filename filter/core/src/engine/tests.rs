@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::FilterConfig;
+use crate::config::{FilterConfig, Objective};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 
@@ -333,6 +333,45 @@ fn slots_that_get_free_at_once_do_not_wait_for_one_wake_up_after_the_other() {
     process.settle();
     assert_eq!(process.in_backend(), 6);
     assert_eq!(process.queued(), own[4..]);
+}
+
+/// A backend that starts to fail answers at once. Nobody may take that for a fast service.
+#[test]
+fn answers_that_are_errors_free_their_slot_and_are_learned_from_by_nobody() {
+    let objective = Objective {
+        percentile: 50.0,
+        objective_us: 50_000,
+    };
+    let mut process = Process::new(1, &config(2, |s| s.types[1].slo = vec![objective]));
+    let served = |process: &mut Process, time: u64, outcome| {
+        for _ in 0..40 {
+            let stream = process.arrive(0, "/");
+            process.pass_time(Duration::from_millis(time));
+            process.finish(stream, outcome);
+        }
+    };
+    served(&mut process, 20, Outcome::Completed);
+    served(&mut process, 1, Outcome::Failed);
+    process.run_for(Duration::from_secs(2));
+    let of_type = |name: &str| process.gauge(&format!("type.default.{name}"));
+    assert_eq!(of_type("rq_completed"), 40);
+    assert_eq!(of_type("rq_failed"), 40);
+    assert_eq!(
+        of_type("rq_slo_met.objective.p50"),
+        40,
+        "an error meets no objective"
+    );
+    let measured = "headgate.policy.ns/p.type.default.processing_time_us";
+    assert_eq!(process.host.recorded(measured), Some((40, 40 * 20_000)));
+    process.assert_nothing_booked();
+    for _ in 0..3 {
+        process.arrive(0, "/");
+    }
+    let work = process.gauge("queued_work_us");
+    assert!(
+        work.abs_diff(20_000) < 500,
+        "the one that waits takes {work} µs"
+    );
 }
 
 #[test]

@@ -84,7 +84,10 @@ pub enum Event {
 pub enum Outcome {
     /// The backend answered; its times count.
     Completed,
-    /// Anything else: the client left, a local reply, a reset. Its times say nothing about the backend.
+    /// The backend failed: an error for an answer, a timeout, a reset. Its times are no service times: a backend that
+    /// fails does so in no time, or after all the time that it had.
+    Failed,
+    /// Anything else: the client left, a local reply. Its times say nothing about the backend.
     Unmeasured,
     /// An answer that [`Stage::wants_sample`] didn't ask to look at.
     Unsampled,
@@ -482,6 +485,10 @@ impl Stage {
                 match (outcome, dequeued) {
                     (Outcome::Completed, Some(dequeued)) => {
                         self.measure(host, now, &request, dequeued)?;
+                    }
+                    (Outcome::Failed, _) => {
+                        let answers = request.weight.max(1);
+                        self.stats.count_n(kind, Count::Failed, answers);
                     }
                     (Outcome::Unsampled, _) => self.stats.count(kind, Count::Unsampled),
                     _ => self.stats.count(kind, Count::Unmeasured),

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use headgate_core::config::{
-    ConfigError, DEFAULT_TYPE, FilterConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match, Measure, Mode,
-    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, StringMatchKind,
-    TypeConfig,
+    ConfigError, DEFAULT_TYPE, ErrorsConfig, FilterConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match,
+    Measure, Mode, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig,
+    StringMatchKind, TypeConfig,
 };
 use headgate_core::host::HostError;
 use headgate_core::refusal::Origin;
@@ -412,6 +412,7 @@ fn stage(graph: &Graph, service: &Service, setup: &Setup) -> StageConfig {
             timeout_us: FOREVER_US,
         },
         measure: Measure::LastByte,
+        errors: ErrorsConfig::default(),
         service_times: ServiceTimesConfig::default(),
         strategy: StrategyConfig::MaxQueueLength,
         starvation_avoidance: None,
