@@ -386,28 +386,6 @@ impl Engine {
         }
     }
 
-    /// An upgrade arrives: the stage it belongs to counts it, and neither holds nor measures it.
-    ///
-    /// # Errors
-    /// [`HostError`]; it is not counted.
-    pub fn pass_by(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-        request: &impl RequestView,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), HostError> {
-        self.be_member(host, now, actions)?;
-        if let Some(r) = self
-            .running
-            .iter_mut()
-            .find(|r| r.compiled.classifier.covers(request))
-        {
-            r.entrance.stage.pass_by(StageCount::Excluded);
-        }
-        Ok(())
-    }
-
     /// A request ended. Safe to call twice.
     ///
     /// # Errors

@@ -5,19 +5,22 @@ use headgate_core::stage::Outcome;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
+use crate::answer;
 use crate::ffi;
+use crate::headers::Upgrade;
 use crate::vm::{self, Verdict};
-
-/// `%RESPONSE_CODE_DETAILS%` of a response that came from the backend.
-const VIA_UPSTREAM: &[u8] = b"via_upstream";
 
 /// One request.
 pub(crate) struct Stream {
     id: u32,
     /// Its place in a stage, until it ends.
     pass: Option<Pass>,
+    /// What it asks its connection to become.
+    upgrade: Option<Upgrade>,
     /// What the end of its response will mean.
     outcome: Outcome,
+    /// Whether its response is known to be the backend's.
+    from_backend: bool,
 }
 
 impl Stream {
@@ -25,38 +28,47 @@ impl Stream {
         Self {
             id,
             pass: None,
+            upgrade: None,
             outcome: Outcome::Completed,
+            from_backend: false,
         }
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        if let Some(pass) = self.pass.take() {
-            vm::with(|vm| vm.finish(self.id, pass, outcome));
+        // Where the VM's state is in use, the pass is kept for the next callback; at the latest for the last.
+        if let Some(pass) = self.pass
+            && vm::with(|vm| vm.finish(self.id, pass, outcome)).is_some()
+        {
+            self.pass = None;
         }
     }
 }
 
-/// Whether the response is the backend's rather than Envoy's own (no route, no connection, timeout,
-/// another filter).
-fn from_backend() -> bool {
-    ffi::property(b"response\0code_details")
-        .ok()
-        .flatten()
-        .is_some_and(|d| d == VIA_UPSTREAM)
+/// Who ended the request, or answered it.
+fn details() -> Outcome {
+    let details = ffi::property(b"response\0code_details");
+    answer::of_details(details.ok().flatten().as_deref())
 }
 
 impl Context for Stream {
     /// The stream ends: normally after its response, early when the client left or the backend failed.
     fn on_done(&mut self) -> bool {
-        vm::with(|vm| vm.forwarded_ended(self.id));
-        self.finish(Outcome::Unmeasured);
+        vm::with(|vm| vm.gone(self.id));
+        if self.pass.is_some() {
+            // No more of the answer comes: the backend broke it off, or the client left.
+            let outcome = match details() {
+                Outcome::Failed => Outcome::Failed,
+                _ => Outcome::Unmeasured,
+            };
+            self.finish(outcome);
+        }
         true
     }
 }
 
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
-        match vm::with(|vm| vm.request(self.id)) {
+        match vm::with(|vm| vm.request(self.id, &mut self.upgrade)) {
             None | Some(Verdict::Continue(None)) => Action::Continue,
             Some(Verdict::Continue(pass)) => {
                 self.pass = pass;
@@ -82,10 +94,22 @@ impl HttpContext for Stream {
         });
         if !vm::with(|vm| vm.wants_sample(pass)).unwrap_or(true) {
             self.outcome = Outcome::Unsampled;
-        } else if !from_backend() {
-            self.outcome = Outcome::Unmeasured;
+        } else {
+            self.outcome = details();
+            if self.outcome == Outcome::Completed {
+                let judged = vm::with(|vm| vm.judge(pass, end_of_stream));
+                self.outcome = judged.unwrap_or(Outcome::Completed);
+                self.from_backend = true;
+            }
         }
-        if end_of_stream || pass.first_byte || self.outcome == Outcome::Unmeasured {
+        // What Envoy answers itself, the backend has nothing more to do for.
+        let local = self.outcome != Outcome::Unsampled && !self.from_backend;
+        // Once its connection is something else, a request is over.
+        let switched = self.upgrade.is_some_and(|upgrade| {
+            let status = ffi::response_header(":status").ok().flatten();
+            status.is_some_and(|status| upgrade.happened(&status))
+        });
+        if end_of_stream || pass.first_byte || local || switched {
             self.finish(self.outcome);
         }
         Action::Continue
@@ -99,6 +123,12 @@ impl HttpContext for Stream {
     }
 
     fn on_http_response_trailers(&mut self, _count: usize) -> Action {
+        if let Some(pass) = self.pass
+            && self.outcome == Outcome::Completed
+        {
+            let judged = vm::with(|vm| vm.judge_trailers(pass));
+            self.outcome = judged.unwrap_or(Outcome::Completed);
+        }
         self.finish(self.outcome);
         Action::Continue
     }

@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::deadline;
-use headgate_core::engine::{
-    Action, Admission, Calling, Engine, FAST_TICK, Pass, SLOW_TICK, StageId,
-};
+use headgate_core::engine::{Action, Admission, Calling, Engine, Pass, StageId};
 use headgate_core::host::{HostError, Unfiltered};
 use headgate_core::refusal::Refusal;
 use headgate_core::rng::Rng;
@@ -25,17 +23,23 @@ use headgate_core::strategy::hint;
 use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
+use crate::answer;
 use crate::ffi::{self, Level};
-use crate::headers::Headers;
+use crate::headers::{Headers, Upgrade};
 use crate::host::EnvoyHost;
 use crate::refusal;
 use crate::roots::Roots;
+use crate::ticks::Ticks;
+use crate::turn::Turn;
 
 /// Failing host calls are logged at most this often.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
 /// The request header that tells the application the quality to deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
+
+/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without anything else.
+const GRPC_STATUS: &str = "grpc-status";
 
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
@@ -47,13 +51,13 @@ pub(crate) struct Vm {
     engine: Engine,
     rng: Rng,
     actions: Vec<Action>,
+    turn: Turn,
     /// The number under which this worker can be woken, and its queue.
     listening: Option<(WorkerId, u32)>,
     /// The newest root context of the inbound side: it outlives the streams of the older ones, so ticks and
     /// wake-ups are its.
     root: u32,
-    /// Time between ticks; `None` before the first request, when nothing needs one.
-    tick: Option<Duration>,
+    ticks: Ticks,
     configured: bool,
     roots: Roots,
     /// Whether any stage has workflows; without, nothing is asked or told about them.
@@ -63,6 +67,8 @@ pub(crate) struct Vm {
     /// At a gateway, requests that went on and aren't answered yet, by stream.
     forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
+    /// The time of the last callback that could read the clock.
+    last: Instant,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
 }
@@ -104,15 +110,17 @@ impl Vm {
             engine: Engine::new(seed),
             rng: Rng::new(seed.rotate_left(32)),
             actions: Vec::new(),
+            turn: Turn::default(),
             listening: None,
             root: 0,
-            tick: None,
+            ticks: Ticks::default(),
             configured: false,
             roots: Roots::default(),
             workflows: false,
             baggage: Vec::new(),
             forwarded: HashMap::new(),
             complained: None,
+            last: Instant::default(),
             #[cfg(feature = "decision-timing")]
             timing: timing::Timing::default(),
         }
@@ -124,7 +132,10 @@ impl Vm {
             return;
         };
         match (direction, self.roots.newest(direction)) {
-            (Direction::Inbound, Some(newest)) if self.root == root => self.attend_from(newest),
+            (Direction::Inbound, Some(newest)) if self.root == root => {
+                self.attend_from(newest);
+                self.attend(root, false);
+            }
             (_, Some(_)) => {}
             (Direction::Inbound, None) => {
                 let left = now().and_then(|now| self.engine.leave(&self.host, now));
@@ -139,7 +150,7 @@ impl Vm {
     fn attend_from(&mut self, root: u32) {
         self.root = root;
         self.listening = None;
-        self.tick = None;
+        self.ticks = Ticks::default();
     }
 
     /// Takes a configuration over; false, with the reason in the log, keeps the last good one.
@@ -159,7 +170,7 @@ impl Vm {
         self.roots.configured(root, direction);
         if direction == Direction::Inbound {
             self.attend_from(root);
-            self.attend(root);
+            self.attend(root, false);
         }
         match applied {
             Ok(config) => {
@@ -195,30 +206,28 @@ impl Vm {
         }
     }
 
-    /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them: a
-    /// hundred a second would cost an idle worker more than its requests.
+    /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them.
     ///
-    /// `current` is the context of the callback that we are in.
-    fn attend(&mut self, current: u32) {
+    /// `current` is the context of the callback that we are in; `in_tick`, whether it is a tick.
+    fn attend(&mut self, current: u32, in_tick: bool) {
         let Some(worker) = self.engine.worker() else {
             return;
         };
-        let tick = if self.engine.is_busy() {
-            FAST_TICK
-        } else {
-            SLOW_TICK
-        };
+        let busy = self.engine.is_busy() || self.turn.is_pending();
+        let period = self.ticks.to_set(busy, in_tick);
         let listens = self.listening.is_some_and(|(id, _)| id == worker);
-        if self.tick == Some(tick) && listens {
+        if period.is_none() && listens {
             return;
         }
         self.tell_rejected();
         // Envoy registers both for the root of the effective context.
         let entered = ffi::set_effective_context(self.root);
         self.check(entered);
-        match ffi::set_tick_period(tick) {
-            Ok(()) => self.tick = Some(tick),
-            Err(error) => self.complain(&error),
+        if let Some(period) = period {
+            match ffi::set_tick_period(period) {
+                Ok(()) => self.ticks.set(period),
+                Err(error) => self.complain(&error),
+            }
         }
         if !listens {
             match self.host.host().listen(worker) {
@@ -230,12 +239,12 @@ impl Vm {
         self.check(back);
     }
 
-    /// Point 1: request headers.
-    pub(crate) fn request(&mut self, stream: u32) -> Verdict {
+    /// Point 1: request headers. Notes what the request asks its connection to become.
+    pub(crate) fn request(&mut self, stream: u32, upgrade: &mut Option<Upgrade>) -> Verdict {
         if self.engine.is_idle() {
             return Verdict::Continue(None);
         }
-        match self.decide(stream) {
+        match self.decide(stream, upgrade) {
             Ok(verdict) => verdict,
             Err(error) => {
                 self.complain(&error);
@@ -244,7 +253,7 @@ impl Vm {
         }
     }
 
-    fn decide(&mut self, stream: u32) -> Result<Verdict, HostError> {
+    fn decide(&mut self, stream: u32, upgrade: &mut Option<Upgrade>) -> Result<Verdict, HostError> {
         let mut headers = Headers::parse(ffi::request_headers()?);
         #[cfg(feature = "trap")]
         {
@@ -255,16 +264,10 @@ impl Vm {
             }
         }
         let now = now()?;
+        self.last = now;
         let standing = self.standing(&mut headers);
         let mut actions = std::mem::take(&mut self.actions);
-        if headers.is_upgrade() {
-            let counted = self.engine.pass_by(&self.host, now, &headers, &mut actions);
-            self.strip(&headers, standing);
-            self.act(&mut actions, stream);
-            self.actions = actions;
-            self.attend(stream);
-            return counted.map(|()| Verdict::Continue(None));
-        }
+        *upgrade = headers.upgrade();
         let own_deadline = if headers.has_timeout() {
             deadline::own_deadline(&headers)
         } else {
@@ -282,7 +285,7 @@ impl Vm {
         self.timing.record(&self.host, now);
         self.act(&mut actions, stream);
         self.actions = actions;
-        self.attend(stream);
+        self.attend(stream, false);
         if !matches!(admission, Ok(Admission::Refuse(..))) {
             self.strip(&headers, standing);
         }
@@ -312,17 +315,29 @@ impl Vm {
         }
     }
 
+    /// A stream is gone.
+    pub(crate) fn gone(&mut self, stream: u32) {
+        self.turn.forget(stream);
+        self.forwarded_ended(stream);
+    }
+
     /// Point 3: the request of `pass` ended. `stream` is the one in whose callback we are.
     pub(crate) fn finish(&mut self, stream: u32, pass: Pass, outcome: Outcome) {
-        let done = now().and_then(|now| {
-            let mut actions = std::mem::take(&mut self.actions);
-            let done = self
-                .engine
-                .finish(&self.host, now, pass, outcome, &mut actions);
-            self.act(&mut actions, stream);
-            self.actions = actions;
-            done
-        });
+        // A slot comes back whatever the clock says; the times of such a request are wrong, and it isn't measured.
+        let (now, outcome) = match now() {
+            Ok(now) => (now, outcome),
+            Err(error) => {
+                self.complain(&error);
+                (self.last, Outcome::Unmeasured)
+            }
+        };
+        self.last = now;
+        let mut actions = std::mem::take(&mut self.actions);
+        let done = self
+            .engine
+            .finish(&self.host, now, pass, outcome, &mut actions);
+        self.act(&mut actions, stream);
+        self.actions = actions;
         self.check(done);
     }
 
@@ -340,8 +355,33 @@ impl Vm {
         self.engine.wants_sample(pass)
     }
 
-    /// Another worker left a slot to us.
+    /// What the headers of the backend's answer to the request of `pass` mean; `alone` if nothing comes after them, where
+    /// gRPC then has its status.
+    pub(crate) fn judge(&mut self, pass: Pass, alone: bool) -> Outcome {
+        let Some(errors) = self.engine.errors(pass.stage) else {
+            return Outcome::Completed;
+        };
+        let header = |name| ffi::response_header(name).ok().flatten();
+        match answer::of_status(header(":status").as_deref(), errors) {
+            Outcome::Completed if alone => {
+                answer::of_grpc_status(header(GRPC_STATUS).as_deref(), errors)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// What the trailers of the backend's answer to the request of `pass` mean.
+    pub(crate) fn judge_trailers(&mut self, pass: Pass) -> Outcome {
+        let Some(errors) = self.engine.errors(pass.stage) else {
+            return Outcome::Completed;
+        };
+        let status = ffi::response_trailer(GRPC_STATUS).ok().flatten();
+        answer::of_grpc_status(status.as_deref(), errors)
+    }
+
+    /// Another worker left a slot to us, or we woke ourselves for another turn.
     pub(crate) fn woken(&mut self, root: u32, queue: u32) {
+        self.turn.begin();
         let drained = self.host.host().drain(queue);
         self.check(drained);
         self.run(root, |engine, host, now, actions| {
@@ -351,10 +391,11 @@ impl Vm {
 
     /// Housekeeping.
     pub(crate) fn tick(&mut self, root: u32) {
+        self.turn.begin();
         self.run(root, |engine, host, now, actions| {
             engine.tick(host, now, actions)
         });
-        self.attend(root);
+        self.attend(root, true);
     }
 
     fn run(
@@ -380,8 +421,10 @@ impl Vm {
     /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
     /// effective context is again `own`, that of the callback.
     fn act(&mut self, actions: &mut Vec<Action>, own: u32) {
-        let any = !actions.is_empty();
-        for action in actions.drain(..) {
+        self.turn.add(actions);
+        let mut any = false;
+        while let Some(action) = self.turn.next() {
+            any = true;
             let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
             // A stream that is gone has told us, or is about to: its place is given back then.
             if ffi::set_effective_context(stream).is_err() {
@@ -399,6 +442,12 @@ impl Vm {
         if any {
             let back = ffi::set_effective_context(own);
             self.check(back);
+        }
+        if let Some((_, queue)) = self.listening
+            && self.turn.needs_wake()
+        {
+            let woken = ffi::enqueue(queue);
+            self.check(woken);
         }
     }
 
@@ -443,9 +492,13 @@ impl Vm {
         let now = now().unwrap_or_default();
         if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {
             self.complained = Some(now);
+            let effect = match error {
+                HostError::HotRestart => "the limit is wrong",
+                HostError::Conflict | HostError::Call { .. } => "requests pass unmanaged",
+            };
             ffi::log(
                 Level::Warn,
-                &format!("headgate: {error}; requests pass unmanaged while it lasts"),
+                &format!("headgate: {error}; {effect} while it lasts"),
             );
         }
     }

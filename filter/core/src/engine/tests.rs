@@ -641,20 +641,6 @@ fn a_failing_host_lets_requests_through() {
     assert_eq!(process.gauge("rq_unmanaged"), 1);
 }
 
-#[test]
-fn an_upgrade_counts_even_as_a_workers_first_request() {
-    let host = MemoryHost::new();
-    let (mut engine, now, mut actions) = (Engine::new(1), Instant::from_nanos(1), Vec::new());
-    engine
-        .configure(&host, now, &config(1, |_| {}), &mut actions)
-        .unwrap();
-    engine
-        .pass_by(&host, now, &Request("/"), &mut actions)
-        .unwrap();
-    engine.tick(&host, now, &mut actions).unwrap();
-    assert_eq!(host.value("headgate.policy.ns/p.rq_excluded"), Some(1));
-}
-
 #[derive(Debug, Clone)]
 enum Step {
     Arrive {
