@@ -28,6 +28,7 @@ pub mod prometheus;
 pub mod quantiles;
 pub mod rig;
 pub mod simulated;
+pub mod skip;
 pub mod wait;
 pub mod xds;
 pub mod xds_clients;
