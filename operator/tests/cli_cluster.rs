@@ -352,11 +352,7 @@ fn every_command_has_a_manual_page() {
     let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
     // A folder that isn't there yet.
     let folder = home.path().join("share/man1");
-    let made = run(
-        program,
-        &["man", "--dir", folder.to_str().unwrap()],
-        &home,
-    );
+    let made = run(program, &["man", "--dir", folder.to_str().unwrap()], &home);
     assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
     let mut expected: Vec<String> = commands(program, &home, &[])
         .iter()

@@ -90,10 +90,7 @@ fn the_image_is_that_of_the_charts_version() {
             .collect()
     };
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(
-        images(&[]),
-        BTreeSet::from([format!("headgate:{version}")])
-    );
+    assert_eq!(images(&[]), BTreeSet::from([format!("headgate:{version}")]));
     assert_eq!(
         images(&["--set=image.repository=registry.example.com/headgate,image.tag=dev"]),
         BTreeSet::from(["registry.example.com/headgate:dev".to_owned()])
