@@ -16,5 +16,5 @@ pub mod xds_clients;
 
 pub use headgate_harness::{
     backend, bootstrap, clock, demo, envoy, headgate, http, load, mix, policy, process, quantiles,
-    rig, wait,
+    rig, skip, wait,
 };

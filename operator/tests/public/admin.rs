@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::common::{SEARCH, World, plan};
+use crate::common::{SEARCH, World, get, plan};
 use crate::wire::{ack, hello, sotw};
 
 /// Longer than any answer takes that isn't waited for.
@@ -99,13 +99,13 @@ async fn before_there_is_a_plan_it_says_what_is_missing() {
     let (_missing, missing) = watch::channel("Pods".to_owned());
     let (_shutdown, shutdown) = watch::channel(false);
     tokio::spawn(Admin::starting(view, missing, "a", shutdown).serve(listener));
-    let (code, text) = common::get(admin, "/readyz").await.unwrap();
+    let (code, text) = get(admin, "/readyz").await.unwrap();
     assert_eq!(
         (code, text.as_str()),
         (503, "not ready: waiting for Pods\n")
     );
-    assert_eq!(common::get(admin, "/healthz").await.unwrap().0, 200);
+    assert_eq!(get(admin, "/healthz").await.unwrap().0, 200);
     for path in ["/status", "/metrics", COUNTS_PATH] {
-        assert_eq!(common::get(admin, path).await.unwrap().0, 503, "{path}");
+        assert_eq!(get(admin, path).await.unwrap().0, 503, "{path}");
     }
 }

@@ -203,7 +203,7 @@ async fn operator_comes_goes_and_comes_back(ads: bool, delta: bool) {
 }
 
 fn write_file(to: &Path, revision: &str, module: &Module) {
-    let config = common::config("default/search", revision);
+    let config = crate::common::config("default/search", revision);
     let json = discovery_json(&config, "headgate", &module.path);
     let partial = to.with_extension("new");
     fs::write(&partial, json.to_string()).unwrap();

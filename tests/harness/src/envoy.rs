@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::bootstrap::Bootstrap;
 use crate::http;
 use crate::process::Child;
+use crate::skip::skip;
 use crate::wait;
 
 /// Environment variable with the path of the Envoy binary; without it `envoy` is looked for in `PATH`.
@@ -31,8 +32,7 @@ fn in_time_namespace(ahead: Duration) -> Command {
     command
 }
 
-/// Whether clocks can be shifted here. If not, it says so past the test harness, which hides what a passing test prints:
-/// `scripts/test` counts these lines.
+/// Whether clocks can be shifted here. If not, the running test says that it is skipped.
 pub fn can_shift_clocks() -> bool {
     const AHEAD: u64 = 1_000_000_000;
     let tried = in_time_namespace(Duration::from_secs(AHEAD))
@@ -49,12 +49,9 @@ pub fn can_shift_clocks() -> bool {
         }
         Err(error) => error.to_string(),
     };
-    use std::io::Write as _;
-    let name = std::thread::current().name().unwrap_or("test").to_owned();
-    let _ = writeln!(
-        std::io::stderr(),
-        "note: {name} skipped: it needs time namespaces, and unshare (Debian: util-linux) says: {failure}"
-    );
+    skip(&format!(
+        "it needs time namespaces, and unshare (Debian: util-linux) says: {failure}"
+    ));
     false
 }
 

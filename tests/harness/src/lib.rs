@@ -23,5 +23,6 @@ pub mod policy;
 pub mod process;
 pub mod quantiles;
 pub mod rig;
+pub mod skip;
 pub mod table;
 pub mod wait;

@@ -14,7 +14,7 @@ use headgate_tests::dashboard::run::{Shown, run};
 use headgate_tests::dashboard::{Bindings, Dashboard, Kind, picture};
 use headgate_tests::fleet::Fleet;
 use headgate_tests::load::{self, LoadSpec, RequestType, Running};
-use headgate_tests::prometheus::{INTERVAL, Job, Prometheus, promtool, unix};
+use headgate_tests::prometheus::{self, INTERVAL, Job, Prometheus, promtool, unix};
 use headgate_tests::{headgate, http, mix, policy};
 use regex_lite::Regex;
 use serde_json::{Value, json};
@@ -233,6 +233,9 @@ fn provoke(world: &mut World) -> Result<()> {
 
 #[test]
 fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Result<()> {
+    if !prometheus::can_run()? {
+        return Ok(());
+    }
     let mut world = world()?;
     let dashboards = Dashboard::all()?;
     ensure!(dashboards.len() == 4, "{} dashboards", dashboards.len());
@@ -450,6 +453,9 @@ fn alerts_hold(world: &World) -> Result<()> {
 
 #[test]
 fn alerts_fire_and_clear() -> Result<()> {
+    if !prometheus::can_run()? {
+        return Ok(());
+    }
     let folder = alerts();
     let rules = RULES;
     promtool(&[&["check", "rules"][..], &rules[..]].concat(), &folder, "")?;
@@ -547,6 +553,9 @@ fn dashboards_keep_to_conventions() -> Result<()> {
 
 #[test]
 fn the_operators_metrics_are_well_formed() -> Result<()> {
+    if !prometheus::can_run()? {
+        return Ok(());
+    }
     let fleet = Fleet::start(
         &BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]),
         &[policy::queue_only(1, 1)],

@@ -310,7 +310,7 @@ fn the_readme_has_every_value() {
     } else {
         assert!(
             found == table,
-            "charts/headgate/README.md is not what values.yaml says; run HEADGATE_RENEW=1 cargo test -p headgate-tests --test k8s helm_chart"
+            "charts/headgate/README.md is not what values.yaml says; run HEADGATE_RENEW=1 cargo test --release -p headgate-tests --test k8s helm_chart"
         );
     }
 }
