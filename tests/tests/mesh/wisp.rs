@@ -1,15 +1,20 @@
 //! Wisp on a mesh of real Envoys: its example (§4.1.2), its Figures 7, 9 and 10 at this machine's scale, and what may go
 //! wrong between processes.
 //!
-//! What is asserted are shares and orders, never times: capacity here is sleeping workers, so a loaded machine only makes
-//! everything a little slower for everybody, and bands are wide enough for that.
+//! What is asserted are shares and orders, never times: capacity here is sleeping workers. A run in which the harness was
+//! late, because the machine was busy with something else, is repeated on the same mesh.
+//!
+//! Eight proxies that each compile the filter take longer to start than most runs take, so runs that differ in policies
+//! only share a mesh, which an operator programs anew.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use headgate_tests::http;
-use headgate_tests::mesh::drive::{self, Results};
+use headgate_tests::load;
+use headgate_tests::mesh::drive::{self, Driving, Results};
 use headgate_tests::mesh::service::ServiceStats;
 use headgate_tests::mesh::topology::{Difference, Workload};
 use headgate_tests::mesh::{Mesh, Options, Slots, Topology};
@@ -23,12 +28,25 @@ const PLAIN: Options = Options {
     concurrency: 1,
 };
 
+/// By how much the harness may be late: half of the service time, 40 ms, that makes the capacity of both meshes. At the
+/// 99th percentile: on average it is a small part of that.
+const LATE: Duration = Duration::from_millis(20);
+
 type Stats = BTreeMap<String, ServiceStats>;
 
 /// Starts `topology` with its policies, from files.
 fn start(topology: &Topology) -> Result<Mesh> {
     let options = Options {
         slots: Slots::Files,
+        ..PLAIN
+    };
+    Mesh::start(topology, options)
+}
+
+/// Starts `topology` with its policies, from an operator.
+fn start_programmed(topology: &Topology) -> Result<Mesh> {
+    let options = Options {
+        slots: Slots::Operator,
         ..PLAIN
     };
     Mesh::start(topology, options)
@@ -44,15 +62,26 @@ fn drive_and_measure(
     workloads: &[Workload],
     measured: Range<f64>,
 ) -> Result<(Stats, Results)> {
-    let driving = drive::start(mesh, workloads)?;
+    load::undisturbed(LATE, |_| {
+        mesh.wait_until_idle()?;
+        let driving = drive::start(mesh, workloads)?;
+        let stats = measure(mesh, &driving, &measured)?;
+        driving.stop();
+        let results = driving.wait()?;
+        let errors = mesh.wasm_errors();
+        ensure!(errors.is_empty(), "{errors:#?}");
+        let lateness = results.lateness(stats.values());
+        println!("{lateness:?}");
+        Ok(((stats, results), lateness))
+    })
+}
+
+/// What services do between these times after the start, s.
+fn measure(mesh: &Mesh, driving: &Driving, measured: &Range<f64>) -> Result<Stats> {
     driving.reach(measured.start);
     mesh.reset()?;
     driving.reach(measured.end);
-    let stats = mesh.stats()?;
-    let results = driving.wait()?;
-    let errors = mesh.wasm_errors();
-    ensure!(errors.is_empty(), "{errors:#?}");
-    Ok((stats, results))
+    mesh.stats()
 }
 
 fn show(title: &str, results: &Results, spans: &[Range<f64>]) {
@@ -111,13 +140,9 @@ fn example_with(quantile: f64) -> Result<Topology> {
     Ok(topology)
 }
 
-/// What the services of the example did, once rates had settled.
-fn example(quantile: f64) -> Result<Stats> {
-    let topology = example_with(quantile)?;
-    let mesh = start(&topology)?;
-    let (stats, results) = drive_and_measure(&mesh, &topology.workflows, EXAMPLE_S)?;
-    show(&format!("q = {quantile}"), &results, &[EXAMPLE_S]);
-    for (process, stats) in &stats {
+fn show_example(quantile: f64, stats: &Stats) {
+    println!("q = {quantile}");
+    for (process, stats) in stats {
         println!(
             "  {process}: {:5.1}/s, of w1 {:5.1}/s; calls {:?}",
             stats.received_rps(),
@@ -125,14 +150,20 @@ fn example(quantile: f64) -> Result<Stats> {
             stats.calls
         );
     }
-    Ok(stats)
 }
 
 /// q = 0 takes the rate of the slower of e1 and e2, which leaves e1 idle in part; q = 1 that of the faster, and e2 refuses
-/// the rest; q = 0.5 lies in between.
+/// the rest; q = 0.5 lies in between. An operator programs all sidecars, and q is edited from 0 to 1 while they work.
 #[test]
-fn the_example_of_the_quantile() -> Result<()> {
-    let (slowest, between, fastest) = (example(0.0)?, example(0.5)?, example(1.0)?);
+fn the_example_of_the_quantile_which_is_edited() -> Result<()> {
+    let mut mesh = start_programmed(&example_with(0.0)?)?;
+    let [slowest, fastest] = edited_from_0_to_1(&mut mesh)?;
+    let halfway = example_with(0.5)?;
+    mesh.apply(&halfway)?;
+    let (between, _) = drive_and_measure(&mesh, &halfway.workflows, EXAMPLE_S)?;
+    for (quantile, stats) in [(0.0, &slowest), (0.5, &between), (1.0, &fastest)] {
+        show_example(quantile, stats);
+    }
     let all = [&slowest, &between, &fastest];
     let admitted = all.map(admitted_of_w1);
     let at_e1 = all.map(|stats| stats.get("e-1").map_or(0.0, ServiceStats::received_rps));
@@ -163,51 +194,37 @@ fn admitted_of_w1(stats: &Stats) -> f64 {
     sum(stats, "a", |s| s.workflow_rps("w1")) / 20.0
 }
 
-/// Time for rates to settle after an edit, and how long is measured then, s.
-const SETTLING_S: f64 = 5.0;
-const MEASURED_S: f64 = 8.0;
-
-/// An operator programs all sidecars, and the quantile is edited while they work.
-#[test]
-fn an_edited_quantile_reaches_the_entry() -> Result<()> {
-    let mut topology = example_with(0.0)?;
-    for workload in &mut topology.workflows {
-        workload.open[0].seconds = 120.0;
-    }
-    let options = Options {
-        slots: Slots::Operator,
-        ..PLAIN
-    };
-    let mut mesh = Mesh::start(&topology, options)?;
-    let driving = drive::start(&mesh, &topology.workflows)?;
-    let measure = |mesh: &Mesh| -> Result<Stats> {
+/// What the services of the example do with q = 0, once rates have settled, and again after an edit to q = 1.
+fn edited_from_0_to_1(mesh: &mut Mesh) -> Result<[Stats; 2]> {
+    load::undisturbed(LATE, |_| {
+        mesh.apply(&example_with(0.0)?)?;
+        mesh.wait_until_idle()?;
+        let mut workflows = example_with(0.0)?.workflows;
+        for workload in &mut workflows {
+            workload.open[0].seconds = 120.0;
+        }
+        let driving = drive::start(mesh, &workflows)?;
+        let slowest = measure(mesh, &driving, &EXAMPLE_S)?;
+        mesh.apply(&example_with(1.0)?)?;
         let now = driving.elapsed_s();
-        driving.reach(now + SETTLING_S);
-        mesh.reset()?;
-        driving.reach(now + SETTLING_S + MEASURED_S);
-        mesh.stats()
-    };
-    let slowest = measure(&mesh)?;
-    mesh.apply(&example_with(1.0)?)?;
-    let fastest = measure(&mesh)?;
-    driving.stop();
-    let results = driving.wait()?;
-    let admitted = [&slowest, &fastest].map(admitted_of_w1);
-    println!("q = 0, then 1: share of w1 admitted at a1 {admitted:.2?}");
-    assert!((0.5..0.88).contains(&admitted[0]), "q=0: {admitted:?}");
-    assert!(admitted[1] > admitted[0] + 0.08, "{admitted:?}");
-    // Nobody fails for the edit: what is lost below is ignored, and what isn't let in is refused.
-    for (name, report) in &results.workflows {
-        let total = &report.total;
-        assert_eq!(total.transport_errors, 0, "{name}: {total:?}");
-        assert!(
-            total.status.keys().all(|s| [200, 429].contains(s)),
-            "{name}: {total:?}"
-        );
-    }
-    let errors = mesh.wasm_errors();
-    ensure!(errors.is_empty(), "{errors:#?}");
-    Ok(())
+        let later = now + EXAMPLE_S.start..now + EXAMPLE_S.end;
+        let fastest = measure(mesh, &driving, &later)?;
+        driving.stop();
+        let results = driving.wait()?;
+        // Nobody fails for the edit: what is lost below is ignored, and what isn't let in is refused.
+        for (name, report) in &results.workflows {
+            let total = &report.total;
+            assert_eq!(total.transport_errors, 0, "{name}: {total:?}");
+            assert!(
+                total.status.keys().all(|s| [200, 429].contains(s)),
+                "{name}: {total:?}"
+            );
+        }
+        let errors = mesh.wasm_errors();
+        ensure!(errors.is_empty(), "{errors:#?}");
+        let lateness = results.lateness(slowest.values().chain(fastest.values()));
+        Ok(([slowest, fastest], lateness))
+    })
 }
 
 /// Figure 7: A–D read and write, E asks for metadata, G comes in bursts, and F exceeds its fair share from `F_S` on.
@@ -268,12 +285,13 @@ fn controlled(policy: Value) -> Result<Topology> {
 #[test]
 fn figure_7_the_aggressive_workflow_is_held_at_the_entry() -> Result<()> {
     let fair = json!({"discipline": "DRR", "drr": {"by": "Workflow", "quantum": "40ms"}, "maxLength": 200, "timeout": "2s"});
+    let mut mesh = start_programmed(&controlled(json!({}))?)?;
     let mut bursts = Vec::new();
     for (title, policy) in [
         ("rate control", json!({})),
         ("fair queueing and rate control", json!({"queue": fair})),
     ] {
-        let mesh = start(&controlled(policy)?)?;
+        mesh.apply(&controlled(policy)?)?;
         let (stats, results) = drive_and_measure(&mesh, &isolation()?, ISOLATED_S)?;
         show(title, &results, &[0.0..F_S, ISOLATED_S]);
         println!(
@@ -363,17 +381,19 @@ fn figure_10_the_quantile_trades_utilization_for_lost_work() -> Result<()> {
 - {{name: light, entry: fe, path: /read-write, open: [{{seconds: {end}, rate: 8}}]}}
 "
     ))?;
+    let mut topology = controlled(json!({}))?;
+    topology.service_mut("en")?.differences = vec![Difference {
+        process: 3,
+        headgate: None,
+        speed: Some(0.4),
+        response_headers: Vec::new(),
+    }];
+    topology.policy["workflows"]["quantile"] = json!(0.0);
+    let mut mesh = start_programmed(&topology)?;
     let mut rows = Vec::new();
     for quantile in [0.0, 1.0] {
-        let mut topology = controlled(json!({}))?;
         topology.policy["workflows"]["quantile"] = json!(quantile);
-        topology.service_mut("en")?.differences = vec![Difference {
-            process: 3,
-            headgate: None,
-            speed: Some(0.4),
-            response_headers: Vec::new(),
-        }];
-        let mesh = start(&topology)?;
+        mesh.apply(&topology)?;
         let (stats, results) = drive_and_measure(&mesh, &scan, SCAN_S)?;
         show(&format!("q = {quantile}"), &results, &[SCAN_S]);
         let utilization = sum(&stats, "en", |s| s.workers.utilization) / 3.0;
@@ -417,7 +437,7 @@ fn served(mesh: &Mesh, state: &str) -> Result<f64> {
     let modest = workloads(&format!(
         "- {{name: modest, entry: fe, path: /read-write, timeoutMs: 3000, open: [{{seconds: {SECONDS}, rate: 12}}]}}"
     ))?;
-    let results = drive::run(mesh, &modest)?;
+    let (_, results) = drive_and_measure(mesh, &modest, 0.0..SECONDS)?;
     let met = results.during("modest", 0.0, SECONDS);
     println!("  {state}: served {:.2}: {met:?}", met.served());
     if met.served() < 0.9 {

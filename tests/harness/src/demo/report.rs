@@ -348,18 +348,30 @@ and what the client saw.</p><div class=\"scroll\"><table><tr><th>type</th><th>pe
 }
 
 fn setup(out: &mut String, result: &DemoResult) {
-    let late = result
-        .without
-        .generator_late_p99_ms
-        .max(result.with.generator_late_p99_ms);
+    let phases = [&result.without, &result.with];
+    let worst = |late: fn(&Phase) -> f64| say_ms(phases.map(late).into_iter().fold(0.0, f64::max));
     let _ = write!(
         out,
         "<h2>How it was measured</h2><p>The mix is that of the Bouncer paper (§5.3) with its times and objectives multiplied, so that a small \
-machine can carry it. The generator is open-loop: arrivals are Poisson and don't wait for answers; it sent at most {} late (p99). \
+machine can carry it. The generator is open-loop: arrivals are Poisson and don't wait for answers; it sent at most {} late, and the \
+backend ended services at most {} late (p99). A run in which either is late by a tenth of the tightest objective is discarded and repeated. \
 The backend counts its own in-flight requests and busy slots. Everything ran on one machine over its loopback interface. \
 Run it again with <code>scripts/demo</code>.</p>",
-        say_ms(late)
+        worst(|phase| phase.lateness.generator_ms),
+        worst(|phase| phase.lateness.backend_ms),
     );
+    for (title, phase) in [
+        ("Envoy alone", &result.without),
+        ("Envoy with Headgate", &result.with),
+    ] {
+        for discarded in &phase.discarded {
+            let _ = write!(
+                out,
+                "<p>{title}: a run was discarded, because {}.</p>",
+                escape(&discarded.to_string())
+            );
+        }
+    }
 }
 
 fn mark(ok: bool) -> &'static str {
@@ -375,11 +387,16 @@ mod tests {
     use super::*;
     use crate::demo::result::{Claim, Edit, Setup, TypeSetup};
     use crate::demo::timeline::{Bin, Totals};
+    use crate::load::{Discarded, Lateness};
     use crate::mix;
 
     /// A made-up run: what is tested is the page, not the numbers.
     fn result() -> DemoResult {
         let types: Vec<TypeSetup> = mix::bouncer(4.0).iter().map(TypeSetup::from).collect();
+        let discarded = Discarded {
+            lateness: Lateness::default(),
+            processors: None,
+        };
         let phase = |growth: f64| Phase {
             types: types
                 .iter()
@@ -406,7 +423,9 @@ mod tests {
             goodput_rps: 990.0,
             max_in_flight: 20,
             utilization: 0.985,
-            generator_late_p99_ms: 0.3,
+            lateness: Lateness::default(),
+            backend_late_mean_ms: 0.1,
+            discarded: vec![discarded],
         };
         DemoResult {
             setup: Setup {
@@ -465,6 +484,7 @@ mod tests {
             assert!(!page.contains(outside), "{outside}");
         }
         assert!(page.contains("a &lt; b") && !page.contains("a < b"));
+        assert_eq!(page.matches("a run was discarded").count(), 2);
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert_eq!(
             page.matches("<svg").count(),

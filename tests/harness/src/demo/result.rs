@@ -1,11 +1,13 @@
 //! What a demo run found: the numbers behind the terminal's tables, the HTML report and `--json`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::timeline::{Bin, Totals};
-use crate::mix::{QueryType, ideal_acceptance};
+use crate::load::{Discarded, Lateness};
+use crate::mix::{QueryType, capacity_rps, ideal_acceptance};
 
 /// Everything that a run found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -40,7 +42,8 @@ pub struct Setup {
     pub parallelism: usize,
     /// Requests per second that the backend can complete of the mix.
     pub capacity_rps: f64,
-    /// Requests per second of a work-conserving oracle in overload, which refuses the costliest first.
+    /// Requests per second of a work-conserving oracle in overload, which refuses the costliest first, with a backend whose
+    /// services end as late as they did with Headgate.
     pub ideal_rps: f64,
     /// Offered load before the overload, as a multiple of capacity.
     pub calm_load: f64,
@@ -81,6 +84,20 @@ impl From<&QueryType> for TypeSetup {
     }
 }
 
+/// Requests per second that a work-conserving oracle answers of `offered_rps`, from a backend with `workers` slots whose
+/// every service ends `late` after its time.
+pub fn attainable_rps(mix: &[QueryType], workers: usize, offered_rps: f64, late: Duration) -> f64 {
+    let slowed: Vec<QueryType> = mix
+        .iter()
+        .map(|query| QueryType {
+            mean: query.mean + late,
+            ..query.clone()
+        })
+        .collect();
+    let capacity_rps = capacity_rps(&slowed, workers);
+    ideal_rps(&slowed, capacity_rps, offered_rps / capacity_rps)
+}
+
 /// Requests per second that a work-conserving oracle answers at `load` times the capacity.
 pub fn ideal_rps(mix: &[QueryType], capacity_rps: f64, load: f64) -> f64 {
     let accepted = ideal_acceptance(mix, load);
@@ -103,8 +120,12 @@ pub struct Phase {
     pub max_in_flight: usize,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,
-    /// How late the generator sent, 99th percentile, ms: the error of the latencies.
-    pub generator_late_p99_ms: f64,
+    /// How late the harness was: the error of the latencies. Of the generator, the worst of the spans that are judged.
+    pub lateness: Lateness,
+    /// Mean of how late services ended after their time, ms: what the backend lost of its capacity.
+    pub backend_late_mean_ms: f64,
+    /// Runs of this phase that don't count, because the harness was too late.
+    pub discarded: Vec<Discarded>,
 }
 
 /// One type in one run.
@@ -151,4 +172,23 @@ pub struct Claim {
     pub seen: bool,
     /// The values that say so.
     pub evidence: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix;
+
+    #[test]
+    fn a_late_backend_can_attain_less() {
+        let mix = mix::bouncer(4.0);
+        let offered = 1.5 * capacity_rps(&mix, 20);
+        let of = |late_ms: u64| attainable_rps(&mix, 20, offered, Duration::from_millis(late_ms));
+        let ideal = ideal_rps(&mix, capacity_rps(&mix, 20), 1.5);
+        assert!((of(0) - ideal).abs() < 1e-6, "{} and {ideal}", of(0));
+        // With 2 ms more for each request, the slots are enough for the two cheapest types and part of the third.
+        let budget = 20.0 - offered * (0.4 * 6.64e-3 + 0.2 * 12.12e-3);
+        let expected = offered * 0.6 + budget / 50.52e-3;
+        assert!((of(2) - expected).abs() < 1e-6, "{} and {expected}", of(2));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,14 +11,14 @@ use serde_json::{Value, json};
 use super::claims;
 use super::filter_view::filter_view;
 use super::result::{
-    DemoResult, Edit, FilterPercentile, Phase, Setup, TypeResult, TypeSetup, ideal_rps,
+    DemoResult, Edit, FilterPercentile, Phase, Setup, TypeResult, TypeSetup, attainable_rps,
 };
 use super::timeline::{curve, totals};
 use super::watch::{Watch, Watched};
 use crate::backend::BackendConfig;
 use crate::envoy::EnvoyProcess;
 use crate::lab::{Lab, Protection};
-use crate::load::{self, LoadSpec, Sample};
+use crate::load::{self, Lateness, LoadSpec, Sample};
 use crate::mix::{self, QueryType};
 use crate::native_filters::{self, NativeFilter};
 use crate::policy;
@@ -25,12 +26,12 @@ use crate::rig::Rig;
 
 /// Load before the overload. Low enough that a queue is rare, so that the overload is what changes.
 const CALM_LOAD: f64 = 0.6;
-const CALM: Duration = Duration::from_secs(5);
+const CALM: Duration = Duration::from_secs(3);
 /// When counting begins: two seconds into the overload, which a queue that starts empty needs to fill.
-const COUNTED_FROM: Duration = Duration::from_secs(7);
+const COUNTED_FROM: Duration = Duration::from_secs(5);
 /// How long each edit is watched.
-const TIGHTENED: Duration = Duration::from_secs(6);
-const WITH_ALLOWANCE: Duration = Duration::from_secs(10);
+const TIGHTENED: Duration = Duration::from_secs(5);
+const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
 /// The objective that the first edit sets, as a share of the old one: enough for all types but the costliest to be
 /// answered within it, too little for the waits that were there. In the order of latest start everybody waits for about
 /// as long as the objective allows, so there is less to see of a small change than in a FIFO.
@@ -70,7 +71,8 @@ pub trait Progress {
 /// Runs all of it.
 ///
 /// # Errors
-/// If a part of the system doesn't start or run. A claim that isn't seen is no error.
+/// If a part of the system doesn't start or run, and [`load::TooBusy`] on a machine that lets no run go undisturbed. A
+/// claim that isn't seen is no error.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult> {
     let mix = mix::bouncer(options.scale);
     let capacity_rps = mix::capacity_rps(&mix, options.parallelism);
@@ -84,13 +86,22 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult>
     };
 
     let without = demo.without(compared)?;
-    let (with, edits, samples) = demo.with(compared)?;
+    let WithHeadgate {
+        phase: with,
+        edits,
+        samples,
+    } = demo.with(compared)?;
     let setup = Setup {
         envoy: demo.envoy_version,
         envoy_workers: options.workers as usize,
         parallelism: options.parallelism,
         capacity_rps,
-        ideal_rps: ideal_rps(&mix, capacity_rps, options.load),
+        ideal_rps: attainable_rps(
+            &mix,
+            options.parallelism,
+            options.load * capacity_rps,
+            Duration::from_secs_f64(with.backend_late_mean_ms / 1e3),
+        ),
         calm_load: CALM_LOAD,
         overload: options.load,
         overload_at_s: CALM.as_secs_f64(),
@@ -136,9 +147,40 @@ struct Demo<'a> {
     progress: &'a mut dyn Progress,
 }
 
+/// What the load through Headgate showed.
+struct WithHeadgate {
+    phase: Phase,
+    edits: Vec<Edit>,
+    samples: Vec<Sample>,
+}
+
 impl Demo<'_> {
-    /// Envoy as it comes, with its default circuit breakers.
     fn without(&mut self, compared: Duration) -> Result<Phase> {
+        load::undisturbed(self.bound(), |discarded| {
+            let mut phase = self.run_without(compared)?;
+            phase.discarded = discarded.to_vec();
+            let lateness = phase.lateness;
+            Ok((phase, lateness))
+        })
+    }
+
+    fn with(&mut self, compared: Duration) -> Result<WithHeadgate> {
+        load::undisturbed(self.bound(), |discarded| {
+            let mut with = self.run_with(compared)?;
+            with.phase.discarded = discarded.to_vec();
+            let lateness = with.phase.lateness;
+            Ok((with, lateness))
+        })
+    }
+
+    /// By how much the harness may be late: as the tightest objective that is set allows.
+    fn bound(&self) -> Duration {
+        let objectives = tightened(self.mix).into_iter().map(|query| query.p50);
+        load::tolerable(objectives.min().unwrap_or_default())
+    }
+
+    /// Envoy as it comes, with its default circuit breakers.
+    fn run_without(&mut self, compared: Duration) -> Result<Phase> {
         let filter = NativeFilter {
             circuit_breakers: Some(json!({})),
             ..native_filters::plain()
@@ -154,10 +196,11 @@ impl Demo<'_> {
         let mut watch = Watch::start(spec, lab.backend(), COUNTED_FROM)?;
         watch.until(compared, self.progress)?;
         self.progress.end();
-        Ok(self.phase(&watch.finish()?, compared, compared, Vec::new()))
+        let judged = [COUNTED_FROM..compared];
+        Ok(self.phase(&watch.finish()?, compared, compared, &judged, Vec::new()))
     }
 
-    fn with(&mut self, compared: Duration) -> Result<(Phase, Vec<Edit>, Vec<Sample>)> {
+    fn run_with(&mut self, compared: Duration) -> Result<WithHeadgate> {
         let policy = policy::for_mix(self.options.parallelism, self.mix);
         let rig = Rig::builder(self.backend(), policy.clone())
             .concurrency(self.options.workers)
@@ -199,8 +242,13 @@ impl Demo<'_> {
             .context("after the load, everything must come back to zero")?;
         first.in_force_ms = claims::median_inside_after(&watched.samples, &first, &tightened);
         second.in_force_ms = claims::starved_answered_after(&watched.samples, &second, self.mix);
-        let phase = self.phase(&watched, compared, end, filter);
-        Ok((phase, vec![first, second], watched.samples))
+        let edited = [first.at_s, second.at_s].map(Duration::from_secs_f64);
+        let judged = [COUNTED_FROM..compared, edited[0]..edited[1], edited[1]..end];
+        Ok(WithHeadgate {
+            phase: self.phase(&watched, compared, end, &judged, filter),
+            edits: vec![first, second],
+            samples: watched.samples,
+        })
     }
 
     /// Saves another policy while the load goes on, and watches what comes.
@@ -253,12 +301,13 @@ impl Demo<'_> {
         spec
     }
 
-    /// Totals up to `compared`, curves up to `end`.
+    /// Totals up to `compared`, curves up to `end`, the generator's lateness in the spans that are `judged`.
     fn phase(
         &self,
         watched: &Watched,
         compared: Duration,
         end: Duration,
+        judged: &[Range<Duration>],
         mut filter: Vec<BTreeMap<String, FilterPercentile>>,
     ) -> Phase {
         filter.resize(self.mix.len(), BTreeMap::new());
@@ -275,12 +324,21 @@ impl Demo<'_> {
             .map(of_type)
             .collect();
         let good: u64 = types.iter().map(|kind| kind.totals.good).sum();
+        let late_p99_ms = |span: &Range<Duration>| {
+            let judged = watched.samples.iter().filter(|s| span.contains(&s.at));
+            load::lateness(judged).p99
+        };
         Phase {
             goodput_rps: good as f64 / (compared - COUNTED_FROM).as_secs_f64(),
             types,
-            max_in_flight: watched.max_in_flight,
+            max_in_flight: watched.backend.max_in_flight,
             utilization: watched.utilization,
-            generator_late_p99_ms: watched.report.lateness_ms.p99,
+            lateness: Lateness {
+                generator_ms: judged.iter().map(late_p99_ms).fold(0.0, f64::max),
+                backend_ms: watched.backend.late_ms.p99,
+            },
+            backend_late_mean_ms: watched.backend.late_ms.mean,
+            discarded: Vec::new(),
         }
     }
 }

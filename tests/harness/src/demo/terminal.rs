@@ -81,6 +81,14 @@ pub fn summary(result: &DemoResult) -> String {
             say_ms(edit.acknowledged_ms)
         );
     }
+    for (title, phase) in [
+        ("Envoy alone", &result.without),
+        ("Envoy with Headgate", &result.with),
+    ] {
+        for discarded in &phase.discarded {
+            let _ = writeln!(text, "\n{title}: a run was discarded, because {discarded}");
+        }
+    }
     text.push_str("\nSeen\n");
     for claim in &result.claims {
         let mark = if claim.seen { '✓' } else { '✗' };

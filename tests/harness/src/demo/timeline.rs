@@ -169,6 +169,7 @@ mod tests {
         Sample {
             kind: 0,
             at: Duration::from_millis(at_ms),
+            late: Duration::ZERO,
             latency: Duration::from_millis(latency_ms),
             ended,
             service: Duration::ZERO,

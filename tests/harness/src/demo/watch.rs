@@ -24,12 +24,11 @@ pub(super) struct Watch<'a> {
 
 /// What a watched load showed.
 pub(super) struct Watched {
-    pub(super) report: LoadReport,
     pub(super) samples: Vec<Sample>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub(super) utilization: f64,
-    /// Most requests in the backend at once, over the whole load.
-    pub(super) max_in_flight: usize,
+    /// The backend's numbers over the whole load.
+    pub(super) backend: BackendStats,
 }
 
 impl<'a> Watch<'a> {
@@ -72,15 +71,14 @@ impl<'a> Watch<'a> {
 
     /// Waits for the last answers.
     pub(super) fn finish(self) -> Result<Watched> {
-        let (report, samples) = self.running.wait_with_samples()?;
+        let (_, samples) = self.running.wait_with_samples()?;
         let (Some(before), Some(after)) = (self.before, self.after) else {
             bail!("the load was too short to count anything");
         };
         Ok(Watched {
-            report,
             samples,
             utilization: after.utilization_since(&before),
-            max_in_flight: self.backend.stats().max_in_flight,
+            backend: self.backend.stats(),
         })
     }
 }

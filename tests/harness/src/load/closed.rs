@@ -50,7 +50,7 @@ async fn client(
         let due = draw.next(spec, shared.start.elapsed());
         {
             let mut recorder = super::lock(&shared.recorder);
-            recorder.offer(due.kind, due.at);
+            recorder.offer(due.kind, due.at, Duration::ZERO);
             shared.outstanding.set(shared.outstanding.get() + 1);
             recorder.max_outstanding = recorder.max_outstanding.max(shared.outstanding.get());
         }

@@ -7,7 +7,8 @@
 //! are what a test is about, [`LoadSpec::clients`] has them.
 //!
 //! Two threads: one keeps time and hands over requests as they fall due, one does all input and output. How late requests
-//! really left is in the report ([`LoadReport::lateness_ms`]), so that a result can be told from an artefact.
+//! really left is in the report ([`LoadReport::lateness_ms`]), so that a result can be told from an artefact, and a run that
+//! the machine disturbed can be repeated ([`undisturbed()`]).
 
 mod closed;
 mod pool;
@@ -16,6 +17,7 @@ mod report;
 mod schedule;
 mod sender;
 mod spec;
+mod undisturbed;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +29,9 @@ pub use record::{Ended, Sample};
 pub use report::{Bin, LoadReport, TypeReport};
 pub use schedule::{Due, schedule};
 pub use spec::{Clients, LoadSpec, Phase, Protocol, RequestType, ServiceTime};
+pub use undisturbed::{
+    Discarded, Lateness, Pauses, Processors, TooBusy, lateness, tolerable, undisturbed,
+};
 
 use record::Recorder;
 

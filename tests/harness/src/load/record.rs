@@ -32,7 +32,9 @@ pub struct Sample {
     pub kind: usize,
     /// When it fell due, after the start.
     pub at: Duration,
-    /// From then to its end; zero for [`Ended::Unanswered`].
+    /// How long after that it was sent; zero in a closed loop, where it falls due when its client gets to it.
+    pub late: Duration,
+    /// From when it fell due to its end; zero for [`Ended::Unanswered`].
     pub latency: Duration,
     /// How it ended.
     pub ended: Ended,
@@ -124,11 +126,12 @@ impl Recorder {
         }
     }
 
-    /// A request of `kind` falls due `at` after the start.
-    pub(super) fn offer(&mut self, kind: usize, at: Duration) {
+    /// A request of `kind` that fell due `at` after the start is sent `late` after that.
+    pub(super) fn offer(&mut self, kind: usize, at: Duration, late: Duration) {
         self.samples.push(Sample {
             kind,
             at,
+            late,
             latency: Duration::ZERO,
             ended: Ended::Unanswered,
             service: Duration::ZERO,

@@ -169,10 +169,9 @@ async fn dispatch(
         let now = Instant::now();
         let mut recorder = super::lock(&shared.recorder);
         for due in batch.drain(..) {
-            recorder.offer(due.kind, due.at);
-            recorder
-                .lateness
-                .record(now.saturating_duration_since(shared.start + due.at));
+            let late = now.saturating_duration_since(shared.start + due.at);
+            recorder.offer(due.kind, due.at, late);
+            recorder.lateness.record(late);
             if shared.outstanding.get() >= max_outstanding {
                 recorder.finish(&due, Duration::ZERO, &Outcome::NotSent);
                 continue;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use headgate_tests::load::{self, LoadSpec, RequestType};
+use headgate_tests::load::{self, Lateness, LoadSpec, RequestType};
 use headgate_tests::wait::until;
 use serde_json::json;
 
@@ -16,12 +16,17 @@ fn accept_fraction_refuses_by_chance_even_while_the_backend_is_idle() -> Result<
         "type": "AcceptFraction",
         "acceptFraction": {"maxUtilization": 0.5, "window": "60s", "step": "100ms"},
     });
-    let rig = start(&kinds, policy(4, &kinds, &strategy))?;
-    // 80 requests/s of 100 ms ask for 8 slots, and 2 are to be used: one in four is accepted.
-    let types = vec![RequestType::get("work", "/work")];
-    let mut spec = LoadSpec::new(rig.addr(), types, 80.0, Duration::from_secs(8));
-    spec.warmup = Duration::from_secs(2);
-    let report = load::run(spec)?;
+    let service = Duration::from_millis(100);
+    let (rig, report) = load::undisturbed(load::tolerable(service), |_| {
+        let rig = start(&kinds, policy(4, &kinds, &strategy))?;
+        // 80 requests/s of 100 ms ask for 8 slots, and 2 are to be used: one in four is accepted.
+        let types = vec![RequestType::get("work", "/work")];
+        let mut spec = LoadSpec::new(rig.addr(), types, 80.0, Duration::from_secs(8));
+        spec.warmup = Duration::from_secs(2);
+        let report = load::run(spec)?;
+        let lateness = Lateness::of(&report, &rig.backend.stats());
+        Ok(((rig, report), lateness))
+    })?;
     let total = &report.total;
     println!("accepted {:.3}; {:?}", total.acceptance(), total.refused_by);
     assert!(

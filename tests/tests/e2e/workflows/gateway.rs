@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use headgate_core::config::FilterConfig;
 use headgate_tests::bootstrap::Bootstrap;
+use headgate_tests::load::{self, Lateness, Pauses};
 use headgate_tests::wait::lock_machine;
 use serde_json::{Value, json};
 
+use super::PAUSE;
 use super::app::{App, Behaviour};
 use super::sidecar::{Sidecar, inbound, outbound, workflows};
 
@@ -35,9 +37,17 @@ fn one_chain(bootstrap: &mut Bootstrap) -> Result<()> {
     Ok(())
 }
 
-/// The application behind the gateway may send [`RATE`] and nobody asks a client to know of it.
-fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
-    let started = Instant::now();
+/// Requests after the first seconds: how many were served, refused, and refused by the proxy behind.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    served: usize,
+    refused: usize,
+    below: u64,
+}
+
+/// Sends far more than [`RATE`], until rates have settled and for as long again.
+fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
+    let (started, mut pauses) = (Instant::now(), Pauses::default());
     let (mut served, mut refused, mut below) = (0, 0, 0);
     while started.elapsed() < Duration::from_secs(6) {
         let late = started.elapsed() > Duration::from_secs(3);
@@ -62,8 +72,23 @@ fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
             _ => ensure!(!late, "{answer:?}"),
         }
         below = back.workflow_stat("bulk", "rq_rate_limited")?;
-        std::thread::sleep(Duration::from_millis(10));
+        pauses.pause(PAUSE);
     }
+    let ends = Ends {
+        served,
+        refused,
+        below,
+    };
+    Ok((ends, pauses.lateness()))
+}
+
+/// The application behind the gateway may send [`RATE`] and nobody asks a client to know of it.
+fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
+    let Ends {
+        served,
+        refused,
+        below,
+    } = load::undisturbed(PAUSE, |_| send(gateway, back))?;
     println!("{served} served, {refused} refused, {below} of them below");
     let expected = RATE * 3.0;
     ensure!(

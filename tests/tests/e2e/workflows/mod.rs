@@ -14,9 +14,13 @@ use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::http;
+use headgate_tests::load::{self, Lateness, Pauses};
 use headgate_tests::wait::{lock_machine, until};
 use serde_json::json;
 use sidecar::{Sidecar, inbound, outbound, workflows};
+
+/// Between two requests of a test that sends more than a workflow may; also by how much it may be late with them.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How most applications carry trace context: by a library that knows W3C Baggage.
 const PROPAGATES: [&str; 1] = ["baggage"];
@@ -186,25 +190,36 @@ fn guarantees() -> serde_json::Value {
     back
 }
 
-/// The [`guarantees`] of `b` hold at the entry of `a`.
-fn check_announced_rates(pair: &Pair) -> Result<()> {
+/// What became of requests sent one after the other once rates had settled.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ends {
+    served: usize,
+    refused: usize,
+    /// Refused by the proxy behind.
+    below: usize,
+    /// Answers that told a rate, from the first on.
+    announced: usize,
+}
+
+/// Sends far more than the 10 requests/s of `bulk`, until rates have settled and for as long again.
+fn send_bulk(pair: &Pair) -> Result<(Ends, Lateness)> {
     // A process in front of the first one's proxy, as another sidecar would be.
     let bulk = [
         ("baggage", "workflow=bulk"),
         ("x-headgate-process", "00000000000000ff"),
     ];
-    let started = Instant::now();
-    let (mut served, mut refused, mut below, mut announced) = (0, 0, 0, 0);
+    let (started, mut pauses) = (Instant::now(), Pauses::default());
+    let mut ends = Ends::default();
     while started.elapsed() < Duration::from_secs(6) {
         let answer = pair.front.get("/bulk", &bulk)?;
-        announced += usize::from(
+        ends.announced += usize::from(
             answer
                 .header("x-headgate-rate")
                 .is_some_and(|r| r.contains("rate=")),
         );
         let late = started.elapsed() > Duration::from_secs(3);
         match (answer.status, answer.refusal_reason()) {
-            (200, _) if late => served += 1,
+            (200, _) if late => ends.served += 1,
             (200, _) => {}
             (429, Some("rate_limit")) => {
                 let after: u64 = answer.header("retry-after").unwrap_or_default().parse()?;
@@ -214,15 +229,26 @@ fn check_announced_rates(pair: &Pair) -> Result<()> {
                         .header("x-headgate-refused")
                         .is_some_and(|r| r.contains("policy=shop/app"))
                 );
-                refused += usize::from(late);
+                ends.refused += usize::from(late);
             }
             // By b's proxy, passed on by a: while a doesn't know the rate yet, and where both limiters stand at the
             // same rate and b's clock is a little behind.
-            (429, None) => below += usize::from(late),
+            (429, None) => ends.below += usize::from(late),
             _ => bail!("{answer:?}"),
         }
-        std::thread::sleep(Duration::from_millis(10));
+        pauses.pause(PAUSE);
     }
+    Ok((ends, pauses.lateness()))
+}
+
+/// The [`guarantees`] of `b` hold at the entry of `a`.
+fn check_announced_rates(pair: &Pair) -> Result<()> {
+    let Ends {
+        served,
+        refused,
+        below,
+        announced,
+    } = load::undisturbed(PAUSE, |_| send_bulk(pair))?;
     // 10 requests/s for 3 s, with a third more or less.
     ensure!(
         (20..=40).contains(&(served + below)) && below <= 10 && refused > 50,
