@@ -323,6 +323,67 @@ fn as_a_plugin_it_calls_itself_what_people_typed() {
     );
 }
 
+/// Names of the subcommands that `--help` lists, with those below them, such as `certificate-ca`.
+fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
+    let help = run(program, &[above, &["--help"]].concat(), home);
+    let mut names = Vec::new();
+    let listed = text(&help.stdout)
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1);
+    for line in listed.take_while(|line| !line.is_empty()) {
+        // What a command is may need a second line, which is indented further.
+        let name = match line.strip_prefix("  ") {
+            Some(rest) if !rest.starts_with(' ') => rest.split(' ').next().unwrap(),
+            _ => continue,
+        };
+        if name != "help" {
+            let path = [above, &[name]].concat();
+            names.push(path.join("-"));
+            names.extend(commands(program, home, &path));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let home = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
+    // A folder that isn't there yet.
+    let folder = home.path().join("share/man1");
+    let made = run(program, &["man", "--dir", folder.to_str().unwrap()], &home);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    let mut expected: Vec<String> = commands(program, &home, &[])
+        .iter()
+        .map(|name| format!("headgate-{name}.1"))
+        .collect();
+    assert!(expected.contains(&"headgate-validate.1".to_owned()));
+    assert!(expected.contains(&"headgate-certificate-proxy.1".to_owned()));
+    expected.push("headgate.1".to_owned());
+    expected.sort();
+    let mut found: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    found.sort();
+    assert_eq!(found, expected);
+    let page = std::fs::read_to_string(folder.join("headgate-certificate-proxy.1")).unwrap();
+    assert!(page.contains(".TH headgate-certificate-proxy 1"), "{page}");
+    assert!(page.contains("headgate certificate proxy"), "{page}");
+    assert!(page.contains("ca\\-secret"), "{page}");
+
+    let file = home.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let refused = run(program, &["man", "--dir", file.to_str().unwrap()], &home);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).starts_with("error: writing manual pages to "),
+        "{}",
+        text(&refused.stderr)
+    );
+}
+
 #[test]
 fn every_shell_gets_completions() {
     let home = tempfile::tempdir().unwrap();

@@ -125,6 +125,11 @@ fn scenarios_are_listed_and_misspelt_names_get_a_suggestion() {
     let list = simulate(&["--scenario", "list"]);
     let first = text(&list.stdout).lines().next().unwrap();
     assert!(first.starts_with("bouncer-table3  "), "{first}");
+    let (_, missing) = text(&list.stdout).split_once("\n\n").unwrap();
+    assert!(
+        missing.contains("Bouncer, Figures 11 to 13  LIquid"),
+        "{missing}"
+    );
     let wrong = simulate(&["--scenario", "bouncer-tabel3"]);
     assert_eq!(wrong.status.code(), Some(1));
     assert_eq!(

@@ -3,6 +3,7 @@
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +74,32 @@ fn bad_values_are_refused_with_the_message_they_expect() {
             }
         }
     }
+}
+
+/// A chart and the image of its own version belong together, unless somebody says otherwise.
+#[test]
+fn the_image_is_that_of_the_charts_version() {
+    let images = |arguments: &[&str]| -> BTreeSet<String> {
+        chart::render(&good("defaults"), arguments)
+            .unwrap()
+            .iter()
+            .flat_map(|object| [&object["spec"]["template"]["spec"], &object["spec"]])
+            .filter_map(|spec| spec["containers"].as_array())
+            .flatten()
+            .map(|container| container["image"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(images(&[]), BTreeSet::from([format!("headgate:{version}")]));
+    assert_eq!(
+        images(&["--set=image.repository=registry.example.com/headgate,image.tag=dev"]),
+        BTreeSet::from(["registry.example.com/headgate:dev".to_owned()])
+    );
+    let digest = format!("sha256:{}", "0".repeat(64));
+    assert_eq!(
+        images(&[&format!("--set=image.tag=dev,image.digest={digest}")]),
+        BTreeSet::from([format!("headgate@{digest}")])
+    );
 }
 
 #[test]

@@ -128,6 +128,8 @@ impl Shop {
         let mut all = vec![verb, "headgate", "charts/headgate", "--namespace", OPERATOR];
         // The CRD goes with the chart, so that "nothing is left" can be said of everything.
         all.extend(["--set=crds.keep=false", "--wait", "--timeout=3m"]);
+        // Nobody publishes the image of this tree.
+        all.push("--set=image.tag=dev");
         all.extend(arguments);
         self.node.helm(&all).with_context(|| {
             let pods = self.operator(&["describe", "pods"]).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Bouncer, which refuses what would miss its objectives.
+//! Bouncer, which refuses what it estimates to miss an objective.
 
 use anyhow::Result;
 use serde_json::{Value, json};

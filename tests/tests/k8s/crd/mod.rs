@@ -87,7 +87,7 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
         ),
         (
             "admp.spec.strategy.type",
-            "Refuses what would miss its objectives",
+            "Refuses a request whose estimated response time misses an objective",
         ),
         (
             "admp.spec.targetRefs.matchLabels",

@@ -138,7 +138,12 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
     (
         "a longer text than the schema's bound, which the cost of rules in CEL is estimated by",
         "Too long",
-        &["grpc-service-long", "workflows-named-long-name"],
+        &[
+            "grpc-service-long",
+            "workflows-named-long-name",
+            "workflows-outbound-long-name",
+            "workflows-services-long-name",
+        ],
     ),
     (
         "names that server-side apply knows the items by, so the API server compares them itself",
