@@ -29,6 +29,16 @@ die() {
   exit 1
 }
 
+# Exit status of a script that can't get something on this kind of machine, such as a Debian package elsewhere. Tests
+# that need it are skipped then, and counted as skipped. Every other failure is a failure.
+UNAVAILABLE=77
+
+# unavailable TEXT: says in one line why something can't be had here, and ends the script with that status.
+unavailable() {
+  printf '%s\n' "$*" >&2
+  exit "$UNAVAILABLE"
+}
+
 # need COMMAND HINT: ends the script with the hint when the command is missing.
 need() { command -v "$1" >/dev/null 2>&1 || die "$1 not found: $2"; }
 
@@ -78,14 +88,19 @@ fetch_wheel() {
 fetch_debs() {
   local dir=$1 plan line packages=()
   shift
-  need apt-get "$* come as Debian packages; on another system install them yourself"
-  need dpkg-deb "$* come as Debian packages; on another system install them yourself"
+  local tool
+  for tool in apt-get dpkg-deb; do
+    command -v "$tool" >/dev/null 2>&1 || unavailable "$* come as Debian packages, and this system has no $tool"
+  done
   # A simulation tells what would be installed, in the versions that fit together.
   local simulate=(apt-get --simulate --no-install-recommends --option Debug::NoLocking=1 install "$@")
   if ! plan=$("${simulate[@]}" 2>&1); then
     # A fresh machine has no package lists.
     if ((EUID == 0)); then apt-get update >/dev/null 2>&1 || true; fi
-    plan=$("${simulate[@]}" 2>&1) || die "apt doesn't find $*; as root, run apt-get update and try again: $plan"
+    plan=$("${simulate[@]}" 2>&1) || {
+      if ((EUID != 0)); then unavailable "apt has no package lists for $*; run apt-get update once as root"; fi
+      die "apt doesn't find $*: $plan"
+    }
   fi
   while read -r line; do
     if [[ $line =~ ^Inst\ ([^ ]+)\ .*\(([^ ]+)\  ]]; then packages+=("${BASH_REMATCH[1]}=${BASH_REMATCH[2]}"); fi
@@ -101,4 +116,24 @@ fetch_debs() {
   local deb
   for deb in "$debs"/*.deb; do dpkg-deb --extract "$deb" "$dir"; done
   rm -rf "$debs"
+}
+
+# go_program NAME PACKAGE VERSION: prints the path of a program, built from a Go module once and kept in the cache. Go
+# checks what it downloads against the public checksum database.
+go_program() {
+  local program=$HEADGATE_CACHE/$1-$3/$1 scratch
+  if [[ ! -x $program ]]; then
+    need go "install Go 1.21 or newer (https://go.dev/dl); it builds $1 from source"
+    say "Building $1 $3 from source (a minute, once; kept in $HEADGATE_CACHE)"
+    mkdir -p "$HEADGATE_CACHE"
+    scratch=$(mktemp -d "$HEADGATE_CACHE/.$1.XXXXXX")
+    CGO_ENABLED=0 GOWORK=off GOFLAGS='-buildvcs=false -trimpath' GOBIN=$scratch go install -ldflags '-s -w' "$2@$3" >&2 || {
+      rm -rf "$scratch"
+      die "cannot build $2 $3 (see above)"
+    }
+    mkdir -p "${program%/*}"
+    mv -f "$scratch/$1" "$program"
+    rm -rf "$scratch"
+  fi
+  echo "$program"
 }

@@ -42,7 +42,8 @@ kind load image-archive dist/headgate-image.tar --name "$cluster"
 kind load image-archive dist/headgate-backend-image.tar --name "$cluster"
 
 say "Installing Headgate"
-helm upgrade --install headgate charts/headgate --namespace headgate-system --create-namespace --wait --timeout 3m
+helm upgrade --install headgate charts/headgate --namespace headgate-system --create-namespace --set image.tag=dev \
+  --wait --timeout 3m
 # Images under one name change without notice: Pods take the ones loaded just now.
 kubectl --namespace headgate-system rollout restart deployment/headgate
 kubectl --namespace headgate-system rollout status deployment/headgate --timeout=3m

@@ -46,6 +46,14 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
+/// Whether Prometheus and promtool can be had here. If not, the running test says that it is skipped.
+///
+/// # Errors
+/// If they can, but getting them failed.
+pub fn can_run() -> Result<bool> {
+    Ok(programs::or_skip(programs::prometheus())?.is_some())
+}
+
 impl Prometheus {
     /// Starts it on a free port, with the rule files `rules`, and waits until it answers.
     ///

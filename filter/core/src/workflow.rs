@@ -19,6 +19,7 @@
 //! they come: an edge strips those of strangers.
 
 use crate::classify::RequestView;
+use crate::config::MAX_WORKFLOW_NAME;
 
 /// Header that names the workflow by itself.
 pub const HEADER: &str = "x-headgate-workflow";
@@ -30,8 +31,6 @@ const KEY: &[u8] = b"workflow";
 pub const IDS: u16 = 1024;
 /// All flows: those of ids, and 0 for requests without.
 pub const FLOWS: u16 = IDS + 1;
-/// Longest id; a longer one counts as none.
-const MAX_ID: usize = 256;
 /// Limits of W3C Baggage §3.3.2.
 const MAX_BYTES: usize = 8192;
 const MAX_MEMBERS: usize = 64;
@@ -45,7 +44,7 @@ pub fn workflow(request: &impl RequestView) -> u16 {
     request.header(BAGGAGE).and_then(of_baggage).unwrap_or(0)
 }
 
-/// The flow of the workflow `id`; 0 for one that is empty or longer than 256 bytes.
+/// The flow of the workflow `id`; 0 for one that is empty or longer than [`MAX_WORKFLOW_NAME`].
 #[must_use]
 pub fn flow(id: &[u8]) -> u16 {
     flow_of(id.iter().copied())
@@ -58,7 +57,7 @@ fn flow_of(id: impl Iterator<Item = u8>) -> u16 {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         length += 1;
     }
-    if length == 0 || length > MAX_ID {
+    if length == 0 || length > MAX_WORKFLOW_NAME {
         return 0;
     }
     // The lower bits of FNV-1a alone depend on the lower bits of the bytes alone.
@@ -178,7 +177,7 @@ mod tests {
     #[test]
     fn what_is_no_baggage_names_no_workflow() {
         let far = format!("{}workflow=a", "k=v,".repeat(64));
-        let long = format!("workflow={}", "a".repeat(257));
+        let long = format!("workflow={}", "a".repeat(MAX_WORKFLOW_NAME + 1));
         let large = format!("workflow=a;{}", "p".repeat(8192));
         for baggage in [
             "",

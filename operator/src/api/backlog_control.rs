@@ -17,8 +17,9 @@ use super::Duration;
     expecting = "a mapping with target, control, cost, period and more"
 )]
 pub struct BacklogControlSettings {
-    /// S_t, the mean service delay (queue wait and processing time) that is held, 10ms to 1h. It must be
-    /// given.
+    /// S_t, the mean service delay that is held, 10ms to 1h. It must be given. The delay is queue wait and
+    /// processing time at this proxy, of requests that were served; what was refused, ran out of time in the queue or
+    /// was given up doesn't count, nor do connecting and waiting for a workflow's rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Duration>,
     /// What is controlled; the cost of what waits (`Backlog`) by default.
@@ -30,7 +31,8 @@ pub struct BacklogControlSettings {
     pub period: Option<Duration>,
     /// K_P, by which an error of 1s moves the bound: cost (ms with cost `Measured`), or requests with control
     /// `QueueLength`; with control `Proportional` the probability of a refusal for an error as large as the
-    /// target. Above 0, at most 1e12; derived from measurements by default (1 with `Proportional`). Given
+    /// target. Stats tell the backlog as time, so a trace for `headgate sysid` in another unit of cost has to come
+    /// from elsewhere. Above 0, at most 1e12; derived from measurements by default (1 with `Proportional`). Given
     /// only together with `integralGain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proportional_gain: Option<f64>,
@@ -44,7 +46,8 @@ pub struct BacklogControlSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backlog: Option<f64>,
     /// Whether responses tell the rejection rate (0 to 1) in `x-headgate-rejection-rate`, so that clients
-    /// can send less; true by default.
+    /// can send less; true by default. It counts refusals at arrival over the last one to two periods, not requests
+    /// that run out of time in the queue. With mode `DryRun` nothing is told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<bool>,
 }

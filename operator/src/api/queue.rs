@@ -67,11 +67,14 @@ pub enum DisciplineType {
     /// Least attained service first, by work so far.
     #[serde(rename = "LASF")]
     Lasf,
-    /// Deficit round robin: each type, class or workflow gets its share of the slots' time.
+    /// Deficit round robin: while requests wait, each type, class or workflow gets its share of the slots' time.
+    /// A request counts as the mean processing time of its type, whoever sent it: where classes or workflows differ
+    /// in what their requests cost, give the expensive ones types of their own.
     #[serde(rename = "DRR")]
     Drr,
     /// By latest start: the arrival plus the least that any objective of the type leaves for waiting. Needs
-    /// objectives for each type.
+    /// objectives for each type. As with `FIFO`, `EDF` and `LSTF`, Bouncer judges a request by the time in which all
+    /// that waits drains, not by the wait that its own place means.
     Slack,
 }
 
@@ -89,8 +92,8 @@ pub struct DeficitRoundRobin {
     /// Processing time that a flow of weight 1 may spend in a round, 1ms to 1m; 10ms by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Duration>,
-    /// Weights, by name of the type or class or by id of the workflow: 0.01 to 100; 1 for the others. At most
-    /// 1024.
+    /// Weights, by name of the type or class or by id of the workflow (1 to 128 bytes): 0.01 to 100; 1 for the
+    /// others. At most 1024. Those of `workflows.named` don't count here.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
@@ -104,7 +107,8 @@ pub enum FlowType {
     /// Classes.
     Class,
     /// Workflows, by their id as `workflows.identifyBy` finds it, or without that in the header
-    /// `x-headgate-workflow` or as `workflow` in `baggage`; requests without one take turns as one.
+    /// `x-headgate-workflow` or as `workflow` in `baggage`; requests without one take turns as one. Ids are hashed
+    /// into 1024 flows, and those that fall into the same one take turns as one.
     Workflow,
 }
 

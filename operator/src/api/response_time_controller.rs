@@ -18,7 +18,9 @@ use super::Duration;
     expecting = "a mapping with target, percentile, scope and more"
 )]
 pub struct ResponseTimeControllerSettings {
-    /// Percentile of response times that is held at the target: above 0, below 100; 90 by default.
+    /// Percentile of response times that is held at the target: above 0, below 100; 90 by default. Response times
+    /// are queue wait and processing time at this proxy, of answered requests: neither the services before it nor
+    /// requests that ran out of time in the queue count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
     /// The target for all types, 1ms to 1h. Without it, each type's objective at `percentile`.

@@ -47,14 +47,17 @@ pub struct Strategy {
 /// Which strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum StrategyType {
-    /// Refuses what would miss its objectives (Bouncer Alg. 1).
+    /// Refuses a request whose estimated response time misses an objective of its type (Bouncer Alg. 1). A type with
+    /// fewer than `minSamples` processing times is judged by those of all types and by the objectives of `default`.
+    /// A type whose processing times alone miss an objective is let in where nobody waits, so that it can be
+    /// measured again.
     #[default]
     Bouncer,
     /// Refuses only when the queue is full (Bouncer §5.2.1).
     MaxQueueLength,
     /// Refuses what would wait too long (Bouncer §5.2.2, per type §5.5).
     MaxQueueWait,
-    /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
+    /// Refuses the part of the requests that exceeds a utilization of the slots (Bouncer §5.2.3).
     AcceptFraction,
     /// Lets in as many requests a second as measured response times allow (SEDA §3.2–3.4).
     ResponseTimeController,
@@ -71,7 +74,8 @@ pub enum StrategyType {
     expecting = "a mapping with interval, minSamples, window and logic"
 )]
 pub struct BouncerSettings {
-    /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
+    /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default. Of each type about
+    /// 800 answers a second and worker of the proxy are measured, and all where there are fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
     /// Processing times of a type that must be in it before they are used in place of those of all types,
@@ -115,10 +119,10 @@ pub enum HistogramWindowType {
 /// Which of a type's objectives an estimate must miss for a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum LogicType {
-    /// Any of them: a type keeps all its objectives.
+    /// Any of them: by their estimates, all objectives of what is let in are kept.
     #[default]
     Any,
-    /// All of them: a type keeps at least one, and is refused less.
+    /// All of them: at least one is kept, and less is refused.
     All,
 }
 
@@ -188,9 +192,11 @@ pub struct StarvationAvoidance {
 /// Which starvation avoidance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StarvationAvoidanceType {
-    /// Each type is let in at least for this share of its requests (Bouncer Alg. 2).
+    /// Each type is let in for at least a share of its requests, as far as the queue has room (Bouncer Alg. 2). What
+    /// is let in so may miss its objectives.
     AcceptanceAllowance,
-    /// Types that are refused more than others are let in more often (Bouncer Alg. 3).
+    /// Types that are refused more than others are let in more often (Bouncer Alg. 3, as far as the paper's text
+    /// tells it). What is let in so may miss its objectives.
     HelpingTheUnderserved,
 }
 
@@ -203,7 +209,8 @@ pub enum StarvationAvoidanceType {
     expecting = "a mapping with allowance, window and step"
 )]
 pub struct AcceptanceAllowance {
-    /// A, the share of a type's requests that is always let in: 0 to 1; 0.1 by default.
+    /// A, the share of a type's requests that is let in whatever the strategy says, if the queue has room: 0 to 1;
+    /// 0.1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowance: Option<f64>,
     /// D, the time over which shares are counted, 1ms to 1h; 1s by default.

@@ -16,8 +16,8 @@ use super::Duration;
 )]
 pub struct Workflows {
     /// Where a request names its workflow, at most 8; the first that does counts. By default the member
-    /// `workflow` of W3C Baggage, then the header `x-headgate-workflow`. Requests that name none share
-    /// `_other`.
+    /// `workflow` of W3C Baggage, then the header `x-headgate-workflow`. Requests that name none, or one of more
+    /// than 128 bytes, share `_other`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub identify_by: Vec<WorkflowIdentity>,
     /// q, the quantile of the rates of a downstream service's processes that is adopted, 0 to 1; 0.5 by default.
@@ -42,11 +42,12 @@ pub struct Workflows {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_workflows: Option<i64>,
     /// Requests of one workflow that wait for its rate, 0 to 10000; 100 by default. 0: what exceeds the rate is
-    /// refused at once. What could no longer meet its deadline is refused in any case.
+    /// refused at once. A request that would have to wait is refused where its deadline leaves too little time for
+    /// that wait and for what its workflow takes on average from here on; one that need not wait passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queue_length: Option<i64>,
     /// Workflows with settings of their own. They always have a rate of their own, so there are at most
-    /// `maxWorkflows`.
+    /// `maxWorkflows`, `_other` not counted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<NamedWorkflow>,
     /// Requests come from outside the mesh: what they say of rates, deadlines and progress in Headgate's headers
@@ -144,7 +145,7 @@ pub struct MetadataIdentity {
     expecting = "a mapping with name and quantile"
 )]
 pub struct ServiceQuantile {
-    /// Its name, as `outbound.services` gives it, or that of its Envoy cluster: 1 to 256 bytes.
+    /// Its name, as `outbound.services` gives it, or that of its Envoy cluster: 1 to 128 bytes.
     pub name: String,
     /// q for it, 0 to 1.
     pub quantile: f64,
@@ -261,10 +262,11 @@ pub struct ReportedMetric {
     expecting = "a mapping with name, guarantee, weight, quantile and deadline"
 )]
 pub struct NamedWorkflow {
-    /// Its id, as requests say it, 1 to 256 bytes; `_other` for those that have no rate of their own.
+    /// Its id, as requests say it, 1 to 128 bytes; `_other` for those that have no rate of their own.
     pub name: String,
-    /// Requests/s that are let in whatever the fair share is: above 0, at most 1e9; none by default. Over all
-    /// endpoints with `parallelism.total`, at each endpoint with `parallelism.perEndpoint`.
+    /// Requests/s for which this service has room whatever the fair share is: above 0, at most 1e9; none by
+    /// default. Less is let in while services further down announce less. Over all endpoints with
+    /// `parallelism.total`, at each endpoint with `parallelism.perEndpoint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
     /// Its part of fair shares, relative to the others', 0.01 to 100; 1 by default.
@@ -288,7 +290,7 @@ pub struct NamedWorkflow {
 )]
 pub struct Outbound {
     /// Names of downstream services by Envoy cluster, at most 256. A cluster without one is a service of its own
-    /// name.
+    /// name; those whose names are longer than 128 bytes count as one, so give them a name here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<OutboundService>,
 }
@@ -303,7 +305,7 @@ pub struct Outbound {
 pub struct OutboundService {
     /// Name of the Envoy cluster, exact or with `*` at its end, 1 to 256 bytes.
     pub cluster: String,
-    /// Name of the service, 1 to 256 bytes. Clusters of one name are one service.
+    /// Name of the service, 1 to 128 bytes. Clusters of one name are one service.
     pub name: String,
 }
 

@@ -173,8 +173,8 @@ impl Cluster {
         let listed = timely(api.list(&ListParams::default())).await?;
         let list = listed.map_err(|error| match &error {
             kube::Error::Api(status) if status.code == 404 => anyhow!(
-                "the cluster knows no AdmissionPolicy; install Headgate: helm install headgate charts/headgate \
-                 --namespace headgate-system --create-namespace"
+                "the cluster knows no AdmissionPolicy; install Headgate's chart, or only the CRD: \
+                 headgate crd | kubectl apply --server-side -f -"
             ),
             _ => refused(&error),
         })?;

@@ -10,6 +10,7 @@ pub mod completions;
 pub mod crd;
 pub mod explain;
 mod input;
+pub mod man;
 pub mod name;
 pub mod render;
 pub mod run;
@@ -65,6 +66,9 @@ pub enum Command {
     Version(version::VersionArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),
+    /// Write manual pages
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 /// What a command prints and how the process ends.
@@ -107,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Crd => crd::run(),
         Command::Version(args) => version::run(&args),
         Command::Completions(args) => Ok(completions::run(&args)),
+        Command::Man(args) => man::run(&args),
     };
     let result = output.and_then(|output| {
         let written = io::stdout()

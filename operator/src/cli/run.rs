@@ -14,7 +14,9 @@ use clap::{Args, ValueEnum};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::tls::TlsArgs;
 use crate::admin::{Admin, View};
@@ -90,16 +92,17 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 fn init_logging(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let colour = io::stderr().is_terminal();
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let asked = std::env::var("RUST_LOG").ok();
+    let levels = asked.and_then(|levels| levels.parse::<Targets>().ok());
+    let levels = levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
-        .with_ansi(colour);
+        .with_ansi(io::stderr().is_terminal());
+    let subscriber = tracing_subscriber::registry().with(levels);
     // Fails only where a test has installed a subscriber before; that one is fine too.
     let _ = match format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
+        LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
     };
 }
 

@@ -83,7 +83,30 @@ pub struct PolicyAncestorStatus {
     /// force on all its proxies). `Programmed` tells whether all its proxies run it: reasons Programmed,
     /// PartiallyProgrammed, Pending, NoProxies, EnvoyRejected and Invalid.
     #[serde(default)]
+    #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
+}
+
+/// One aspect of what became of a policy at one target.
+// The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all its thousand types.
+#[derive(JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[allow(dead_code)] // only its schema is used
+struct ConditionSchema {
+    /// Which aspect: `Accepted` or `Programmed`.
+    #[serde(rename = "type")]
+    type_: String,
+    /// Whether it is so: `True`, `False` or `Unknown`.
+    status: String,
+    /// Why, in one word for programs.
+    reason: String,
+    /// Why, in words for people.
+    message: String,
+    /// When `status` last changed.
+    #[schemars(extend("format" = "date-time"))]
+    last_transition_time: String,
+    /// `metadata.generation` of the policy that this is about.
+    observed_generation: Option<i64>,
 }
 
 /// An object that a policy attaches to.

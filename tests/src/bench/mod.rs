@@ -4,13 +4,12 @@ pub mod agreement;
 pub mod closed_loop;
 pub mod cpu;
 pub mod decision;
-pub mod lab;
 pub mod memory;
-pub mod native_filters;
 pub mod overload;
 pub mod scale;
 pub mod simulator;
 pub mod slack_order;
-pub mod table;
 pub mod throughput;
 pub mod workflows;
+
+use headgate_harness::{lab, native_filters, table};

@@ -24,6 +24,7 @@ use super::control_plane::{ControlPlane, Place};
 use super::programs;
 use super::workspace::Workspace;
 use crate::process::{self, Child};
+use crate::skip::skip;
 use crate::wait;
 
 /// The node's address, which only exists in its own network.
@@ -47,19 +48,16 @@ pub struct Node {
     workspace: Workspace,
 }
 
-/// Whether a node can be run here. If not, it says so past the test harness, which hides what a passing test prints:
-/// `scripts/test` counts these lines.
-pub fn can_run() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        use std::io::Write as _;
-        let name = std::thread::current().name().unwrap_or("test").to_owned();
-        let _ = writeln!(
-            std::io::stderr(),
-            "note: {name} skipped: a node needs root, to make namespaces"
-        );
+/// Whether a node can be run here. If not, the running test says that it is skipped.
+///
+/// # Errors
+/// If what a node needs can be had here, but getting it failed.
+pub fn can_run() -> Result<bool> {
+    if !rustix::process::geteuid().is_root() {
+        skip("a node needs root, to make namespaces");
+        return Ok(false);
     }
-    root
+    Ok(programs::or_skip(programs::node_tools())?.is_some())
 }
 
 impl Node {

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
+
+use crate::skip::skip;
 
 /// Folder with etcd, kube-apiserver and the others (`scripts/get-kubernetes`).
 ///
 /// # Errors
 /// If they are neither in the cache nor can be built.
 pub fn kubernetes() -> Result<&'static Path> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-kubernetes")
 }
 
@@ -22,7 +24,7 @@ pub fn kubernetes() -> Result<&'static Path> {
 /// # Errors
 /// If they are neither in the cache nor can be downloaded.
 pub fn helm() -> Result<&'static Path> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-helm")
 }
 
@@ -31,7 +33,7 @@ pub fn helm() -> Result<&'static Path> {
 /// # Errors
 /// If something is neither on this machine nor in the cache and can't be downloaded.
 pub fn node_tools() -> Result<&'static Path> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-node-tools")
 }
 
@@ -53,7 +55,7 @@ pub fn node_environment() -> Result<BTreeMap<String, String>> {
 /// # Errors
 /// If they are neither on the machine nor in the cache nor can be downloaded.
 pub fn prometheus() -> Result<&'static Path> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
     once(&FOLDER, "get-prometheus")
 }
 
@@ -62,26 +64,59 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn once(folder: &'static OnceLock<Result<PathBuf, String>>, script: &str) -> Result<&'static Path> {
-    folder
-        .get_or_init(|| run(script).map_err(|error| format!("{error:#}")))
-        .as_deref()
-        .map_err(|error| anyhow!("{error}"))
+/// Status with which a script says that this kind of machine can't have something (`scripts/lib.sh`).
+const UNAVAILABLE: i32 = 77;
+
+/// Why a script has no folder.
+#[derive(Debug, Clone, thiserror::Error)]
+enum Missing {
+    /// This kind of machine can't have it.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Getting it failed.
+    #[error("{0}")]
+    Failed(String),
 }
 
-fn run(script: &str) -> Result<PathBuf> {
+/// `None`, after the running test has said that it is skipped, if this kind of machine can't have `folder`.
+///
+/// # Errors
+/// If it can, and getting it failed.
+pub fn or_skip(folder: Result<&'static Path>) -> Result<Option<&'static Path>> {
+    match folder {
+        Ok(folder) => Ok(Some(folder)),
+        Err(error) => match error.downcast_ref() {
+            Some(Missing::Unavailable(why)) => {
+                skip(why);
+                Ok(None)
+            }
+            _ => Err(error),
+        },
+    }
+}
+
+fn once(
+    folder: &'static OnceLock<Result<PathBuf, Missing>>,
+    script: &str,
+) -> Result<&'static Path> {
+    let had = folder.get_or_init(|| run(script));
+    Ok(had.as_deref().map_err(Clone::clone)?)
+}
+
+fn run(script: &str) -> Result<PathBuf, Missing> {
     let path = repository().join("scripts").join(script);
     let output = Command::new(&path)
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("cannot run {}", path.display()))?;
-    if !output.status.success() {
-        bail!(
-            "scripts/{script}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        .map_err(|error| Missing::Failed(format!("cannot run {}: {error}", path.display())))?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Ok(PathBuf::from(
+            String::from_utf8_lossy(&output.stdout).trim(),
+        )),
+        Some(UNAVAILABLE) => Err(Missing::Unavailable(
+            said.lines().last().unwrap_or_default().to_owned(),
+        )),
+        _ => Err(Missing::Failed(format!("scripts/{script}: {said}"))),
     }
-    Ok(PathBuf::from(
-        String::from_utf8_lossy(&output.stdout).trim(),
-    ))
 }

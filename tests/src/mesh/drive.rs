@@ -10,21 +10,26 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::Mesh;
+use super::service::ServiceStats;
 use super::service::plan::millis;
 use super::topology::Workload;
 use crate::load::{
-    self, Bin, Clients, LoadReport, LoadSpec, Phase, RequestType, Running, TypeReport,
+    self, Bin, Clients, Lateness, LoadReport, LoadSpec, Phase, RequestType, Running, TypeReport,
 };
 use crate::quantiles::Quantiles;
 
 /// Connections that a workflow opens before it starts.
 const CONNECTIONS: usize = 4;
+/// Services from which a 99th percentile is taken.
+const ENOUGH: u64 = 100;
 
 /// What every workflow met.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// Reports by workflow; the totals are over the whole time.
     pub workflows: BTreeMap<String, LoadReport>,
+    /// How late requests of open loops left, over all workflows, ms.
+    pub late_ms: Quantiles,
 }
 
 /// Loads that are being sent. Dropping them stops them.
@@ -32,14 +37,6 @@ pub struct Results {
 pub struct Driving {
     started: Instant,
     workflows: Vec<(String, Running)>,
-}
-
-/// Sends `workloads` to `mesh` and waits for their end.
-///
-/// # Errors
-/// If a load can't be started.
-pub fn run(mesh: &Mesh, workloads: &[Workload]) -> Result<Results> {
-    start(mesh, workloads)?.wait()
 }
 
 /// Starts to send and returns at once.
@@ -121,11 +118,19 @@ impl Driving {
     /// # Errors
     /// If an entry couldn't be connected to at the start.
     pub fn wait(self) -> Result<Results> {
-        let mut workflows = BTreeMap::new();
+        let (mut workflows, mut open) = (BTreeMap::new(), Vec::new());
         for (name, load) in self.workflows {
-            workflows.insert(name, load.wait()?);
+            let (report, samples) = load.wait_with_samples()?;
+            // A closed loop reports no lateness: it sends when it gets to it.
+            if report.lateness_ms.count > 0 {
+                open.extend(samples);
+            }
+            workflows.insert(name, report);
         }
-        Ok(Results { workflows })
+        Ok(Results {
+            workflows,
+            late_ms: load::lateness(&open),
+        })
     }
 }
 
@@ -152,6 +157,19 @@ impl Results {
             refused: sum(|bin| bin.refused),
             failed: sum(|bin| bin.failed),
             p50_ms: medians.get(medians.len() / 2).copied().unwrap_or(0.0),
+        }
+    }
+
+    /// How late the harness was: the generator in all, and of the services that `stats` are of, the latest of those whose
+    /// 99th percentile isn't just their maximum.
+    pub fn lateness<'a>(&self, stats: impl IntoIterator<Item = &'a ServiceStats>) -> Lateness {
+        let services = stats.into_iter().map(|of| of.workers.late_ms);
+        Lateness {
+            generator_ms: self.late_ms.p99,
+            backend_ms: services
+                .filter(|late| late.count >= ENOUGH)
+                .map(|late| late.p99)
+                .fold(0.0, f64::max),
         }
     }
 

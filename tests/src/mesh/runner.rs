@@ -156,11 +156,14 @@ impl Mesh {
     }
 
     /// Replaces the policies that the operator has by those of `topology`, which is otherwise the one that runs, and
-    /// waits until every sidecar runs its own.
+    /// waits until every sidecar runs its own. Does nothing if they are the same.
     ///
     /// # Errors
     /// If there is no operator, or a policy or a sidecar doesn't follow in time.
     pub fn apply(&mut self, topology: &Topology) -> Result<()> {
+        if *topology == self.topology {
+            return Ok(());
+        }
         let headgate = self
             .headgate
             .as_ref()
@@ -245,6 +248,21 @@ impl Mesh {
         nodes
             .map(|node| Ok((node.name.clone(), node.process.stats()?)))
             .collect()
+    }
+
+    /// Waits until no service works on anything.
+    ///
+    /// # Errors
+    /// If one doesn't come to an end in time, or doesn't answer.
+    pub fn wait_until_idle(&self) -> Result<()> {
+        wait::until("idle services", || {
+            let stats = self.stats().map_err(|e| e.to_string())?;
+            let busy = |of: &ServiceStats| of.workers.in_flight + of.threads_busy.unwrap_or(0);
+            match stats.values().find(|of| busy(of) > 0) {
+                Some(of) => Err(format!("{} works on {}", of.process, busy(of))),
+                None => Ok(()),
+            }
+        })
     }
 
     /// Ends the sidecar of a process without notice.

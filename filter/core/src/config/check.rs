@@ -10,8 +10,8 @@ use serde::Deserialize;
 use super::{
     BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction, Discipline,
     ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS, MAX_PARALLELISM,
-    MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance,
-    StrategyConfig, TypeConfig,
+    MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME, StageConfig,
+    StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 impl FilterConfig {
@@ -209,7 +209,7 @@ impl StageConfig {
             let (known, what) = match by {
                 Flow::Type => (self.types.iter().any(|t| t.name == *name), "type"),
                 Flow::Class => (self.classes.iter().any(|c| c.name == *name), "class"),
-                Flow::Workflow => ((1..=256).contains(&name.len()), "workflow"),
+                Flow::Workflow => ((1..=MAX_WORKFLOW_NAME).contains(&name.len()), "workflow"),
             };
             if !known {
                 return err("weights", format!("{name:?}; no {what} has that name"));

@@ -69,6 +69,8 @@ pub const MAX_COST: u32 = 1 << 24;
 pub const MAX_WORKFLOWS: u16 = 1000;
 /// Most places where a request may name its workflow.
 pub const MAX_WORKFLOW_SOURCES: usize = 8;
+/// Longest id of a workflow and longest name of a service, bytes. A request with a longer id shares `_other`.
+pub const MAX_WORKFLOW_NAME: usize = 128;
 /// Most requests of one workflow that wait for its rate.
 pub const MAX_WORKFLOW_QUEUE: u32 = 10_000;
 /// Most downstream services with settings or names of their own.

@@ -21,6 +21,10 @@
 //! what is shared here. Before anything was measured all costs are 0 and
 //! the order is a FIFO's.
 //!
+//! Where Wisp §4.3 has more: its credits follow the workflow's share from bottleneck fairness, and a request uses up
+//! what its *workflow* costs. Here weights are the configured ones, and the mean is the type's, whichever flow sends:
+//! among flows that share a type, each request counts the same.
+//!
 //! Two flows that have requests waiting all the time are served in proportion to their weights: what each
 //! got, divided by its weight, differs by at most Q + the largest cost / the smaller weight. Workers
 //! among which the flows' requests are spread add to it what they overtake by

@@ -1,8 +1,9 @@
 //! Queue disciplines: in which order waiting requests get slots.
 //!
-//! A discipline is a *rank*, given to a request when it joins the queue; the smallest rank goes first,
-//! over all workers (`queue`, `stage::dispatch`). No shared queue is needed, and every discipline gets
-//! the same order across worker threads.
+//! Where Wisp (§5) has a scheduler between the sub-tasks of a request inside a process, a proxy orders
+//! requests as a whole, once each. A discipline is a *rank*, given to a request when it joins the queue; the
+//! smallest rank goes first, over all workers (`queue`, `stage::dispatch`). No shared queue is needed, and
+//! every discipline gets the same order across worker threads.
 //!
 //! | discipline | rank | source |
 //! |---|---|---|

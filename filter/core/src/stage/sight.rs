@@ -175,7 +175,9 @@ impl Stage {
     }
 
     /// Eq. 2, in the form of a running sum: every queued request adds its type's mean when it is
-    /// enqueued and takes the same amount back when it leaves.
+    /// enqueued and takes the same amount back when it leaves. The paper multiplies the requests of a
+    /// type by its mean of now: here a mean that changes counts only for requests that come later, and
+    /// requests that came before anything was measured count as 0.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
         self.time(queue.work) / self.config.parallelism
     }

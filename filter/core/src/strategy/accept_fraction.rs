@@ -4,13 +4,15 @@
 //! f = min(1, MaxUtil · P / (qps_mavg · pt_mavg))        accept with probability f
 //! ```
 //!
-//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the
-//! demand is computed anew every Δ. It knows neither types nor the queue: it keeps the backend below a
-//! utilization, and response times follow only where arrivals are steady. It refuses at random even
-//! while slots are free, because leaving slots free is its purpose.
+//! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the demand is
+//! computed anew every Δ. P is the slots, where the paper has |PU|, a setting of its own. It knows neither
+//! types nor the queue: it keeps the backend below a utilization, and response times follow only where
+//! arrivals are steady. It refuses at random even while slots are free, because leaving slots free is its
+//! purpose.
 //!
 //! The paper's second rule, to refuse what would time out in the queue, is the stage's: whatever the
-//! strategy, a request whose estimated wait exceeds its time in the queue is refused. Without
+//! strategy, a request that finds no free slot is refused if its estimated wait exceeds its time in the
+//! queue. The estimate is Eq. 2's, or that of the queue's order, where the paper has Eq. 5. Without
 //! completions in the window the demand is 0 and f = 1 (footnote 6).
 
 use std::time::Duration;

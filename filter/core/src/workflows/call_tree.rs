@@ -15,6 +15,9 @@
 //! again, so each carries the number of its request ([`Branch::generation`]), and there are at most
 //! [`MAX_BRANCHES`] for each worker: a request beyond has none, and its children don't show in its progress.
 //!
+//! Elapsed time ends at the response headers. Work is slot time, summed as it is: the paper divides it by the
+//! capacity of the resource.
+//!
 //! A call whose answer says nothing of progress, or that got none, counts as what it took: whoever did it, the
 //! request waited for it.
 

@@ -6,6 +6,8 @@
 //! α = calls / requests completed       σ_d ← GetRates(d) / α        limit = min over services D of Q(σ_d (d ∈ D), q)
 //! ```
 //!
+//! Calls are those that the application makes and that were answered; Envoy's own retries behind the filter don't show.
+//!
 //! A rate that nobody renews runs out after its time to live, so that a process that is gone, or a path on which
 //! announcements are lost, holds nobody back: the local limits remain. Who may send one request in ten seconds can't hear
 //! more often than that, so a low rate lives for [`RENEWALS`] of its requests, up to [`LONGEST`] times the configured

@@ -7,18 +7,16 @@
 //! An id that was idle for long may be freed and given to another name. Until their next tick other workers
 //! may then still take the old name for the new one: some milliseconds after minutes without a request.
 //!
-//! **Bound.** A name is at most [`MAX_NAME`] bytes. For n names a worker keeps at most [`bytes_for`]`(n)` bytes,
-//! and the blob has at most `8 + n · (MAX_NAME + 3)`.
+//! **Bound.** A name is at most [`MAX_NAME`] bytes; a longer one shares id 0. For n names a worker
+//! keeps at most [`bytes_for`]`(n)` bytes, and the blob has at most `8 + n · (MAX_NAME + 3)`.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::config::MAX_WORKFLOW_NAME as MAX_NAME;
 use crate::histogram::{put_varint, take_varint};
 use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
 use crate::time::Instant;
-
-/// Longest name, bytes; a longer one shares id 0.
-pub const MAX_NAME: usize = 128;
 
 /// First bytes of the blob: whose it is, and the version of the format.
 const HEADER: [u8; 3] = [b'H', b'N', 1];

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use headgate_core::config::{SharingConfig, StageConfig, WorkflowSource};
+use headgate_core::config::{Discipline, SharingConfig, StageConfig, WorkflowSource};
 use headgate_core::workflow;
 
 use super::file::Plan;
@@ -88,8 +88,14 @@ impl MeshStudy {
                 }
             }
         }
+        if setup.discipline == Discipline::Slack {
+            notes.push(format!(
+                "{policy} orders by Slack, which is FIFO here: types of the mesh have no objectives"
+            ));
+        }
         notes.push(
-            "strategies and types of the policy take no part: every process admits what its queue and its rates allow"
+            "strategy, types and classes of the policy take no part: a process refuses only for a rate, a deadline or \
+             a full queue, and each workflow is a type of its own, so that its processing times are known"
                 .to_owned(),
         );
         Self {

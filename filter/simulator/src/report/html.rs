@@ -105,10 +105,11 @@ fn claims(out: &mut String, claims: &[Claim]) {
 }
 
 /// Not by colour alone.
-fn mark(holds: bool) -> &'static str {
+fn mark(holds: Option<bool>) -> &'static str {
     match holds {
-        true => r#"<span class="ok">✓ holds</span>"#,
-        false => r#"<span class="no">✗ fails</span>"#,
+        Some(true) => r#"<span class="ok">✓ holds</span>"#,
+        Some(false) => r#"<span class="no">✗ fails</span>"#,
+        None => "not judged",
     }
 }
 
@@ -198,7 +199,7 @@ mod tests {
             text: "levels off".into(),
             paper: "about 40 ms".into(),
             ours: "55 ms".into(),
-            holds: false,
+            holds: Some(false),
         });
         report.tables.push(Table {
             title: "rejected".into(),

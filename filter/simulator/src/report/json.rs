@@ -2,10 +2,10 @@
 
 use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
-use super::{Claim, Record, Report, Subject};
+use super::{Claim, Record, Report, Subject, Value};
 
 /// The report as JSON, ending with a line break: what was simulated, `rows` with one object for each
-/// result, and, where the report has any, its `claims`.
+/// result, and, where the report has any, its `claims`; `holds` is null for one that is not judged.
 ///
 /// # Errors
 /// None that a report could cause; they come from [`serde_json`].
@@ -42,7 +42,7 @@ fn claim(claim: &Claim) -> Record {
         .with("claim", claim.text.as_str())
         .with("expected", claim.paper.as_str())
         .with("found", claim.ours.as_str())
-        .with("holds", claim.holds)
+        .with("holds", claim.holds.map_or(Value::Missing, Value::Flag))
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
             text: "a".into(),
             paper: String::new(),
             ours: "b".into(),
-            holds: true,
+            holds: Some(true),
         });
         assert_eq!(
             compact(&report),

@@ -71,8 +71,8 @@ pub struct Claim {
     pub paper: String,
     /// What was found, with its unit.
     pub ours: String,
-    /// Whether it holds here.
-    pub holds: bool,
+    /// Whether it holds here; `None` for one that is shown and not judged, because the model was made to fit it.
+    pub holds: Option<bool>,
 }
 
 /// How much of a report is as expected.
@@ -82,8 +82,10 @@ pub struct Verdict {
     pub cells: usize,
     /// Cells that have a limit.
     pub limits: usize,
-    /// Claims.
+    /// Claims that are judged.
     pub claims: usize,
+    /// Cells beside the paper's and claims that are only shown.
+    pub unjudged: usize,
     /// Cells outside of their bounds and claims that don't hold, in words.
     pub failures: Vec<String>,
 }
@@ -113,13 +115,17 @@ impl Report {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let mut verdict = Verdict {
-            claims: self.claims.len(),
+            claims: self.claims.iter().filter(|c| c.holds.is_some()).count(),
+            unjudged: self.claims.iter().filter(|c| c.holds.is_none()).count(),
             ..Verdict::default()
         };
         for table in &self.tables {
             table.judge(&mut verdict);
         }
-        let broken = self.claims.iter().filter(|claim| !claim.holds);
+        let broken = self
+            .claims
+            .iter()
+            .filter(|claim| claim.holds == Some(false));
         verdict.failures.extend(broken.map(Claim::describe));
         verdict
     }
@@ -137,7 +143,7 @@ impl Verdict {
     pub fn summary(&self) -> Option<String> {
         let failed = self.failures.len();
         let (all, what) = match (self.cells, self.claims, self.limits) {
-            (0, 0, 0) => return None,
+            (0, 0, 0) => return self.shown(),
             (cells, 0, 0) => (
                 cells,
                 "cells are as the paper has them, within their bounds",
@@ -146,14 +152,30 @@ impl Verdict {
             (0, 0, limits) => (limits, "objectives are met"),
             (cells, claims, limits) => (cells + claims + limits, "results are as expected"),
         };
+        let shown = self.shown().map(|shown| format!("; {shown}"));
+        let shown = shown.unwrap_or_default();
         Some(match failed {
-            0 => format!("all {all} {what}"),
-            some => format!("{} of {all} {what}; not these:", all - some),
+            0 => format!("all {all} {what}{shown}"),
+            some => format!("{} of {all} {what}{shown}; not these:", all - some),
         })
+    }
+
+    fn shown(&self) -> Option<String> {
+        (self.unjudged > 0)
+            .then(|| format!("{} shown beside the paper's, not judged", self.unjudged))
     }
 }
 
 impl Claim {
+    /// The same, only shown: the model was made to fit it.
+    #[must_use]
+    pub fn not_judged(self) -> Self {
+        Self {
+            holds: None,
+            ..self
+        }
+    }
+
     /// The sentence, our number and the expected one.
     #[must_use]
     pub fn describe(&self) -> String {

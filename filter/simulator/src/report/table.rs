@@ -139,6 +139,7 @@ impl Table {
                     match cell {
                         Cell::Compared(compared) => {
                             let Some(holds) = compared.holds() else {
+                                verdict.unjudged += 1;
                                 continue;
                             };
                             verdict.cells += 1;
@@ -216,6 +217,7 @@ mod tests {
         let mut verdict = Verdict::default();
         table.judge(&mut verdict);
         assert_eq!((verdict.cells, verdict.limits), (2, 1));
+        assert_eq!(verdict.unjudged, 1);
         assert_eq!(
             verdict.failures,
             [

@@ -24,7 +24,11 @@ pub fn text(report: &Report) -> String {
     if !report.claims.is_empty() {
         out.push('\n');
         for claim in &report.claims {
-            let mark = if claim.holds { "holds" } else { "FAILS" };
+            let mark = match claim.holds {
+                Some(true) => "holds",
+                Some(false) => "FAILS",
+                None => "not judged",
+            };
             let _ = writeln!(out, "{mark}  {}", claim.describe());
         }
     }
@@ -162,7 +166,13 @@ mod tests {
             text: "it levels off".into(),
             paper: "about 40 ms".into(),
             ours: "39 ms".into(),
-            holds: true,
+            holds: Some(true),
+        });
+        report.claims.push(Claim {
+            text: "it was made to fit".into(),
+            paper: String::new(),
+            ours: "39 ms".into(),
+            holds: None,
         });
         report.notes.push("1 line was passed by".into());
         assert_eq!(
@@ -178,10 +188,11 @@ rejected, %
   1.45     90.00 (95.68) !   18.5 (≤18) !
 
 holds  it levels off: 39 ms (expected: about 40 ms)
+not judged  it was made to fit: 39 ms
 
 1 line was passed by
 
-3 of 5 results are as expected; not these:
+3 of 5 results are as expected; 1 shown beside the paper's, not judged; not these:
   Bouncer, slow, factor 1.45: 90.00, the paper has 95.68 ± 3
   Bouncer: 1.45, p50: 18.5, the objective is 18
 "

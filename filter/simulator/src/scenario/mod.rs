@@ -3,6 +3,7 @@
 //! Each is a [`Study`]: it runs by its name and makes a [`Report`](crate::report::Report) in which what the
 //! paper found stands beside what was found here, so that nobody has to remember what was expected. Most
 //! are a [`Sweep`]: some strategies under the same traffic, at a row of loads or of values of a parameter.
+//! Experiments of the papers that nothing here repeats are [`MISSING`].
 
 mod bouncer;
 mod chronos;
@@ -28,6 +29,28 @@ pub fn studies() -> Vec<Box<dyn Study>> {
     studies.extend(wisp::studies());
     studies
 }
+
+/// Experiments of the papers that no scenario repeats, and why.
+pub const MISSING: [(&str, &str); 6] = [
+    (
+        "Bouncer, Figure 3",
+        "starvation within one second on LIquid",
+    ),
+    (
+        "Bouncer, Figures 11 to 13",
+        "LIquid: eleven types, brokers in front of shards, processing times that grow with the load",
+    ),
+    (
+        "SEDA, Figure 7",
+        "90th percentile and admission rate of one stage in a spike",
+    ),
+    ("Chronos, Figure 3", "service delay by inter-request time"),
+    (
+        "Chronos, §3.1",
+        "processor time and memory of the controller",
+    ),
+    ("Wisp, Figures 1 and 2", "measurements of Bing"),
+];
 
 /// The experiment `name`.
 #[must_use]

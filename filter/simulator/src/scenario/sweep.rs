@@ -114,6 +114,8 @@ pub struct Sweep {
     pub top: Option<f64>,
     /// What to see in the figures.
     pub caption: &'static str,
+    /// What to know before believing the numbers.
+    pub notes: Vec<&'static str>,
     /// What arrives.
     pub workload: Workload,
     /// Time before results count.
@@ -206,6 +208,7 @@ impl Sweep {
     pub fn report(&self, rows: &[SweepRow]) -> Report {
         let mut report = show::report(self, rows);
         report.claims = (self.claims)(&Findings(rows));
+        report.notes = self.notes.iter().map(|note| (*note).to_owned()).collect();
         report.rows = rows.iter().map(|row| self.record(row)).collect();
         report
     }

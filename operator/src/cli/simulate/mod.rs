@@ -169,6 +169,16 @@ fn list() -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "{:widest$}  {}", study.name(), study.title());
     }
+    let missing = scenario::MISSING;
+    let widest = missing
+        .iter()
+        .map(|(name, _)| name.len())
+        .max()
+        .unwrap_or(0);
+    text.push_str("\nIn the papers, and no scenario here:\n");
+    for (name, what) in missing {
+        let _ = writeln!(text, "{name:widest$}  {what}");
+    }
     text
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Bound::Included;
 use std::time::Duration as Span;
 
-use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, QueueConfig};
+use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, QueueConfig};
 
 use super::names::{all_known, check_known};
 use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole};
@@ -35,7 +35,6 @@ const MAX_WEIGHTS: usize = 1024;
 const ORDER_IS_THE_BACKENDS: &str =
     "with mode Observe the order is the backend's; leave it out or use mode Hold";
 const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workflow";
-const MAX_WORKFLOW_ID: usize = 256;
 
 pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> QueueConfig {
     let queue = &spec.queue;
@@ -115,8 +114,8 @@ fn deficit_round_robin(
             check_known(names, "class", &classes, &weights, problems);
         }
         FlowType::Workflow => {
-            for id in names.filter(|id| !(1..=MAX_WORKFLOW_ID).contains(&id.len())) {
-                let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_ID} bytes");
+            for id in names.filter(|id| !(1..=MAX_WORKFLOW_NAME).contains(&id.len())) {
+                let right = format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes");
                 problems.add(weights.key(id), format!("{} bytes; {right}", id.len()));
             }
         }
@@ -168,7 +167,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     let of_classes = format!("{} && has({weights}) && {classes}", by("Class"));
     spec.rule(all_known(&of_types, &weights, "type", "self.types").on(".queue.drr.weights"))
         .rule(all_known(&of_classes, &weights, "class", "self.classes").on(".queue.drr.weights"));
-    let odd = format!("size(bytes(k)) < 1 || size(bytes(k)) > {MAX_WORKFLOW_ID}");
+    let odd = format!("size(bytes(k)) < 1 || size(bytes(k)) > {MAX_WORKFLOW_NAME}");
     let bytes = format!("string(self.weights.filter(k, {odd}).map(k, size(bytes(k)))[0])");
     spec.at("queue.drr").rule(
         Rule::value(
@@ -176,7 +175,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
                 "self.by != 'Workflow' || !has(self.weights) || !self.weights.exists(k, {odd})"
             ),
             &cel::format("%s bytes", &[&bytes]),
-            format!("the id of a workflow, 1 to {MAX_WORKFLOW_ID} bytes"),
+            format!("the id of a workflow, 1 to {MAX_WORKFLOW_NAME} bytes"),
         )
         .on(".weights"),
     );

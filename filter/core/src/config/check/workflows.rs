@@ -3,12 +3,12 @@
 use std::ops::RangeInclusive;
 
 use super::super::{
-    ConfigError, Direction, FilterConfig, MAX_WORKFLOW_PEERS, MAX_WORKFLOW_QUEUE,
-    MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig, ResourceReport,
-    SharingConfig, StageConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
+    ConfigError, Direction, FilterConfig, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS,
+    MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig,
+    ResourceReport, SharingConfig, StageConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
 
-/// Longest id, key, header's name or name of a service, bytes.
+/// Longest key, header's name, cluster or metric, bytes.
 const MAX_TEXT: usize = 256;
 /// Longest SPIFFE id (the specification's bound), bytes.
 const MAX_PEER: usize = 2048;
@@ -52,9 +52,9 @@ impl OutboundConfig {
             self.services.len(),
             MAX_WORKFLOW_SERVICES,
         )?;
-        for (cluster, name) in &self.services {
+        for (cluster, service) in &self.services {
             pattern("outbound.services", cluster)?;
-            text("outbound.services", name)?;
+            name("outbound.services", service)?;
         }
         peers("outbound.peers", &self.peers)
     }
@@ -81,8 +81,8 @@ impl WorkflowsConfig {
             self.service_quantiles.len(),
             MAX_WORKFLOW_SERVICES,
         )?;
-        for (name, q) in &self.service_quantiles {
-            text(&services, name)?;
+        for (service, q) in &self.service_quantiles {
+            name(&services, service)?;
             quantile(&services, *q)?;
         }
         if !INTERVALS_US.contains(&self.interval_us) {
@@ -114,9 +114,9 @@ impl WorkflowsConfig {
             self.workflows.len(),
             usize::from(self.max_workflows) + 1,
         )?;
-        for (name, workflow) in &self.workflows {
-            text(&workflows, name)?;
-            workflow.check(&format!("{workflows}.{name}"))?;
+        for (id, workflow) in &self.workflows {
+            name(&workflows, id)?;
+            workflow.check(&format!("{workflows}.{id}"))?;
         }
         peers(&field("peers"), &self.peers)
     }
@@ -221,11 +221,20 @@ fn positive(field: &str, number: f64, most: f64) -> Result<(), ConfigError> {
 }
 
 fn text(field: &str, text: &str) -> Result<(), ConfigError> {
-    match (1..=MAX_TEXT).contains(&text.len()) && !text.chars().any(char::is_control) {
+    within(field, text, MAX_TEXT)
+}
+
+/// The id of a workflow or the name of a service.
+fn name(field: &str, name: &str) -> Result<(), ConfigError> {
+    within(field, name, MAX_WORKFLOW_NAME)
+}
+
+fn within(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
+    match (1..=most).contains(&text.len()) && !text.chars().any(char::is_control) {
         true => Ok(()),
         false => err(
             field,
-            format!("{text:?}; 1 to {MAX_TEXT} bytes without control characters"),
+            format!("{text:?}; 1 to {most} bytes without control characters"),
         ),
     }
 }

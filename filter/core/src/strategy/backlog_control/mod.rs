@@ -33,9 +33,10 @@
 //!   overshoot.
 //! - max-data is the configured one, or the longest queue times the largest cost served.
 //!
-//! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests), and the
-//! estimation of costs from a database's schema (§3.1), which is the application's to do: it names the cost in
-//! a header, or per type.
+//! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests), the wait for
+//! a workflow's rate, delays of requests that ran out of time in the queue or were given up (the rejection
+//! rate p counts refusals at arrival only, too), and the estimation of costs from a database's schema (§3.1),
+//! which is the application's to do: it names the cost in a header, or per type.
 
 pub mod hint;
 mod pi;

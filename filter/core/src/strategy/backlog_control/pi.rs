@@ -11,7 +11,8 @@
 //! Eq. 1 sums δd once more: the loop that runs has (z − 1)² in its denominator. The published poles,
 //! −0.308 and 0.52 ± 0.106i, are those of one integrator (and of Eq. 5 with +0.104 s(k−2): with the printed
 //! sign they come out elsewhere). With Eq. 1 counted, K_P = 2.77 and K_I = 5.28 put a pair of poles at
-//! |z| = 1.04: that loop is unstable, as a test below shows. So the equations are implemented as printed,
+//! |z| = 1.04 with +0.104, which is unstable, as a test below shows, and at |z| = 0.991 with the printed
+//! sign, which is stable and rings for hundreds of periods. So the equations are implemented as printed,
 //! and the gains are not the paper's.
 //!
 //! They follow from the plant. In a FIFO of P slots that are always busy, what is admitted behind a

@@ -6,7 +6,10 @@
 //! adjusts the rate at which requests are let in, additive upwards and multiplicative downwards. It needs
 //! no model of the service, and it reacts only after response times have suffered.
 //!
-//! A response time is queue wait and processing time: from the request's arrival at the stage to its end.
+//! A response time is queue wait and processing time: from the request's arrival at the stage to its end. In
+//! the paper (Figure 3) it begins where the request entered the service: here neither the stages before this one
+//! nor the wait for a workflow's rate count. Nor do requests that ran out of time in the queue or were given
+//! up, so under overload the percentile is that of the answered.
 //! One controller for each type is SEDA's one per stage (§4.4 finds that a single one for all lets a few
 //! expensive requests close the door to everybody); times classes. The parts: [`law`] what a run decides,
 //! [`classes`] and [`degradation`] its extensions, [`batch`] what it is run on, [`bucket`] what enforces

@@ -8,6 +8,9 @@
 //! otherwise:                σ ← min(σ + β · spare part of P · u, fair)
 //! ```
 //!
+//! The paper has a load for each local resource (thread pools, connections, locks). Here slots are the only one; the time
+//! that a request holds one while it waits for calls of its own counts.
+//!
 //! For those that are throttled that *is* their max-min share. The others keep room to grow: a rate of exactly what they
 //! ask for now would throttle them at once, and make a limit out of a measurement. Should several of them grow at the same
 //! time, they are over the limit for an interval, and then share again.

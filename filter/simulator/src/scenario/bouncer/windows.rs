@@ -8,7 +8,7 @@ use headgate_core::config::{HistogramWindow, Logic, StageConfig, StrategyConfig}
 
 use super::super::sweep::{Axis, Findings, Metric, Series, Sweep};
 use super::stages::{SECOND_US, bouncer};
-use super::{blank, by_load};
+use super::{FITTED, NOT_THE_PAPERS, blank, by_load};
 use crate::report::Claim;
 use crate::results::ALL;
 
@@ -40,6 +40,7 @@ pub(super) fn sweep() -> Option<Sweep> {
             (Metric::Utilization, ALL),
         ],
         claims,
+        notes: vec![FITTED, NOT_THE_PAPERS],
         ..blank(
             NAME,
             "Bouncer, §7: objectives joined by Any or All, dual buffers or sliding windows",
@@ -68,7 +69,7 @@ fn claims(found: &Findings<'_>) -> Vec<Claim> {
         text: text.to_owned(),
         paper: String::new(),
         ours,
-        holds,
+        holds: Some(holds),
     };
     let (any, all) = (
         apart(ANY, ANY_SLIDING, ALL),

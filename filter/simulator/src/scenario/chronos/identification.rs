@@ -122,19 +122,19 @@ fn models(report: &mut Report, plain: &[Fit], roots: &[Fit]) {
         text: format!("the second order is acceptable: R² of at least {ACCEPTABLE}"),
         paper: "0.86".to_owned(),
         ours: format!("{:.3}", r(2)),
-        holds: r(2) >= ACCEPTABLE,
+        holds: Some(r(2) >= ACCEPTABLE),
     });
     report.claims.push(Claim {
         text: "the third and fourth order have almost the same R² as the second".to_owned(),
         paper: String::new(),
         ours: format!("{:.3}, {:.3}, {:.3}", r(2), r(3), r(4)),
-        holds: (r(4) - r(2)).abs() <= 0.02,
+        holds: Some((r(4) - r(2)).abs() <= 0.02),
     });
     report.claims.push(Claim {
         text: "the first order is not accurate enough".to_owned(),
         paper: String::new(),
         ours: format!("{:.3}", r(1)),
-        holds: r(1) < ACCEPTABLE,
+        holds: Some(r(1) < ACCEPTABLE),
     });
 }
 
@@ -185,13 +185,13 @@ fn papers_gains(report: &mut Report) {
         text: "with Eq. 6 and 8, K_P = 2.77 and K_I = 5.28 give the poles".to_owned(),
         paper: "-0.308, 0.52 ± 0.106i".to_owned(),
         ours: poles(&single),
-        holds: is_pole(&single, -0.308, 0.0) && is_pole(&single, 0.52, 0.106),
+        holds: Some(is_pole(&single, -0.308, 0.0) && is_pole(&single, 0.52, 0.106)),
     });
     report.claims.push(Claim {
         text: "all poles lie inside of the unit circle".to_owned(),
         paper: String::new(),
         ours: poles(&single),
-        holds: single.is_stable(),
+        holds: Some(single.is_stable()),
     });
     report.notes.push(format!(
         "The paper's poles belong to s(k) = -0.003 s(k-1) + 0.104 s(k-2) + …, the other sign of a2 than in \

@@ -13,7 +13,7 @@
 //!   now and then goes back to the folders, seldom searches ("comprising less than 1%") or logs in anew.
 //!   Of all stages, listing folders has the most work (visits × work), so at 1024 users all wait there,
 //!   as in Figure 9, where it is the slowest by far.
-//! - 16 threads a stage, and one core (the paper's machine), 1% slower for each request that competes.
+//! - 64 threads a stage, and one core (the paper's machine), 0.1% slower for each request that competes.
 //!
 //! **The benchmark of §4.5**: one stage, bound by the processor, whose work is in proportion to the quality
 //! of the answer. The text has neither the work nor what its clients do after a refusal. Chosen: 150 ms at

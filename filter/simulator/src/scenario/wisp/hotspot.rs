@@ -185,7 +185,7 @@ pub(super) fn figure_9(
         title: "Before B, with its thirty clients, with sixty".to_owned(),
         columns: [
             "workflow",
-            "median before, ms",
+            "median of the answered before, ms",
             "with 30, ms",
             "with 60, ms",
             "99th percentile with 60, ms",

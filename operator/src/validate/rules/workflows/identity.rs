@@ -3,7 +3,7 @@
 use headgate_core::config::{MAX_WORKFLOW_SOURCES, WorkflowSource};
 
 use super::super::Problems;
-use super::text;
+use super::text::{MAX_BYTES, Text};
 use crate::api::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
@@ -24,7 +24,10 @@ const HEADER_IS_OWN: &str =
     "one of Headgate's own, which say something else; x-headgate-workflow or a header of yours";
 const NO_PATH: &str =
     "missing; the way to a value, such as [envoy.filters.http.jwt_authn, claims, tenant]";
-const NAME: &str = "the name of a filter or a key of its metadata";
+const NAME: Text = Text {
+    what: "the name of a filter or a key of its metadata",
+    most: MAX_BYTES,
+};
 
 /// The sources; by default what applications that propagate trace context carry, then Headgate's own header.
 pub(super) fn identify(
@@ -105,7 +108,7 @@ fn baggage_key(key: Option<&str>, at: Path, problems: &mut Problems) -> String {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if key == OWN_KEY {
         problems.add(at, KEY_IS_OWN);
-    } else if !(1..=text::MAX_BYTES).contains(&key.len()) || !key.bytes().all(token) {
+    } else if !(1..=MAX_BYTES).contains(&key.len()) || !key.bytes().all(token) {
         problems.add(at, format!("{key:?}; {KEY}"));
     }
     key.to_owned()
@@ -115,7 +118,7 @@ fn header(name: Option<&str>, at: Path, problems: &mut Problems) -> String {
     let name = name.unwrap_or(DEFAULT_HEADER);
     let lower = name.to_ascii_lowercase();
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
-    if !(1..=text::MAX_BYTES).contains(&name.len()) || !name.bytes().all(plain) {
+    if !(1..=MAX_BYTES).contains(&name.len()) || !name.bytes().all(plain) {
         problems.add(at, format!("{name:?}; {HEADER}"));
     } else if lower.starts_with(OWN_HEADERS) && lower != DEFAULT_HEADER {
         problems.add(at, format!("{name:?}; {HEADER_IS_OWN}"));
@@ -132,7 +135,7 @@ fn metadata(given: Option<&MetadataIdentity>, at: &Path, problems: &mut Problems
         problems.add(at.clone(), format!("{} names; {}", path.len(), names()));
     }
     for (i, name) in path.iter().enumerate() {
-        text::check(name, NAME, at.item(i), problems);
+        NAME.check(name, at.item(i), problems);
     }
     path.clone()
 }
@@ -178,7 +181,7 @@ pub(super) fn schema(list: &mut Place<'_>) {
     );
     source
         .at("baggage.key")
-        .max_length(text::MAX_BYTES)
+        .max_length(MAX_BYTES)
         .default(DEFAULT_KEY)
         .rule(Rule::quoted(
             "self.matches('^[A-Za-z0-9!#$%&\\'*+.^_`|~-]+$')",
@@ -188,7 +191,7 @@ pub(super) fn schema(list: &mut Place<'_>) {
         .rule(Rule::text(format!("self != '{OWN_KEY}'"), KEY_IS_OWN));
     source
         .at("header.name")
-        .max_length(text::MAX_BYTES)
+        .max_length(MAX_BYTES)
         .default(DEFAULT_HEADER)
         .rule(Rule::quoted(
             "self.matches('^[A-Za-z0-9-]+$')",
@@ -212,5 +215,5 @@ pub(super) fn schema(list: &mut Place<'_>) {
             &cel::format("%s names", &["string(size(self))"]),
             names(),
         ));
-    text::schema(&mut source.at("metadata.path[]"), NAME);
+    NAME.schema(&mut source.at("metadata.path[]"));
 }

@@ -3,18 +3,22 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
 
-use headgate_core::config::{MAX_WORKFLOWS, WorkflowConfig};
+use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOWS, WorkflowConfig};
 
 use super::super::names::check_unique_by;
 use super::super::{HOUR, MILLISECOND, Problems, Real, Time};
-use super::{QUANTILE, WORKFLOWS, text};
+use super::text::Text;
+use super::{QUANTILE, WORKFLOWS};
 use crate::api::NamedWorkflow;
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
 /// Stands for the workflows without a rate of their own; not one of those that are counted.
 const OTHER: &str = "_other";
-const ID: &str = "the id of a workflow";
+const ID: Text = Text {
+    what: "the id of a workflow",
+    most: MAX_WORKFLOW_NAME,
+};
 const GUARANTEE: Real = Real {
     default: 0.0,
     bounds: (Excluded(0.0), Included(1e9)),
@@ -53,7 +57,7 @@ pub(super) fn named(
     let mut settings = BTreeMap::new();
     for (i, workflow) in given.iter().enumerate() {
         let at = at.item(i);
-        text::check(&workflow.name, ID, at.field("name"), problems);
+        ID.check(&workflow.name, at.field("name"), problems);
         let mut number = |field: &str, value: Option<f64>, real: &Real| {
             let value = value?;
             Some(problems.real(at.field(field), Some(value), real))
@@ -83,7 +87,7 @@ pub(super) fn schema(workflows: &mut Place<'_>) {
         .by("name")
         .max_items(usize::from(MAX_WORKFLOWS) + 1);
     let mut named = workflows.at("named[]");
-    text::schema(&mut named.at("name"), ID);
+    ID.schema(&mut named.at("name"));
     named.at("guarantee").real_bounds(&GUARANTEE);
     named.at("weight").real(&WEIGHT);
     named.at("quantile").real_bounds(&QUANTILE);

@@ -2,17 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use headgate_core::config::MAX_WORKFLOW_SERVICES;
+use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOW_SERVICES};
 
 use super::super::Problems;
 use super::super::names::check_unique_by;
-use super::{QUANTILE, text};
+use super::QUANTILE;
+use super::text::{MAX_BYTES, Text};
 use crate::api::{OutboundService, ServiceQuantile};
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
-const NAME: &str = "the name of a service";
-const CLUSTER: &str = "the name of an Envoy cluster";
+const NAME: Text = Text {
+    what: "the name of a service",
+    most: MAX_WORKFLOW_NAME,
+};
+const CLUSTER: Text = Text {
+    what: "the name of an Envoy cluster",
+    most: MAX_BYTES,
+};
 const STAR: &str = "* only at the end, where it stands for any";
 
 /// Quantiles by service.
@@ -28,7 +35,7 @@ pub(super) fn quantiles(
     let mut quantiles = BTreeMap::new();
     for (i, service) in given.iter().enumerate() {
         let at = at.item(i);
-        text::check(&service.name, NAME, at.field("name"), problems);
+        NAME.check(&service.name, at.field("name"), problems);
         let quantile = problems.real(at.field("quantile"), Some(service.quantile), &QUANTILE);
         quantiles.insert(service.name.clone(), quantile);
     }
@@ -48,11 +55,11 @@ pub(super) fn clusters(
     for (i, service) in given.iter().enumerate() {
         let at = at.item(i);
         let cluster = &service.cluster;
-        text::check(cluster, CLUSTER, at.field("cluster"), problems);
+        CLUSTER.check(cluster, at.field("cluster"), problems);
         if cluster.strip_suffix('*').unwrap_or(cluster).contains('*') {
             problems.add(at.field("cluster"), format!("{cluster:?}; {STAR}"));
         }
-        text::check(&service.name, NAME, at.field("name"), problems);
+        NAME.check(&service.name, at.field("name"), problems);
     }
     let entry = |s: &OutboundService| (s.cluster.clone(), s.name.clone());
     given.iter().map(entry).collect()
@@ -68,12 +75,12 @@ fn bounded(count: usize, at: &Path, problems: &mut Problems) {
 pub(super) fn schema(workflows: &mut Place<'_>) {
     let most = MAX_WORKFLOW_SERVICES;
     workflows.at("services").by("name").max_items(most);
-    text::schema(&mut workflows.at("services[].name"), NAME);
+    NAME.schema(&mut workflows.at("services[].name"));
     workflows.at("services[].quantile").real_bounds(&QUANTILE);
     let mut outbound = workflows.at("outbound");
     outbound.at("services").by("cluster").max_items(most);
-    text::schema(&mut outbound.at("services[].name"), NAME);
+    NAME.schema(&mut outbound.at("services[].name"));
     let mut cluster = outbound.at("services[].cluster");
-    text::schema(&mut cluster, CLUSTER);
+    CLUSTER.schema(&mut cluster);
     cluster.rule(Rule::quoted("self.matches('^[^*]*[*]?$')", "self", STAR));
 }

@@ -4,34 +4,44 @@ use super::Problems;
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
-/// Longest of them, bytes.
+/// Longest text whose length nothing else limits, bytes.
 pub(super) const MAX_BYTES: usize = 256;
 
-/// Notes that `text` is none: `what` it has to be.
-pub(super) fn check(text: &str, what: &str, at: Path, problems: &mut Problems) {
-    let bytes = text.len();
-    let found = match bytes > MAX_BYTES {
-        true => format!("{bytes} bytes"),
-        false if text.is_empty() || text.chars().any(char::is_control) => format!("{text:?}"),
-        false => return,
-    };
-    problems.add(at, format!("{found}; {}", right(what)));
+/// What a text has to be.
+pub(super) struct Text {
+    pub(super) what: &'static str,
+    /// Longest, bytes.
+    pub(super) most: usize,
 }
 
-pub(super) fn schema(at: &mut Place<'_>, what: &str) {
-    at.max_length(MAX_BYTES)
-        .rule(Rule::quoted(
-            "self.matches('^\\\\P{Cc}+$')",
-            "self",
-            right(what),
-        ))
-        .rule(Rule::words(
-            format!("size(bytes(self)) <= {MAX_BYTES}"),
-            &format!("%s bytes; {}", right(what)),
-            &["string(size(bytes(self)))"],
-        ));
-}
+impl Text {
+    /// Notes that `text` is none.
+    pub(super) fn check(&self, text: &str, at: Path, problems: &mut Problems) {
+        let bytes = text.len();
+        let found = match bytes > self.most {
+            true => format!("{bytes} bytes"),
+            false if text.is_empty() || text.chars().any(char::is_control) => format!("{text:?}"),
+            false => return,
+        };
+        problems.add(at, format!("{found}; {}", self.right()));
+    }
 
-fn right(what: &str) -> String {
-    format!("{what}, 1 to {MAX_BYTES} bytes without control characters")
+    pub(super) fn schema(&self, at: &mut Place<'_>) {
+        at.max_length(self.most)
+            .rule(Rule::quoted(
+                "self.matches('^\\\\P{Cc}+$')",
+                "self",
+                self.right(),
+            ))
+            .rule(Rule::words(
+                format!("size(bytes(self)) <= {}", self.most),
+                &format!("%s bytes; {}", self.right()),
+                &["string(size(bytes(self)))"],
+            ));
+    }
+
+    fn right(&self) -> String {
+        let Self { what, most } = self;
+        format!("{what}, 1 to {most} bytes without control characters")
+    }
 }

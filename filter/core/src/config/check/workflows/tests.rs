@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::config::{ConfigError, FilterConfig};
+use crate::config::{ConfigError, FilterConfig, MAX_WORKFLOW_NAME};
 
 fn stage() -> Value {
     json!({
@@ -58,6 +58,9 @@ fn what_is_right_passes_and_comes_back() {
 #[test]
 fn what_is_wrong_is_named() {
     let many = |count: usize, what: Value| Value::Array(vec![what; count]);
+    // A name that the directory of names gives no id.
+    let long = "a".repeat(MAX_WORKFLOW_NAME + 1);
+    let too_long = format!("{long:?}; 1 to 128 bytes without control characters");
     let wrong = [
         (
             "/identify",
@@ -174,7 +177,19 @@ fn what_is_wrong_is_named() {
             "/workflows",
             json!({"": {}}),
             "workflows",
-            "\"\"; 1 to 256 bytes without control characters",
+            "\"\"; 1 to 128 bytes without control characters",
+        ),
+        (
+            "/workflows",
+            json!({long.as_str(): {}}),
+            "workflows",
+            too_long.as_str(),
+        ),
+        (
+            "/service_quantiles",
+            json!({long.as_str(): 1}),
+            "service_quantiles",
+            too_long.as_str(),
         ),
         (
             "/peers/0",
@@ -251,7 +266,7 @@ fn directions_have_parts_of_their_own() {
         (
             "/services",
             json!({"a": ""}),
-            "services: \"\"; 1 to 256 bytes without control characters",
+            "services: \"\"; 1 to 128 bytes without control characters",
         ),
         (
             "/peers/0",

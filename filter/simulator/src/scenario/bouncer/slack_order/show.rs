@@ -9,7 +9,7 @@ use crate::report::{
 };
 use crate::results::Row;
 use crate::scenario::Study as _;
-use crate::scenario::bouncer::OVERLOAD;
+use crate::scenario::bouncer::{FITTED, HELP, LIMITS, NOT_THE_PAPERS, OVERLOAD};
 use crate::workload::Workload;
 
 /// Objectives of all types, ms.
@@ -64,6 +64,9 @@ pub(super) fn report(
         by_load(found),
     ];
     report.claims = claims(found);
+    report.notes = [FITTED, LIMITS, HELP, NOT_THE_PAPERS]
+        .map(str::to_owned)
+        .to_vec();
     report.rows = found.iter().flat_map(records).collect();
     report
 }
@@ -216,11 +219,11 @@ fn claims(found: &[Found]) -> Vec<Claim> {
             worst(f, |row| row.rt_p90_ms)
         )
     };
-    let claim = |text: &str, aim: String, ours: String, holds| Claim {
+    let claim = |text: &str, aim: String, ours: String, holds: bool| Claim {
         text: text.to_owned(),
         paper: aim,
         ours,
-        holds,
+        holds: Some(holds),
     };
     let (p50, p90) = OBJECTIVES_MS;
     let difference = (slack.rejected() - fifo.rejected()).abs();

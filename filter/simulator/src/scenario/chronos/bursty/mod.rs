@@ -154,6 +154,6 @@ fn claim(text: &str, paper: &str, ours: String, holds: bool) -> Claim {
         text: text.to_owned(),
         paper: paper.to_owned(),
         ours,
-        holds,
+        holds: Some(holds),
     }
 }

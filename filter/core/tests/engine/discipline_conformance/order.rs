@@ -1,0 +1,167 @@
+//! Ranks decide the order, each discipline its own, on one worker and on several.
+
+use headgate_core::config::{Discipline, Flow};
+use headgate_core::stage::Outcome;
+
+use super::process::{A, B, Process, Sent, all, config, ms};
+
+/// Requests of which every discipline makes another order.
+fn five() -> [Sent; 5] {
+    [
+        Sent {
+            class: "high",
+            baggage: "workflow=y",
+            progress: Some("elapsed=5, total=30, work=7, total-work=80"),
+            ..B
+        },
+        Sent {
+            class: "high",
+            baggage: "workflow=y",
+            deadline: Some(ms(90)),
+            progress: Some("elapsed=20, total=90, work=3, total-work=50"),
+            ..A
+        },
+        Sent {
+            class: "high",
+            baggage: "workflow=z",
+            ..B
+        },
+        Sent {
+            baggage: "workflow=x",
+            deadline: Some(ms(92)),
+            ..A
+        },
+        Sent {
+            baggage: "workflow=x",
+            deadline: Some(ms(150)),
+            progress: Some("elapsed=5, total=60, work=20, total-work=25"),
+            ..B
+        },
+    ]
+}
+
+/// In which order they are served, worked out by hand from the definitions in `discipline`.
+fn expected(discipline: &Discipline) -> [usize; 5] {
+    match discipline {
+        Discipline::Fifo => [0, 1, 2, 3, 4],
+        // Deadlines at 100, 92, 104, 98 and 158 ms.
+        Discipline::Edf => [1, 3, 0, 2, 4],
+        // Less what is ahead: 25, 70, 10, 1 and 55 ms.
+        Discipline::Lstf => [1, 0, 2, 3, 4],
+        // Total work 80, 50, 10, 1 and 25 ms.
+        Discipline::Sjf => [3, 2, 4, 1, 0],
+        // 25, 70, 10, 1 and 55 ms are ahead.
+        Discipline::Srtf => [3, 2, 0, 4, 1],
+        // 7, 3, 0, 0 and 20 ms are done.
+        Discipline::Lasf => [2, 3, 1, 0, 4],
+        // Latest starts at 2, 21, 6, 25 and 10 ms.
+        Discipline::Slack => [0, 2, 4, 1, 3],
+        Discipline::Drr { by, .. } => match by {
+            // b pays 10 ms a round, a 1 ms: rounds 1, 1, 2, 1, 3.
+            Flow::Type => [0, 1, 3, 2, 4],
+            // high asks for 10, 11 and 21 ms, low for 1 and 11: rounds 1, 2, 3, 1, 2.
+            Flow::Class => [0, 3, 1, 4, 2],
+            // y for 10 and 11, z for 10, x for 1 and 11: rounds 1, 2, 1, 1, 2.
+            Flow::Workflow => [0, 2, 3, 1, 4],
+        },
+    }
+}
+
+fn order(process: &mut Process, workers: usize) -> Vec<usize> {
+    let running = process.arrive(0, A);
+    let streams: Vec<u32> = five()
+        .into_iter()
+        .enumerate()
+        .map(|(n, sent)| {
+            process.pass(ms(2));
+            process.arrive(n % workers, sent)
+        })
+        .collect();
+    process.started.clear();
+    process.finish(running, Outcome::Unmeasured);
+    process.settle();
+    process.drain();
+    let place = |stream: &u32| streams.iter().position(|s| s == stream).unwrap();
+    process.started.iter().map(place).collect()
+}
+
+#[test]
+fn every_discipline_has_an_order_of_its_own_on_any_number_of_workers() {
+    let mut orders = Vec::new();
+    for discipline in all() {
+        for workers in 1..=4 {
+            let mut process = Process::new(workers, &config(1, &discipline));
+            let order = order(&mut process, workers);
+            assert_eq!(order, expected(&discipline), "{discipline:?}, {workers}");
+        }
+        orders.push(expected(&discipline));
+    }
+    orders.sort_unstable();
+    orders.dedup();
+    assert_eq!(orders.len(), all().len(), "all are told apart");
+}
+
+/// Short and urgent requests keep coming, more than there is room for. How long one that is long and has
+/// much time waits; `None` if longer than two seconds.
+fn wait_of_the_patient(discipline: &Discipline, workers: usize) -> Option<u128> {
+    let mut process = Process::new(workers, &config(1, discipline));
+    let mut running = process.arrive(0, A);
+    let urgent = Sent {
+        class: "high",
+        baggage: "workflow=y",
+        deadline: Some(ms(50)),
+        progress: Some("elapsed=0, total=1, work=0, total-work=1"),
+        ..A
+    };
+    let patient = Sent {
+        baggage: "workflow=x",
+        progress: Some("elapsed=5, total=100, work=50, total-work=500"),
+        ..B
+    };
+    process.pass(ms(1));
+    let patient = process.arrive(0, patient);
+    let arrived = process.now;
+    for n in 0..2_000 {
+        process.pass(ms(1));
+        for worker in [n, n + 1] {
+            process.arrive(worker % workers, urgent);
+        }
+        process.finish(running, Outcome::Completed);
+        process.settle();
+        if process.started.contains(&patient) {
+            return Some(process.now.since(arrived).as_millis());
+        }
+        if n % 10 == 0 {
+            process.tick();
+        }
+        running = process.in_backend()[0];
+    }
+    None
+}
+
+#[test]
+fn nobody_starves_where_the_discipline_promises_it() {
+    for discipline in all() {
+        for workers in [1, 3] {
+            let wait = wait_of_the_patient(&discipline, workers);
+            let most = match &discipline {
+                Discipline::Fifo => Some(2),
+                // It has 100 ms by its type's objective; the others are too many and have 50.
+                Discipline::Edf => Some(100),
+                // 100 less 95 ms, the others 49.
+                Discipline::Lstf => Some(2),
+                // Latest start after 2 ms.
+                Discipline::Slack => Some(3),
+                // Its flow's first quantum is enough: the others of this round come first.
+                Discipline::Drr { .. } => Some(13),
+                Discipline::Sjf | Discipline::Srtf | Discipline::Lasf => None,
+            };
+            let kept = match (wait, most) {
+                (Some(wait), Some(most)) => wait <= most,
+                (None, None) => true,
+                _ => false,
+            };
+            assert!(kept, "{discipline:?}: {wait:?} ms, at most {most:?}");
+        }
+    }
+}

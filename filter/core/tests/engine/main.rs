@@ -1,0 +1,11 @@
+//! The engine against its papers and against the properties that every strategy and discipline has.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod backlog_control;
+mod bouncer_tables;
+mod discipline_conformance;
+mod response_time_controller;
+mod strategy_conformance;
+mod wait_estimates;

@@ -1,0 +1,515 @@
+//! What every strategy must do, whatever it is: one suite, run over all of them.
+
+// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::time::Duration;
+
+use headgate_core::config::{BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig};
+use headgate_core::host::memory::MemoryHost;
+use headgate_core::request::{Attributes, ClassId, Served, TypeId};
+use headgate_core::rng::Rng;
+use headgate_core::service_times::{ServiceTimes, Settings};
+use headgate_core::strategy::{Admission, Reason, Strategy, Verdict, View};
+use headgate_core::time::Instant;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+use crate::common::{
+    BOUNCER, DEGRADATION, MAX_QUEUE, PARALLELISM, backlog_control, classes,
+    response_time_controller, stage, starvation_avoidances,
+};
+
+const FAST: TypeId = TypeId(0);
+const SLOW: TypeId = TypeId(1);
+const DEFAULT: TypeId = TypeId(2);
+const KINDS: [TypeId; 3] = [FAST, SLOW, DEFAULT];
+
+fn of(kind: TypeId) -> Attributes {
+    Attributes::of(kind)
+}
+
+fn served(kind: TypeId, queue_wait: Duration, processing: Duration) -> Served {
+    Served {
+        kind,
+        class: ClassId(0),
+        queue_wait,
+        processing,
+        weight: 1,
+        work: 1_000,
+    }
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn at(n: u64) -> Instant {
+    Instant::default() + ms(n)
+}
+
+/// T = 10 ms, for slow 4 ms.
+fn max_queue_wait() -> StrategyConfig {
+    StrategyConfig::MaxQueueWait {
+        limit_us: 10_000,
+        type_limits_us: [("slow".to_owned(), 4_000)].into(),
+        window_us: 60_000_000,
+        step_us: 1_000_000,
+    }
+}
+
+/// MaxUtil = 0.5.
+fn accept_fraction() -> StrategyConfig {
+    StrategyConfig::AcceptFraction {
+        max_utilization: 0.5,
+        window_us: 60_000_000,
+        step_us: 1_000_000,
+    }
+}
+
+/// Every strategy, bare and decorated.
+fn all() -> Vec<(String, StageConfig)> {
+    let mut all = Vec::new();
+    let max_queue_length = StrategyConfig::MaxQueueLength;
+    for strategy in [
+        BOUNCER,
+        max_queue_length,
+        max_queue_wait(),
+        accept_fraction(),
+        backlog_control(BacklogSignal::Backlog),
+        backlog_control(BacklogSignal::QueueLength),
+        backlog_control(BacklogSignal::Proportional),
+        response_time_controller(3, 1, None),
+        response_time_controller(3, 1, Some(DEGRADATION)),
+    ] {
+        for decorator in starvation_avoidances() {
+            let name = format!("{strategy:?} {decorator:?}");
+            all.push((
+                name,
+                stage(["fast", "slow", "default"], strategy.clone(), decorator),
+            ));
+        }
+    }
+    let by_class = response_time_controller(3, 2, None);
+    let mut config = stage(["fast", "slow", "default"], by_class, None);
+    config.classes = classes();
+    all.push(("ResponseTimeController, two classes".to_owned(), config));
+    all
+}
+
+/// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
+fn tick(strategy: &mut Strategy, record: &mut Vec<f64>, now: Instant) {
+    if let Some(controlled) = strategy.controlled_mut() {
+        let unknown = record.is_empty();
+        if unknown {
+            record.resize(controlled.record_len(), 0.0);
+            controlled.initial(now, record);
+        }
+        if controlled.sync(now, record) || unknown {
+            controlled.stored();
+        }
+    }
+    strategy.tick(now);
+}
+
+fn cold(config: &StageConfig) -> ServiceTimes {
+    ServiceTimes::new(Settings::from_config(config))
+}
+
+/// Knows fast (1 ms) and slow (10 ms); nothing of default.
+fn warm(config: &StageConfig) -> ServiceTimes {
+    let mut times = cold(config);
+    for _ in 0..100 {
+        times.record(FAST, ms(1), 1);
+        times.record(SLOW, ms(10), 1);
+    }
+    times.sync(at(0), &MemoryHost::new(), "test").unwrap();
+    times
+}
+
+fn view(times: &ServiceTimes, now: Instant, slots: u32, queue: u32, wait: Duration) -> View<'_> {
+    View {
+        now,
+        parallelism: PARALLELISM,
+        slots_in_use: slots,
+        queue_length: queue,
+        queue_work: u64::from(queue) * 1_000,
+        work: 1_000,
+        queue_wait: wait,
+        service_times: times,
+    }
+}
+
+#[test]
+fn admits_everything_when_idle_cold_or_warm() {
+    for (name, config) in all() {
+        for times in [cold(&config), warm(&config)] {
+            let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
+            for i in 0..3_000 {
+                let view = view(&times, at(i), 0, 0, Duration::ZERO);
+                let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng);
+                assert_eq!(verdict, Verdict::Admit, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn refuses_nothing_as_long_as_estimates_meet_the_objectives() {
+    for (name, config) in all() {
+        let times = warm(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(2));
+        for i in 0..3_000 {
+            // slow at p50: 10 ms and the wait, within 18 ms.
+            let view = view(&times, at(i), PARALLELISM, MAX_QUEUE - 1, ms(i % 8));
+            let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng);
+            assert_eq!(verdict, Verdict::Admit, "{name}");
+        }
+    }
+}
+
+#[test]
+fn cold_types_are_not_refused_before_anything_was_measured() {
+    for (name, config) in all() {
+        let times = cold(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(3));
+        let view = view(&times, at(0), PARALLELISM, 50, ms(5_000));
+        assert_eq!(
+            strategy.decide(&of(SLOW), &view, &mut rng),
+            Verdict::Admit,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_decisions() {
+    for (name, config) in all() {
+        let decide = |seed| {
+            let times = warm(&config);
+            let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(seed));
+            (0..2_000)
+                .map(|i| {
+                    let wait = ms(i * 7 % 60);
+                    let view = view(&times, at(i), PARALLELISM, i as u32 % 120, wait);
+                    strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng)
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(decide(7), decide(7), "{name}");
+    }
+}
+
+#[test]
+fn bouncer_names_the_first_objective_that_is_missed() {
+    let bouncer: Vec<_> = all()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("Bouncer"))
+        .collect();
+    assert_eq!(bouncer.len(), 3);
+    let (_, config) = &bouncer[0];
+    let times = warm(config);
+    let (mut strategy, mut rng) = (Strategy::from_config(config), Rng::new(4));
+    let mut decide = |kind, wait| {
+        strategy.decide(
+            &of(kind),
+            &view(&times, at(0), PARALLELISM, 1, Duration::from_micros(wait)),
+            &mut rng,
+        )
+    };
+    let missed = |objective| Verdict::Refuse(Reason::Objective { objective });
+    // p50 of slow is 10 ms within 1%, its objective 18 ms.
+    assert_eq!(decide(SLOW, 7_850), Verdict::Admit);
+    assert_eq!(decide(SLOW, 8_150), missed(0));
+    assert_eq!(decide(SLOW, 45_000), missed(0));
+    assert_eq!(decide(FAST, 16_950), Verdict::Admit);
+    assert_eq!(decide(FAST, 17_050), missed(0));
+    // Default is cold: p90 over all is 10 ms, p50 1 ms.
+    assert_eq!(decide(DEFAULT, 16_950), Verdict::Admit);
+    assert_eq!(decide(DEFAULT, 17_150), missed(0));
+
+    // Only the second objective is missed.
+    let mut config = config.clone();
+    config.types[1].slo[0].objective_us = 1_000_000;
+    let times = warm(&config);
+    let view = view(&times, at(0), PARALLELISM, 1, ms(45));
+    let verdict = Strategy::from_config(&config).decide(&of(SLOW), &view, &mut rng);
+    assert_eq!(verdict, missed(1));
+}
+
+#[test]
+fn a_type_condemned_by_its_own_histogram_gets_in_when_nobody_waits() {
+    for (name, mut config) in all() {
+        config.types[1].slo[1].objective_us = 5_000;
+        let times = warm(&config);
+        assert!(times.estimate(SLOW).condemned);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(5));
+        for i in 0..100 {
+            let idle = view(&times, at(i), PARALLELISM - 1, 0, Duration::ZERO);
+            assert_eq!(
+                strategy.decide(&of(SLOW), &idle, &mut rng),
+                Verdict::Admit,
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
+    for (name, config) in all()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("MaxQueueLength"))
+    {
+        let times = warm(&config);
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(6));
+        for i in 0..2_000 {
+            let full = view(&times, at(i), PARALLELISM, MAX_QUEUE, ms(1));
+            let verdict = strategy.decide(&of(SLOW), &full, &mut rng);
+            assert_eq!(verdict, Verdict::Refuse(Reason::QueueFull), "{name}");
+        }
+        let room = view(&times, at(2_000), PARALLELISM, MAX_QUEUE - 1, ms(10_000));
+        assert_eq!(
+            strategy.decide(&of(SLOW), &room, &mut rng),
+            Verdict::Admit,
+            "{name}"
+        );
+    }
+    let (_, mut config) = all().swap_remove(3);
+    config.queue.max_length = 0;
+    let times = warm(&config);
+    let mut strategy = Strategy::from_config(&config);
+    let mut decide = |slots| {
+        strategy.decide(
+            &of(FAST),
+            &view(&times, at(0), slots, 0, Duration::ZERO),
+            &mut Rng::new(0),
+        )
+    };
+    assert_eq!(
+        decide(PARALLELISM - 1),
+        Verdict::Admit,
+        "a free slot needs no queue"
+    );
+    assert_eq!(decide(PARALLELISM), Verdict::Refuse(Reason::QueueFull));
+}
+
+#[test]
+fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
+    let config = stage(["fast", "slow", "default"], max_queue_wait(), None);
+    let times = cold(&config);
+    let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(10));
+    // Two thirds of 1 ms, one of 10 ms: 4 ms on average, so eight in the queue of P = 8 wait 4 ms.
+    for _ in 0..100 {
+        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.completed(&served(SLOW, ms(0), ms(10)), at(0));
+    }
+    let mut decide = |kind, queue| {
+        // The stage's own estimate doesn't count.
+        let view = view(&times, at(1), PARALLELISM, queue, ms(500));
+        strategy.decide(&of(kind), &view, &mut rng)
+    };
+    let refused = Verdict::Refuse(Reason::QueueWait);
+    assert_eq!(decide(SLOW, 8), Verdict::Admit, "a wait equal to the limit");
+    assert_eq!(decide(SLOW, 9), refused);
+    for kind in [FAST, DEFAULT] {
+        assert_eq!(decide(kind, 20), Verdict::Admit);
+        assert_eq!(decide(kind, 21), refused);
+    }
+}
+
+#[test]
+fn accept_fraction_accepts_what_there_is_capacity_for() {
+    let config = stage(["fast", "slow", "default"], accept_fraction(), None);
+    let times = cold(&config);
+    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used.
+    for (processing, fraction) in [(2, 1.0), (4, 1.0), (8, 0.5), (16, 0.25)] {
+        let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
+        let mut accepted = 0_u32;
+        for i in 0..22_000 {
+            strategy.tick(at(i));
+            let idle = view(&times, at(i), 0, 0, Duration::ZERO);
+            let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &idle, &mut rng);
+            if verdict == Verdict::Admit {
+                strategy.completed(&served(FAST, ms(0), ms(processing)), at(i));
+                accepted += u32::from(i >= 2_000);
+            } else {
+                assert_eq!(verdict, Verdict::Refuse(Reason::Utilization));
+            }
+        }
+        let share = f64::from(accepted) / 20_000.0;
+        assert!((share - fraction).abs() < 0.02, "{processing} ms: {share}");
+    }
+}
+
+/// Serves everything that is admitted with a response time of `response_ms`, 100 requests a second of each type
+/// for `seconds`; the shares that were admitted.
+fn serve(
+    strategy: &mut Strategy,
+    config: &StageConfig,
+    seconds: u64,
+    response_ms: u64,
+) -> [f64; 3] {
+    let times = warm(config);
+    let (mut rng, mut record, mut admitted) = (Rng::new(12), Vec::new(), [0_u32; 3]);
+    for i in 0..seconds * 100 {
+        let now = at(i * 10);
+        tick(strategy, &mut record, now);
+        for kind in KINDS {
+            let view = view(&times, now, 0, 0, Duration::ZERO);
+            if strategy.decide(&of(kind), &view, &mut rng) == Verdict::Admit {
+                strategy.completed(&served(kind, ms(0), ms(response_ms)), now);
+                admitted[usize::from(kind.0)] += 1;
+            }
+        }
+    }
+    admitted.map(|n| f64::from(n) / (seconds * 100) as f64)
+}
+
+#[test]
+fn response_time_controller_admits_by_response_times_alone() {
+    let controllers = all().into_iter();
+    let controllers = controllers.filter(|(name, _)| name.starts_with("ResponseTime"));
+    for (name, config) in controllers {
+        let mut strategy = Strategy::from_config(&config);
+        assert_eq!(serve(&mut strategy, &config, 60, 49), [1.0; 3], "{name}");
+        let mut strategy = Strategy::from_config(&config);
+        let late = serve(&mut strategy, &config, 120, 51);
+        // Starvation avoidance keeps its promise; without, next to nothing comes in at last.
+        let (least, most) = match &config.starvation_avoidance {
+            None => (0.0, 0.6),
+            Some(StarvationAvoidance::AcceptanceAllowance { .. }) => (0.1, 0.65),
+            Some(StarvationAvoidance::HelpingTheUnderserved { .. }) => (0.0, 0.9),
+        };
+        assert!(
+            late.iter().all(|share| (least..most).contains(share)),
+            "{name}: {late:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_worker_told_the_others_it_does_not_tell_again() {
+    for (name, config) in all() {
+        let mut strategy = Strategy::from_config(&config);
+        serve(&mut strategy, &config, 2, 60);
+        let Some(controlled) = strategy.controlled_mut() else {
+            continue;
+        };
+        let now = at(10_000);
+        let mut record = vec![0.0; controlled.record_len()];
+        controlled.initial(now, &mut record);
+        controlled.sync(now, &mut record);
+        controlled.stored();
+        assert!(!controlled.sync(now, &mut record), "{name}");
+    }
+}
+
+/// Share of slow admitted while Bouncer refuses all of slow and none of fast.
+fn share_of_slow(config: &StageConfig, every: u64, requests: u64) -> f64 {
+    let times = warm(config);
+    let (mut strategy, mut rng) = (Strategy::from_config(config), Rng::new(8));
+    let mut admitted = 0;
+    for i in 0..requests {
+        let view = view(&times, at(i * every), PARALLELISM, 50, ms(12));
+        assert_eq!(strategy.decide(&of(FAST), &view, &mut rng), Verdict::Admit);
+        admitted += u32::from(strategy.decide(&of(SLOW), &view, &mut rng) == Verdict::Admit);
+    }
+    f64::from(admitted) / requests as f64
+}
+
+#[test]
+fn the_allowance_is_kept_and_not_much_exceeded() {
+    let (_, mut config) = all().swap_remove(1);
+    for a in [0.0, 0.01, 0.1, 0.5, 1.0] {
+        let Some(StarvationAvoidance::AcceptanceAllowance { allowance, .. }) =
+            &mut config.starvation_avoidance
+        else {
+            panic!("the second of all() is Bouncer with acceptance allowance");
+        };
+        *allowance = a;
+        let share = share_of_slow(&config, 1, 50_000);
+        assert!(
+            share >= a && share <= a * 1.2 + 0.003,
+            "{share} admitted, allowance {a}"
+        );
+    }
+}
+
+#[test]
+fn a_rare_type_gets_its_allowance_on_average() {
+    let (_, config) = all().swap_remove(1);
+    // One request in two seconds: the window is empty each time.
+    let share = share_of_slow(&config, 2_000, 20_000);
+    assert!((0.09..0.11).contains(&share), "{share}");
+}
+
+#[test]
+fn help_settles_where_algorithm_3_says() {
+    let (_, config) = all().swap_remove(2);
+    // AR of fast is 1, so x = (1 − AR) / 2 and AR = p = x / (1 + x): AR² − 4 AR + 1 = 0.
+    let share = share_of_slow(&config, 1, 50_000);
+    assert!((share - (2.0 - 3.0_f64.sqrt())).abs() < 0.015, "{share}");
+    // And Bouncer alone lets none of them in.
+    assert_eq!(share_of_slow(&all()[0].1, 1, 5_000), 0.0);
+}
+
+#[test]
+fn what_was_withdrawn_counts_as_rejected() {
+    let (_, config) = all().swap_remove(1);
+    let times = warm(&config);
+    let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(9));
+    let view = view(&times, at(0), PARALLELISM, 50, Duration::ZERO);
+    for _ in 0..100 {
+        assert_eq!(strategy.decide(&of(SLOW), &view, &mut rng), Verdict::Admit);
+        strategy.withdrawn(&of(SLOW));
+    }
+    // All hundred were taken back, so the type is below its allowance and gets the first eleven.
+    let late = View {
+        queue_wait: ms(12),
+        ..view
+    };
+    for _ in 0..11 {
+        assert_eq!(strategy.decide(&of(SLOW), &late, &mut rng), Verdict::Admit);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    /// Whatever the stage looks like: no panic, and no refusal where there are slots and no queue.
+    #[test]
+    fn never_refuses_what_finds_a_free_slot_and_no_queue(
+        steps in prop::collection::vec(
+            (0_u64..2_000, 0_u16..5, 0_u32..=PARALLELISM, 0_u32..150, 0_u64..200),
+            1..200,
+        ),
+        samples in prop::collection::vec((0_u16..3, 0_u64..15), 0..300),
+    ) {
+        // These keep a rate, whether slots are free or not.
+        let keeps_a_rate = |name: &str| {
+            ["AcceptFraction", "ResponseTime"].iter().any(|rate| name.starts_with(rate))
+        };
+        for (name, config) in all().into_iter().filter(|(name, _)| !keeps_a_rate(name)) {
+            let mut times = cold(&config);
+            samples.iter().for_each(|&(kind, processing)| times.record(TypeId(kind), ms(processing), 1));
+            times.sync(at(0), &MemoryHost::new(), "test").unwrap();
+            let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(1));
+            let (mut now, mut record) = (0, Vec::new());
+            for &(gap, kind, slots, queue, wait) in &steps {
+                now += gap;
+                let wait = if queue == 0 { 0 } else { wait };
+                let view = view(&times, at(now), slots, queue, ms(wait));
+                let verdict = strategy.decide(&of(TypeId(kind.min(2))), &view, &mut rng);
+                let idle = slots < PARALLELISM && queue == 0;
+                prop_assert!(!idle || verdict == Verdict::Admit, "{name}: {view:?}");
+                strategy.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
+                tick(&mut strategy, &mut record, at(now));
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! What simulations must show.
+
+mod closed_loops;
+mod mesh;
+mod strategies;
+mod sysid;

@@ -1,0 +1,412 @@
+//! `headgate status` and `headgate version` in a cluster, and as a plugin of kubectl's.
+//!
+//! The API server here is canned: what is tested is what people see. `tests/tests/k8s/cli.rs` asks a real one.
+
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const POLICIES: &str = "/apis/headgate.dev/v1alpha1/admissionpolicies";
+const OF_SHOP: &str = "/apis/headgate.dev/v1alpha1/namespaces/shop/admissionpolicies";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpointslices";
+
+/// Answers by path; 404 for every other.
+struct Cluster {
+    home: TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl Cluster {
+    fn new(answers: BTreeMap<&str, Value>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers: BTreeMap<String, String> = answers
+            .into_iter()
+            .map(|(path, answer)| (path.to_owned(), answer.to_string()))
+            .collect();
+        // Ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                answer(stream, &answers);
+            }
+        });
+        let home = tempfile::tempdir().unwrap();
+        let kubeconfig = home.path().join("kubeconfig");
+        let text = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}")}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+        });
+        std::fs::write(&kubeconfig, text.to_string()).unwrap();
+        Self { home, kubeconfig }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
+        run(
+            program,
+            &[
+                arguments,
+                &["--kubeconfig", self.kubeconfig.to_str().unwrap()],
+            ]
+            .concat(),
+            &self.home,
+        )
+    }
+}
+
+fn answer(mut stream: std::net::TcpStream, answers: &BTreeMap<String, String>) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let request = lines.next().unwrap().unwrap();
+    for line in lines.map_while(Result::ok) {
+        if line.is_empty() {
+            break;
+        }
+    }
+    let target = request.split(' ').nth(1).unwrap_or_default();
+    let path = target.split('?').next().unwrap_or_default();
+    let missing = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
+        "reason": "NotFound", "message": "the server could not find the requested resource",
+    });
+    let (code, body) = match answers.get(path) {
+        Some(body) => ("200 OK", body.clone()),
+        None => ("404 Not Found", missing.to_string()),
+    };
+    let _ = write!(
+        stream,
+        "HTTP/1.1 {code}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+}
+
+fn run(program: &Path, arguments: &[&str], home: &TempDir) -> Output {
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .env("HOME", home.path())
+        .env_remove("KUBECONFIG")
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn list(items: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
+}
+
+fn policy(name: &str, accepted: &str, message: &str) -> Value {
+    let condition = |kind: &str, reason: &str| {
+        json!({
+            "type": kind, "status": if reason == kind { "True" } else { "False" }, "reason": reason,
+            "message": message, "observedGeneration": 1, "lastTransitionTime": "2026-03-01T12:00:00Z",
+        })
+    };
+    let programmed = if accepted == "Accepted" {
+        "Programmed"
+    } else {
+        accepted
+    };
+    json!({
+        "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy",
+        "metadata": {"name": name, "namespace": "shop", "generation": 1},
+        "spec": {"targetRefs": [{"kind": "Service", "name": "search"}]},
+        "status": {"ancestors": [{
+            "ancestorRef": {"kind": "Service", "name": "search"},
+            "controllerName": "headgate.dev/controller",
+            "conditions": [condition("Accepted", accepted), condition("Programmed", programmed)],
+        }]},
+    })
+}
+
+fn report(module: &str) -> Value {
+    json!({
+        "time": "2026-03-01T12:00:00Z", "version": "1.2.3",
+        "module": {"path": "/m", "hash": module, "bytes": 1},
+        "policies": [], "problems": [],
+        "proxies": [{
+            "node": format!("search-{module}"), "cluster": "search", "target": null, "namespace": "shop",
+            "peer": "10.0.0.1:1", "transport": "ADS", "variant": "delta", "slots": ["headgate"],
+            "connected": "2026-03-01T12:00:00Z", "disconnected": null, "state": "Running",
+            "policies": ["shop/search"], "problem": null, "sent": null, "nack": null,
+            "acked": {"version": "1", "revision": "abc", "time": "2026-03-01T12:00:00Z"},
+        }],
+    })
+}
+
+fn slices(pods: &[&str]) -> Value {
+    let endpoint =
+        |pod: &&str| json!({"addresses": ["10.0.0.9"], "targetRef": {"kind": "Pod", "name": pod}});
+    list(&[json!({
+        "metadata": {"name": "s"}, "addressType": "IPv4",
+        "ports": [{"name": "grpc-xds", "port": 18000}, {"name": "http-admin", "port": 9000}],
+        "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
+    })])
+}
+
+const POD_A: &str = "/api/v1/namespaces/headgate-system/pods/a:9000/proxy/status";
+const POD_B: &str = "/api/v1/namespaces/headgate-system/pods/b:9000/proxy/status";
+
+fn both() -> Vec<Value> {
+    vec![
+        policy("search", "Accepted", "valid"),
+        policy(
+            "younger",
+            "Conflicted",
+            "Service/shop/search belongs to shop/search",
+        ),
+    ]
+}
+
+#[test]
+fn status_shows_policies_and_the_proxies_of_all_operators() {
+    let cluster = Cluster::new(BTreeMap::from([
+        (POLICIES, list(&both())),
+        (OF_SHOP, list(&both()[..1])),
+        (SLICES, slices(&["a", "b", "c"])),
+        (POD_A, report("aaa")),
+        (POD_B, report("aab")),
+    ]));
+    let all = cluster.ask(&["status", "-A"]);
+    assert_eq!(all.status.code(), Some(1), "a policy isn't in force");
+    insta::assert_snapshot!(text(&all.stdout));
+    assert_eq!(text(&all.stderr), "");
+
+    let of_context = cluster.ask(&["status"]);
+    assert_eq!(
+        of_context.status.code(),
+        Some(0),
+        "{}",
+        text(&of_context.stdout)
+    );
+    assert!(
+        !text(&of_context.stdout).contains("younger"),
+        "of the context's namespace"
+    );
+    assert_eq!(
+        text(&cluster.ask(&["status", "-n", "shop"]).stdout),
+        text(&of_context.stdout)
+    );
+
+    let json = cluster.ask(&["status", "-A", "-o", "json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        json["policies"][0]["proxies"],
+        json!({"inSync": 2, "total": 2})
+    );
+    assert_eq!(json["workloads"][0]["inForce"], json!(["shop/search"]));
+    assert_eq!(json["operators"][0]["version"], "1.2.3");
+    assert!(
+        json["operators"][2]["problem"]
+            .as_str()
+            .unwrap()
+            .starts_with("404 Not Found")
+    );
+}
+
+#[test]
+fn without_operators_policies_are_shown_all_the_same() {
+    let cluster = Cluster::new(BTreeMap::from([
+        (POLICIES, list(&both())),
+        (SLICES, list(&[])),
+    ]));
+    let status = cluster.ask(&["status", "-A"]);
+    assert!(
+        text(&status.stdout).starts_with("POLICY "),
+        "{}",
+        text(&status.stdout)
+    );
+    assert_eq!(
+        text(&status.stderr),
+        "warning: proxies are not shown: no operator answers at Service headgate-system/headgate-metrics; \
+         name another with --operator\n"
+    );
+}
+
+#[test]
+fn what_keeps_from_asking_is_one_line() {
+    let empty = Cluster::new(BTreeMap::new());
+    let status = empty.ask(&["status", "-A"]);
+    assert_eq!((status.status.code(), text(&status.stdout)), (Some(1), ""));
+    let error = text(&status.stderr);
+    assert!(
+        error.contains("the cluster knows no AdmissionPolicy; install Headgate"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1);
+
+    // Nobody listens there any more.
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let config = std::fs::read_to_string(&empty.kubeconfig).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["clusters"][0]["cluster"]["server"] = json!(format!("http://{gone}"));
+    std::fs::write(&empty.kubeconfig, config.to_string()).unwrap();
+    let error = empty.ask(&["status"]);
+    let error = text(&error.stderr);
+    assert!(error.contains("the API server can't be reached"), "{error}");
+    assert!(error.contains("--admin 127.0.0.1:18001"), "{error}");
+
+    let home = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
+    let missing = run(program, &["status", "--kubeconfig", "/no/such/file"], &home);
+    let error = text(&missing.stderr);
+    assert!(
+        error.starts_with("error: --kubeconfig /no/such/file: "),
+        "{error}"
+    );
+    let both = run(program, &["status", "--admin", "127.0.0.1:1", "-A"], &home);
+    assert_eq!(both.status.code(), Some(2), "an address or a cluster");
+}
+
+#[test]
+fn version_asks_the_operators_when_told_to() {
+    let cluster = Cluster::new(BTreeMap::from([
+        (SLICES, slices(&["a"])),
+        (POD_A, report("aaa")),
+    ]));
+    let own = format!("headgate {}\n", env!("CARGO_PKG_VERSION"));
+    let client = cluster.ask(&["version"]);
+    assert_eq!(text(&client.stdout), own);
+    let server = cluster.ask(&["version", "--server"]);
+    assert_eq!(server.status.code(), Some(0), "{}", text(&server.stderr));
+    assert_eq!(
+        text(&server.stdout),
+        format!("{own}operator headgate-system/a: 1.2.3, module aaa\n")
+    );
+    let json = cluster.ask(&["version", "--server", "-o", "json"]);
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["operators"][0]["pod"], "headgate-system/a");
+    let other = cluster.ask(&["version", "--server", "--operator", "elsewhere/headgate"]);
+    assert_eq!(other.status.code(), Some(1));
+}
+
+#[test]
+fn as_a_plugin_it_calls_itself_what_people_typed() {
+    let home = tempfile::tempdir().unwrap();
+    let plugin = home.path().join("kubectl-headgate");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headgate"), &plugin).unwrap();
+    let help = run(&plugin, &["status", "--help"], &home);
+    assert!(
+        text(&help.stdout).contains("Usage: kubectl headgate status"),
+        "{}",
+        text(&help.stdout)
+    );
+    let wrong = run(&plugin, &["sttus"], &home);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(
+        text(&wrong.stderr).contains("Usage: kubectl headgate "),
+        "{}",
+        text(&wrong.stderr)
+    );
+    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
+    let help = run(program, &["status", "--help"], &home);
+    assert!(
+        text(&help.stdout).contains("Usage: headgate status"),
+        "{}",
+        text(&help.stdout)
+    );
+}
+
+/// Names of the subcommands that `--help` lists, with those below them, such as `certificate-ca`.
+fn commands(program: &Path, home: &TempDir, above: &[&str]) -> Vec<String> {
+    let help = run(program, &[above, &["--help"]].concat(), home);
+    let mut names = Vec::new();
+    let listed = text(&help.stdout)
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1);
+    for line in listed.take_while(|line| !line.is_empty()) {
+        // What a command is may need a second line, which is indented further.
+        let name = match line.strip_prefix("  ") {
+            Some(rest) if !rest.starts_with(' ') => rest.split(' ').next().unwrap(),
+            _ => continue,
+        };
+        if name != "help" {
+            let path = [above, &[name]].concat();
+            names.push(path.join("-"));
+            names.extend(commands(program, home, &path));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let home = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
+    // A folder that isn't there yet.
+    let folder = home.path().join("share/man1");
+    let made = run(program, &["man", "--dir", folder.to_str().unwrap()], &home);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    let mut expected: Vec<String> = commands(program, &home, &[])
+        .iter()
+        .map(|name| format!("headgate-{name}.1"))
+        .collect();
+    assert!(expected.contains(&"headgate-validate.1".to_owned()));
+    assert!(expected.contains(&"headgate-certificate-proxy.1".to_owned()));
+    expected.push("headgate.1".to_owned());
+    expected.sort();
+    let mut found: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    found.sort();
+    assert_eq!(found, expected);
+    let page = std::fs::read_to_string(folder.join("headgate-certificate-proxy.1")).unwrap();
+    assert!(page.contains(".TH headgate-certificate-proxy 1"), "{page}");
+    assert!(page.contains("headgate certificate proxy"), "{page}");
+    assert!(page.contains("ca\\-secret"), "{page}");
+
+    let file = home.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let refused = run(program, &["man", "--dir", file.to_str().unwrap()], &home);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).starts_with("error: writing manual pages to "),
+        "{}",
+        text(&refused.stderr)
+    );
+}
+
+#[test]
+fn every_shell_gets_completions() {
+    let home = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_headgate"));
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = run(program, &["completions", shell], &home);
+        let script = text(&script.stdout);
+        assert!(
+            script.contains("all-namespaces") && script.contains("simulate"),
+            "{shell}"
+        );
+    }
+    // A shell takes it, and completes with it.
+    let script = home.path().join("headgate.bash");
+    std::fs::write(
+        &script,
+        run(program, &["completions", "bash"], &home).stdout,
+    )
+    .unwrap();
+    let complete = format!(
+        "source {}; COMP_WORDS=(headgate sta); COMP_CWORD=1; _headgate headgate sta headgate; echo \"${{COMPREPLY[@]}}\"",
+        script.display()
+    );
+    let bash = run(Path::new("bash"), &["--norc", "-c", &complete], &home);
+    assert_eq!(text(&bash.stdout), "status\n", "{}", text(&bash.stderr));
+}

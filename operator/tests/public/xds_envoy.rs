@@ -1,0 +1,287 @@
+//! The xDS server, the bootstrap and the module store against a real Envoy (`HEADGATE_ENVOY`).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use headgate::bootstrap::{ConfigSource, Outbound};
+use headgate::plan::Plan;
+use headgate::xds::Limits;
+use headgate::xds::module::Module;
+use headgate::xds::resource::discovery_json;
+use tempfile::TempDir;
+
+use crate::common::{ADS, SEARCH, World, get, plan, wasm};
+use crate::envoy::{Envoy, backend, bootstrap, poll, validate};
+
+/// A module file and the folder that proxies load from.
+struct Store(TempDir);
+
+impl Store {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn install(&self, accept: bool) -> Module {
+        let source = self.0.path().join("filter.wasm");
+        fs::write(&source, wasm(accept)).unwrap();
+        Module::install(&source, &self.0.path().join("modules")).unwrap()
+    }
+}
+
+fn xds(world: &World, ads: bool, delta: bool) -> ConfigSource {
+    ConfigSource::Xds {
+        address: world.xds.to_string().parse().unwrap(),
+        ads,
+        delta,
+        tls: None,
+    }
+}
+
+/// Edit, refusal and recovery, over one transport.
+async fn follows_edits_and_keeps_the_last_good_one(ads: bool, delta: bool) {
+    let store = Store::new();
+    let good = store.install(true);
+    let world = World::start_with(
+        plan(&[(SEARCH, "r1"), (ADS, "a1")]),
+        good.clone(),
+        Limits::default(),
+        0,
+    )
+    .await;
+    let envoy = Envoy::start(&bootstrap(xds(&world, ads, delta), backend().await)).await;
+    let report = world
+        .until("r1 runs", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    let proxy = &report.proxies[0];
+    assert_eq!(
+        (proxy.node.as_str(), proxy.cluster.as_str()),
+        ("edge-1", "headgate")
+    );
+    assert_eq!(
+        (proxy.target.as_deref(), proxy.policies.as_slice()),
+        (Some(SEARCH), &["default/search".to_owned()][..])
+    );
+    assert_eq!(proxy.transport.as_str(), if ads { "ADS" } else { "ECDS" });
+    assert_eq!(proxy.variant.as_str(), if delta { "delta" } else { "SotW" });
+    assert_eq!(envoy.request().await, 200);
+
+    world
+        .plans
+        .send_replace(Arc::new(plan(&[(SEARCH, "r2"), (ADS, "a1")])));
+    let running = |revision: &'static str| {
+        move |r: &headgate::xds::status::Report| {
+            r.proxies[0].state == "Running"
+                && r.proxies[0]
+                    .acked
+                    .as_ref()
+                    .is_some_and(|a| a.revision == revision)
+        }
+    };
+    world.until("r2 runs", running("r2")).await;
+
+    // A module that refuses every configuration: the NACK comes from Envoy itself.
+    world.modules.send_replace(Arc::new(store.install(false)));
+    let report = world
+        .until("refused", |r| r.proxies[0].state == "Rejected")
+        .await;
+    let nack = report.proxies[0].nack.as_ref().unwrap();
+    assert_eq!(
+        (
+            nack.push.revision.as_str(),
+            nack.message
+                .contains("Unable to create Wasm plugin headgate")
+        ),
+        ("r2", true),
+        "{nack:?}"
+    );
+    let programmed = report
+        .policies
+        .iter()
+        .find(|p| p.name == "default/search")
+        .unwrap();
+    assert_eq!(programmed.programmed.reason, "EnvoyRejected");
+    assert_eq!(
+        envoy.request().await,
+        200,
+        "the last good configuration stays"
+    );
+
+    world.modules.send_replace(Arc::new(good));
+    world
+        .plans
+        .send_replace(Arc::new(plan(&[(SEARCH, "r3"), (ADS, "a1")])));
+    world.until("r3 runs", running("r3")).await;
+    world.plans.send_replace(Arc::new(Plan::default()));
+    world.until("the policy is gone", running("")).await;
+    assert_eq!(envoy.request().await, 200);
+}
+
+#[tokio::test]
+async fn ecds_state_of_the_world() {
+    follows_edits_and_keeps_the_last_good_one(false, false).await;
+}
+
+#[tokio::test]
+async fn ecds_delta() {
+    follows_edits_and_keeps_the_last_good_one(false, true).await;
+}
+
+#[tokio::test]
+async fn ads_state_of_the_world() {
+    follows_edits_and_keeps_the_last_good_one(true, false).await;
+}
+
+#[tokio::test]
+async fn ads_delta() {
+    follows_edits_and_keeps_the_last_good_one(true, true).await;
+}
+
+#[tokio::test]
+async fn traffic_flows_without_an_operator_and_its_restart_changes_nothing() {
+    for (ads, delta) in [(false, false), (false, true), (true, false), (true, true)] {
+        operator_comes_goes_and_comes_back(ads, delta).await;
+    }
+}
+
+async fn operator_comes_goes_and_comes_back(ads: bool, delta: bool) {
+    const ATTEMPTS: &str = "extension_config_discovery.http_filter.headgate.update_success";
+    let store = Store::new();
+    let good = store.install(true);
+    // Takes a port that stays free: nothing else binds it while it is in use by this test's servers.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    let source = ConfigSource::Xds {
+        address,
+        ads,
+        delta,
+        tls: None,
+    };
+    let envoy = Envoy::start(&bootstrap(source, backend().await)).await;
+    assert_eq!(
+        envoy.request().await,
+        200,
+        "the operator has never answered"
+    );
+
+    let first = World::start_with(
+        plan(&[(SEARCH, "r1")]),
+        good.clone(),
+        Limits::default(),
+        port,
+    )
+    .await;
+    first
+        .until("r1 runs", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    let updates = envoy.stat(ATTEMPTS).await.unwrap();
+    first.shutdown.send_replace(true);
+    first.served.await.unwrap().unwrap();
+    assert_eq!(envoy.request().await, 200, "the operator is gone");
+
+    let second = World::start_with(plan(&[(SEARCH, "r1")]), good, Limits::default(), port).await;
+    let report = second
+        .until("r1 still runs", |r| {
+            r.proxies.iter().any(|p| p.state == "Running")
+        })
+        .await;
+    assert_eq!(
+        report.proxies[0].sent, None,
+        "nothing was sent again (ads {ads}, delta {delta})"
+    );
+    assert_eq!(envoy.stat(ATTEMPTS).await, Some(updates));
+    assert_eq!(envoy.request().await, 200);
+}
+
+fn write_file(to: &Path, revision: &str, module: &Module) {
+    let config = crate::common::config("default/search", revision);
+    let json = discovery_json(&config, "headgate", &module.path);
+    let partial = to.with_extension("new");
+    fs::write(&partial, json.to_string()).unwrap();
+    fs::rename(partial, to).unwrap();
+}
+
+#[tokio::test]
+async fn a_file_is_followed_too() {
+    const UPDATES: &str = "extension_config_discovery.http_filter.headgate.update_success";
+    let store = Store::new();
+    let good = store.install(true);
+    let file = store.0.path().join("ecds.json");
+    write_file(&file, "r1", &good);
+    let envoy = Envoy::start(&bootstrap(
+        ConfigSource::File(file.clone()),
+        backend().await,
+    ))
+    .await;
+    poll("the file is taken", async || {
+        envoy.stat(UPDATES).await.filter(|n| *n == 1)
+    })
+    .await;
+    assert_eq!(envoy.request().await, 200);
+    write_file(&file, "r2", &good);
+    poll("the new file is taken", async || {
+        envoy.stat(UPDATES).await.filter(|n| *n == 2)
+    })
+    .await;
+    let (_, dump) = get(envoy.admin, "/config_dump?resource=ecds_filters")
+        .await
+        .unwrap();
+    assert!(dump.contains(r#"\"revision\":\"r2\""#), "{dump}");
+}
+
+/// Two services, one of them by names and with two processes.
+fn outbound() -> Outbound {
+    let endpoints = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect();
+    Outbound {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        services: [
+            ("cart.shop", endpoints(&["127.0.0.1:1", "cart.example:2"])),
+            ("extent-node", endpoints(&["[::1]:3"])),
+        ]
+        .map(|(name, endpoints)| (name.to_owned(), endpoints))
+        .into(),
+        http2: true,
+        config_file: None,
+    }
+}
+
+#[tokio::test]
+async fn every_bootstrap_is_valid() {
+    let store = Store::new();
+    let file = store.0.path().join("ecds.json");
+    write_file(&file, "r1", &store.install(true));
+    let upstream = "127.0.0.1:8080".parse().unwrap();
+    let mut sources = vec![ConfigSource::File(file)];
+    for (ads, delta) in [(false, false), (false, true), (true, false), (true, true)] {
+        let address = "localhost:18000".parse().unwrap();
+        sources.push(ConfigSource::Xds {
+            address,
+            ads,
+            delta,
+            tls: None,
+        });
+    }
+    for source in sources {
+        for full in [false, true] {
+            let mut bootstrap = bootstrap(source.clone(), upstream);
+            bootstrap.upstream_http2 = full;
+            bootstrap.access_log = full.then(|| "/dev/null".into());
+            bootstrap.outbound = full.then(outbound);
+            if !full {
+                bootstrap.target = None;
+            }
+            if let Err(log) = validate(&bootstrap, store.0.path()) {
+                panic!("{log}\n{}", bootstrap.to_yaml());
+            }
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The queueing station: P servers, one FIFO, and one thread that keeps time for all of them.
+//!
+//! A server that only sleeps needs no thread of its own: the time keeper holds the ends of all running services in a heap
+//! and sleeps until the first, so P = 100 costs one wake-up per completion where P threads would cost three context
+//! switches. A server is taken by whoever finds it free (an arrival, or the time keeper at a completion) under one
+//! lock; hence never more than P are busy and none is free while a request waits.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tokio::sync::oneshot;
+
+use super::service::Service;
+use super::stats::Counts;
+use super::{Arrival, BackendConfig, BackendStats, Fault, FaultKind, OnDisconnect};
+use crate::clock;
+
+/// Most `x-seq` arrivals kept.
+const MAX_ARRIVALS: usize = 1_000_000;
+
+/// P servers and their FIFO.
+#[derive(Debug)]
+pub struct Station {
+    workers: usize,
+    on_disconnect: OnDisconnect,
+    types: Vec<Service>,
+    state: Mutex<State>,
+    /// Tells the time keeper that the first end changed, or to stop.
+    wake: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    next_id: u64,
+    /// Ids grow in order of arrival, so this map is a FIFO from whose middle a request can leave.
+    queue: BTreeMap<u64, Waiting>,
+    running: HashMap<u64, Running>,
+    /// Ends of running services; ids no longer in `running` are stale.
+    ends: BinaryHeap<Reverse<(Instant, u64)>>,
+    faults: Vec<Fault>,
+    rng: SmallRng,
+    counts: Counts,
+    stopped: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    kind: usize,
+    arrived: Instant,
+    /// `None`: until released.
+    service: Option<Duration>,
+    done: oneshot::Sender<Served>,
+}
+
+#[derive(Debug)]
+struct Running {
+    kind: usize,
+    started: Instant,
+    wait: Duration,
+    service: Option<Duration>,
+    /// `None` once the client has left.
+    done: Option<oneshot::Sender<Served>>,
+}
+
+/// What a request went through.
+#[derive(Debug, Clone, Copy)]
+pub struct Served {
+    pub(super) wait: Duration,
+    pub(super) service: Duration,
+}
+
+/// A request in the station. Dropping it before it is served means that the client left.
+#[derive(Debug)]
+pub struct Ticket {
+    station: Arc<Station>,
+    id: u64,
+    done: oneshot::Receiver<Served>,
+    served: bool,
+    /// The fault that struck it, if its answer must differ.
+    pub(super) fault: Option<Fault>,
+}
+
+impl Ticket {
+    /// Waits for the end of service; `None` if the backend stops first.
+    pub async fn served(&mut self) -> Option<Served> {
+        let result = (&mut self.done).await.ok();
+        self.served = true;
+        result
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.served {
+            self.station.leave(self.id);
+        }
+    }
+}
+
+impl Station {
+    /// An idle station.
+    ///
+    /// # Errors
+    /// If `config` has a mistake.
+    pub fn new(config: &BackendConfig) -> Result<Self> {
+        super::check(config)?;
+        let types = config
+            .types
+            .iter()
+            .map(|t| Service::new(t, config.scale))
+            .collect::<Result<Vec<_>>>()?;
+        let state = State {
+            next_id: 0,
+            queue: BTreeMap::new(),
+            running: HashMap::new(),
+            ends: BinaryHeap::new(),
+            faults: Vec::new(),
+            rng: SmallRng::seed_from_u64(config.seed),
+            counts: Counts::new(Instant::now(), types.len()),
+            stopped: false,
+        };
+        Ok(Self {
+            workers: config.workers,
+            on_disconnect: config.on_disconnect,
+            types,
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+        })
+    }
+
+    /// Which type a path is of: that with the longest prefix.
+    pub fn classify(&self, path: &str) -> Option<usize> {
+        let matching = self
+            .types
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| path.starts_with(&t.prefix));
+        matching.max_by_key(|(_, t)| t.prefix.len()).map(|(i, _)| i)
+    }
+
+    /// A request arrives. `service` overrides the draw.
+    pub fn enter(
+        self: &Arc<Self>,
+        kind: usize,
+        path: &str,
+        service: Option<Duration>,
+        seq: Option<u64>,
+    ) -> Ticket {
+        let now = Instant::now();
+        let (sender, done) = oneshot::channel();
+        let mut state = self.lock();
+        let id = state.next_id;
+        state.next_id += 1;
+        let drawn = service.unwrap_or_else(|| self.types[kind].draw(&mut state.rng));
+        let (service, fault) = match state.strike(path) {
+            Some(fault) if fault.kind == FaultKind::Hang => (None, None),
+            Some(fault) if fault.kind == FaultKind::Slow => {
+                (Some(drawn + Duration::from_millis(fault.delay_ms)), None)
+            }
+            fault => (Some(drawn), fault),
+        };
+        state.counts.received += 1;
+        state.counts.types[kind].received += 1;
+        if let Some(seq) = seq.filter(|_| state.counts.arrivals.len() < MAX_ARRIVALS) {
+            let since = now.saturating_duration_since(state.counts.since);
+            let at_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+            state.counts.arrivals.push(Arrival { seq, at_us });
+        }
+        state.queue.insert(
+            id,
+            Waiting {
+                kind,
+                arrived: now,
+                service,
+                done: sender,
+            },
+        );
+        self.fill(&mut state, now);
+        let (queued, busy) = (state.queue.len(), state.running.len());
+        state.counts.observe(queued, busy);
+        Ticket {
+            station: Arc::clone(self),
+            id,
+            done,
+            served: false,
+            fault,
+        }
+    }
+
+    /// Gives free servers to the first in the queue.
+    fn fill(&self, state: &mut State, now: Instant) {
+        let first_end = state.first_end();
+        while state.running.len() < self.workers {
+            let Some((id, waiting)) = state.queue.pop_first() else {
+                break;
+            };
+            let busy = state.running.len();
+            state.counts.integrate(now, busy);
+            let wait = now.saturating_duration_since(waiting.arrived);
+            state.counts.types[waiting.kind].wait.record(wait);
+            if let Some(service) = waiting.service {
+                state.ends.push(Reverse((now + service, id)));
+            }
+            let running = Running {
+                kind: waiting.kind,
+                started: now,
+                wait,
+                service: waiting.service,
+                done: Some(waiting.done),
+            };
+            state.running.insert(id, running);
+        }
+        if state.first_end() != first_end {
+            self.wake.notify_one();
+        }
+    }
+
+    /// A client leaves before its request is served.
+    fn leave(&self, id: u64) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.queue.remove(&id).is_some() {
+            state.counts.cancelled_queued += 1;
+            return;
+        }
+        let Some(running) = state.running.get_mut(&id) else {
+            return;
+        };
+        state.counts.cancelled_in_service += 1;
+        // Work that would never end is cancelled whatever the configuration says.
+        if self.on_disconnect == OnDisconnect::Finish && running.service.is_some() {
+            running.done = None;
+            return;
+        }
+        let now = Instant::now();
+        state.counts.integrate(now, state.running.len());
+        state.running.remove(&id);
+        self.fill(state, now);
+    }
+
+    /// Runs until [`stop`](Self::stop): ends services when their time is over.
+    pub fn keep_time(&self) {
+        clock::make_precise();
+        let mut finished = Vec::new();
+        let mut state = self.lock();
+        while !state.stopped {
+            let now = Instant::now();
+            while let Some(&Reverse((end, id))) = state.ends.peek() {
+                if end > now {
+                    break;
+                }
+                state.ends.pop();
+                if let Some(done) = self.finish(&mut state, id, now) {
+                    finished.push(done);
+                }
+            }
+            if !finished.is_empty() {
+                // Waking the network thread is a system call: not under the lock it will want next.
+                drop(state);
+                for (done, served) in finished.drain(..) {
+                    let _: Result<(), Served> = oneshot::Sender::send(done, served);
+                }
+                state = self.lock();
+                continue;
+            }
+            state = match state.first_end() {
+                Some(end) => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    self.wake
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Ends one service; returns whom to tell.
+    fn finish(
+        &self,
+        state: &mut State,
+        id: u64,
+        now: Instant,
+    ) -> Option<(oneshot::Sender<Served>, Served)> {
+        let busy = state.running.len();
+        let running = state.running.remove(&id)?;
+        let service = now.saturating_duration_since(running.started);
+        state.counts.integrate(now, busy);
+        state.counts.completed += 1;
+        state.counts.types[running.kind].service.record(service);
+        if let Some(drawn) = running.service {
+            state.counts.late.record(service.saturating_sub(drawn));
+        }
+        self.fill(state, now);
+        running.done.map(|done| {
+            (
+                done,
+                Served {
+                    wait: running.wait,
+                    service,
+                },
+            )
+        })
+    }
+
+    pub(super) fn release(&self) -> usize {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let held: Vec<u64> = state
+            .running
+            .iter()
+            .filter(|(_, r)| r.service.is_none())
+            .map(|(&id, _)| id)
+            .collect();
+        for id in &held {
+            if let Some((done, served)) = self.finish(&mut state, *id, now) {
+                let _: Result<(), Served> = done.send(served);
+            }
+        }
+        held.len()
+    }
+
+    pub(super) fn inject(&self, fault: Fault) {
+        self.lock().faults.push(fault);
+    }
+
+    pub(super) fn clear_faults(&self) {
+        self.lock().faults.clear();
+    }
+
+    pub(super) fn count_connection(&self) {
+        self.lock().counts.connections += 1;
+    }
+
+    pub(super) fn count_upgrade(&self) {
+        self.lock().counts.upgrades += 1;
+    }
+
+    pub(super) fn arrivals(&self) -> Vec<Arrival> {
+        self.lock().counts.arrivals.clone()
+    }
+
+    /// Forgets what was counted; requests in the station stay.
+    pub fn reset(&self) {
+        let mut state = self.lock();
+        state.counts = Counts::new(Instant::now(), self.types.len());
+        let (queued, busy) = (state.queue.len(), state.running.len());
+        state.counts.observe(queued, busy);
+    }
+
+    /// Ends [`keep_time`](Self::keep_time).
+    pub fn stop(&self) {
+        self.lock().stopped = true;
+        self.wake.notify_one();
+    }
+
+    /// What the station has done since its start or the last reset.
+    pub fn stats(&self) -> BackendStats {
+        let mut state = self.lock();
+        let (queued, busy) = (state.queue.len(), state.running.len());
+        state.counts.integrate(Instant::now(), busy);
+        let prefixes = self.types.iter().map(|t| t.prefix.as_str());
+        state.counts.report(self.workers, queued, busy, prefixes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// When the next service ends.
+    fn first_end(&mut self) -> Option<Instant> {
+        while let Some(&Reverse((end, id))) = self.ends.peek() {
+            if self.running.contains_key(&id) {
+                return Some(end);
+            }
+            self.ends.pop();
+        }
+        None
+    }
+
+    /// The fault that strikes a request for `path`, used up by one.
+    fn strike(&mut self, path: &str) -> Option<Fault> {
+        let index = self
+            .faults
+            .iter()
+            .position(|f| f.count > 0 && path.starts_with(&f.path))?;
+        let fault = self.faults[index].clone();
+        self.faults[index].count -= 1;
+        if self.faults[index].count == 0 {
+            self.faults.remove(index);
+        }
+        self.counts.faults += 1;
+        Some(fault)
+    }
+}

@@ -1,0 +1,377 @@
+//! Runs the demo: the same load twice, the second time with Headgate and with edits of its policy on the way.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::claims;
+use super::filter_view::filter_view;
+use super::result::{
+    DemoResult, Edit, FilterPercentile, Phase, Setup, TypeResult, TypeSetup, attainable_rps,
+};
+use super::timeline::{curve, totals};
+use super::watch::{Watch, Watched};
+use crate::backend::BackendConfig;
+use crate::envoy::EnvoyProcess;
+use crate::lab::{Lab, Protection};
+use crate::load::{self, Lateness, LoadSpec, Sample};
+use crate::mix::{self, QueryType};
+use crate::native_filters::{self, NativeFilter};
+use crate::policy;
+use crate::rig::Rig;
+
+/// Load before the overload. Low enough that a queue is rare, so that the overload is what changes.
+const CALM_LOAD: f64 = 0.6;
+const CALM: Duration = Duration::from_secs(3);
+/// When counting begins: two seconds into the overload, which a queue that starts empty needs to fill.
+const COUNTED_FROM: Duration = Duration::from_secs(5);
+/// How long each edit is watched.
+const TIGHTENED: Duration = Duration::from_secs(5);
+const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
+/// The objective that the first edit sets, as a share of the old one: enough for all types but the costliest to be
+/// answered within it, too little for the waits that were there. In the order of latest start everybody waits for about
+/// as long as the objective allows, so there is less to see of a small change than in a FIFO.
+const TIGHTENED_TO: f64 = 0.6;
+/// Share of every type that the second edit admits at least.
+pub(super) const ALLOWANCE: f64 = 0.1;
+/// How long an edit may take before the demo gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the operator is asked whether Envoy has acknowledged an edit: the error of that time.
+const POLL: Duration = Duration::from_millis(2);
+
+/// How to run the demo.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Length of the overload that is compared.
+    pub overload: Duration,
+    /// Offered load in overload, as a multiple of capacity.
+    pub load: f64,
+    /// Worker threads of Envoy.
+    pub workers: u32,
+    /// Requests the backend serves at once.
+    pub parallelism: usize,
+    /// Multiplies the paper's service times and objectives.
+    pub scale: f64,
+}
+
+/// Hears how the demo goes on.
+pub trait Progress {
+    /// Something starts that takes about `expected`.
+    fn begin(&mut self, what: &str, expected: Duration);
+    /// It goes on: `elapsed` since its start, and what can be seen at the moment.
+    fn tick(&mut self, elapsed: Duration, seen: &str);
+    /// It is over.
+    fn end(&mut self);
+}
+
+/// Runs all of it.
+///
+/// # Errors
+/// If a part of the system doesn't start or run, and [`load::TooBusy`] on a machine that lets no run go undisturbed. A
+/// claim that isn't seen is no error.
+pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult> {
+    let mix = mix::bouncer(options.scale);
+    let capacity_rps = mix::capacity_rps(&mix, options.parallelism);
+    let compared = CALM + options.overload;
+    let mut demo = Demo {
+        options,
+        mix: &mix,
+        capacity_rps,
+        envoy_version: String::new(),
+        progress,
+    };
+
+    let without = demo.without(compared)?;
+    let WithHeadgate {
+        phase: with,
+        edits,
+        samples,
+    } = demo.with(compared)?;
+    let setup = Setup {
+        envoy: demo.envoy_version,
+        envoy_workers: options.workers as usize,
+        parallelism: options.parallelism,
+        capacity_rps,
+        ideal_rps: attainable_rps(
+            &mix,
+            options.parallelism,
+            options.load * capacity_rps,
+            Duration::from_secs_f64(with.backend_late_mean_ms / 1e3),
+        ),
+        calm_load: CALM_LOAD,
+        overload: options.load,
+        overload_at_s: CALM.as_secs_f64(),
+        counted_s: (COUNTED_FROM.as_secs_f64(), compared.as_secs_f64()),
+        types: mix.iter().map(TypeSetup::from).collect(),
+    };
+    let claims = claims::claims(&claims::Seen {
+        setup: &setup,
+        without: &without,
+        with: &with,
+        edits: &edits,
+        mix: &mix,
+        tightened: &tightened(&mix),
+        samples: &samples,
+    });
+    Ok(DemoResult {
+        setup,
+        without,
+        with,
+        edits,
+        claims,
+    })
+}
+
+/// The mix with the objectives of the first edit.
+fn tightened(mix: &[QueryType]) -> Vec<QueryType> {
+    let tighten = |p50: Duration| {
+        Duration::from_millis((p50.as_secs_f64() * TIGHTENED_TO * 1e3).round() as u64)
+    };
+    mix.iter()
+        .map(|query| QueryType {
+            p50: tighten(query.p50),
+            ..query.clone()
+        })
+        .collect()
+}
+
+struct Demo<'a> {
+    options: &'a Options,
+    mix: &'a [QueryType],
+    capacity_rps: f64,
+    envoy_version: String,
+    progress: &'a mut dyn Progress,
+}
+
+/// What the load through Headgate showed.
+struct WithHeadgate {
+    phase: Phase,
+    edits: Vec<Edit>,
+    samples: Vec<Sample>,
+}
+
+impl Demo<'_> {
+    fn without(&mut self, compared: Duration) -> Result<Phase> {
+        load::undisturbed(self.bound(), |discarded| {
+            let mut phase = self.run_without(compared)?;
+            phase.discarded = discarded.to_vec();
+            let lateness = phase.lateness;
+            Ok((phase, lateness))
+        })
+    }
+
+    fn with(&mut self, compared: Duration) -> Result<WithHeadgate> {
+        load::undisturbed(self.bound(), |discarded| {
+            let mut with = self.run_with(compared)?;
+            with.phase.discarded = discarded.to_vec();
+            let lateness = with.phase.lateness;
+            Ok((with, lateness))
+        })
+    }
+
+    /// By how much the harness may be late.
+    fn bound(&self) -> Duration {
+        load::tolerable(self.mix[0].p50)
+    }
+
+    /// Envoy as it comes, with its default circuit breakers.
+    fn run_without(&mut self, compared: Duration) -> Result<Phase> {
+        let filter = NativeFilter {
+            circuit_breakers: Some(json!({})),
+            ..native_filters::plain()
+        };
+        let lab = Lab::start(
+            &Protection::Native(filter),
+            self.backend(),
+            self.options.workers,
+        )?;
+        self.envoy_version = envoy_version(lab.envoy())?;
+        self.progress.begin("Envoy alone", compared);
+        let spec = self.spec(lab.addr(), compared);
+        let mut watch = Watch::start(spec, lab.backend(), COUNTED_FROM)?;
+        watch.until(compared, self.progress)?;
+        self.progress.end();
+        let judged = [COUNTED_FROM..compared];
+        Ok(self.phase(&watch.finish()?, compared, compared, &judged, Vec::new()))
+    }
+
+    fn run_with(&mut self, compared: Duration) -> Result<WithHeadgate> {
+        let policy = policy::for_mix(self.options.parallelism, self.mix);
+        let rig = Rig::builder(self.backend(), policy.clone())
+            .concurrency(self.options.workers)
+            .start()?;
+        let end = compared + TIGHTENED + WITH_ALLOWANCE;
+        self.progress.begin("Envoy with Headgate", compared);
+        let mut watch = Watch::start(self.spec(rig.addr(), end), &rig.backend, COUNTED_FROM)?;
+        watch.until(compared, self.progress)?;
+        self.progress.end();
+        let filter = self
+            .mix
+            .iter()
+            .map(|query| filter_view(&rig.envoy, query.name))
+            .collect::<Result<_>>()?;
+
+        let (p50, tightened) = (self.mix[0].p50, tightened(self.mix));
+        let tight = Change {
+            what: format!(
+                "p50 objective of all types from {p50:?} to {:?}",
+                tightened[0].p50
+            ),
+            policy: policy::for_mix(self.options.parallelism, &tightened),
+            p50: tightened[0].p50,
+            span: TIGHTENED,
+        };
+        let allowing = Change {
+            what: format!(
+                "p50 objective back, and an acceptance allowance of {:.0}% added",
+                ALLOWANCE * 100.0
+            ),
+            policy: policy::with_allowance(policy, ALLOWANCE),
+            p50,
+            span: WITH_ALLOWANCE,
+        };
+        let mut first = self.edit(&rig, &mut watch, &tight)?;
+        let mut second = self.edit(&rig, &mut watch, &allowing)?;
+        let watched = watch.finish()?;
+        rig.wait_until_idle()
+            .context("after the load, everything must come back to zero")?;
+        first.in_force_ms = claims::median_inside_after(&watched.samples, &first, &tightened);
+        second.in_force_ms = claims::starved_answered_after(&watched.samples, &second, self.mix);
+        let edited = [first.at_s, second.at_s].map(Duration::from_secs_f64);
+        let judged = [COUNTED_FROM..compared, edited[0]..edited[1], edited[1]..end];
+        Ok(WithHeadgate {
+            phase: self.phase(&watched, compared, end, &judged, filter),
+            edits: vec![first, second],
+            samples: watched.samples,
+        })
+    }
+
+    /// Saves another policy while the load goes on, and watches what comes.
+    fn edit(&mut self, rig: &Rig, watch: &mut Watch<'_>, change: &Change) -> Result<Edit> {
+        self.progress
+            .begin(&format!("Live edit: {}", change.what), change.span);
+        let before = rig.revision()?;
+        let (at, written) = (watch.now(), Instant::now());
+        rig.write_policy(&change.policy)?;
+        while !acknowledged(rig, &before)? {
+            if written.elapsed() > PATIENCE {
+                bail!(
+                    "Envoy has not acknowledged the edit within {PATIENCE:?}: {}",
+                    rig.status()?
+                );
+            }
+            std::thread::sleep(POLL);
+        }
+        let acknowledged_ms = written.elapsed().as_secs_f64() * 1e3;
+        watch.until(at + change.span, self.progress)?;
+        self.progress.end();
+        Ok(Edit {
+            what: change.what.clone(),
+            at_s: at.as_secs_f64(),
+            acknowledged_ms,
+            in_force_ms: None,
+            slo_p50_ms: change.p50.as_secs_f64() * 1e3,
+        })
+    }
+
+    fn backend(&self) -> BackendConfig {
+        BackendConfig::for_mix(self.options.parallelism, self.mix)
+    }
+
+    /// Calm, then overload until `end`.
+    fn spec(&self, target: SocketAddr, end: Duration) -> LoadSpec {
+        let rate = |load: f64| load * self.capacity_rps;
+        let mut spec = LoadSpec::for_mix(target, self.mix, 0.0, Duration::ZERO);
+        spec.phases = vec![
+            load::Phase {
+                duration: CALM,
+                rate: rate(CALM_LOAD),
+            },
+            load::Phase {
+                duration: end - CALM,
+                rate: rate(self.options.load),
+            },
+        ];
+        spec.drain = Duration::from_secs(5);
+        spec
+    }
+
+    /// Totals up to `compared`, curves up to `end`, the generator's lateness in the spans that are `judged`.
+    fn phase(
+        &self,
+        watched: &Watched,
+        compared: Duration,
+        end: Duration,
+        judged: &[Range<Duration>],
+        mut filter: Vec<BTreeMap<String, FilterPercentile>>,
+    ) -> Phase {
+        filter.resize(self.mix.len(), BTreeMap::new());
+        let of_type = |(kind, (query, filter)): (usize, (&QueryType, _))| TypeResult {
+            totals: totals(&watched.samples, kind, query, COUNTED_FROM, compared),
+            curve: curve(&watched.samples, kind, query, end),
+            filter,
+        };
+        let types: Vec<TypeResult> = self
+            .mix
+            .iter()
+            .zip(filter)
+            .enumerate()
+            .map(of_type)
+            .collect();
+        let good: u64 = types.iter().map(|kind| kind.totals.good).sum();
+        let late_p99_ms = |span: &Range<Duration>| {
+            let judged = watched.samples.iter().filter(|s| span.contains(&s.at));
+            load::lateness(judged).p99
+        };
+        Phase {
+            goodput_rps: good as f64 / (compared - COUNTED_FROM).as_secs_f64(),
+            types,
+            max_in_flight: watched.backend.max_in_flight,
+            utilization: watched.utilization,
+            lateness: Lateness {
+                generator_ms: judged.iter().map(late_p99_ms).fold(0.0, f64::max),
+                backend_ms: watched.backend.late_ms.p99,
+            },
+            backend_late_mean_ms: watched.backend.late_ms.mean,
+            discarded: Vec::new(),
+        }
+    }
+}
+
+/// A live edit to make.
+struct Change {
+    what: String,
+    policy: Value,
+    /// The p50 objective that it leaves.
+    p50: Duration,
+    /// How long it is watched.
+    span: Duration,
+}
+
+/// Whether every proxy has acknowledged a revision other than `before`.
+fn acknowledged(rig: &Rig, before: &str) -> Result<bool> {
+    let status = rig.status()?;
+    let wanted = status["policies"][0]["revision"]
+        .as_str()
+        .unwrap_or_default();
+    let proxies = status["proxies"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    Ok(wanted != before
+        && !proxies.is_empty()
+        && proxies
+            .iter()
+            .all(|proxy| proxy["acked"]["revision"].as_str() == Some(wanted)))
+}
+
+/// `1.40.0` of `e19b5c9…/1.40.0/Clean/RELEASE/BoringSSL`.
+fn envoy_version(envoy: &EnvoyProcess) -> Result<String> {
+    let info: Value = serde_json::from_str(&envoy.admin_get("/server_info")?)?;
+    let version = info["version"].as_str().unwrap_or_default();
+    Ok(version.split('/').nth(1).unwrap_or(version).to_owned())
+}

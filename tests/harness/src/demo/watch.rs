@@ -1,0 +1,101 @@
+//! A load while it runs: its progress, and the backend's numbers over the span that is counted.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::run::Progress;
+use crate::backend::{Backend, BackendStats};
+use crate::load::{self, LoadReport, LoadSpec, Running, Sample};
+
+/// How often progress is told.
+const TELL: Duration = Duration::from_millis(200);
+
+/// A load that is watched.
+pub(super) struct Watch<'a> {
+    running: Running,
+    started: Instant,
+    backend: &'a Backend,
+    /// When counting begins, after the start.
+    from: Duration,
+    before: Option<BackendStats>,
+    after: Option<BackendStats>,
+}
+
+/// What a watched load showed.
+pub(super) struct Watched {
+    pub(super) samples: Vec<Sample>,
+    /// Share of the backend's slots in use in the counted span, ratio 0..=1.
+    pub(super) utilization: f64,
+    /// The backend's numbers over the whole load.
+    pub(super) backend: BackendStats,
+}
+
+impl<'a> Watch<'a> {
+    /// Starts a load whose counted span begins at `from`.
+    pub(super) fn start(spec: LoadSpec, backend: &'a Backend, from: Duration) -> Result<Self> {
+        let running = load::start(spec)?;
+        Ok(Self {
+            running,
+            started: Instant::now(),
+            backend,
+            from,
+            before: None,
+            after: None,
+        })
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Lets the load go on until `end` after its start. The first such end closes the counted span.
+    pub(super) fn until(&mut self, end: Duration, progress: &mut dyn Progress) -> Result<()> {
+        let begun = self.now();
+        while self.now() < end {
+            if self.before.is_none() && self.now() >= self.from {
+                self.before = Some(self.backend.stats());
+            }
+            if self.running.is_finished() && self.now() + Duration::from_secs(1) < end {
+                bail!("the load ended early");
+            }
+            let left = end.saturating_sub(self.now());
+            std::thread::sleep(left.min(TELL));
+            progress.tick(self.now() - begun, &at_the_moment(&self.running.snapshot()));
+        }
+        if self.after.is_none() {
+            self.after = Some(self.backend.stats());
+        }
+        Ok(())
+    }
+
+    /// Waits for the last answers.
+    pub(super) fn finish(self) -> Result<Watched> {
+        let (_, samples) = self.running.wait_with_samples()?;
+        let (Some(before), Some(after)) = (self.before, self.after) else {
+            bail!("the load was too short to count anything");
+        };
+        Ok(Watched {
+            samples,
+            utilization: after.utilization_since(&before),
+            backend: self.backend.stats(),
+        })
+    }
+}
+
+/// The last half second in a few words. The bin that is being filled, and the one before, whose answers are still coming,
+/// would look better or worse than they are.
+fn at_the_moment(report: &LoadReport) -> String {
+    let settled = report.total.series.len().saturating_sub(2);
+    let Some(bin) = report.total.series[..settled].last() else {
+        return String::new();
+    };
+    let per_second = |count: u64| count as f64 / report.bin_seconds;
+    format!(
+        "{:>5.0} offered/s  {:>5.0} answered/s  {:>5.0} refused/s  p90 {:>6.0} ms",
+        per_second(bin.offered),
+        per_second(bin.ok),
+        per_second(bin.refused),
+        bin.p90_ms
+    )
+}

@@ -1,0 +1,239 @@
+//! The `headgate` binary as a child process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+
+use crate::bootstrap::Bootstrap;
+use crate::http;
+use crate::process::Child;
+
+/// Environment variable with the path of the binary; without it `dist/headgate` of this repository is used.
+pub const HEADGATE_ENV: &str = "HEADGATE_BIN";
+
+/// Environment variable with the path of the filter's module; without it `dist/headgate.wasm` is used.
+pub const MODULE_ENV: &str = "HEADGATE_WASM";
+
+/// Environment variable with the folder of the variants that `scripts/build variants` makes.
+pub const VARIANTS_ENV: &str = "HEADGATE_VARIANTS";
+
+/// A running `headgate run`.
+#[derive(Debug)]
+pub struct Headgate {
+    child: Child,
+    xds: SocketAddr,
+    admin: SocketAddr,
+}
+
+/// What to run `headgate run` with.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Folder of policies.
+    pub config_dir: PathBuf,
+    /// The filter's module.
+    pub module: PathBuf,
+    /// Folder that proxies load the module from; `None`: the binary's default.
+    pub module_dir: Option<PathBuf>,
+    /// Where xDS is served; port 0 picks a free one.
+    pub xds: SocketAddr,
+    /// More arguments.
+    pub arguments: Vec<String>,
+}
+
+impl RunOptions {
+    /// A free port and the built module.
+    pub fn new(config_dir: &Path) -> Self {
+        Self {
+            config_dir: config_dir.to_owned(),
+            module: module_path(),
+            module_dir: None,
+            xds: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            arguments: Vec::new(),
+        }
+    }
+}
+
+impl Headgate {
+    /// Starts it and waits until it serves.
+    ///
+    /// # Errors
+    /// If it can't be started or ends; with its last lines of output.
+    pub fn start(options: &RunOptions) -> Result<Self> {
+        let mut command = Command::new(binary_path());
+        command
+            .arg("run")
+            .arg("--config-dir")
+            .arg(&options.config_dir)
+            .arg(format!("--xds={}", options.xds))
+            .arg("--admin=127.0.0.1:0")
+            .arg("--wasm")
+            .arg(&options.module)
+            .args(&options.arguments);
+        if let Some(dir) = &options.module_dir {
+            command.arg("--module-dir").arg(dir);
+        }
+        Self::spawn(command)
+    }
+
+    /// Starts `headgate run` with these arguments, and an admin address on a free port, and waits until it serves.
+    ///
+    /// # Errors
+    /// If it can't be started or ends; with its last lines of output.
+    pub fn start_with(arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(binary_path());
+        command
+            .arg("run")
+            .args(arguments)
+            .arg("--admin=127.0.0.1:0");
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
+        let mut child = Child::spawn("headgate", &mut command)
+            .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
+        let line = child.wait_for_line("headgate: xds=")?;
+        let (xds, admin) = (address(&line, "xds")?, address(&line, "admin")?);
+        Ok(Self { child, xds, admin })
+    }
+
+    /// Where it serves xDS.
+    pub fn xds(&self) -> SocketAddr {
+        self.xds
+    }
+
+    /// Where it serves its status.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Its status, as JSON.
+    ///
+    /// # Errors
+    /// If it doesn't answer.
+    pub fn status(&self) -> Result<Value> {
+        let answer = http::get(self.admin, "/status")?;
+        serde_json::from_str(&answer.body)
+            .with_context(|| format!("headgate's status: {}", answer.body))
+    }
+
+    /// What it has written.
+    pub fn output(&self) -> String {
+        self.child.output()
+    }
+
+    /// The last lines it has written, for messages.
+    pub fn tail(&self) -> String {
+        self.child.tail()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Resident memory, bytes.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        self.child.resident_bytes()
+    }
+
+    /// Ends it: SIGTERM, then SIGKILL.
+    ///
+    /// # Errors
+    /// If it can't be waited for.
+    pub fn stop(self) -> Result<()> {
+        self.child.stop()
+    }
+
+    /// Ends it without notice.
+    ///
+    /// # Errors
+    /// If it can't be killed.
+    pub fn kill(self) -> Result<()> {
+        self.child.kill()
+    }
+}
+
+/// Runs a `headgate` command to its end; returns what it printed.
+///
+/// # Errors
+/// If it can't be run or fails; with what it wrote to standard error.
+pub fn run_command(arguments: &[&str]) -> Result<String> {
+    let output = Command::new(binary_path()).args(arguments).output();
+    let output = output
+        .with_context(|| format!("build headgate with scripts/build, or set {HEADGATE_ENV}"))?;
+    if !output.status.success() {
+        bail!(
+            "headgate {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What `headgate bootstrap` prints, or writes to `--output`, for a listener on a free port, with `arguments` added.
+///
+/// # Errors
+/// If the command fails.
+pub fn bootstrap(upstream: SocketAddr, xds: SocketAddr, arguments: &[&str]) -> Result<Bootstrap> {
+    let (upstream, xds) = (format!("--upstream={upstream}"), format!("--xds={xds}"));
+    let mut all = vec![
+        "bootstrap",
+        "--listen=127.0.0.1:0",
+        "--admin=127.0.0.1:0",
+        &upstream,
+        &xds,
+    ];
+    all.extend_from_slice(arguments);
+    let printed = run_command(&all)?;
+    // What is printed when it goes to a file is what to do next.
+    let file = arguments.iter().find_map(|a| a.strip_prefix("--output="));
+    match file {
+        Some(file) => Bootstrap::parse(&std::fs::read_to_string(file)?),
+        None => Bootstrap::parse(&printed),
+    }
+}
+
+/// The `headgate` binary.
+pub fn binary_path() -> PathBuf {
+    std::env::var_os(HEADGATE_ENV).map_or_else(|| dist("headgate"), PathBuf::from)
+}
+
+/// The filter's module.
+pub fn module_path() -> PathBuf {
+    std::env::var_os(MODULE_ENV).map_or_else(|| dist("headgate.wasm"), PathBuf::from)
+}
+
+/// A variant of the module that only tests load, such as `headgate-trap.wasm`, from the folder that the environment
+/// variable [`VARIANTS_ENV`] names, or `target/variants`.
+pub fn variant_path(name: &str) -> PathBuf {
+    let folder = std::env::var_os(VARIANTS_ENV).map(PathBuf::from);
+    folder
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/variants"))
+        .join(name)
+}
+
+fn dist(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../dist")
+        .join(name)
+}
+
+/// `name=ADDRESS` in a line.
+///
+/// # Errors
+/// If the line has none.
+pub fn address(line: &str, name: &str) -> Result<SocketAddr> {
+    let value = line
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    value
+        .and_then(|v| v.parse().ok())
+        .ok_or_else(|| anyhow!("no {name}= in {line:?}"))
+}

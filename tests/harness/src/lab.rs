@@ -1,0 +1,183 @@
+//! One protection in front of one backend, ready for load.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::native_filters::NativeFilter;
+use crate::backend::{Backend, BackendConfig, ServiceType};
+use crate::bootstrap::{Bootstrap, socket};
+use crate::envoy::EnvoyProcess;
+use crate::rig::Rig;
+use crate::wait::{self, MachineLock};
+
+/// What protects the backend.
+#[derive(Debug, Clone)]
+pub enum Protection {
+    /// Envoy's own means, or none.
+    Native(NativeFilter),
+    /// Headgate with this policy.
+    Headgate {
+        /// Short name for `--only` and JSON.
+        name: &'static str,
+        /// What it is, in a few words.
+        title: &'static str,
+        /// The AdmissionPolicy.
+        policy: Value,
+    },
+}
+
+impl Protection {
+    /// Short name for `--only` and JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Native(filter) => filter.name,
+            Self::Headgate { name, .. } => name,
+        }
+    }
+
+    /// What it is, in a few words.
+    pub fn title(&self) -> &'static str {
+        match self {
+            Self::Native(filter) => filter.title,
+            Self::Headgate { title, .. } => title,
+        }
+    }
+}
+
+/// A running system.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time, never moved about"
+)]
+pub enum Lab {
+    /// Backend and Envoy.
+    Native {
+        /// The proxy.
+        envoy: EnvoyProcess,
+        /// Address of its listener.
+        addr: SocketAddr,
+        /// What it protects.
+        backend: Backend,
+        /// Keeps other tests and benchmarks from running meanwhile.
+        _lock: MachineLock,
+    },
+    /// Backend, Envoy and operator.
+    Headgate(Rig),
+}
+
+impl Lab {
+    /// Starts `protection` in front of `backend`, with `workers` worker threads of Envoy.
+    ///
+    /// # Errors
+    /// If a part doesn't start; with its last lines of output.
+    pub fn start(protection: &Protection, backend: BackendConfig, workers: u32) -> Result<Self> {
+        Self::start_with(protection, backend, workers, None)
+    }
+
+    /// Starts `protection` in front of a backend that runs elsewhere.
+    ///
+    /// # Errors
+    /// If a part doesn't start; with its last lines of output.
+    pub fn start_before(
+        protection: &Protection,
+        upstream: SocketAddr,
+        workers: u32,
+    ) -> Result<Self> {
+        // A backend of the lab's own, which then gets no requests.
+        let unused = BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]);
+        Self::start_with(protection, unused, workers, Some(upstream))
+    }
+
+    fn start_with(
+        protection: &Protection,
+        backend: BackendConfig,
+        workers: u32,
+        upstream: Option<SocketAddr>,
+    ) -> Result<Self> {
+        match protection {
+            Protection::Native(filter) => native(filter, &backend, workers, upstream),
+            Protection::Headgate { policy, .. } => {
+                let rig = Rig::builder(backend, policy.clone()).concurrency(workers);
+                rig.change(move |bootstrap| redirect(bootstrap, upstream))
+                    .start()
+                    .map(Self::Headgate)
+            }
+        }
+        .with_context(|| format!("starting {}", protection.title()))
+    }
+
+    /// Where to send requests.
+    pub fn addr(&self) -> SocketAddr {
+        match self {
+            Self::Native { addr, .. } => *addr,
+            Self::Headgate(rig) => rig.addr(),
+        }
+    }
+
+    /// What is protected.
+    pub fn backend(&self) -> &Backend {
+        match self {
+            Self::Native { backend, .. } => backend,
+            Self::Headgate(rig) => &rig.backend,
+        }
+    }
+
+    /// The proxy.
+    pub fn envoy(&self) -> &EnvoyProcess {
+        match self {
+            Self::Native { envoy, .. } => envoy,
+            Self::Headgate(rig) => &rig.envoy,
+        }
+    }
+}
+
+/// Sends the bootstrap's upstream cluster elsewhere.
+///
+/// # Errors
+/// If the bootstrap has no such cluster.
+pub fn redirect(bootstrap: &mut Bootstrap, upstream: Option<SocketAddr>) -> Result<()> {
+    if let Some(upstream) = upstream {
+        let endpoint = &mut bootstrap.cluster("upstream")?["load_assignment"]["endpoints"][0]["lb_endpoints"]
+            [0];
+        endpoint["endpoint"]["address"] = socket(&upstream.ip().to_string(), upstream.port());
+    }
+    Ok(())
+}
+
+fn native(
+    filter: &NativeFilter,
+    backend: &BackendConfig,
+    workers: u32,
+    upstream: Option<SocketAddr>,
+) -> Result<Lab> {
+    let lock = wait::lock_machine()?;
+    let backend = Backend::start(backend)?;
+    let mut bootstrap = Bootstrap::plain(backend.addr());
+    redirect(&mut bootstrap, upstream)?;
+    // Prepended one by one, so the last comes first.
+    for http_filter in filter.http_filters.iter().rev() {
+        bootstrap.prepend_filter(http_filter.clone())?;
+    }
+    if let Some(circuit_breakers) = &filter.circuit_breakers {
+        bootstrap.cluster("upstream")?["circuit_breakers"] = circuit_breakers.clone();
+    }
+    if let Some(timeout) = filter.route_timeout {
+        let route = bootstrap
+            .routes()?
+            .first_mut()
+            .context("the plain bootstrap has a route")?;
+        route["route"]["timeout"] = json!(format!("{}s", timeout.as_secs_f64()));
+    }
+    let envoy = EnvoyProcess::start(&bootstrap, workers)?;
+    let addr = envoy.listener(&bootstrap.listener_name()?)?;
+    Ok(Lab::Native {
+        envoy,
+        addr,
+        backend,
+        _lock: lock,
+    })
+}

@@ -1,0 +1,124 @@
+//! An open-loop load generator: requests are sent when a Poisson process says so, whether or not earlier ones have been
+//! answered, and latency counts from the moment a request *should* have been sent.
+//!
+//! A closed-loop client (N connections, each waiting for its answer) slows down with the service it measures, and so
+//! hides exactly the overload that admission control is for ("coordinated omission"). Here a slow service only makes
+//! more requests outstanding, up to `max_outstanding`; what can't be sent then is counted, not delayed. Where such clients
+//! are what a test is about, [`LoadSpec::clients`] has them.
+//!
+//! Two threads: one keeps time and hands over requests as they fall due, one does all input and output. How late requests
+//! really left is in the report ([`LoadReport::lateness_ms`]), so that a result can be told from an artefact, and a run that
+//! the machine disturbed can be repeated ([`undisturbed()`]).
+
+mod closed;
+mod pool;
+mod record;
+mod report;
+mod schedule;
+mod sender;
+mod spec;
+mod undisturbed;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Result, anyhow};
+
+pub use record::{Ended, Sample};
+pub use report::{Bin, LoadReport, TypeReport};
+pub use schedule::{Due, schedule};
+pub use spec::{Clients, LoadSpec, Phase, Protocol, RequestType, ServiceTime};
+pub use undisturbed::{
+    Discarded, Lateness, Pauses, Processors, TooBusy, lateness, tolerable, undisturbed,
+};
+
+use record::Recorder;
+
+/// Sends the whole load and waits for its end.
+///
+/// # Errors
+/// If the specification is wrong or the target can't be connected to.
+pub fn run(spec: LoadSpec) -> Result<LoadReport> {
+    start(spec)?.wait()
+}
+
+/// Starts to send and returns at once.
+///
+/// # Errors
+/// If the specification is wrong or threads can't be started.
+pub fn start(spec: LoadSpec) -> Result<Running> {
+    let plan = sender::Plan::new(&spec)?;
+    let recorder = Arc::new(Mutex::new(Recorder::new(&spec)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (shared, stopper) = (Arc::clone(&recorder), Arc::clone(&stop));
+    let thread = std::thread::Builder::new()
+        .name("load-net".into())
+        .spawn(move || sender::send_all(&spec, plan, &shared, &stopper))?;
+    Ok(Running {
+        recorder,
+        stop,
+        thread: Some(thread),
+    })
+}
+
+/// A load that is being sent. Dropping it stops it.
+#[derive(Debug)]
+pub struct Running {
+    recorder: Arc<Mutex<Recorder>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Running {
+    /// The report as it would be now; for progress displays.
+    pub fn snapshot(&self) -> LoadReport {
+        lock(&self.recorder).report()
+    }
+
+    /// Whether all requests have been sent and answered (or given up).
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Sends no further requests; those outstanding may still be answered.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// If the target can't be connected to at the start.
+    pub fn wait(self) -> Result<LoadReport> {
+        self.wait_with_samples().map(|(report, _)| report)
+    }
+
+    /// As [`wait`](Self::wait), and every single request, in the order in which they fell due.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_with_samples(mut self) -> Result<(LoadReport, Vec<Sample>)> {
+        if let Some(thread) = self.thread.take() {
+            thread
+                .join()
+                .map_err(|_| anyhow!("the load generator's thread died"))??;
+        }
+        let mut recorder = lock(&self.recorder);
+        let samples = std::mem::take(&mut recorder.samples);
+        Ok((recorder.report(), samples))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(recorder: &Mutex<Recorder>) -> MutexGuard<'_, Recorder> {
+    recorder.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,311 @@
+//! Gathers outcomes while a load runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::report::{Bin, LoadReport, TypeReport};
+use super::schedule::Due;
+use super::spec::LoadSpec;
+use crate::quantiles::Durations;
+
+/// How one request ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// An answer; `refused` holds the reason if it refuses, `service` the time that the backend says it took.
+    Answered {
+        status: u16,
+        refused: Option<String>,
+        service: Duration,
+    },
+    /// No answer: connecting, sending or receiving failed.
+    TransportError,
+    /// The client left.
+    Aborted,
+    /// Never sent: too many were outstanding.
+    NotSent,
+}
+
+/// One request, for those who want other totals or curves than the report's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Index of its type in the specification.
+    pub kind: usize,
+    /// When it fell due, after the start.
+    pub at: Duration,
+    /// How long after that it was sent; zero in a closed loop, where it falls due when its client gets to it.
+    pub late: Duration,
+    /// From when it fell due to its end; zero for [`Ended::Unanswered`].
+    pub latency: Duration,
+    /// How it ended.
+    pub ended: Ended,
+    /// Time in service, if the backend reports it (`x-backend-service-us`), else zero.
+    pub service: Duration,
+}
+
+/// How a request ended, in short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Answered with 2xx.
+    Ok,
+    /// Refused, as [`super::TypeReport::refused`] counts.
+    Refused,
+    /// Any other end.
+    Failed,
+    /// No end yet.
+    Unanswered,
+}
+
+/// Everything seen so far.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    bin: Duration,
+    warmup: Duration,
+    measured: Duration,
+    pub(super) lateness: Durations,
+    pub(super) max_outstanding: usize,
+    pub(super) connections: u64,
+    /// The types, and last their total.
+    tallies: Vec<Tally>,
+    /// Every request, in the order in which they fell due.
+    pub(super) samples: Vec<Sample>,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    name: String,
+    p50: Option<Duration>,
+    p90: Option<Duration>,
+    offered: u64,
+    finished: u64,
+    ok: u64,
+    /// 2xx within the p90 objective of the request's own type.
+    good: u64,
+    refused: u64,
+    refused_by: BTreeMap<String, u64>,
+    status: BTreeMap<u16, u64>,
+    transport_errors: u64,
+    aborted: u64,
+    not_sent: u64,
+    latency: Durations,
+    refusal_latency: Durations,
+    bins: Vec<BinTally>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct BinTally {
+    offered: u64,
+    refused: u64,
+    failed: u64,
+    /// Latencies of 2xx, µs. A bin holds few, so they are kept as they are.
+    ok_us: Vec<u32>,
+}
+
+impl Recorder {
+    pub(super) fn new(spec: &LoadSpec) -> Self {
+        let tally = |name: &str, p50, p90| Tally {
+            name: name.to_owned(),
+            p50,
+            p90,
+            ..Tally::default()
+        };
+        let mut tallies: Vec<Tally> = spec
+            .types
+            .iter()
+            .map(|t| tally(&t.name, t.p50, t.p90))
+            .collect();
+        tallies.push(tally("all", None, None));
+        Self {
+            bin: spec.bin,
+            warmup: spec.warmup,
+            measured: spec.duration().saturating_sub(spec.warmup),
+            lateness: Durations::new(),
+            max_outstanding: 0,
+            connections: 0,
+            tallies,
+            samples: Vec::new(),
+        }
+    }
+
+    /// A request of `kind` that fell due `at` after the start is sent `late` after that.
+    pub(super) fn offer(&mut self, kind: usize, at: Duration, late: Duration) {
+        self.samples.push(Sample {
+            kind,
+            at,
+            late,
+            latency: Duration::ZERO,
+            ended: Ended::Unanswered,
+            service: Duration::ZERO,
+        });
+        let (bin, measured) = (self.bin_of(at), at >= self.warmup);
+        let total = self.tallies.len() - 1;
+        for index in [kind, total] {
+            let tally = &mut self.tallies[index];
+            tally.bin(bin).offered += 1;
+            tally.offered += u64::from(measured);
+        }
+    }
+
+    /// The request `due` ended, `latency` after it fell due.
+    pub(super) fn finish(&mut self, due: &Due, latency: Duration, outcome: &Outcome) {
+        let Due { kind, at, seq, .. } = *due;
+        if let Some(sample) = usize::try_from(seq)
+            .ok()
+            .and_then(|seq| self.samples.get_mut(seq))
+        {
+            (sample.latency, sample.ended) = (latency, outcome.in_short());
+            if let Outcome::Answered { service, .. } = outcome {
+                sample.service = *service;
+            }
+        }
+        let (bin, measured) = (self.bin_of(at), at >= self.warmup);
+        let good = self.tallies[kind]
+            .p90
+            .is_none_or(|objective| latency <= objective);
+        let total = self.tallies.len() - 1;
+        for index in [kind, total] {
+            self.tallies[index].bin(bin).add(latency, outcome);
+            if measured {
+                self.tallies[index].add(latency, outcome, good);
+            }
+        }
+    }
+
+    fn bin_of(&self, at: Duration) -> usize {
+        (at.as_secs_f64() / self.bin.as_secs_f64()) as usize
+    }
+
+    pub(super) fn report(&self) -> LoadReport {
+        let seconds = self.measured.as_secs_f64();
+        let bin_seconds = self.bin.as_secs_f64();
+        let mut types: Vec<TypeReport> = self
+            .tallies
+            .iter()
+            .map(|t| t.report(seconds, bin_seconds))
+            .collect();
+        let total = types.pop().unwrap_or_default();
+        LoadReport {
+            seconds,
+            bin_seconds,
+            lateness_ms: self.lateness.summary(),
+            max_outstanding: self.max_outstanding,
+            connections: self.connections,
+            total,
+            types,
+        }
+    }
+}
+
+impl Tally {
+    fn bin(&mut self, index: usize) -> &mut BinTally {
+        if index >= self.bins.len() {
+            self.bins.resize(index + 1, BinTally::default());
+        }
+        &mut self.bins[index]
+    }
+
+    fn add(&mut self, latency: Duration, outcome: &Outcome, good: bool) {
+        self.finished += 1;
+        match outcome {
+            Outcome::Answered {
+                status, refused, ..
+            } => {
+                *self.status.entry(*status).or_default() += 1;
+                if let Some(reason) = refused {
+                    self.refused += 1;
+                    *self.refused_by.entry(reason.clone()).or_default() += 1;
+                    self.refusal_latency.record(latency);
+                } else if is_ok(*status) {
+                    self.ok += 1;
+                    self.good += u64::from(good);
+                    self.latency.record(latency);
+                }
+            }
+            Outcome::TransportError => self.transport_errors += 1,
+            Outcome::Aborted => self.aborted += 1,
+            Outcome::NotSent => self.not_sent += 1,
+        }
+    }
+
+    fn report(&self, seconds: f64, bin_seconds: f64) -> TypeReport {
+        let to_ms = |d: Duration| d.as_secs_f64() * 1_000.0;
+        TypeReport {
+            name: self.name.clone(),
+            offered: self.offered,
+            ok: self.ok,
+            refused: self.refused,
+            refused_by: self.refused_by.clone(),
+            status: self.status.clone(),
+            transport_errors: self.transport_errors,
+            aborted: self.aborted,
+            not_sent: self.not_sent,
+            unanswered: self.offered - self.finished,
+            latency_ms: self.latency.summary(),
+            refusal_latency_ms: self.refusal_latency.summary(),
+            objective_p50_ms: self.p50.map(to_ms),
+            objective_p90_ms: self.p90.map(to_ms),
+            goodput_rps: if seconds > 0.0 {
+                self.good as f64 / seconds
+            } else {
+                0.0
+            },
+            series: self
+                .bins
+                .iter()
+                .enumerate()
+                .map(|(i, b)| b.point(i as f64 * bin_seconds))
+                .collect(),
+        }
+    }
+}
+
+impl BinTally {
+    fn add(&mut self, latency: Duration, outcome: &Outcome) {
+        match outcome {
+            Outcome::Answered {
+                refused: Some(_), ..
+            } => self.refused += 1,
+            Outcome::Answered { status, .. } if is_ok(*status) => {
+                self.ok_us
+                    .push(u32::try_from(latency.as_micros()).unwrap_or(u32::MAX));
+            }
+            _ => self.failed += 1,
+        }
+    }
+
+    fn point(&self, at_s: f64) -> Bin {
+        let mut sorted = self.ok_us.clone();
+        sorted.sort_unstable();
+        // Nearest rank: the smallest value that at least the share q does not exceed.
+        let quantile = |q: f64| {
+            let rank = (q * sorted.len() as f64).ceil() as usize;
+            sorted
+                .get(rank.max(1) - 1)
+                .map_or(0.0, |&us| f64::from(us) / 1_000.0)
+        };
+        Bin {
+            at_s,
+            offered: self.offered,
+            ok: sorted.len() as u64,
+            refused: self.refused,
+            failed: self.failed,
+            p50_ms: quantile(0.5),
+            p90_ms: quantile(0.9),
+        }
+    }
+}
+
+impl Outcome {
+    fn in_short(&self) -> Ended {
+        match self {
+            Self::Answered {
+                refused: Some(_), ..
+            } => Ended::Refused,
+            Self::Answered { status, .. } if is_ok(*status) => Ended::Ok,
+            _ => Ended::Failed,
+        }
+    }
+}
+
+fn is_ok(status: u16) -> bool {
+    (200..300).contains(&status)
+}

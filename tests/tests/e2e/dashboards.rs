@@ -1,0 +1,592 @@
+//! Every query of every dashboard, and every alert, on a real Prometheus that scrapes real Envoys under overload and a
+//! real operator.
+//!
+//! With `HEADGATE_PICTURES` naming a folder, the dashboards are drawn there from the same answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::dashboard::run::{Shown, run};
+use headgate_tests::dashboard::{Bindings, Dashboard, Kind, picture};
+use headgate_tests::fleet::Fleet;
+use headgate_tests::load::{self, LoadSpec, RequestType, Running};
+use headgate_tests::prometheus::{self, INTERVAL, Job, Prometheus, promtool, unix};
+use headgate_tests::{headgate, http, mix, policy};
+use regex_lite::Regex;
+use serde_json::{Value, json};
+
+const P: usize = 6;
+const SCALE: f64 = 16.0;
+const OVERLOAD: f64 = 1.6;
+/// Time under overload before anything is asked. `rate()` needs some scrapes, Envoy's histograms a few flushes.
+const WARMUP: Duration = Duration::from_secs(20);
+/// Far longer than the test takes; it stops the load itself.
+const LOAD: Duration = Duration::from_secs(600);
+
+/// Rows whose queries need more than proxies and a folder: `k8s::dashboards` runs them.
+const NEEDS_API_SERVER: &[&str] = &["API server"];
+/// The dashboard whose queries need a policy with workflows.
+const WORKFLOWS: &str = "headgate-workflows";
+
+const RULES: [&str; 4] = [
+    "recording.yaml",
+    "policies.yaml",
+    "operator.yaml",
+    "workflows.yaml",
+];
+
+/// Where dashboards are to be drawn, if at all.
+fn pictures() -> Option<PathBuf> {
+    std::env::var_os("HEADGATE_PICTURES").map(PathBuf::from)
+}
+
+fn alerts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/headgate/alerts")
+}
+
+fn rule_files() -> Vec<PathBuf> {
+    RULES.map(|name| alerts().join(name)).to_vec()
+}
+
+/// A policy of [`policy`] for another Service.
+fn named(mut policy: Value, name: &str) -> Value {
+    policy["metadata"]["name"] = json!(name);
+    policy["spec"]["targetRefs"][0]["name"] = json!(name);
+    policy
+}
+
+fn policies() -> Vec<Value> {
+    let mix = mix::bouncer(SCALE);
+    let search = policy::for_mix(P, &mix);
+    let mut trial = named(search.clone(), "trial");
+    trial["spec"]["mode"] = json!("DryRun");
+    let mut mail = named(
+        policy::policy(P, &[json!({"name": "default", "slo": {"p90": "500ms"}})]),
+        "mail",
+    );
+    mail["spec"]["strategy"] = json!({
+        "type": "ResponseTimeController",
+        "responseTimeController": {"percentile": 90, "classTargets": {"free": "2s"}, "degradation": {"minQuality": 0.1}},
+    });
+    mail["spec"]["classes"] = json!([
+        {"name": "paying", "matches": [{"headers": [{"name": "x-plan", "value": "paying"}]}]},
+        {"name": "free"},
+    ]);
+    let mut trades = named(policy::queue_only(P, 1_000), "trades");
+    trades["spec"]["strategy"] = json!({
+        "type": "BacklogControl",
+        "backlogControl": {"target": "200ms", "cost": {"type": "Header", "header": "x-headgate-cost"}},
+    });
+    let mut orders = named(policy::queue_only(P, 1_000), "orders");
+    orders["spec"]["workflows"] = json!({
+        "sharing": {"type": "StaticGuarantees"},
+        "named": [{"name": "bulk", "guarantee": BULK}, {"name": "web", "guarantee": 1_000}],
+    });
+    vec![search, trial, mail, trades, orders]
+}
+
+/// What a workflow may send that sends more, requests/s.
+const BULK: f64 = 8.0;
+
+/// Requests of two workflows, 30 a second of each.
+fn of_workflows(addr: SocketAddr) -> LoadSpec {
+    let of =
+        |name: &str| RequestType::get(name, "/").header("baggage", &format!("workflow={name}"));
+    LoadSpec::new(addr, vec![of("bulk"), of("web")], 60.0, LOAD)
+}
+
+/// The fleet under load: two proxies of one policy, and one of each of the others.
+struct World {
+    fleet: Fleet,
+    prometheus: Prometheus,
+    began: SystemTime,
+    _loads: Vec<Running>,
+}
+
+fn world() -> Result<World> {
+    let mix = mix::bouncer(SCALE);
+    let mut backend = BackendConfig::for_mix(40 * P, &mix);
+    backend
+        .types
+        .push(ServiceType::constant("/", Duration::from_millis(20)));
+    let mut fleet = Fleet::start(&backend, &policies())?;
+    for (name, target) in [
+        ("search-1", "search"),
+        ("search-2", "search"),
+        ("trial-1", "trial"),
+        ("mail-1", "mail"),
+        ("trades-1", "trades"),
+        ("orders-1", "orders"),
+    ] {
+        fleet.add_proxy(name, &format!("Service/default/{target}"), "default")?;
+    }
+    fleet.wait_for_streams("Running", 6)?;
+    let pod = |name: &str, namespace: &str| {
+        let labels = [("namespace", namespace), ("pod", name)];
+        labels
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into_iter()
+            .collect::<BTreeMap<_, _>>()
+    };
+    let proxies = fleet.proxies.iter();
+    let jobs = [
+        Job {
+            name: "proxies".to_owned(),
+            path: "/stats/prometheus".to_owned(),
+            targets: proxies
+                .map(|(name, p)| (p.envoy.admin(), pod(name, "default")))
+                .collect(),
+        },
+        Job {
+            name: "headgate".to_owned(),
+            path: "/metrics".to_owned(),
+            targets: vec![(fleet.headgate.admin(), pod("headgate-1", "headgate-system"))],
+        },
+    ];
+    let prometheus = Prometheus::start(&jobs, &rule_files())?;
+    prometheus.wait_for_scrape("proxies", SystemTime::now())?;
+    prometheus.wait_for_scrape("headgate", SystemTime::now())?;
+
+    let began = SystemTime::now();
+    let rate = OVERLOAD * mix::capacity_rps(&mix, P);
+    let mut loads = Vec::new();
+    for (name, proxy) in &fleet.proxies {
+        let spec = match name.as_str() {
+            "mail-1" | "trades-1" => {
+                LoadSpec::new(proxy.addr, vec![RequestType::get("any", "/")], 40.0, LOAD)
+            }
+            "orders-1" => of_workflows(proxy.addr),
+            _ => LoadSpec::for_mix(proxy.addr, &mix, rate, LOAD),
+        };
+        loads.push(load::start(spec)?);
+    }
+    // An edit, so that there is a plan to be made and something to be acknowledged.
+    let mut mail = policies().swap_remove(2);
+    mail["spec"]["types"][0]["slo"]["p90"] = json!("600ms");
+    fleet.write_policy_file("mail.yaml", &mail.to_string())?;
+    prometheus.wait_for("increase(headgate_xds_acks_total[10s])")?;
+    let warmup = match pictures() {
+        Some(_) => 2 * WARMUP,
+        None => WARMUP,
+    };
+    prometheus.wait_for_scrape("proxies", began + warmup)?;
+    prometheus.wait_for_scrape("headgate", SystemTime::now())?;
+    Ok(World {
+        fleet,
+        prometheus,
+        began,
+        _loads: loads,
+    })
+}
+
+impl World {
+    /// Runs a dashboard over the time since the load began.
+    fn run(&self, dashboard: &Dashboard, wanted: &[(&str, &str)]) -> Result<Vec<Shown>> {
+        let bindings = Bindings::resolve(dashboard, &self.prometheus, wanted)?;
+        let span = (unix(self.began), unix(SystemTime::now()));
+        let shown = run(dashboard, &bindings, &self.prometheus, span)?;
+        if let Some(folder) = pictures() {
+            let name = match wanted.first() {
+                Some((_, value)) => format!("{}-{}.svg", dashboard.uid, value.replace('/', "-")),
+                None => format!("{}.svg", dashboard.uid),
+            };
+            let draw = |shown: &[Shown]| picture::svg(dashboard, shown, &bindings.shown(), span);
+            std::fs::write(folder.join(&name), draw(&shown))?;
+            // What fits a README.
+            let mut short = shown.clone();
+            short.retain(|s| ["Decisions", "Objectives"].contains(&s.row.as_str()));
+            if !short.is_empty() {
+                std::fs::write(folder.join(format!("short-{name}")), draw(&short))?;
+            }
+        }
+        Ok(shown)
+    }
+}
+
+/// What is wrong is told by something having happened, so it happens.
+fn provoke(world: &mut World) -> Result<()> {
+    let World {
+        fleet, prometheus, ..
+    } = world;
+    // A policy that is refused, and a file that no policy owns.
+    let mut bad = named(policy::queue_only(P, 10), "bad");
+    bad["spec"]["parallelism"] = json!({"total": 0});
+    fleet.write_policy_file("bad.yaml", &bad.to_string())?;
+    fleet.write_policy_file("broken.yaml", "kind: [")?;
+    prometheus.wait_for("headgate_policies_accepted{status=\"false\"}")?;
+    prometheus.wait_for("headgate_source_problems")?;
+    // A proxy whose certificate is for another namespace than the target that it claims.
+    fleet.add_proxy("stranger", "Service/default/search", "elsewhere")?;
+    prometheus.wait_for("increase(headgate_xds_streams_refused_total[1m])")?;
+    // A module that is well formed but is no filter: only Envoy can tell.
+    fleet.replace_module(b"\0asm\x01\0\0\0")?;
+    fleet.wait_for_streams("Rejected", 6)?;
+    prometheus.wait_for("headgate_xds_proxy_streams{state=\"rejected\"}")?;
+    prometheus.wait_for("increase(headgate_xds_nacks_total[1m])")?;
+    // The last point of a range may lie one step before its end.
+    prometheus.wait_for_scrape("headgate", SystemTime::now() + 2 * INTERVAL)
+}
+
+#[test]
+fn no_query_of_a_dashboard_is_empty_and_every_alert_knows_its_metrics() -> Result<()> {
+    if !prometheus::can_run()? {
+        return Ok(());
+    }
+    let mut world = world()?;
+    let dashboards = Dashboard::all()?;
+    ensure!(dashboards.len() == 4, "{} dashboards", dashboards.len());
+
+    let mut empty = BTreeSet::new();
+    for dashboard in &dashboards {
+        if dashboard.uid == WORKFLOWS {
+            let shown = world.run(dashboard, &[("policy", "default/orders")])?;
+            empty.extend(
+                empty_queries(&shown)
+                    .iter()
+                    .map(|(title, at)| format!("{}: {title}: query {at}", dashboard.title)),
+            );
+        } else if dashboard.uid == "headgate-policy" {
+            // Not every strategy has every panel, but every panel is some strategy's.
+            let mut everywhere: Option<BTreeSet<(String, usize)>> = None;
+            for name in ["search", "trial", "mail", "trades"] {
+                let policy = format!("default/{name}");
+                let shown = world.run(dashboard, &[("policy", &policy)])?;
+                let here = empty_queries(&shown);
+                if name == "search" {
+                    let odd = here.iter().filter(|(title, _)| !title.contains("ontrol"));
+                    empty.extend(odd.map(|(title, at)| format!("search: {title}: query {at}")));
+                }
+                everywhere = Some(match everywhere {
+                    Some(before) => before.intersection(&here).cloned().collect(),
+                    None => here,
+                });
+            }
+            let never = everywhere.unwrap_or_default();
+            empty.extend(
+                never
+                    .iter()
+                    .map(|(title, at)| format!("{title}: query {at}")),
+            );
+        } else {
+            let shown = world.run(dashboard, &[])?;
+            let here = empty_queries(&shown);
+            empty.extend(
+                here.iter()
+                    .map(|(title, at)| format!("{}: {title}: query {at}", dashboard.title)),
+            );
+        }
+    }
+    assert!(empty.is_empty(), "no value:\n{empty:#?}");
+    plausible(&world)?;
+
+    provoke(&mut world)?;
+    let operator = dashboards.iter().find(|d| d.uid == "headgate-operator");
+    let shown = world.run(operator.context("no headgate-operator")?, &[])?;
+    for (panel, series) in [
+        ("Not accepted", ""),
+        ("Not enforced", ""),
+        ("Other problems", ""),
+        ("Streams of proxies by state", "rejected"),
+        ("Pushes and answers", "NACK"),
+        ("Streams accepted and turned away", "turned away"),
+    ] {
+        let shown = shown.iter().find(|s| s.title == panel).context(panel)?;
+        let mut named = shown.named().into_iter();
+        let found = named.find(|(name, _)| series.is_empty() || name == series);
+        let points = found.map(|(_, s)| s.points.clone()).unwrap_or_default();
+        assert!(
+            points.iter().any(|p| p.1 > 0.0),
+            "{panel}, {series}: {points:?}"
+        );
+    }
+    alerts_hold(&world)
+}
+
+/// Titles and positions of queries without a value.
+fn empty_queries(shown: &[Shown]) -> BTreeSet<(String, usize)> {
+    let mut empty = BTreeSet::new();
+    for shown in shown {
+        if shown.panel.kind == Kind::Row || NEEDS_API_SERVER.contains(&shown.row.as_str()) {
+            continue;
+        }
+        for query in shown.empty() {
+            let at = shown.queries.iter().position(|q| q == query);
+            empty.insert((shown.title.clone(), at.unwrap_or_default()));
+        }
+    }
+    empty
+}
+
+/// The numbers are those of an overload, whatever it is divided by.
+fn plausible(world: &World) -> Result<()> {
+    let value = |expression: &str| -> Result<f64> {
+        let answer = world.prometheus.query(expression)?;
+        let point = answer.first().and_then(|s| s.points.last());
+        Ok(point.with_context(|| format!("{expression}: no value"))?.1)
+    };
+    let between = |expression: &str, least: f64, most: f64| -> Result<()> {
+        let value = value(expression)?;
+        assert!(
+            (least..=most).contains(&value),
+            "{expression} = {value}, not in {least}..={most}"
+        );
+        Ok(())
+    };
+    let search = "headgate_policy=\"default/search\"";
+    between(&format!("sum(headgate_slots{{{search}}})"), 12.0, 12.0)?;
+    between(
+        &format!("count(count by (pod) (headgate_slots{{{search}}}))"),
+        2.0,
+        2.0,
+    )?;
+    between(
+        "max(headgate:rq_rejected_enforced:ratio_rate5m{headgate_policy=\"default/search\"})",
+        0.1,
+        1.0,
+    )?;
+    between(
+        "sum(headgate:rq_rejected_enforced:rate5m{headgate_policy=\"default/trial\"})",
+        0.0,
+        0.0,
+    )?;
+    between(
+        "sum(rate(headgate_rq_rejected{headgate_policy=\"default/trial\"}[10s]))",
+        1.0,
+        1e6,
+    )?;
+    between(
+        "avg(headgate:slo_quantile:ratio{headgate_objective=\"p90\"})",
+        0.9,
+        0.9,
+    )?;
+    between(
+        "max by (headgate_objective) (headgate_slo_response_time_us_objective{headgate_type=\"fast\",\
+         headgate_objective=\"p50\"})",
+        288_000.0,
+        288_000.0,
+    )?;
+    let bulk = "headgate_policy=\"default/orders\", headgate_workflow=\"bulk\"";
+    between(
+        &format!("sum(headgate_workflow_rate_mhz{{{bulk}}}) / 1e3"),
+        BULK,
+        BULK,
+    )?;
+    between(
+        &format!("sum(rate(headgate_workflow_rq_rate_limited{{{bulk}}}[10s]))"),
+        5.0,
+        30.0,
+    )?;
+    between("min(headgate:rq_slo_met:ratio_rate5m)", 0.0, 1.0)?;
+    between("max(headgate:slots_in_use:ratio)", 0.5, 1.5)?;
+    // Nothing of a worker's own books is left in a name.
+    let stray = "count({__name__=~\"headgate_.*(worker_?[0-9]|default_search|type_|policy_).*\"})";
+    let stray = world.prometheus.query(stray)?;
+    assert!(stray.is_empty(), "{stray:?}");
+    Ok(())
+}
+
+/// Every alert's expression is a query over metrics that exist, and those whose condition was provoked hold.
+fn alerts_hold(world: &World) -> Result<()> {
+    let groups = world.prometheus.rules()?;
+    let groups = groups["groups"].as_array().cloned().unwrap_or_default();
+    let rules: Vec<Value> = groups
+        .iter()
+        .flat_map(|g| g["rules"].as_array().cloned().unwrap_or_default())
+        .collect();
+    ensure!(rules.len() > 20, "{} rules", rules.len());
+    let metric = Regex::new(r"\b(headgate:[a-z_0-9:]+|(?:headgate|envoy_wasm)_[a-z_0-9]+)\b")?;
+    let labels = [
+        "headgate_policy",
+        "headgate_type",
+        "headgate_objective",
+        "headgate_workflow",
+    ];
+    let mut missing = BTreeSet::new();
+    for rule in &rules {
+        assert_eq!(rule["health"], "ok", "{rule:#}");
+        let query = rule["query"].as_str().unwrap_or_default();
+        for found in metric.find_iter(query).map(|m| m.as_str()) {
+            if labels.contains(&found) || found.starts_with("headgate_kubernetes_") {
+                continue;
+            }
+            if world
+                .prometheus
+                .query(&format!("count({found})"))?
+                .is_empty()
+            {
+                missing.insert(format!("{}: {found}", rule["name"]));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such metrics:\n{missing:#?}");
+
+    let holds = |name: &str| {
+        let rule = rules.iter().find(|r| r["name"] == name);
+        let state = rule.and_then(|r| r["state"].as_str()).unwrap_or_default();
+        matches!(state, "pending" | "firing")
+    };
+    for name in [
+        "HeadgateRefusalsHigh",
+        "HeadgatePolicyNotAccepted",
+        "HeadgatePolicyNotProgrammed",
+        "HeadgateConfigurationRejected",
+        "HeadgateStreamsRefused",
+        "HeadgateSourceProblems",
+    ] {
+        assert!(holds(name), "{name} does not hold: {rules:#?}");
+    }
+    for name in [
+        "HeadgateOperatorDown",
+        "HeadgateNoLeader",
+        "HeadgateSeveralLeaders",
+        "HeadgateCertificateExpiring",
+        "HeadgateFailOpen",
+    ] {
+        assert!(!holds(name), "{name} holds");
+    }
+    Ok(())
+}
+
+#[test]
+fn alerts_fire_and_clear() -> Result<()> {
+    if !prometheus::can_run()? {
+        return Ok(());
+    }
+    let folder = alerts();
+    let rules = RULES;
+    promtool(&[&["check", "rules"][..], &rules[..]].concat(), &folder, "")?;
+    let tests = [
+        "tests/policies.yaml",
+        "tests/operator.yaml",
+        "tests/workflows.yaml",
+    ];
+    promtool(&[&["test", "rules"][..], &tests[..]].concat(), &folder, "")?;
+
+    // An alert without a case in which it fires, and one in which it doesn't, is not tested.
+    let read = |name: &&str| -> Result<Value> {
+        let text = std::fs::read_to_string(folder.join(name))?;
+        serde_saphyr::from_str(&text).with_context(|| (*name).to_owned())
+    };
+    let mut seen = BTreeMap::<String, (usize, usize)>::new();
+    for file in tests.iter().map(read).collect::<Result<Vec<_>>>()? {
+        for case in file["tests"].as_array().into_iter().flatten() {
+            for check in case["promql_expr_test"].as_array().into_iter().flatten() {
+                let expression = check["expr"].as_str().unwrap_or_default();
+                let name = expression.split('"').nth(1).unwrap_or_default();
+                let (fires, silent) = seen.entry(name.to_owned()).or_default();
+                match check["exp_samples"].as_array().map_or(0, Vec::len) {
+                    0 => *silent += 1,
+                    _ => *fires += 1,
+                }
+            }
+        }
+    }
+    for file in rules.iter().map(read).collect::<Result<Vec<_>>>()? {
+        for group in file["groups"].as_array().into_iter().flatten() {
+            for rule in group["rules"].as_array().into_iter().flatten() {
+                let Some(name) = rule["alert"].as_str() else {
+                    continue;
+                };
+                let (fires, silent) = seen.get(name).copied().unwrap_or_default();
+                assert!(
+                    fires >= 1 && silent >= 2,
+                    "{name}: fires {fires} times, is silent {silent} times; before and after is wanted"
+                );
+                for text in ["summary", "description", "runbook"] {
+                    let said = rule["annotations"][text].as_str().unwrap_or_default();
+                    assert!(said.len() > 20, "{name} has no {text}");
+                }
+                assert!(rule["labels"]["severity"].is_string(), "{name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What Grafana and its users expect of a dashboard that others provision.
+#[test]
+fn dashboards_keep_to_conventions() -> Result<()> {
+    for dashboard in Dashboard::all()? {
+        let json = &dashboard.json;
+        let name = &dashboard.uid;
+        assert!(dashboard.title.starts_with("Headgate / "), "{name}");
+        assert!(json["schemaVersion"].as_u64() >= Some(36), "{name}");
+        assert!(
+            json["id"].is_null(),
+            "{name}: an id is an installation's own"
+        );
+        let list = json["templating"]["list"].as_array().context("variables")?;
+        assert_eq!(list[0]["type"], "datasource", "{name}");
+        let mut ids = BTreeSet::new();
+        for panel in &dashboard.panels {
+            let title = &panel.title;
+            assert!(ids.insert(panel.json["id"].as_u64()), "{name}: {title}: id");
+            let [x, _, w, _] = panel.grid();
+            assert!(x + w <= 24.0, "{name}: {title}");
+            if panel.kind == Kind::Row {
+                continue;
+            }
+            let said = panel.json["description"].as_str().unwrap_or_default();
+            assert!(said.len() > 20, "{name}: {title} has no description");
+            if panel.kind != Kind::Table {
+                let unit = &panel.json["fieldConfig"]["defaults"]["unit"];
+                assert!(unit.is_string(), "{name}: {title} has no unit");
+            }
+            assert!(!panel.targets.is_empty(), "{name}: {title}");
+            for target in &panel.targets {
+                assert!(!target.legend.is_empty(), "{name}: {title}");
+            }
+            let mut sources = vec![&panel.json["datasource"]];
+            let targets = panel.json["targets"].as_array().into_iter().flatten();
+            sources.extend(targets.map(|t| &t["datasource"]));
+            for source in sources {
+                assert_eq!(source["uid"], "${datasource}", "{name}: {title}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_operators_metrics_are_well_formed() -> Result<()> {
+    if !prometheus::can_run()? {
+        return Ok(());
+    }
+    let fleet = Fleet::start(
+        &BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]),
+        &[policy::queue_only(1, 1)],
+    )?;
+    let text = http::get(fleet.headgate.admin(), "/metrics")?;
+    assert_eq!(
+        text.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    promtool(&["check", "metrics"], &alerts(), &text.body)?;
+    let accept = [("accept", "application/openmetrics-text;version=1.0.0")];
+    let open = http::get_with(fleet.headgate.admin(), "/metrics", &accept)?;
+    assert_eq!(
+        open.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert!(open.body.ends_with("# EOF\n"), "{}", open.body);
+    Ok(())
+}
+
+/// What the README tells users to add to their own Envoys is what `headgate bootstrap` writes.
+#[test]
+fn the_readme_has_the_tags_that_the_bootstrap_has() -> Result<()> {
+    let readme = std::fs::read_to_string(headgate_tests::dashboard::folder().join("README.md"))?;
+    let written = headgate::run_command(&["bootstrap", "--upstream=127.0.0.1:1"])?;
+    let stats = written.split_once("stats_config:").context("no stats")?.1;
+    let mut lines = 0;
+    for line in stats.lines().skip(1).take_while(|l| l.starts_with(' ')) {
+        assert!(readme.contains(line.trim()), "not in the README: {line}");
+        lines += 1;
+    }
+    ensure!(lines > 12, "{lines} lines");
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! Whatever dies, no slot stays taken and no request stays queued: each test counts both back to zero.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
+use headgate_tests::rig::{Rig, RigBuilder};
+use headgate_tests::wait::{until, wait_until};
+use headgate_tests::{headgate, http, policy};
+use serde_json::{Value, json};
+
+/// A backend with more workers than the policy has slots, so that only Headgate limits.
+fn rig(slots: usize, max_length: usize) -> RigBuilder {
+    let backend = BackendConfig::new(
+        4_096,
+        vec![ServiceType::constant("/", Duration::from_millis(2))],
+    );
+    Rig::builder(backend, policy::queue_only(slots, max_length))
+}
+
+fn answers(pending: Vec<http::Pending>) -> Result<Vec<u16>> {
+    pending
+        .into_iter()
+        .map(|request| Ok(request.answer()?.status))
+        .collect()
+}
+
+/// Shows that the stage works: as many requests as it has slots fill it, one more waits, and all are answered.
+fn assert_enforced(rig: &Rig, slots: usize) -> Result<()> {
+    let held = rig.occupy("/enforced", slots)?;
+    let waiting = rig.enqueue("/enforced", 1)?;
+    assert_eq!(rig.policy_stat("slots_in_use")?, slots as u64);
+    rig.backend.release();
+    assert_eq!(answers(held)?, vec![200; slots]);
+    assert_eq!(answers(waiting)?, [200]);
+    rig.wait_until_idle()
+}
+
+#[test]
+fn a_thousand_clients_leave_the_queue() -> Result<()> {
+    for threads in [1, 4] {
+        let rig = rig(8, 2_000).concurrency(threads).start()?;
+        let held = rig.occupy("/", 8)?;
+        let waiting = rig.enqueue("/", 1_000)?;
+        waiting.into_iter().for_each(http::Pending::hang_up);
+        rig.wait_for_stat("queue_length", 0)?;
+        rig.wait_for_stat("type.default.rq_abandoned", 1_000)?;
+        assert_eq!(rig.policy_stat("slots_in_use")?, 8);
+        assert_eq!(
+            rig.backend.stats().received,
+            8,
+            "nobody who left reached the backend"
+        );
+        rig.backend.release();
+        assert_eq!(answers(held)?, [200; 8]);
+        rig.wait_until_idle()?;
+        assert_enforced(&rig, 8)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thousand_clients_leave_while_served() -> Result<()> {
+    let rig = rig(1_000, 100).start()?;
+    let held = rig.occupy("/", 1_000)?;
+    assert_eq!(rig.policy_stat("slots_in_use")?, 1_000);
+    held.into_iter().for_each(http::Pending::hang_up);
+    rig.wait_until_idle()?;
+    rig.wait_for_stat("type.default.rq_unmeasured", 1_000)?;
+    assert_eq!(
+        rig.policy_stat("type.default.rq_completed")?,
+        0,
+        "their times are in no histogram"
+    );
+    assert_eq!(rig.get("/")?.status, 200);
+    rig.wait_until_idle()
+}
+
+/// Half of the clients give up long before their requests are done. HTTP/1.1 clients close their connection, HTTP/2
+/// clients reset their stream on a connection that others use.
+#[test]
+fn clients_leave_and_others_take_their_place() -> Result<()> {
+    let rig = rig(4, 500).start()?;
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        let mut impatient =
+            RequestType::get("impatient", "/leave").header("x-backend-service-us", "50000");
+        impatient.abort_after = Some(Duration::from_millis(15));
+        let patient = RequestType::get("patient", "/stay");
+        let mut spec = LoadSpec::new(
+            rig.addr(),
+            vec![impatient, patient],
+            300.0,
+            Duration::from_secs(2),
+        );
+        (spec.protocol, spec.connections) = (protocol, 8);
+        let report = load::run(spec)?;
+        let patient = report.of("patient").expect("it was sent");
+        assert!(
+            report.total.aborted > 100,
+            "{protocol:?}: {}",
+            report.total.aborted
+        );
+        assert_eq!(
+            (patient.ok, patient.unanswered),
+            (patient.offered, 0),
+            "{protocol:?}: {patient:?}"
+        );
+        rig.wait_until_idle()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_backend_resets_connections() -> Result<()> {
+    let rig = rig(4, 500).start()?;
+    rig.backend.inject(Fault::new(FaultKind::Reset, "/", 20));
+    let statuses = answers(rig.send("/", 60)?)?;
+    assert_eq!(
+        statuses.iter().filter(|&&s| s == 503).count(),
+        20,
+        "{statuses:?}"
+    );
+    assert_eq!(
+        statuses.iter().filter(|&&s| s == 200).count(),
+        40,
+        "{statuses:?}"
+    );
+    rig.wait_until_idle()?;
+    rig.wait_for_stat("type.default.rq_completed", 40)?;
+    rig.wait_for_stat("type.default.rq_failed", 20)?;
+    assert_enforced(&rig, 4)
+}
+
+#[test]
+fn the_backend_is_dead() -> Result<()> {
+    let mut rig = rig(4, 500).start()?;
+    let held = rig.occupy("/", 4)?;
+    let waiting = rig.enqueue("/", 50)?;
+    rig.backend.halt();
+    // Those in service lose their connection, those in the queue find none.
+    assert_eq!(answers(held)?, [503; 4]);
+    assert_eq!(answers(waiting)?, [503; 50]);
+    rig.wait_until_idle()?;
+    rig.wait_for_stat("type.default.rq_failed", 54)?;
+    rig.restart_backend()?;
+    assert_enforced(&rig, 4)
+}
+
+#[test]
+fn responses_time_out() -> Result<()> {
+    let rig = rig(4, 500)
+        .change(|bootstrap| {
+            bootstrap.routes()?[0]["route"]["timeout"] = json!("0.3s");
+            Ok(())
+        })
+        .start()?;
+    rig.backend.inject(Fault::new(FaultKind::Hang, "/", 4));
+    assert_eq!(answers(rig.send("/", 4)?)?, [504; 4]);
+    rig.wait_until_idle()?;
+    rig.wait_for_stat("type.default.rq_failed", 4)?;
+    assert_eq!(rig.get("/")?.status, 200);
+    rig.wait_until_idle()
+}
+
+/// One worker's VM traps again and again while requests are served and queued by all workers. What the dead VM held must
+/// be free again, and the VM that Envoy starts in its place must join the others. Requests that the dead VM had paused
+/// have nobody left to resume them: Envoy ends them at its own stream idle timeout.
+#[test]
+fn a_vm_traps_under_load() -> Result<()> {
+    let rig = rig(8, 500)
+        .module(headgate::variant_path("headgate-trap.wasm"))
+        .change(|bootstrap| {
+            bootstrap.manager()?["stream_idle_timeout"] = json!("2s");
+            Ok(())
+        })
+        .start()?;
+    let normal = RequestType::get("normal", "/").header("x-backend-service-us", "20000");
+    let load = load::start(LoadSpec::new(
+        rig.addr(),
+        vec![normal],
+        300.0,
+        Duration::from_secs(60),
+    ))?;
+    for round in 1..=3 {
+        let answered = load.snapshot().total.ok;
+        wait_until("traffic", || load.snapshot().total.ok > answered + 100)?;
+        // The answer may be a 503 or a closed connection: Envoy fails the request that trapped.
+        let _ = http::get_with(rig.addr(), "/", &[("x-headgate-trap", "1")]);
+        rig.wait_for_stat("workers_lost", round)?;
+    }
+    load.stop();
+    let report = load.wait()?;
+    assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
+    // The worker that died answers 503 until Envoy lets it have a new VM; the other one is not disturbed.
+    assert!(
+        report.total.ok > report.total.offered / 2,
+        "{:?}",
+        report.total.status
+    );
+    rig.wait_until_idle()?;
+    assert_enforced(&rig, 8)
+}
+
+#[test]
+fn a_policy_is_edited_under_load() -> Result<()> {
+    let rig = rig(4, 2_000).start()?;
+    let spec = LoadSpec::new(
+        rig.addr(),
+        vec![RequestType::get("all", "/")],
+        400.0,
+        Duration::from_secs(3),
+    );
+    let load = load::start(spec)?;
+    for slots in [1, 16, 2, 8] {
+        rig.edit_policy(&policy::queue_only(slots, 2_000))?;
+        rig.wait_for_stat("slots", slots as u64)?;
+    }
+    let report = load.wait()?;
+    assert_eq!(
+        report.total.ok, report.total.offered,
+        "{:?}",
+        report.total.status
+    );
+    rig.wait_until_idle()?;
+    assert_enforced(&rig, 8)
+}
+
+#[test]
+fn fewer_slots_than_are_in_use() -> Result<()> {
+    let rig = rig(8, 100).start()?;
+    let held = rig.occupy("/", 8)?;
+    rig.edit_policy(&policy::queue_only(2, 100))?;
+    let waiting = rig.enqueue("/", 10)?;
+    rig.backend.reset();
+    rig.backend.release();
+    assert_eq!(answers(held)?, [200; 8]);
+    assert_eq!(answers(waiting)?, [200; 10]);
+    rig.wait_until_idle()?;
+    assert_enforced(&rig, 2)
+}
+
+#[test]
+fn a_policy_is_deleted_and_made_again() -> Result<()> {
+    let rig = rig(2, 100).start()?;
+    let held = rig.occupy("/", 2)?;
+    let waiting = rig.enqueue("/", 20)?;
+    rig.delete_policy()?;
+    // Whoever waited goes on; nothing limits any more.
+    assert_eq!(answers(waiting)?, [200; 20]);
+    let more = rig.occupy("/", 10)?;
+    rig.backend.release();
+    assert_eq!(answers(held)?, [200; 2]);
+    assert_eq!(answers(more)?, [200; 10]);
+    rig.wait_until_idle()?;
+    rig.write_policy(&policy::queue_only(2, 100))?;
+    rig.wait_for_policy()?;
+    rig.wait_for_stat("slots", 2)?;
+    assert_enforced(&rig, 2)
+}
+
+#[test]
+fn a_rejected_policy_leaves_the_last_good_one() -> Result<()> {
+    let rig = rig(2, 100).start()?;
+    let mut wrong = policy::queue_only(7, 100);
+    wrong["spec"]["parallelism"]["total"] = json!(0);
+    for (bad, mark) in [
+        (wrong, "parallelism"),
+        (Value::String("kind: [".to_owned()), ""),
+    ] {
+        rig.write_policy(&bad)?;
+        until("the policy to be rejected", || match rig.accepted() {
+            Ok((false, message)) if message.contains(mark) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })?;
+        assert_enforced(&rig, 2)?;
+    }
+    rig.edit_policy(&policy::queue_only(3, 100))?;
+    rig.wait_for_stat("slots", 3)?;
+    assert!(rig.accepted()?.0);
+    assert_enforced(&rig, 3)
+}
+
+#[test]
+fn the_operator_is_killed_and_restarted() -> Result<()> {
+    let mut rig = rig(2, 100).start()?;
+    assert_enforced(&rig, 2)?;
+    let held = rig.occupy("/", 2)?;
+    let waiting = rig.enqueue("/", 10)?;
+    rig.headgate.take().expect("it runs").kill()?;
+    rig.backend.release();
+    assert_eq!(answers(held)?, [200; 2]);
+    assert_eq!(answers(waiting)?, [200; 10]);
+    assert_enforced(&rig, 2)?;
+    rig.write_policy(&policy::queue_only(3, 100))?;
+    rig.restart_headgate()?;
+    rig.wait_for_policy()?;
+    rig.wait_for_stat("slots", 3)?;
+    assert_enforced(&rig, 3)
+}
+
+#[test]
+fn the_operator_is_absent_at_envoys_start() -> Result<()> {
+    let mut rig = rig(2, 100).operator_late().start()?;
+    let more = rig.occupy("/", 5)?;
+    rig.backend.release();
+    assert_eq!(
+        answers(more)?,
+        [200; 5],
+        "traffic flows without an operator"
+    );
+    rig.restart_headgate()?;
+    rig.wait_for_policy()?;
+    // The first request after the configuration came may still be on the old filter chain.
+    assert_eq!(rig.get("/")?.status, 200);
+    assert_enforced(&rig, 2)
+}
+
+#[test]
+fn envoy_drains() -> Result<()> {
+    let rig = rig(2, 100).start()?;
+    let held = rig.occupy("/", 2)?;
+    let waiting = rig.enqueue("/", 20)?;
+    rig.envoy.drain()?;
+    rig.backend.release();
+    assert_eq!(answers(held)?, [200; 2]);
+    assert_eq!(
+        answers(waiting)?,
+        [200; 20],
+        "queued requests are served to the end"
+    );
+    rig.wait_until_idle()
+}
+
+/// Envoy stops with requests under way: it must end by itself, without a crash in the filter.
+#[test]
+fn envoy_stops_with_a_full_queue() -> Result<()> {
+    let mut rig = rig(2, 100).start()?;
+    let _held = rig.occupy("/", 2)?;
+    let _waiting = rig.enqueue("/", 20)?;
+    rig.envoy.terminate();
+    let status = rig.envoy.wait_for_end(Duration::from_secs(10))?;
+    assert!(status.success(), "{status}\n{}", rig.envoy.output());
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! One queue over all worker threads: requests reach the backend in the order in which they came, whichever
+//! worker's connection they came on.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::load::{self, Lateness};
+use headgate_tests::policy;
+use headgate_tests::rig::Rig;
+
+const WAITING: usize = 300;
+
+/// How many places a request may be off. Requests that came within a millisecond of each other may change places
+/// when they are on different workers, and so may as many as become free at once.
+const TOLERATED: usize = 8;
+
+/// Service time of those that wait.
+const SERVICE: Duration = Duration::from_millis(3);
+
+#[test]
+fn requests_leave_the_queue_in_the_order_of_their_arrival() -> Result<()> {
+    for slots in [1, 4] {
+        // A thread of the backend that doesn't run for as long as a service takes says the same of Envoy's workers.
+        let order = load::undisturbed(SERVICE, |_| order_of_service(slots))?;
+        assert_eq!(order.len(), WAITING);
+        let off = order
+            .iter()
+            .enumerate()
+            .map(|(place, &seq)| place.abs_diff(seq));
+        let worst = off.clone().max().unwrap_or(0);
+        println!(
+            "{slots} slots: {} of {WAITING} out of place, at most by {worst}",
+            off.filter(|&n| n > 0).count()
+        );
+        assert!(worst <= TOLERATED, "{slots} slots: {order:?}");
+    }
+    Ok(())
+}
+
+/// Numbers of requests, sent one after the other while all slots are taken, in the order in which the backend saw them.
+fn order_of_service(slots: usize) -> Result<(Vec<usize>, Lateness)> {
+    let backend = BackendConfig::new(100, vec![ServiceType::constant("/", SERVICE)]);
+    let rig = Rig::builder(backend, policy::queue_only(slots, 1_000))
+        .concurrency(4)
+        .start()?;
+    let held = rig.occupy("/held", slots)?;
+    let mut waiting = Vec::new();
+    for seq in 0..WAITING {
+        let number = seq.to_string();
+        waiting.push(rig.request("/", &[("x-seq", &number)])?);
+        // Only when one is in the queue is the next one later.
+        rig.wait_for_stat("queue_length", seq as u64 + 1)?;
+    }
+    rig.backend.release();
+    for request in held.into_iter().chain(waiting) {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    assert!(
+        used_workers(&rig)? > 1,
+        "one worker only: the test shows nothing"
+    );
+    rig.wait_until_idle()?;
+    let seen = rig.backend.arrivals();
+    let order = seen.iter().map(|a| Ok(usize::try_from(a.seq)?));
+    Ok((
+        order.collect::<Result<_>>()?,
+        Lateness::of_backend(&rig.backend.stats()),
+    ))
+}
+
+/// Worker threads that had requests.
+fn used_workers(rig: &Rig) -> Result<usize> {
+    let listeners = rig.envoy.stats()?;
+    let counters = listeners
+        .iter()
+        .filter(|(name, _)| name.contains(".worker_") && name.ends_with(".downstream_cx_total"));
+    Ok(counters
+        .filter(|(name, count)| {
+            name.starts_with("listener.") && !name.contains("admin") && **count > 0
+        })
+        .count())
+}

@@ -1,0 +1,17 @@
+//! Tests of a running system on this machine: Envoy, the filter, `headgate`, backend and load.
+
+mod classify;
+mod dashboards;
+mod disciplines;
+mod faults;
+mod fifo;
+mod harness;
+mod histograms_survive;
+mod overload;
+mod refusals;
+mod routes;
+mod simulated;
+mod strategies;
+mod top;
+mod workflows;
+mod xds;

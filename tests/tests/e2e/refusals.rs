@@ -1,0 +1,336 @@
+//! What a refused request is told, and which requests are never held, refused or measured.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::http::{self, Answer, Pending};
+use headgate_tests::load::{self, LoadSpec, Protocol, RequestType};
+use headgate_tests::policy;
+use headgate_tests::rig::{Rig, RigBuilder};
+use headgate_tests::wait::until;
+use serde_json::{Value, json};
+
+fn builder(policy: Value) -> RigBuilder {
+    let backend = BackendConfig::new(
+        1_000,
+        vec![ServiceType::constant("/", Duration::from_millis(1))],
+    );
+    Rig::builder(backend, policy).change(|bootstrap| {
+        bootstrap
+            .log_access("%REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %RESPONSE_FLAGS%")
+    })
+}
+
+fn rig(policy: Value) -> Result<Rig> {
+    builder(policy).start()
+}
+
+/// The access log's line for `path`.
+fn access(rig: &Rig, path: &str) -> Result<String> {
+    let start = format!("ACCESS {path} ");
+    until("the access log", || {
+        let output = rig.envoy.output();
+        output
+            .lines()
+            .find_map(|l| l.strip_prefix(&start))
+            .map(str::to_owned)
+            .ok_or_else(|| "no line yet".to_owned())
+    })
+}
+
+fn assert_refusal(answer: &Answer, reason: &str) {
+    let expected = format!("policy={}; type=default; reason={reason}", policy::NAME);
+    assert_eq!(answer.header("x-headgate-refused"), Some(expected.as_str()));
+    assert_eq!(answer.header("x-envoy-ratelimited"), Some("true"));
+    let number = |name: &str| answer.header(name).and_then(|v| v.parse::<u64>().ok());
+    assert!(number("retry-after") >= Some(1), "{answer:?}");
+    assert!(number("grpc-retry-pushback-ms") >= Some(1), "{answer:?}");
+}
+
+#[test]
+fn a_refusal_says_which_policy_type_and_reason() -> Result<()> {
+    let rig = rig(policy::queue_only(1, 1))?;
+    let held = rig.occupy("/held", 1)?;
+    let waiting = rig.enqueue("/waiting", 1)?;
+
+    let http = rig.get("/http")?;
+    assert_eq!(http.status, 503);
+    assert_refusal(&http, "queue_full");
+    assert!(http.body.contains("queue is full"), "{}", http.body);
+    let line = access(&rig, "/http")?;
+    assert!(
+        line.starts_with("503 ") && line.contains("headgate_refused{queue_full}"),
+        "{line}"
+    );
+
+    let grpc = http::send(
+        rig.addr(),
+        "POST",
+        "/grpc",
+        &[("content-type", "application/grpc")],
+        Some(""),
+    )?
+    .answer()?;
+    assert_eq!(
+        (grpc.status, grpc.header("grpc-status")),
+        (200, Some("14")),
+        "{grpc:?}"
+    );
+    assert!(
+        grpc.header("grpc-message")
+            .is_some_and(|m| m.contains("queue")),
+        "{grpc:?}"
+    );
+    assert_refusal(&grpc, "queue_full");
+    assert!(access(&rig, "/grpc")?.contains("headgate_refused{queue_full}"));
+
+    rig.wait_for_stat("type.default.rq_rejected.reason.queue_full", 2)?;
+    rig.wait_for_stat("type.default.rq_rejected_enforced", 2)?;
+    assert_eq!(
+        rig.backend.stats().received,
+        1,
+        "a refused request never reaches the backend"
+    );
+    rig.backend.release();
+    for request in held.into_iter().chain(waiting) {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn a_request_waits_no_longer_than_the_queues_timeout() -> Result<()> {
+    let mut policy = policy::queue_only(1, 10);
+    policy["spec"]["queue"]["timeout"] = json!("200ms");
+    let rig = rig(policy)?;
+    let _held = rig.occupy("/held", 1)?;
+    let answer = rig.get("/late")?;
+    assert_eq!(answer.status, 503);
+    assert_refusal(&answer, "queue_timeout");
+    assert!(access(&rig, "/late")?.contains("headgate_refused{queue_timeout}"));
+    rig.backend.release();
+    rig.wait_until_idle()
+}
+
+#[test]
+fn a_request_waits_no_longer_than_its_own_deadline() -> Result<()> {
+    let rig = rig(policy::queue_only(1, 10))?;
+    let _held = rig.occupy("/held", 1)?;
+    let http = http::get_with(rig.addr(), "/own", &[("x-headgate-timeout-ms", "100")])?;
+    assert_eq!(http.status, 504);
+    assert_refusal(&http, "deadline");
+    let headers = [
+        ("content-type", "application/grpc"),
+        ("grpc-timeout", "100m"),
+    ];
+    let grpc = http::send(rig.addr(), "POST", "/grpc", &headers, Some(""))?.answer()?;
+    assert_eq!(
+        (grpc.status, grpc.header("grpc-status")),
+        (200, Some("4")),
+        "{grpc:?}"
+    );
+    assert_refusal(&grpc, "deadline");
+    rig.wait_for_stat("type.default.rq_rejected.reason.deadline", 2)?;
+    rig.backend.release();
+    rig.wait_until_idle()
+}
+
+#[test]
+fn dry_run_decides_and_counts_but_refuses_and_holds_nothing() -> Result<()> {
+    let mut policy = policy::queue_only(1, 2);
+    policy["spec"]["mode"] = json!("DryRun");
+    let rig = rig(policy)?;
+    let all = rig.occupy("/", 20)?;
+    assert_eq!(rig.backend.stats().busy, 20);
+    rig.wait_for_stat("type.default.rq_total", 20)?;
+    rig.backend.release();
+    let assert_passed = |pending: Pending| -> Result<()> {
+        let answer = pending.answer()?;
+        let refused = answer.header("x-headgate-refused");
+        assert_eq!((answer.status, refused), (200, None));
+        Ok(())
+    };
+    all.into_iter().try_for_each(assert_passed)?;
+    // The queue that there would be is modelled from processing times, so decisions begin when these are known.
+    until("requests that would be refused", || {
+        let service = [("x-backend-service-us", "100000")];
+        let batch = (0..20).map(|_| http::send(rig.addr(), "GET", "/", &service, None));
+        let batch = batch.collect::<Result<Vec<_>>>();
+        let passed = batch.and_then(|batch| batch.into_iter().try_for_each(assert_passed));
+        passed.map_err(|e| e.to_string())?;
+        match rig.policy_stat("type.default.rq_rejected.reason.queue_full") {
+            Ok(0) => Err("none".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    })?;
+    assert_eq!(rig.policy_stat("type.default.rq_rejected_enforced")?, 0);
+    rig.wait_until_idle()
+}
+
+#[test]
+fn observe_refuses_but_holds_nothing() -> Result<()> {
+    let mut policy = policy::queue_only(2, 5);
+    policy["spec"]["queue"]["mode"] = json!("Observe");
+    let rig = rig(policy)?;
+    // Two in service and five in the queue, all of them in the backend.
+    let all = rig.occupy("/", 7)?;
+    rig.wait_for_stat("slots_in_use", 2)?;
+    rig.wait_for_stat("queue_length", 5)?;
+    let answer = rig.get("/one-too-many")?;
+    assert_eq!(answer.status, 503);
+    assert_refusal(&answer, "queue_full");
+    rig.backend.release();
+    for request in all {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn streams_end_at_their_last_byte_or_at_their_first() -> Result<()> {
+    for (measure, in_use) in [("LastByte", 1), ("FirstByte", 0)] {
+        let mut policy = policy::queue_only(1, 10);
+        policy["spec"]["measure"] = json!(measure);
+        let rig = rig(policy)?;
+        let mut stream = rig.occupy("/?stream=1", 1)?.remove(0);
+        assert_eq!(stream.head()?.0, 200);
+        rig.wait_for_stat("slots_in_use", in_use)?;
+        assert_eq!(rig.backend.stats().busy, 1, "{measure}");
+        if in_use == 0 {
+            assert_eq!(
+                rig.get("/next")?.status,
+                200,
+                "the slot is free while the stream goes on"
+            );
+            rig.wait_for_stat("type.default.rq_completed", 2)?;
+        }
+        rig.backend.release();
+        rig.wait_until_idle()?;
+    }
+    Ok(())
+}
+
+/// Any client can ask for an upgrade; asking must not be a way past admission.
+#[test]
+fn upgrades_wait_for_a_slot_until_the_backend_switches() -> Result<()> {
+    let rig = rig(policy::queue_only(1, 1))?;
+    let held = rig.occupy("/held", 1)?;
+    let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
+    let mut socket = http::send(rig.addr(), "GET", "/socket", &upgrade, None)?;
+    rig.wait_for_stat("queue_length", 1)?;
+    assert_eq!(rig.backend.stats().upgrades, 0, "it waits");
+    rig.backend.release();
+    for request in held {
+        assert_eq!(request.answer()?.status, 200);
+    }
+    assert_eq!(socket.head()?.0, 101);
+    rig.wait_for_stat("slots_in_use", 0)?;
+    socket.write("ping\n")?;
+    assert_eq!(socket.read_line()?, "ping");
+    rig.wait_for_stat("type.default.rq_completed", 2)?;
+    assert_eq!(rig.policy_stat("rq_excluded")?, 0);
+    socket.hang_up();
+    rig.wait_until_idle()
+}
+
+#[test]
+fn excluded_requests_pass_a_full_stage() -> Result<()> {
+    let mut policy = policy::queue_only(1, 1);
+    policy["spec"]["exclude"] = json!([{"path": {"type": "Exact", "value": "/healthz"}}]);
+    let rig = rig(policy)?;
+    let held = rig.occupy("/held", 1)?;
+    for _ in 0..5 {
+        assert_eq!(rig.get("/healthz")?.status, 200);
+    }
+    rig.wait_for_stat("rq_excluded", 5)?;
+    rig.backend.release();
+    for request in held {
+        request.answer()?;
+    }
+    rig.wait_for_stat("type.default.rq_completed", 1)?;
+    assert_eq!(
+        rig.policy_stat("type.default.rq_total")?,
+        1,
+        "a health check is no request of the stage"
+    );
+    rig.wait_until_idle()
+}
+
+#[test]
+fn local_replies_are_not_measured() -> Result<()> {
+    let rig = builder(policy::queue_only(1, 10))
+        .change(|bootstrap| {
+            let local = json!({"match": {"prefix": "/local"}, "direct_response": {"status": 200}});
+            bootstrap.routes()?.insert(0, local);
+            Ok(())
+        })
+        .start()?;
+    for _ in 0..10 {
+        assert_eq!(rig.get("/local")?.status, 200);
+    }
+    rig.wait_for_stat("type.default.rq_unmeasured", 10)?;
+    assert_eq!(rig.policy_stat("type.default.rq_completed")?, 0);
+    assert_eq!(rig.get("/real")?.status, 200);
+    rig.wait_for_stat("type.default.rq_completed", 1)?;
+    rig.wait_until_idle()
+}
+
+/// More than Envoy buffers: the client is held back until the request has its slot.
+#[test]
+fn a_queued_request_keeps_its_body() -> Result<()> {
+    let rig = rig(policy::queue_only(1, 10))?;
+    let held = rig.occupy("/held", 1)?;
+    let body = "x".repeat(5_000_000);
+    std::thread::scope(|scope| -> Result<()> {
+        let posted =
+            scope.spawn(|| http::send(rig.addr(), "POST", "/body", &[], Some(&body))?.answer());
+        rig.wait_for_stat("queue_length", 1)?;
+        rig.backend.release();
+        let answer = posted.join().expect("the client doesn't panic")?;
+        assert_eq!(answer.status, 200);
+        assert!(answer.body == body, "{} bytes came back", answer.body.len());
+        Ok(())
+    })?;
+    for request in held {
+        request.answer()?;
+    }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn answers_without_a_body_end_at_their_headers() -> Result<()> {
+    let rig = rig(policy::queue_only(1, 10))?;
+    for _ in 0..3 {
+        assert_eq!(
+            http::send(rig.addr(), "HEAD", "/", &[], None)?
+                .answer()?
+                .status,
+            200
+        );
+    }
+    rig.wait_for_stat("type.default.rq_completed", 3)?;
+    rig.wait_until_idle()
+}
+
+/// gRPC from end to end: HTTP/2 on both sides, answers that end with trailers.
+#[test]
+fn grpc_answers_end_at_their_trailers() -> Result<()> {
+    let rig = builder(policy::queue_only(4, 500))
+        .bootstrap_argument("--upstream-http2")
+        .start()?;
+    let mut call = RequestType::get("call", "/search.v1.Search/Query")
+        .header("content-type", "application/grpc");
+    call.method = "POST".to_owned();
+    let mut spec = LoadSpec::new(rig.addr(), vec![call], 300.0, Duration::from_secs(1));
+    (spec.protocol, spec.connections) = (Protocol::Http2, 4);
+    let report = load::run(spec)?;
+    assert_eq!(
+        report.total.ok, report.total.offered,
+        "{:?}",
+        report.total.status
+    );
+    rig.wait_for_stat("type.default.rq_completed", report.total.ok)?;
+    rig.wait_until_idle()
+}

@@ -1,0 +1,212 @@
+//! Chronos' backlog control: its bound, what costs count against it, and the rejection rate that it tells.
+
+use anyhow::Result;
+use headgate_tests::http::{Answer, Pending};
+use headgate_tests::rig::{Rig, Waiter};
+use headgate_tests::wait::until;
+use serde_json::{Value, json};
+
+use super::{ALONE, Kind, QUICK, SLOW, at_once, fill, finish, leave, policy, refused, some, start};
+
+/// Chronos' controller; its target is either far away or missed by far.
+fn backlog(target: &str, changes: &Value) -> Value {
+    let mut settings = json!({"target": target, "period": "100ms"});
+    if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
+        settings.extend(changes.clone());
+    }
+    json!({"type": "BacklogControl", "backlogControl": settings})
+}
+
+const LIGHT_AND_HEAVY: [Kind; 2] = [
+    Kind("/light", 10, &[("p50", 1), ("p90", 1)]),
+    Kind("/heavy", 100, &[("p50", 1), ("p90", 1)]),
+];
+
+/// A system that has served enough to have a bound, whose only slot is then held.
+fn bounded(strategy: &Value, bound: u64) -> Result<(Rig, Vec<Pending>)> {
+    let rig = start(&LIGHT_AND_HEAVY, policy(1, &LIGHT_AND_HEAVY, strategy))?;
+    for _ in 0..25 {
+        assert_eq!(rig.get("/light")?.status, 200);
+    }
+    rig.wait_for_stat("backlog_bound", bound)?;
+    let held = rig.occupy("/held", 1)?;
+    Ok((rig, held))
+}
+
+/// A request that says what it costs.
+fn costs(cost: u32) -> Waiter {
+    Waiter::at("/light").header("x-headgate-cost", &cost.to_string())
+}
+
+#[test]
+fn backlog_control_bounds_the_cost_that_headers_tell() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 10)?;
+    let mut waiting = vec![rig.admit(&costs(4))?];
+    rig.wait_for_stat("queue_length", 1)?;
+    waiting.push(rig.admit(&costs(4))?);
+    rig.wait_for_stat("queue_length", 2)?;
+    assert_eq!(rig.try_queue_on_both(&costs(3))?, some("backlog"));
+    assert_eq!(rig.try_queue_on_both(&costs(2))?, None);
+    waiting.push(rig.admit(&costs(2))?);
+    rig.wait_for_stat("queue_length", 3)?;
+    // A request that says nothing costs 1.
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
+    leave(&rig, &mut waiting)?;
+    assert_eq!(refused(&rig, "/light")?, None);
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_bounds_the_cost_of_types() -> Result<()> {
+    let settings = json!({"cost": {"type": "Type", "costs": {"heavy": 5}}, "maxBacklog": 10});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 10)?;
+    let mut waiting = Vec::new();
+    fill(&rig, &mut waiting, "/heavy", 1)?;
+    assert_eq!(refused(&rig, "/heavy")?, None);
+    fill(&rig, &mut waiting, "/light", 2)?;
+    assert_eq!(refused(&rig, "/heavy")?, some("backlog"));
+    assert_eq!(refused(&rig, "/light")?, None);
+    fill(&rig, &mut waiting, "/light", 6)?;
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_bounds_the_measured_work() -> Result<()> {
+    const SLOTS: usize = 50;
+    let kinds = [
+        Kind("/light", 10, &[("p50", 1), ("p90", 1)]),
+        Kind("/heavy", 300, &[("p50", 1), ("p90", 1)]),
+    ];
+    // One heavy request fits beside light ones, two don't, on a machine that takes up to half as long again.
+    let settings = json!({"cost": {"type": "Measured"}, "maxBacklog": 590});
+    let with = |settings: &Value| policy(SLOTS, &kinds, &backlog("1000s", settings));
+    // While it learns, more have to wait than are to be let in later.
+    let rig = start(&kinds, with(&json!({"cost": {"type": "Measured"}})))?;
+    rig.learn(SLOTS, &["/light", "/heavy"], 60)?;
+    rig.edit_policy(&with(&settings))?;
+    // A bound needs costs that were known when requests came.
+    for _ in 0..25 {
+        assert_eq!(rig.get("/light")?.status, 200);
+    }
+    rig.wait_for_stat("backlog_bound", 590_000)?;
+    let held = rig.occupy("/held", SLOTS)?;
+    let mut waiting = Vec::new();
+    assert_eq!(refused(&rig, "/heavy")?, None);
+    fill(&rig, &mut waiting, "/heavy", 1)?;
+    assert_eq!(refused(&rig, "/heavy")?, some("backlog"));
+    assert_eq!(refused(&rig, "/light")?, None);
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_of_the_queue_length_counts_requests() -> Result<()> {
+    let settings = json!({"control": "QueueLength", "cost": {"type": "Header"}, "maxBacklog": 3});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 3)?;
+    let mut waiting = Vec::new();
+    for length in 1..=3 {
+        assert_eq!(rig.try_queue_on_both(&costs(100))?, None);
+        waiting.push(rig.admit(&costs(100))?);
+        rig.wait_for_stat("queue_length", length)?;
+    }
+    assert_eq!(refused(&rig, "/light")?, some("backlog"));
+    leave(&rig, &mut waiting)?;
+    assert_eq!(refused(&rig, "/light")?, None);
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn backlog_control_lowers_the_bound_when_the_delay_is_above_its_target() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10});
+    let rig = start(&ALONE, policy(10, &ALONE, &backlog("500ms", &settings)))?;
+    for answer in at_once(&rig, "any", QUICK, 25)? {
+        assert_eq!(answer.status, 200);
+    }
+    rig.wait_for_stat("backlog_bound", 10)?;
+    until("a bound of 0", || {
+        at_once(&rig, "any", SLOW, 10).map_err(|e| e.to_string())?;
+        match rig.policy_stat("backlog_bound") {
+            Ok(0) => Ok(()),
+            Ok(bound) => Err(format!("{bound}")),
+            Err(error) => Err(error.to_string()),
+        }
+    })?;
+    // What finds a free slot and nobody waiting doesn't wait, so it is admitted all the same.
+    let held = rig.occupy("/held", 10)?;
+    assert_eq!(refused(&rig, "/work")?, some("backlog"));
+    finish(&rig, held, Vec::new())
+}
+
+#[test]
+fn backlog_control_in_proportion_refuses_by_chance() -> Result<()> {
+    const TRIES: usize = 40;
+    let settings = json!({"control": "Proportional"});
+    let rig = start(&ALONE, policy(10, &ALONE, &backlog("500ms", &settings)))?;
+    // Half as long again as the target: a probability of one half.
+    let millionths = until("a probability between 0 and 1", || {
+        at_once(&rig, "any", "750000", 10).map_err(|e| e.to_string())?;
+        match rig.policy_stat("backlog_bound") {
+            Ok(bound @ 400_000..900_000) => Ok(bound),
+            Ok(bound) => Err(format!("{bound} millionths")),
+            Err(error) => Err(error.to_string()),
+        }
+    })?;
+    let held = rig.occupy("/held", 10)?;
+    let mut refused = 0;
+    for _ in 0..TRIES {
+        match rig.try_queue(&Waiter::at("/work"))?.as_deref() {
+            None => {}
+            Some(reason) => {
+                assert_eq!(reason, "backlog");
+                refused += 1;
+            }
+        }
+    }
+    println!("{refused} of {TRIES} refused with a probability of {millionths} millionths");
+    // In one and the same state of queue and slots, where every other strategy always decides the same.
+    assert!((1..TRIES).contains(&refused), "{refused} of {TRIES}");
+    finish(&rig, held, Vec::new())
+}
+
+#[test]
+fn backlog_control_tells_the_rejection_rate() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 1});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
+    let mut waiting = Vec::new();
+    fill(&rig, &mut waiting, "/light", 1)?;
+    let rate = |answer: &Answer| -> Option<f64> {
+        answer.header("x-headgate-rejection-rate")?.parse().ok()
+    };
+    // Of a period in which requests were refused.
+    until("a rejection rate above 0", || {
+        let answer = rig.get("/light").map_err(|e| e.to_string())?;
+        assert_eq!(answer.refusal_reason(), Some("backlog"));
+        match rate(&answer) {
+            Some(rate) if rate > 0.0 && rate <= 1.0 => Ok(()),
+            _ => Err(format!("{answer:?}")),
+        }
+    })?;
+    rig.backend.release();
+    for pending in held.into_iter().chain(waiting) {
+        let answer = pending.answer()?;
+        let told = rate(&answer);
+        assert!(
+            answer.status == 200 && told.is_some_and(|rate| (0.0..=1.0).contains(&rate)),
+            "{answer:?}"
+        );
+    }
+    rig.wait_until_idle()
+}
+
+#[test]
+fn backlog_control_tells_no_rejection_rate_without_hint() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 1, "hint": false});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
+    let mut waiting = Vec::new();
+    fill(&rig, &mut waiting, "/light", 1)?;
+    let answer = rig.get("/light")?;
+    assert_eq!(answer.refusal_reason(), Some("backlog"));
+    assert_eq!(answer.header("x-headgate-rejection-rate"), None);
+    finish(&rig, held, waiting)
+}

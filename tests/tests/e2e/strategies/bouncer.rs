@@ -1,0 +1,50 @@
+//! Bouncer, which refuses what it estimates to miss an objective.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{PROBE_AND_FILLER, fill, finish, policy, refused, some, start};
+
+/// Fails unless `probe` is admitted and refused at the lengths of a queue of `filler`s that are given, and `filler` always
+/// admitted.
+fn check_bouncer(settings: &Value, admitted: &[usize], refused_at: &[(usize, &str)]) -> Result<()> {
+    let strategy = json!({"type": "Bouncer", "bouncer": settings});
+    let rig = start(&PROBE_AND_FILLER, policy(1, &PROBE_AND_FILLER, &strategy))?;
+    rig.learn(1, &["/probe", "/filler"], 5)?;
+    let held = rig.occupy("/held", 1)?;
+    let mut waiting = Vec::new();
+    for length in 0..=refused_at.iter().map(|(n, _)| *n).max().unwrap_or(0) {
+        fill(&rig, &mut waiting, "/filler", length)?;
+        if admitted.contains(&length) {
+            assert_eq!(refused(&rig, "/probe")?, None, "behind {length} fillers");
+        }
+        if let Some((_, reason)) = refused_at.iter().find(|(n, _)| *n == length) {
+            assert_eq!(
+                refused(&rig, "/probe")?,
+                some(reason),
+                "behind {length} fillers"
+            );
+        }
+    }
+    assert_eq!(refused(&rig, "/filler")?, None);
+    finish(&rig, held, waiting)
+}
+
+#[test]
+fn bouncer_refuses_what_would_miss_any_objective() -> Result<()> {
+    // The estimate at both percentiles: 200 ms for each filler, and 100 ms for the probe itself.
+    check_bouncer(
+        &json!({"minSamples": 4}),
+        &[0, 2],
+        &[(5, "slo_p50"), (11, "slo_p50")],
+    )
+}
+
+#[test]
+fn bouncer_with_logic_all_refuses_what_would_miss_all_objectives() -> Result<()> {
+    check_bouncer(
+        &json!({"minSamples": 4, "logic": "All"}),
+        &[0, 2, 5],
+        &[(11, "slo_p50")],
+    )
+}

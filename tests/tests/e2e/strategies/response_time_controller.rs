@@ -1,0 +1,171 @@
+//! SEDA's response time controller: its rate, its classes, and degraded service.
+
+use anyhow::Result;
+use headgate_tests::http::Answer;
+use headgate_tests::rig::Rig;
+use headgate_tests::wait::until;
+use serde_json::{Value, json};
+
+use super::{ALONE, QUICK, SLOW, at_once, policy, start};
+
+/// SEDA's controller for a target of 500 ms, quick to move: it runs after five requests, or without any within 50 ms.
+fn controller(changes: &Value) -> Value {
+    let mut settings = json!({
+        "target": "500ms",
+        "requests": 5,
+        "timeout": "50ms",
+        "smoothing": 0,
+        "decrease": 4,
+        "maxRate": 1000,
+        "minRate": 1,
+        "increase": 100,
+    });
+    if let (Some(settings), Some(changes)) = (settings.as_object_mut(), changes.as_object()) {
+        settings.extend(changes.clone());
+    }
+    json!({"type": "ResponseTimeController", "responseTimeController": settings})
+}
+
+/// A request that is served alone and takes `service_us`. Returns the answer.
+fn alone(rig: &Rig, class: &str, service_us: &str) -> Result<Answer> {
+    let headers = [("x-class", class), ("x-backend-service-us", service_us)];
+    let answer = rig.request("/work", &headers)?.answer()?;
+    match answer.refusal_reason() {
+        None => assert_eq!(answer.status, 200, "{answer:?}"),
+        Some(reason) => assert_eq!(reason, "response_time"),
+    }
+    Ok(answer)
+}
+
+/// Sends requests of a class one after the other until one of them is such as is waited for.
+fn send_until(
+    rig: &Rig,
+    class: &str,
+    service_us: &str,
+    what: &str,
+    condition: impl Fn(&Answer) -> bool,
+) -> Result<Answer> {
+    until(what, || {
+        let answer = alone(rig, class, service_us).map_err(|e| e.to_string())?;
+        if condition(&answer) {
+            Ok(answer)
+        } else {
+            Err(format!("{answer:?}"))
+        }
+    })
+}
+
+fn is_refused(answer: &Answer) -> bool {
+    answer.refusal_reason().is_some()
+}
+
+#[test]
+fn response_time_controller_refuses_after_slow_answers_and_recovers_after_quick_ones() -> Result<()>
+{
+    let rig = start(&ALONE, policy(100, &ALONE, &controller(&json!({}))))?;
+    // Nothing is known yet: all are let in, more than once at the greatest rate.
+    for answer in at_once(&rig, "any", QUICK, 30)? {
+        assert!(!is_refused(&answer), "{answer:?}");
+    }
+    // Slow answers and no queue, with nearly all slots free: no other strategy refuses then.
+    until("refusals after slow answers", || {
+        let answers = at_once(&rig, "any", SLOW, 20).map_err(|e| e.to_string())?;
+        match answers.iter().filter(|a| is_refused(a)).count() {
+            0 => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    assert_eq!(
+        rig.policy_stat("type.work.rq_rejected.reason.response_time")?
+            .min(1),
+        1
+    );
+    until("no refusals after quick answers", || {
+        let answers = at_once(&rig, "any", QUICK, 20).map_err(|e| e.to_string())?;
+        match answers.iter().filter(|a| is_refused(a)).count() {
+            0 => Ok(()),
+            refused => Err(format!("{refused} of {}", answers.len())),
+        }
+    })
+}
+
+#[test]
+fn response_time_controller_takes_from_lower_classes_first() -> Result<()> {
+    let strategy = controller(&json!({
+        "classTargets": {"gold": "500ms", "rest": "1000s"},
+        "lowerClassPatience": 1_000_000,
+    }));
+    let mut policy = policy(100, &ALONE, &strategy);
+    let header = json!({"name": "x-class", "value": "gold"});
+    policy["spec"]["classes"] =
+        json!([{"name": "gold", "matches": [{"headers": [header]}]}, {"name": "rest"}]);
+    let rig = start(&ALONE, policy)?;
+    // Gold misses its target, the rest is far inside its own.
+    until("refusals of the rest", || {
+        let gold = at_once(&rig, "gold", SLOW, 10).map_err(|e| e.to_string())?;
+        assert!(!gold.iter().any(is_refused), "gold has a class below it");
+        let rest = at_once(&rig, "rest", QUICK, 10).map_err(|e| e.to_string())?;
+        match rest.iter().filter(|a| is_refused(a)).count() {
+            0 => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    // The rest has nothing more to give, and gold still is not refused.
+    for answer in at_once(&rig, "gold", SLOW, 20)? {
+        assert!(!is_refused(&answer), "{answer:?}");
+    }
+    Ok(())
+}
+
+/// The quality that the application was told, as the backend heard it.
+fn quality(answer: &Answer) -> Option<f64> {
+    answer.header("x-backend-quality")?.parse().ok()
+}
+
+#[test]
+fn response_time_controller_asks_for_less_quality_before_it_refuses() -> Result<()> {
+    let degradation = json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25});
+    let strategy = controller(&json!({"degradation": degradation}));
+    let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
+    assert_eq!(quality(&alone(&rig, "any", QUICK)?), Some(1.0));
+    let mut told = Vec::new();
+    until("the lowest quality and then refusals", || {
+        let answers = at_once(&rig, "any", SLOW, 10).map_err(|e| e.to_string())?;
+        told.extend(answers.iter().filter_map(quality));
+        match answers.iter().filter(|a| is_refused(a)).count() {
+            0 => Err(format!("no refusals; {told:?}")),
+            _ => Ok(()),
+        }
+    })?;
+    // Halved step by step, never below the least, and refused only at the least.
+    told.dedup();
+    assert_eq!(told.last(), Some(&0.25), "{told:?}");
+    assert!(told.is_sorted_by(|a, b| a >= b), "{told:?}");
+    assert!(
+        told.iter().all(|q| [1.0, 0.5, 0.25].contains(q)),
+        "{told:?}"
+    );
+    let full = send_until(&rig, "any", QUICK, "full quality again", |answer| {
+        quality(answer) == Some(1.0)
+    })?;
+    assert!(!is_refused(&full));
+    Ok(())
+}
+
+#[test]
+fn response_time_controller_without_admission_degrades_and_never_refuses() -> Result<()> {
+    let degradation =
+        json!({"minQuality": 0.25, "decrease": 2, "increase": 0.25, "admission": false});
+    let strategy = controller(&json!({"degradation": degradation}));
+    let rig = start(&ALONE, policy(100, &ALONE, &strategy))?;
+    let mut lowest = 0;
+    until("several runs at the lowest quality", || {
+        let answers = at_once(&rig, "any", SLOW, 10).map_err(|e| e.to_string())?;
+        assert!(!answers.iter().any(is_refused), "{answers:?}");
+        lowest += usize::from(answers.iter().all(|a| quality(a) == Some(0.25)));
+        match lowest {
+            3.. => Ok(()),
+            _ => Err(format!("{:?}", answers.last().and_then(quality))),
+        }
+    })
+}

@@ -1,0 +1,134 @@
+//! A gateway in front of a sidecar: where workflows enter, and are throttled.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headgate_core::config::FilterConfig;
+use headgate_tests::bootstrap::Bootstrap;
+use headgate_tests::load::{self, Lateness, Pauses};
+use headgate_tests::wait::lock_machine;
+use serde_json::{Value, json};
+
+use super::PAUSE;
+use super::app::{App, Behaviour};
+use super::sidecar::{Sidecar, inbound, outbound, workflows};
+
+/// What a workflow may send to the service behind, requests/s.
+const RATE: f64 = 10.0;
+
+fn at_the_edge() -> Result<FilterConfig> {
+    let mut workflows = workflows();
+    workflows["edge"] = json!(true);
+    inbound(&workflows)
+}
+
+/// Puts the outbound slot where requests come in, behind the other one, as a gateway of one's own has it.
+fn one_chain(bootstrap: &mut Bootstrap) -> Result<()> {
+    let listeners = &mut bootstrap.root()["static_resources"]["listeners"];
+    let chain = |listener: usize| {
+        format!("/{listener}/filter_chains/0/filters/0/typed_config/http_filters")
+    };
+    let filters = |v: &Value| v.as_array().cloned().context("filters");
+    let outbound = listeners.pointer(&chain(1)).map(filters);
+    let slot = outbound.context("an outbound listener")??[0].clone();
+    let ingress = listeners.pointer_mut(&chain(0)).context("ingress")?;
+    let ingress = ingress.as_array_mut().context("filters")?;
+    ingress.insert(ingress.len() - 1, slot);
+    Ok(())
+}
+
+/// Requests after the first seconds: how many were served, refused, and refused by the proxy behind.
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    served: usize,
+    refused: usize,
+    below: u64,
+}
+
+/// Sends far more than [`RATE`], until rates have settled and for as long again.
+fn send(gateway: &Sidecar, back: &Sidecar) -> Result<(Ends, Lateness)> {
+    let (started, mut pauses) = (Instant::now(), Pauses::default());
+    let (mut served, mut refused, mut below) = (0, 0, 0);
+    while started.elapsed() < Duration::from_secs(6) {
+        let late = started.elapsed() > Duration::from_secs(3);
+        // What a client says of processes and rates is nobody's business.
+        let headers = [
+            ("baggage", "workflow=bulk,headgate=nonsense"),
+            ("x-headgate-process", "00000000000000ff"),
+            ("x-headgate-request", "nonsense"),
+        ];
+        let answer = gateway.get("/bulk", &headers)?;
+        let ours = |name: &str| name.starts_with("x-headgate-") && name != "x-headgate-refused";
+        let told = answer.headers.iter().find(|(name, _)| ours(name));
+        ensure!(told.is_none(), "a client is told {told:?}");
+        match (answer.status, answer.refusal_reason()) {
+            (200, _) => served += usize::from(late),
+            (429, Some("rate_limit")) => {
+                let refusal = answer.header("x-headgate-refused").unwrap_or_default();
+                ensure!(refusal.contains("policy=shop/app"), "{answer:?}");
+                // Both proxies' policies have the same name here; which one refused, the gateway's own count says.
+                refused += usize::from(late);
+            }
+            _ => ensure!(!late, "{answer:?}"),
+        }
+        below = back.workflow_stat("bulk", "rq_rate_limited")?;
+        pauses.pause(PAUSE);
+    }
+    let ends = Ends {
+        served,
+        refused,
+        below,
+    };
+    Ok((ends, pauses.lateness()))
+}
+
+/// The application behind the gateway may send [`RATE`] and nobody asks a client to know of it.
+fn throttles(gateway: &Sidecar, back: &Sidecar, b: &App) -> Result<()> {
+    let Ends {
+        served,
+        refused,
+        below,
+    } = load::undisturbed(PAUSE, |_| send(gateway, back))?;
+    println!("{served} served, {refused} refused, {below} of them below");
+    let expected = RATE * 3.0;
+    ensure!(
+        (0.6 * expected..=1.35 * expected).contains(&(served as f64)) && refused > 30,
+        "{served} served, {refused} refused; {:?}",
+        gateway.stats()
+    );
+    ensure!(gateway.workflow_stat("bulk", "limited")? == 1);
+    let rate = gateway.workflow_stat("bulk", "rate_mhz")? as f64 / 1_000.0;
+    ensure!((0.7 * RATE..=1.3 * RATE).contains(&rate), "{rate}/s");
+    let at_gateway = gateway.workflow_stat("bulk", "rq_rate_limited")? as usize;
+    ensure!(at_gateway >= refused / 2, "{at_gateway} of {refused}");
+    // The process behind knows what it is asked for, and by whom; its application only sees a token.
+    back.wait_for("bulk", "rq_offered", 1)?;
+    let seen = b.last("/bulk")?;
+    ensure!(seen.ours() == ["x-headgate-request"], "{seen:?}");
+    gateway.check()?;
+    back.check()
+}
+
+#[test]
+fn a_gateway_throttles_what_enters() -> Result<()> {
+    let _lock = lock_machine()?;
+    let calls = outbound(&json!({}))?;
+    for one_configuration in [true, false] {
+        let b = App::start(Behaviour::default())?;
+        let mut behind = workflows();
+        behind["sharing"] = json!({"type": "StaticGuarantees"});
+        behind["workflows"] = json!({"bulk": {"guarantee": RATE}});
+        let back = Sidecar::start(b.addr, &inbound(&behind)?, None, |_| Ok(()))?;
+        let mut config = at_the_edge()?;
+        println!("one configuration for both ways: {one_configuration}");
+        let gateway = if one_configuration {
+            config.outbound.clone_from(&calls.outbound);
+            Sidecar::start(back.addr, &config, None, |_| Ok(()))?
+        } else {
+            let nowhere = [("nowhere", b.addr)];
+            Sidecar::start(back.addr, &config, Some((&calls, &nowhere)), one_chain)?
+        };
+        throttles(&gateway, &back, &b)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,484 @@
+//! Workflows between sidecars: real Envoys with two workers each, whose inbound and outbound listeners share their VMs.
+
+mod app;
+mod clocks;
+mod gateway;
+mod identity;
+mod sidecar;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use app::{App, Behaviour};
+use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
+use headgate_tests::bootstrap::Bootstrap;
+use headgate_tests::envoy::EnvoyProcess;
+use headgate_tests::http;
+use headgate_tests::load::{self, Lateness, Pauses};
+use headgate_tests::wait::{lock_machine, until};
+use serde_json::json;
+use sidecar::{Sidecar, inbound, outbound, workflows};
+
+/// Between two requests of a test that sends more than a workflow may; also by how much it may be late with them.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How most applications carry trace context: by a library that knows W3C Baggage.
+const PROPAGATES: [&str; 1] = ["baggage"];
+
+/// `a` calls `b`, each behind a sidecar; and `c`, which has none.
+struct Pair {
+    a: App,
+    b: App,
+    c: App,
+    front: Sidecar,
+    back: Sidecar,
+}
+
+impl Pair {
+    fn start(front: &serde_json::Value, back: &serde_json::Value) -> Result<Self> {
+        Self::start_by(front, back, |bootstrap| EnvoyProcess::start(bootstrap, 2))
+    }
+
+    /// The same, with an Envoy of `a` that `envoy` starts.
+    fn start_by(
+        front: &serde_json::Value,
+        back: &serde_json::Value,
+        envoy: impl FnOnce(&Bootstrap) -> Result<EnvoyProcess>,
+    ) -> Result<Self> {
+        let plain = || App::start(Behaviour::default());
+        let (a, b, c) = (plain()?, plain()?, plain()?);
+        let back = Sidecar::start(b.addr, &inbound(back)?, None, |_| Ok(()))?;
+        let services = [("b", back.addr), ("c", c.addr)];
+        let calls = outbound(&json!({"services": {"b*": "extent"}}))?;
+        let calls = Some((&calls, &services[..]));
+        let front = Sidecar::start_by(a.addr, &inbound(front)?, calls, |_| Ok(()), envoy)?;
+        let pair = Self {
+            a,
+            b,
+            c,
+            front,
+            back,
+        };
+        pair.call(&["b"], &PROPAGATES);
+        Ok(pair)
+    }
+
+    /// From now on `a` calls these for each request, and copies these headers.
+    fn call(&self, services: &[&'static str], copies: &[&'static str]) {
+        self.a.behave(Behaviour {
+            calls: self.front.outbound.map(|addr| (addr, services.to_vec())),
+            copies: copies.to_vec(),
+            answers: Vec::new(),
+        });
+    }
+
+    fn check(&self) -> Result<()> {
+        self.front.check()?;
+        self.back.check()
+    }
+}
+
+#[test]
+fn a_call_is_known_as_part_of_its_request() -> Result<()> {
+    let _lock = lock_machine()?;
+    let pair = Pair::start(&workflows(), &workflows())?;
+    check_what_a_call_says(&pair)?;
+    pair.check()
+}
+
+/// Calls of a request carry what it is part of, with tokens and without.
+fn check_what_a_call_says(pair: &Pair) -> Result<()> {
+    let from_outside = [
+        ("baggage", "user=4711,workflow=check%6Fut;ttl=1"),
+        ("x-class", "gold"),
+        ("grpc-timeout", "2S"),
+    ];
+    let answer = pair.front.get("/first", &from_outside)?;
+    ensure!(answer.status == 200, "{answer:?}");
+
+    // The application gets a token and nothing else of ours, and its baggage as it was.
+    let first = pair.a.last("/first")?;
+    ensure!(first.ours() == ["x-headgate-request"], "{first:?}");
+    let token = first.header("x-headgate-request").unwrap_or_default();
+    let baggage = format!("user=4711,workflow=check%6Fut;ttl=1,headgate={token}");
+    ensure!(first.header("baggage") == Some(&baggage), "{first:?}");
+
+    // The next application has its own token, though nothing but baggage was copied.
+    let below = pair.b.last("/first")?;
+    ensure!(below.ours() == ["x-headgate-request"], "{below:?}");
+    let token_below = below.header("x-headgate-request").unwrap_or_default();
+    ensure!(!token_below.is_empty() && token_below != token, "{below:?}");
+    let baggage = format!("user=4711,workflow=check%6Fut;ttl=1,headgate={token_below}");
+    ensure!(below.header("baggage") == Some(&baggage), "{below:?}");
+
+    // What b announced is for a's proxy: neither a nor its client sees it.
+    for seen in [&pair.a.last_answer()?, &answer] {
+        let ours = seen
+            .headers
+            .iter()
+            .find(|(n, _)| n.starts_with("x-headgate-"));
+        ensure!(ours.is_none(), "{seen:?}");
+    }
+    pair.front.wait_for("checkout", "rq_offered", 1)?;
+    pair.front.wait_for("checkout", "calls", 1)?;
+    pair.back.wait_for("checkout", "rq_offered", 1)?;
+
+    // A process without a proxy shows what a call says.
+    for (path, copies) in [
+        ("/by-baggage", &["baggage"][..]),
+        ("/by-header", &["x-headgate-request"]),
+        ("/by-both", &["baggage", "x-headgate-request"]),
+    ] {
+        pair.call(&["c"], copies);
+        let answer = pair.front.get(path, &from_outside)?;
+        ensure!(answer.status == 200, "{answer:?}");
+        let said = pair.c.last(path)?;
+        let mut names = said.ours();
+        names.sort_unstable();
+        for name in [
+            "x-headgate-class",
+            "x-headgate-process",
+            "x-headgate-timeout-ms",
+            "x-headgate-workflow",
+        ] {
+            ensure!(names.contains(&name), "{said:?}");
+        }
+        ensure!(!names.contains(&"x-headgate-request"), "{said:?}");
+        ensure!(
+            said.header("x-headgate-workflow") == Some("checkout"),
+            "{said:?}"
+        );
+        ensure!(said.header("x-headgate-class") == Some("gold"), "{said:?}");
+        let process = said.header("x-headgate-process").unwrap_or_default();
+        ensure!(process.len() == 16, "{said:?}");
+        let left: u64 = said
+            .header("x-headgate-timeout-ms")
+            .unwrap_or_default()
+            .parse()?;
+        ensure!((1..=2_000).contains(&left), "{said:?}");
+        let kept = copies
+            .contains(&"baggage")
+            .then_some("user=4711,workflow=check%6Fut;ttl=1");
+        ensure!(said.header("baggage") == kept, "{said:?}");
+    }
+
+    // Without a token, the application's own words name the workflow.
+    pair.call(&["c"], &[]);
+    pair.a.behave(Behaviour {
+        calls: pair.front.outbound.map(|addr| (addr, vec!["c"])),
+        copies: vec!["x-headgate-workflow"],
+        answers: Vec::new(),
+    });
+    pair.front.get("/lost", &from_outside)?;
+    ensure!(pair.c.last("/lost")?.header("x-headgate-process").is_some());
+    Ok(())
+}
+
+#[test]
+fn a_rate_announced_downstream_limits_upstream() -> Result<()> {
+    let _lock = lock_machine()?;
+    let pair = Pair::start(&workflows(), &guarantees())?;
+    check_announced_rates(&pair)?;
+    pair.check()
+}
+
+/// Of `b`: `bulk` may send 10 requests/s.
+fn guarantees() -> serde_json::Value {
+    let mut back = workflows();
+    back["sharing"] = json!({"type": "StaticGuarantees"});
+    back["workflows"] = json!({"bulk": {"guarantee": 10.0}, "web": {"guarantee": 1000.0}});
+    back
+}
+
+/// What became of requests sent one after the other once rates had settled.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ends {
+    served: usize,
+    refused: usize,
+    /// Refused by the proxy behind.
+    below: usize,
+    /// Answers that told a rate, from the first on.
+    announced: usize,
+}
+
+/// Sends far more than the 10 requests/s of `bulk`, until rates have settled and for as long again.
+fn send_bulk(pair: &Pair) -> Result<(Ends, Lateness)> {
+    // A process in front of the first one's proxy, as another sidecar would be.
+    let bulk = [
+        ("baggage", "workflow=bulk"),
+        ("x-headgate-process", "00000000000000ff"),
+    ];
+    let (started, mut pauses) = (Instant::now(), Pauses::default());
+    let mut ends = Ends::default();
+    while started.elapsed() < Duration::from_secs(6) {
+        let answer = pair.front.get("/bulk", &bulk)?;
+        ends.announced += usize::from(
+            answer
+                .header("x-headgate-rate")
+                .is_some_and(|r| r.contains("rate=")),
+        );
+        let late = started.elapsed() > Duration::from_secs(3);
+        match (answer.status, answer.refusal_reason()) {
+            (200, _) if late => ends.served += 1,
+            (200, _) => {}
+            (429, Some("rate_limit")) => {
+                let after: u64 = answer.header("retry-after").unwrap_or_default().parse()?;
+                ensure!((1..=60).contains(&after), "{answer:?}");
+                ensure!(
+                    answer
+                        .header("x-headgate-refused")
+                        .is_some_and(|r| r.contains("policy=shop/app"))
+                );
+                ends.refused += usize::from(late);
+            }
+            // By b's proxy, passed on by a: while a doesn't know the rate yet, and where both limiters stand at the
+            // same rate and b's clock is a little behind.
+            (429, None) => ends.below += usize::from(late),
+            _ => bail!("{answer:?}"),
+        }
+        pauses.pause(PAUSE);
+    }
+    Ok((ends, pauses.lateness()))
+}
+
+/// The [`guarantees`] of `b` hold at the entry of `a`.
+fn check_announced_rates(pair: &Pair) -> Result<()> {
+    let Ends {
+        served,
+        refused,
+        below,
+        announced,
+    } = load::undisturbed(PAUSE, |_| send_bulk(pair))?;
+    // 10 requests/s for 3 s, with a third more or less.
+    ensure!(
+        (20..=40).contains(&(served + below)) && below <= 10 && refused > 50,
+        "{served} served, {refused} refused, {below} of them below; {:?}",
+        pair.front.stats()
+    );
+    ensure!(announced > 0, "no rate was announced upstream");
+    ensure!(pair.front.workflow_stat("bulk", "limited")? == 1);
+    let rate = pair.front.workflow_stat("bulk", "rate_mhz")?;
+    ensure!((7_000..=13_000).contains(&rate), "{rate} mHz");
+    ensure!(pair.front.workflow_stat("bulk", "rq_rate_limited")? as usize >= refused);
+    // Others may send what they want, once their first rates are there; no burst, as the limiter has no queue.
+    for i in 0..100 {
+        std::thread::sleep(Duration::from_millis(20));
+        let answer = pair.front.get("/web", &[("baggage", "workflow=web")])?;
+        ensure!(answer.status == 200 || i < 50, "{i}: {answer:?}");
+        ensure!(
+            answer.header("x-headgate-rate").is_none(),
+            "a client is told of rates"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rate_that_nobody_renews_is_forgotten() -> Result<()> {
+    let _lock = lock_machine()?;
+    let pair = Pair::start(&workflows(), &workflows())?;
+    pair.call(&["c"], &PROPAGATES);
+    let says = |answers: Vec<(&'static str, String)>| {
+        pair.c.behave(Behaviour {
+            answers,
+            ..Behaviour::default()
+        });
+    };
+    let rate = |rate: &str| vec![("x-headgate-rate", rate.to_owned())];
+    let bulk = [("baggage", "workflow=bulk")];
+    says(rate("rate=1, process=\"00000000000000aa\""));
+    until("a rate to be in force", || {
+        let answer = pair.front.get("/bulk", &bulk).map_err(|e| e.to_string())?;
+        (answer.status == 429)
+            .then_some(())
+            .ok_or_else(|| format!("{:?}", pair.front.stats()))
+    })?;
+    // c doesn't speak of rates any more: what it once said expires.
+    says(Vec::new());
+    pair.front.wait_for_rate_above("bulk", 50)?;
+    ensure!(pair.front.get("/bulk", &bulk)?.status == 200);
+    // Nonsense is counted and limits nobody.
+    let before = pair.front.stat("rates_refused")?;
+    for nonsense in [
+        "rate=-1, process=\"00000000000000aa\"",
+        "rate",
+        "\"",
+        "rate=1, process=\"x\"",
+    ] {
+        says(rate(nonsense));
+        for _ in 0..5 {
+            ensure!(pair.front.get("/bulk", &bulk)?.status == 200);
+        }
+    }
+    until("nonsense to be counted", || {
+        match pair.front.stat("rates_refused") {
+            Ok(now) if now >= before + 20 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })?;
+    pair.check()
+}
+
+#[test]
+fn an_edge_believes_nobody() -> Result<()> {
+    let _lock = lock_machine()?;
+    let mut edge = workflows();
+    edge["edge"] = json!(true);
+    let pair = Pair::start(&edge, &workflows())?;
+    let lies = [
+        ("x-headgate-workflow", "stolen"),
+        ("x-headgate-process", "00000000000000ff"),
+        ("x-headgate-timeout-ms", "1"),
+        ("x-headgate-progress", "elapsed=1000000"),
+        ("x-headgate-class", "gold"),
+        ("x-headgate-request", "forged"),
+        ("x-headgate-anything", "else"),
+        ("baggage", "headgate=forged,k=v"),
+    ];
+    // The first request of each worker too.
+    for _ in 0..20 {
+        let answer = pair.front.get("/edge", &lies)?;
+        ensure!(answer.status == 200, "{answer:?}");
+        ensure!(answer.header("x-headgate-rate").is_none(), "{answer:?}");
+        let seen = pair.a.last("/edge")?;
+        ensure!(
+            seen.headers
+                .iter()
+                .all(|(_, value)| value != "forged" && value != "stolen"),
+            "{seen:?}"
+        );
+        ensure!(
+            seen.ours() == ["x-headgate-request"] || seen.ours().is_empty(),
+            "{seen:?}"
+        );
+        let baggage = seen.header("baggage").unwrap_or_default();
+        ensure!(
+            baggage.starts_with("k=v") && !baggage.contains("forged"),
+            "{seen:?}"
+        );
+    }
+    ensure!(pair.front.workflow_stat("stolen", "rq_offered")? == 0);
+    // Within the mesh the same words are believed, and refused for the deadline that they name.
+    pair.back
+        .get("/mesh", &[("x-headgate-workflow", "stolen")])?;
+    pair.back.wait_for("stolen", "rq_offered", 1)?;
+    pair.check()
+}
+
+#[test]
+fn either_listener_is_configured_without_the_other() -> Result<()> {
+    let _lock = lock_machine()?;
+    let pair = Pair::start(&workflows(), &workflows())?;
+    let baggage = [("baggage", "workflow=w")];
+    let load = |n: usize| -> Result<()> {
+        for _ in 0..n {
+            let answer = pair.front.get("/w", &baggage)?;
+            ensure!(answer.status == 200, "{answer:?}");
+        }
+        Ok(())
+    };
+    load(20)?;
+    for round in 0..3 {
+        pair.front.configure(
+            OUTBOUND_SLOT,
+            &outbound(&json!({"services": {"b": format!("s{round}")}}))?,
+        )?;
+        load(10)?;
+        let mut config = inbound(&workflows())?;
+        config.stages[0].parallelism = 50 + round;
+        pair.front.configure(DEFAULT_SLOT, &config)?;
+        load(10)?;
+        ensure!(pair.front.stat("slots")? == u64::from(50 + round));
+    }
+    pair.front.wait_for("w", "rq_offered", 80)?;
+    pair.front.wait_for("w", "calls", 80)?;
+    // Without a policy nothing is added, and without workflows nothing is taken away either.
+    let mut plain = inbound(&workflows())?;
+    plain.stages[0].workflows = None;
+    pair.front.configure(DEFAULT_SLOT, &plain)?;
+    until("no tokens to be given", || {
+        pair.front
+            .get("/plain", &[("x-headgate-process", "own")])
+            .map_err(|e| e.to_string())?;
+        let seen = pair.a.last("/plain").map_err(|e| e.to_string())?;
+        (seen.ours() == ["x-headgate-process"])
+            .then_some(())
+            .ok_or_else(|| format!("{seen:?}"))
+    })?;
+    pair.check()
+}
+
+#[test]
+fn floods_of_headers_do_no_harm() -> Result<()> {
+    let _lock = lock_machine()?;
+    let pair = Pair::start(&workflows(), &workflows())?;
+    pair.call(
+        &["b", "c"],
+        &["baggage", "x-headgate-request", "x-headgate-progress"],
+    );
+    let many: Vec<(String, String)> = (0..80)
+        .map(|i| (format!("x-headgate-{}", i % 40), "v".repeat(100)))
+        .collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    let members = vec!["k=v"; 5_000].join(",");
+    let (long, commas) = ("w".repeat(20_000), ",".repeat(20_000));
+    let same = vec![("x-headgate-progress", "elapsed=1"); 60];
+    let tokens = vec![("baggage", "headgate=t"); 60];
+    let floods: [&[(&str, &str)]; 10] = [
+        &many,
+        &same,
+        &tokens,
+        &[("baggage", &members)],
+        &[("baggage", &commas)],
+        &[("baggage", &long), ("x-headgate-workflow", &long)],
+        &[
+            ("x-headgate-process", &long),
+            ("x-headgate-progress", &long),
+        ],
+        &[
+            ("x-headgate-request", &long),
+            ("x-headgate-timeout-ms", &long),
+        ],
+        &[
+            ("x-headgate-workflow", "%00%ff%"),
+            ("baggage", "workflow=%00"),
+        ],
+        &[
+            ("x-headgate-workflow", "\u{e9}\u{20ac}"),
+            ("x-headgate-class", "\u{1F600}"),
+        ],
+    ];
+    for _ in 0..3 {
+        for flood in floods {
+            let answer = pair.front.get("/flood", flood)?;
+            ensure!(answer.status == 200, "{} for {flood:?}", answer.status);
+        }
+    }
+    // More workflows than there is place for share one.
+    for i in 0..50 {
+        let name = format!("workflow=tenant-{i}");
+        ensure!(pair.front.get("/many", &[("baggage", &name)])?.status == 200);
+    }
+    pair.front.wait_for("_other", "rq_offered", 30)?;
+    // A process that answers with floods.
+    pair.c.behave(Behaviour {
+        answers: vec![
+            ("x-headgate-rate", "rate=".repeat(2_000)),
+            ("x-headgate-rate", "rate=1".to_owned()),
+            ("x-headgate-progress", "elapsed=1,".repeat(1_000)),
+        ],
+        ..Behaviour::default()
+    });
+    for _ in 0..10 {
+        let answer = http::get_with(pair.front.addr, "/answers", &[("baggage", "workflow=w")])?;
+        ensure!(answer.status == 200, "{answer:?}");
+        let told = pair.a.last_answer()?;
+        ensure!(
+            told.headers
+                .iter()
+                .all(|(n, _)| !n.starts_with("x-headgate-")),
+            "{told:?}"
+        );
+    }
+    pair.check()
+}

@@ -1,0 +1,295 @@
+//! The Helm chart against a real API server: what it makes is accepted, and a release comes and goes without a trace.
+
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use headgate_tests::chart::{self, NAMESPACE};
+use headgate_tests::kube::ApiServer;
+use headgate_tests::wait;
+use serde_json::Value;
+
+/// Every object of the cluster but what nobody decides about: `resource.group namespace/name` and its uid.
+type Inventory = BTreeMap<String, String>;
+
+fn inventory(server: &ApiServer) -> Inventory {
+    let resources = server
+        .kubectl(&["api-resources", "--verbs=list", "--output=name"])
+        .unwrap();
+    let mut inventory = Inventory::new();
+    // Events fade by themselves; the others are answers, and no objects.
+    let resources: Vec<&str> = resources
+        .lines()
+        .filter(|name| !name.starts_with("events") && !name.ends_with("metrics.k8s.io"))
+        .filter(|name| *name != "componentstatuses")
+        .collect();
+    for resource in resources {
+        let list = server
+            .kubectl(&["get", resource, "--all-namespaces", "--output=json"])
+            .unwrap();
+        let list: Value = serde_json::from_str(&list).unwrap();
+        for object in list["items"].as_array().unwrap() {
+            let metadata = &object["metadata"];
+            inventory.insert(
+                format!(
+                    "{resource} {}/{}",
+                    metadata["namespace"].as_str().unwrap_or_default(),
+                    metadata["name"].as_str().unwrap()
+                ),
+                metadata["uid"].as_str().unwrap_or_default().to_owned(),
+            );
+        }
+    }
+    inventory
+}
+
+/// What is in one of the two only.
+fn difference(before: &Inventory, after: &Inventory) -> Vec<String> {
+    let only = |a: &Inventory, b: &Inventory, sign: char| -> Vec<String> {
+        a.keys()
+            .filter(|key| !b.contains_key(*key))
+            .map(|key| format!("{sign} {key}"))
+            .collect()
+    };
+    [only(after, before, '+'), only(before, after, '-')].concat()
+}
+
+/// Waits until the cluster has the same objects as before, but for those of which `ignored` is a part. Controllers
+/// need a moment to remove what belonged to what was deleted.
+fn wait_for_nothing_left(server: &ApiServer, before: &Inventory, ignored: &[&str]) {
+    wait::until("nothing left by the release", || {
+        let rest: Vec<String> = difference(before, &inventory(server))
+            .into_iter()
+            .filter(|line| !ignored.iter().any(|part| line.contains(part)))
+            .collect();
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(rest.join("\n"))
+        }
+    })
+    .unwrap();
+}
+
+fn helm(server: &ApiServer, command: &str, arguments: &[&str]) -> String {
+    let folder = chart::folder();
+    let mut all = vec![command, "headgate"];
+    if command == "install" || command == "upgrade" {
+        all.push(folder.to_str().unwrap());
+    }
+    all.extend(["--namespace", NAMESPACE]);
+    all.extend(arguments);
+    server.helm(&all).unwrap()
+}
+
+fn get(server: &ApiServer, arguments: &[&str]) -> Value {
+    let mut all = vec!["get", "--output=json"];
+    all.extend(arguments);
+    serde_json::from_str(&server.kubectl(&all).unwrap()).unwrap()
+}
+
+fn secret(server: &ApiServer, name: &str) -> Value {
+    get(server, &["secret", name, "--namespace", NAMESPACE])["data"].clone()
+}
+
+const POLICY: &str = "
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {name: search, namespace: default}
+spec:
+  targetRefs: [{group: '', kind: Service, name: search}]
+  parallelism: {total: 20}
+  strategy: {type: Bouncer}
+  types: [{name: default, slo: {p50: 18ms, p90: 50ms}}]
+";
+
+#[test]
+fn the_api_server_accepts_all_that_is_rendered() {
+    let server = ApiServer::start().unwrap();
+    for project in ["prometheus-operator", "cert-manager"] {
+        chart::install_crds(&server, project).unwrap();
+    }
+    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/good");
+    for file in fs::read_dir(values).unwrap() {
+        let file = file.unwrap().path();
+        let folder = chart::folder();
+        let rendered = chart::helm(&[
+            "template",
+            "headgate",
+            folder.to_str().unwrap(),
+            "--namespace",
+            NAMESPACE,
+            "--values",
+            file.to_str().unwrap(),
+            "--api-versions=monitoring.coreos.com/v1",
+            // A Pod is refused while its account isn't really there; `k8s::permissions` applies the hooks for real.
+            "--no-hooks",
+        ])
+        .unwrap();
+        let objects = chart::objects(&rendered).unwrap().len();
+        // Strict: a field that no schema knows is an error here, not a warning.
+        let answer = server
+            .kubectl_as(
+                server.kubeconfig(),
+                &[
+                    "apply",
+                    "--server-side",
+                    "--dry-run=server",
+                    "--validate=strict",
+                    "--filename=-",
+                ],
+                Some(&rendered),
+            )
+            .unwrap_or_else(|error| panic!("{}: {error:#}", file.display()));
+        assert_eq!(answer.lines().count(), objects, "{answer}");
+    }
+}
+
+#[test]
+fn a_release_loses_nothing_and_leaves_nothing() {
+    let server = ApiServer::start().unwrap();
+    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    // The strictest standard that Kubernetes has for Pods.
+    server
+        .kubectl(&[
+            "label",
+            "namespace",
+            NAMESPACE,
+            "pod-security.kubernetes.io/enforce=restricted",
+        ])
+        .unwrap();
+    // Made by a controller for the namespace, a moment after it.
+    wait::until("the namespace's own objects", || {
+        server
+            .kubectl(&[
+                "get",
+                "serviceaccount/default",
+                "configmap/kube-root-ca.crt",
+                "--namespace",
+                NAMESPACE,
+            ])
+            .map_err(|error| format!("{error:#}"))
+    })
+    .unwrap();
+    let before = inventory(&server);
+
+    helm(&server, "install", &[]);
+    let installed = inventory(&server);
+    assert!(
+        difference(&before, &installed).len() > 10,
+        "{:?}",
+        difference(&before, &installed)
+    );
+    wait::until("two Pods in a restricted namespace", || {
+        let pods = get(&server, &["pods", "--namespace", NAMESPACE]);
+        match pods["items"].as_array().map_or(0, Vec::len) {
+            2 => Ok(()),
+            n => Err(format!("{n} Pods")),
+        }
+    })
+    .unwrap();
+    // Served a moment after it is there.
+    wait::until("the API server to take a policy", || {
+        server.apply(POLICY).map_err(|error| format!("{error:#}"))
+    })
+    .unwrap();
+    let (ca, tls) = (
+        secret(&server, "headgate-ca"),
+        secret(&server, "headgate-xds-tls"),
+    );
+    let policy = get(&server, &["admissionpolicy", "search"]);
+
+    // Upgrades keep certificates and policies, and a rollback does, too.
+    helm(&server, "upgrade", &["--set", "replicas=3,log.level=debug"]);
+    let deployment = get(
+        &server,
+        &["deployment", "headgate", "--namespace", NAMESPACE],
+    );
+    assert_eq!(deployment["spec"]["replicas"], 3);
+    helm(&server, "rollback", &["1"]);
+    let deployment = get(
+        &server,
+        &["deployment", "headgate", "--namespace", NAMESPACE],
+    );
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    assert_eq!(secret(&server, "headgate-ca"), ca);
+    assert_eq!(secret(&server, "headgate-xds-tls"), tls);
+    assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
+
+    // Other names need another certificate, by the same CA.
+    helm(
+        &server,
+        "upgrade",
+        &["--set", "tls.generated.extraDnsNames={xds.example.org}"],
+    );
+    assert_eq!(secret(&server, "headgate-ca"), ca);
+    let renewed = secret(&server, "headgate-xds-tls");
+    assert_ne!(renewed["tls.crt"], tls["tls.crt"]);
+    assert_eq!(renewed["ca.crt"], tls["ca.crt"]);
+
+    // So does one that is about to end.
+    server
+        .kubectl(&[
+            "annotate",
+            "secret",
+            "headgate-xds-tls",
+            "--namespace",
+            NAMESPACE,
+            "--overwrite",
+            "headgate.dev/renew-after=1",
+        ])
+        .unwrap();
+    helm(&server, "upgrade", &["--reuse-values", "--force-conflicts"]);
+    assert_eq!(secret(&server, "headgate-ca"), ca);
+    let again = secret(&server, "headgate-xds-tls");
+    assert_ne!(again["tls.crt"], renewed["tls.crt"]);
+    assert_eq!(again["ca.crt"], tls["ca.crt"]);
+
+    // An uninstalled release leaves the CRD, and with it the policies.
+    helm(&server, "uninstall", &[]);
+    assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
+    let kept = ["admissionpolicies.headgate.dev", "v1alpha1.headgate.dev"];
+    wait_for_nothing_left(&server, &before, &kept);
+
+    // The next one takes both over, and leaves nothing at all when told so.
+    helm(&server, "install", &[]);
+    assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
+    helm(
+        &server,
+        "upgrade",
+        &["--reuse-values", "--set", "crds.keep=false"],
+    );
+    helm(&server, "uninstall", &[]);
+    wait_for_nothing_left(&server, &before, &[]);
+}
+
+#[test]
+fn an_upgrade_upgrades_the_crd() {
+    const NAME: &str = "admissionpolicies.headgate.dev";
+    let server = ApiServer::start().unwrap();
+    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    helm(&server, "install", &[]);
+    // As an older chart would have left it.
+    server
+        .kubectl(&[
+            "patch",
+            "crd",
+            NAME,
+            "--type=json",
+            r#"--patch=[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/description", "value": "Old."}]"#,
+        ])
+        .unwrap();
+    let description = || {
+        get(&server, &["crd", NAME])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+            ["description"]
+            .clone()
+    };
+    assert_eq!(description(), "Old.");
+    // The field is kubectl's now, which an older chart's would not be.
+    helm(&server, "upgrade", &["--force-conflicts"]);
+    assert_ne!(description(), "Old.");
+}

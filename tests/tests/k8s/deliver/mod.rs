@@ -1,0 +1,412 @@
+//! Objects for other control planes, against the API server and the definitions that those control planes publish.
+//!
+//! The deliverer runs here as the leader runs it, with the rights that it needs and no more. It looks at the whole
+//! cluster, so these tests take turns.
+
+mod everywhere;
+mod modules;
+mod stage;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, Result, anyhow};
+use headgate::kubernetes::cluster::{Gateway, ObjectKey, Pod};
+use headgate::kubernetes::deliver::{self, Delivered, Installed};
+use headgate::kubernetes::resolve;
+use headgate::plan::TargetKind;
+use headgate::validate::check_file;
+use headgate_tests::kube::{ApiServer, programs};
+use headgate_tests::wait::until;
+use serde_json::Value;
+
+use self::everywhere::everywhere;
+use self::modules::{Modules, sha256};
+use self::stage::{NOTICED, Stage, equipped, install, remove_wasm_plugins, settings, turn};
+
+fn policy(namespace: &str, name: &str, target: &str, slots: u32) -> String {
+    format!(
+        "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec:\n  targetRefs: [{target}]\n  parallelism: {{perEndpoint: {slots}}}\n  strategy: {{type: \
+         MaxQueueLength}}\n  types: [{{name: default}}]\n"
+    )
+}
+
+const SEARCH: &str = "{group: '', kind: Service, name: search}";
+
+/// One gateway of each control plane, with and without routes, Services and Pods, and every example policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
+    let _turn = turn().await;
+    let server = equipped()?;
+    let namespace = server.namespace("dry-run")?;
+    let installed = Installed {
+        istio: true,
+        envoy_gateway: true,
+        classes: BTreeMap::from([
+            ("istio".to_owned(), "istio.io/gateway-controller".to_owned()),
+            (
+                "eg".to_owned(),
+                "gateway.envoyproxy.io/gatewayclass-controller".to_owned(),
+            ),
+        ]),
+    };
+    let settings = settings(&Modules::start()?);
+    let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
+    for entry in std::fs::read_dir(programs::repository().join("examples/policies"))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|e| e != "yaml") {
+            continue;
+        }
+        let report = check_file("policy.yaml", &std::fs::read(&path)?);
+        for example in report.policies() {
+            let cluster = everywhere(example, &namespace);
+            let plan = resolve::plan(&cluster);
+            let wanted = deliver::wanted(&plan, &cluster, &settings, &installed, &sha256());
+            assert_eq!(wanted.unwanted, [], "{}", path.display());
+            let objects: Vec<String> = wanted
+                .objects
+                .values()
+                .map(|o| o.value.to_string())
+                .collect();
+            for object in wanted.objects.values() {
+                *kinds.entry(object.adapter.kind().to_owned()).or_default() += 1;
+            }
+            let arguments = [
+                "apply",
+                "--server-side",
+                "--dry-run=server",
+                "--validate=strict",
+                "--filename=-",
+            ];
+            server
+                .kubectl_as(
+                    server.kubeconfig(),
+                    &arguments,
+                    Some(&objects.join("\n---\n")),
+                )
+                .with_context(|| path.display().to_string())?;
+        }
+    }
+    for kind in ["WasmPlugin", "EnvoyExtensionPolicy", "ConfigMap"] {
+        assert!(kinds.get(kind).is_some_and(|&n| n > 5), "{kinds:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    let slots = |object: &Value| object["spec"]["pluginConfig"]["stages"][0]["parallelism"].clone();
+    let made = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    assert_eq!(slots(&made), 3);
+    let owner = &made["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["name"]),
+        (&"AdmissionPolicy".into(), &"p".into())
+    );
+    let managers = stage.kubectl(&[
+        "get",
+        "wasmplugins",
+        "--show-managed-fields",
+        "--output=jsonpath={.items[*].metadata.managedFields[*].manager}",
+    ])?;
+    assert_eq!(managers, "headgate");
+    let file = stage.wait_for("configmaps", "the file", |_| true)?;
+    assert_eq!(file["metadata"]["name"], "headgate-service-search");
+    stage.programmed("p", true, "WasmPlugin").await?;
+
+    stage.policy(&policy(&namespace, "p", SEARCH, 5))?;
+    stage.show();
+    let changed = stage.wait_for("wasmplugins", "five slots", |o| slots(o) == 5)?;
+    assert_eq!(
+        changed["metadata"]["uid"], made["metadata"]["uid"],
+        "changed, not made anew"
+    );
+
+    // Somebody deletes it: it comes back without a new plan.
+    stage.kubectl(&["delete", "wasmplugins", "--all"])?;
+    let again = stage.wait_for("wasmplugins", "another one", |o| {
+        o["metadata"]["uid"] != made["metadata"]["uid"]
+    })?;
+    assert_eq!(slots(&again), 5);
+
+    stage.cluster.policies.clear();
+    stage.show();
+    stage.wait_until_gone("wasmplugins")?;
+    stage.wait_until_gone("configmaps")
+}
+
+/// Kubernetes itself removes an object whose policies are gone, operator or none.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_garbage_collector_knows_the_owner() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    stage.task.abort();
+    stage.server.restart_controllers()?;
+    stage.kubectl(&["delete", "admissionpolicy", "p"])?;
+    stage.wait_until_gone("wasmplugins")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_when_nothing_changed() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    stage.programmed("p", true, "WasmPlugin").await?;
+    stage.wait_for("configmaps", "the file", |_| true)?;
+
+    let mark = stage.server.audit_mark();
+    // A Pod that makes no difference, policies that are judged again, an object that somebody adds to.
+    for i in 0..5 {
+        let pod = ObjectKey::new(&namespace, format!("other-{i}"));
+        stage.cluster.pods.insert(pod, Pod::default());
+        stage.show();
+        stage.kubectl(&[
+            "annotate",
+            "wasmplugins",
+            "--all",
+            "--overwrite",
+            &format!("theirs={i}"),
+        ])?;
+    }
+    // All of that is through when what comes after it is.
+    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
+    stage.show();
+    stage.wait_for("wasmplugins", "four slots", |o| {
+        o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
+    })?;
+    let written = |stage: &Stage| -> Result<Vec<(String, String)>, String> {
+        let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
+        let mut writes: Vec<_> = writes.into_iter().map(|w| (w.verb, w.resource)).collect();
+        writes.sort();
+        match writes.len() {
+            // The audit log may lag behind.
+            0 | 1 => Err(format!("{writes:?}")),
+            _ => Ok(writes),
+        }
+    };
+    let writes = until("the writes in the audit log", || written(&stage))?;
+    let patch = |resource: &str| ("patch".to_owned(), resource.to_owned());
+    assert_eq!(writes, [patch("configmaps"), patch("wasmplugins")]);
+    let plugin = stage.only("wasmplugins").map_err(|e| anyhow!(e))?;
+    assert_eq!(
+        plugin["metadata"]["annotations"]["theirs"], "4",
+        "what others add is theirs"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    let plugin = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    let name = plugin["metadata"]["name"]
+        .as_str()
+        .context("name")?
+        .to_owned();
+    stage.programmed("p", true, "WasmPlugin").await?;
+
+    let mark = stage.server.audit_mark();
+    let theirs = r#"{"spec": {"phase": "AUTHN"}}"#;
+    let patch = [
+        "patch",
+        "wasmplugin",
+        &name,
+        "--type=merge",
+        "--field-manager=somebody",
+        "-p",
+        theirs,
+    ];
+    stage.kubectl(&patch)?;
+    let said = stage.programmed("p", false, "conflict").await?;
+    assert!(
+        said.contains("\"somebody\"") && said.contains(".spec.phase"),
+        "{said}"
+    );
+    for i in 0..3 {
+        let pod = ObjectKey::new(&namespace, format!("other-{i}"));
+        stage.cluster.pods.insert(pod, Pod::default());
+        stage.show();
+    }
+    // A ConfigMap shows that those rounds are through.
+    stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
+    stage.wait_for("configmaps", "the file again", |_| true)?;
+    let plugin = stage.only("wasmplugins").map_err(|e| anyhow!(e))?;
+    assert_eq!(plugin["spec"]["phase"], "AUTHN");
+    let tries = stage.writes(mark)?;
+    let tries: Vec<_> = tries
+        .iter()
+        .filter(|w| w.resource == "wasmplugins")
+        .collect();
+    assert_eq!(
+        tries.len(),
+        1,
+        "refused once, and not asked again: {tries:?}"
+    );
+    assert_eq!(tries[0].code, 409);
+
+    // They give it up.
+    stage.kubectl(&["delete", "wasmplugin", &name])?;
+    stage.wait_for("wasmplugins", "ours", |o| o["spec"]["phase"] == "STATS")?;
+    stage.programmed("p", true, "WasmPlugin").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.kubectl(&[
+        "create",
+        "configmap",
+        "headgate-service-search",
+        "--from-literal=theirs=1",
+    ])?;
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    let said = stage.programmed("p", false, "is not Headgate's").await?;
+    assert!(said.contains("ConfigMap"), "{said}");
+    stage.cluster.policies.clear();
+    stage.show();
+    stage.wait_until_gone("wasmplugins")?;
+    let theirs = stage.kubectl(&[
+        "get",
+        "configmap",
+        "headgate-service-search",
+        "--output=json",
+    ])?;
+    let theirs: Value = serde_json::from_str(&theirs)?;
+    assert_eq!(theirs["data"], serde_json::json!({"theirs": "1"}));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_may_come_later_and_go() -> Result<()> {
+    /// Whatever happens here, the other tests find Istio.
+    struct Reinstall(&'static ApiServer);
+    impl Drop for Reinstall {
+        fn drop(&mut self) {
+            let _ = install(self.0, "istio");
+        }
+    }
+    let turn = turn().await;
+    let server = equipped()?;
+    let _reinstall = Reinstall(server);
+    remove_wasm_plugins(server)?;
+    let mut stage = Stage::with(server, turn).await?;
+    let namespace = stage.namespace.clone();
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    let said = stage.programmed("p", true, "ConfigMap").await?;
+    assert!(!said.contains("WasmPlugin"), "{said}");
+    install(stage.server, "istio")?;
+    stage.programmed("p", true, "WasmPlugin").await?;
+    stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    remove_wasm_plugins(stage.server)?;
+    let policy = format!("{namespace}/p");
+    let without = |d: &Arc<Delivered>| {
+        let said = d.programmed(&policy);
+        said.is_some_and(|(is, _, message)| is && !message.contains("WasmPlugin"))
+    };
+    let gone = stage.delivered.wait_for(without);
+    tokio::time::timeout(NOTICED, gone).await??;
+    install(stage.server, "istio")?;
+    stage.wait_for("wasmplugins", "the plugin again", |_| true)?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proxies_are_sent_only_where_the_module_is() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.modules.serves.store(false, Ordering::Relaxed);
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    stage
+        .programmed("p", false, "answers 404 Not Found")
+        .await?;
+    assert_eq!(stage.all("wasmplugins")?, [] as [Value; 0]);
+    stage.modules.serves.store(true, Ordering::Relaxed);
+    stage.programmed("p", true, "WasmPlugin").await?;
+    // An edit sends nobody to another module, so it waits for none.
+    stage.modules.serves.store(false, Ordering::Relaxed);
+    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
+    stage.show();
+    stage.wait_for("wasmplugins", "four slots", |o| {
+        o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
+    })?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_envoy_gateway_says_comes_back() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    let class = "eg".to_owned();
+    stage.cluster.served_kinds = vec![TargetKind::Gateway];
+    stage
+        .cluster
+        .gateways
+        .insert(ObjectKey::new(&namespace, "edge"), Gateway { class });
+    let edge = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+    stage.policy(&policy(&namespace, "p", edge, 3))?;
+    stage.show();
+    let object = stage.wait_for("envoyextensionpolicies", "the policy", |_| true)?;
+    assert_eq!(object["spec"]["wasm"][0]["failOpen"], true);
+    stage
+        .programmed("p", false, "has not accepted it yet")
+        .await?;
+    let name = object["metadata"]["name"]
+        .as_str()
+        .context("name")?
+        .to_owned();
+    let status = |accepted: &str, generation: i64| {
+        serde_json::json!({"status": {"ancestors": [{
+            "ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"},
+            "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
+            "conditions": [{
+                "type": "Accepted", "status": accepted, "reason": "Because", "message": "of this",
+                "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": generation,
+            }],
+        }]}})
+        .to_string()
+    };
+    let say = |stage: &Stage, accepted: &str| {
+        let body = status(accepted, 1);
+        stage.kubectl(&[
+            "patch",
+            "envoyextensionpolicy",
+            &name,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &body,
+        ])
+    };
+    say(&stage, "True")?;
+    stage.programmed("p", true, "EnvoyExtensionPolicy").await?;
+    say(&stage, "False")?;
+    stage
+        .programmed("p", false, "Envoy Gateway refuses it: Because: of this")
+        .await?;
+    Ok(())
+}

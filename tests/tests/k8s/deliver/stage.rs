@@ -1,0 +1,314 @@
+//! The deliverer at work, before an API server that has everybody's definitions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use headgate::kubernetes::cluster::{Cluster, ObjectKey, Pod, PolicyObject, Service};
+use headgate::kubernetes::deliver::{self, Delivered, Settings, View};
+use headgate::kubernetes::resolve;
+use headgate::validate::check_file;
+use headgate_tests::chart;
+use headgate_tests::kube::ApiServer;
+use headgate_tests::kube::api_server::client;
+use headgate_tests::kube::audit::AuditEvent;
+use headgate_tests::wait::until_within;
+use serde_json::Value;
+use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::task::JoinHandle;
+
+use super::modules::{Modules, sha256};
+
+/// The rights that the deliverer needs.
+const RIGHTS: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: deliver}
+rules:
+- apiGroups: [extensions.istio.io]
+  resources: [wasmplugins]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [gateway.envoyproxy.io]
+  resources: [envoyextensionpolicies]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: ['']
+  resources: [configmaps]
+  verbs: [list, watch, create, patch, delete]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [gatewayclasses]
+  verbs: [list, watch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: deliver}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: deliver}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: deliver}]
+";
+
+const CLASSES: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: istio}
+spec: {controllerName: istio.io/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: eg}
+spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
+";
+
+/// How long a watch may take to notice that a kind is served: [`RETRY`], and what a slow machine adds.
+pub(crate) const NOTICED: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(1);
+/// How long the API server may take to clean up behind a definition.
+const GONE: Duration = Duration::from_secs(240);
+
+/// A deliverer at work, in a cluster with nothing of its own at first.
+pub(crate) struct Stage {
+    pub(crate) server: &'static ApiServer,
+    pub(crate) namespace: String,
+    pub(crate) modules: Modules,
+    pub(crate) cluster: Cluster,
+    pub(crate) views: watch::Sender<View>,
+    pub(crate) delivered: watch::Receiver<Arc<Delivered>>,
+    pub(crate) task: JoinHandle<()>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+pub(crate) async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+pub(crate) fn settings(modules: &Modules) -> Settings {
+    Settings {
+        istio: true,
+        envoy_gateway: true,
+        config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        modules_url: format!("http://{}", modules.address),
+        retry: RETRY,
+    }
+}
+
+pub(crate) fn view(cluster: &Cluster) -> View {
+    View {
+        plan: Arc::new(resolve::plan(cluster)),
+        cluster: Arc::new(cluster.clone()),
+        module_sha256: sha256(),
+    }
+}
+
+pub(crate) fn install(server: &ApiServer, project: &str) -> Result<()> {
+    let file = format!("--filename={}", chart::crds(project)?);
+    server.kubectl(&["apply", "--server-side", "--force-conflicts", &file])?;
+    server.wait_for_crds()
+}
+
+/// Removes the one definition of Istio's that is delivered to. The API server cleans up behind each that goes, for which
+/// it makes its description of all others anew, so this may take a minute.
+pub(crate) fn remove_wasm_plugins(server: &ApiServer) -> Result<()> {
+    let arguments = [
+        "delete",
+        "crd",
+        "wasmplugins.extensions.istio.io",
+        "--ignore-not-found",
+        "--wait=false",
+    ];
+    server.kubectl(&arguments)?;
+    until_within(GONE, "an end of the definition", || {
+        let left = server.kubectl(&["get", arguments[1], arguments[2], "--ignore-not-found"]);
+        match left {
+            Ok(left) if left.trim().is_empty() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+}
+
+/// The API server with everybody's CRDs, which are installed once.
+pub(crate) fn equipped() -> Result<&'static ApiServer> {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let server = ApiServer::shared();
+    if !DONE.load(Ordering::Relaxed) {
+        server.install_crds()?;
+        for project in ["gateway-api", "istio", "envoy-gateway"] {
+            install(server, project)?;
+        }
+        server.apply(CLASSES)?;
+        server.apply(RIGHTS)?;
+        DONE.store(true, Ordering::Relaxed);
+    }
+    Ok(server)
+}
+
+impl Stage {
+    /// With everybody's CRDs.
+    pub(crate) async fn set() -> Result<Self> {
+        let turn = turn().await;
+        Self::with(equipped()?, turn).await
+    }
+
+    pub(crate) async fn with(
+        server: &'static ApiServer,
+        turn: MutexGuard<'static, ()>,
+    ) -> Result<Self> {
+        let modules = Modules::start()?;
+        let cluster = Cluster::default();
+        let (views, _) = watch::channel(view(&cluster));
+        let (send, delivered) = watch::channel(Arc::default());
+        let user = client(&server.user_kubeconfig("deliver", None)?).await?;
+        let run = deliver::run(user, settings(&modules), views.subscribe(), send);
+        Ok(Self {
+            namespace: server.namespace("deliver")?,
+            server,
+            modules,
+            cluster,
+            views,
+            delivered,
+            task: tokio::spawn(run),
+            _turn: turn,
+        })
+    }
+
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let namespace = format!("--namespace={}", self.namespace);
+        self.server
+            .kubectl(&[arguments, &[namespace.as_str()]].concat())
+    }
+
+    /// Applies a policy and makes it known to the deliverer's next view, as the operator does.
+    pub(crate) fn policy(&mut self, yaml: &str) -> Result<()> {
+        self.server.apply(yaml)?;
+        let report = check_file("policy.yaml", yaml.as_bytes());
+        let valid = report.policies().next().context("a valid policy")?.clone();
+        let (name, namespace) = (valid.name.clone(), valid.namespace.clone());
+        let object = self.kubectl(&["get", "admissionpolicy", &name, "--output=json"])?;
+        let object: Value = serde_json::from_str(&object)?;
+        self.cluster.policies.insert(
+            ObjectKey::new(namespace, name),
+            PolicyObject {
+                uid: object["metadata"]["uid"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
+                generation: object["metadata"]["generation"]
+                    .as_i64()
+                    .unwrap_or_default(),
+                targets: valid.targets.clone(),
+                checked: Ok(valid),
+                last_good: None,
+            },
+        );
+        Ok(())
+    }
+
+    /// Service `search` with one Pod.
+    pub(crate) fn search(&mut self) {
+        let labels = BTreeMap::from([("app".to_owned(), "search".to_owned())]);
+        let selector = labels.clone();
+        self.cluster.services.insert(
+            ObjectKey::new(&self.namespace, "search"),
+            Service { selector },
+        );
+        self.cluster.pods.insert(
+            ObjectKey::new(&self.namespace, "search-1"),
+            Pod {
+                labels,
+                target: None,
+                ready: true,
+            },
+        );
+    }
+
+    pub(crate) fn show(&self) {
+        self.views.send_replace(view(&self.cluster));
+    }
+
+    /// The only object of this kind in this test's namespace.
+    pub(crate) fn only(&self, kind: &str) -> Result<Value, String> {
+        let all = self.all(kind).map_err(|e| format!("{e:#}"))?;
+        match &all[..] {
+            [one] => Ok(one.clone()),
+            _ => Err(format!("{} {kind}", all.len())),
+        }
+    }
+
+    /// All delivered objects of this kind in this test's namespace.
+    pub(crate) fn all(&self, kind: &str) -> Result<Vec<Value>> {
+        let list = self.kubectl(&[
+            "get",
+            kind,
+            "--selector=app.kubernetes.io/managed-by=headgate",
+            "--output=json",
+        ])?;
+        let list: Value = serde_json::from_str(&list)?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    pub(crate) fn wait_for(
+        &self,
+        kind: &str,
+        what: &str,
+        is: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        until_within(NOTICED, what, || {
+            let object = self.only(kind)?;
+            match is(&object) {
+                true => Ok(object),
+                false => Err(object.to_string()),
+            }
+        })
+    }
+
+    pub(crate) fn wait_until_gone(&self, kind: &str) -> Result<()> {
+        until_within(NOTICED, &format!("no {kind}"), || {
+            match self.all(kind).map_err(|e| format!("{e:#}"))?.len() {
+                0 => Ok(()),
+                n => Err(format!("{n} there")),
+            }
+        })
+    }
+
+    /// What a policy's `Programmed` says, once it is so.
+    pub(crate) async fn programmed(
+        &mut self,
+        policy: &str,
+        status: bool,
+        part: &str,
+    ) -> Result<String> {
+        let policy = format!("{}/{policy}", self.namespace);
+        let is = |d: &Arc<Delivered>| {
+            let said = d.programmed(&policy);
+            said.is_some_and(|(is, _, message)| is == status && message.contains(part))
+        };
+        let waited = tokio::time::timeout(NOTICED, self.delivered.wait_for(is)).await;
+        let came = matches!(waited, Ok(Ok(_)));
+        drop(waited);
+        let said = self.delivered.borrow().programmed(&policy);
+        match said {
+            Some((_, _, message)) if came => Ok(message),
+            said => bail!("waited for {status} and {part:?}; {said:?}"),
+        }
+    }
+
+    /// Writes of the deliverer since `mark`.
+    pub(crate) fn writes(
+        &self,
+        mark: headgate_tests::kube::audit::AuditMark,
+    ) -> Result<Vec<AuditEvent>> {
+        let mut events = self.server.audit(mark)?;
+        events.retain(|e| e.user == "deliver" && e.is_write());
+        Ok(events)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.task.abort();
+        // The next test's deliverer would delete them, and be seen to.
+        for kind in ["wasmplugins", "envoyextensionpolicies", "configmaps"] {
+            let _ = self.kubectl(&["delete", kind, "--all", "--ignore-not-found"]);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The Helm chart without a cluster: which values it takes, which it refuses and with which words, and what it makes.
+
+// Helpers of tests fail a test by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use headgate_tests::chart;
+use serde_json::{Value, json};
+
+/// With objects of prometheus-operator, which are only made where the API server knows them.
+const WITH_PROMETHEUS: &[&str] = &["--api-versions", "monitoring.coreos.com/v1"];
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("helm")
+        .join(folder);
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+fn good(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("helm/good/{name}.yaml"));
+    assert!(path.is_file(), "{}", path.display());
+    path
+}
+
+fn find<'a>(objects: &'a [Value], label: &str) -> &'a Value {
+    objects
+        .iter()
+        .find(|object| chart::label(object) == label)
+        .unwrap_or_else(|| {
+            let labels: Vec<String> = objects.iter().map(chart::label).collect();
+            panic!("no {label} in {labels:?}")
+        })
+}
+
+#[test]
+fn good_values_pass_lint_without_a_warning() {
+    let folder = chart::folder();
+    for file in files("good") {
+        chart::helm(&[
+            "lint",
+            "--strict",
+            folder.to_str().unwrap(),
+            "--values",
+            file.to_str().unwrap(),
+        ])
+        .unwrap();
+    }
+}
+
+#[test]
+fn bad_values_are_refused_with_the_message_they_expect() {
+    for file in files("bad") {
+        let text = fs::read_to_string(&file).unwrap();
+        let expected = text
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("# expect: "))
+            .expect("the first line holds the message");
+        match chart::render(&file, &[]) {
+            Ok(_) => panic!("{}: passed", file.display()),
+            Err(error) => {
+                let error = format!("{error:#}");
+                assert!(error.contains(expected), "{}: {error}", file.display());
+            }
+        }
+    }
+}
+
+/// A chart and the image of its own version belong together, unless somebody says otherwise.
+#[test]
+fn the_image_is_that_of_the_charts_version() {
+    let images = |arguments: &[&str]| -> BTreeSet<String> {
+        chart::render(&good("defaults"), arguments)
+            .unwrap()
+            .iter()
+            .flat_map(|object| [&object["spec"]["template"]["spec"], &object["spec"]])
+            .filter_map(|spec| spec["containers"].as_array())
+            .flatten()
+            .map(|container| container["image"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(images(&[]), BTreeSet::from([format!("headgate:{version}")]));
+    assert_eq!(
+        images(&["--set=image.repository=registry.example.com/headgate,image.tag=dev"]),
+        BTreeSet::from(["registry.example.com/headgate:dev".to_owned()])
+    );
+    let digest = format!("sha256:{}", "0".repeat(64));
+    assert_eq!(
+        images(&[&format!("--set=image.tag=dev,image.digest={digest}")]),
+        BTreeSet::from([format!("headgate@{digest}")])
+    );
+}
+
+#[test]
+fn every_object_says_to_what_it_belongs() {
+    for file in files("good") {
+        for object in chart::render(&file, WITH_PROMETHEUS).unwrap() {
+            let name = format!("{}: {}", file.display(), chart::label(&object));
+            let labels = &object["metadata"]["labels"];
+            assert_eq!(labels["app.kubernetes.io/instance"], "headgate", "{name}");
+            assert_eq!(labels["app.kubernetes.io/part-of"], "headgate", "{name}");
+            assert_eq!(labels["app.kubernetes.io/managed-by"], "Helm", "{name}");
+            let kind = object["kind"].as_str().unwrap();
+            let cluster_wide = [
+                "ClusterRole",
+                "ClusterRoleBinding",
+                "CustomResourceDefinition",
+            ]
+            .contains(&kind);
+            let namespace = &object["metadata"]["namespace"];
+            assert_eq!(namespace.is_null(), cluster_wide, "{name}");
+            assert!(cluster_wide || namespace == chart::NAMESPACE, "{name}");
+        }
+    }
+}
+
+/// What the "restricted" Pod security standard asks for, and a root file system that nobody writes to.
+#[test]
+fn every_pod_runs_without_privileges() {
+    for file in files("good") {
+        let objects = chart::render(&file, WITH_PROMETHEUS).unwrap();
+        let specs: Vec<&Value> = objects
+            .iter()
+            .filter_map(|object| match object["kind"].as_str() {
+                Some("Deployment") => Some(&object["spec"]["template"]["spec"]),
+                Some("Pod") => Some(&object["spec"]),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(specs.len(), 2, "the operator and the test");
+        for spec in specs {
+            let pod = &spec["securityContext"];
+            assert_eq!(pod["runAsNonRoot"], true);
+            assert_eq!(pod["runAsUser"], 65532);
+            assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault");
+            let list = |key: &str| spec[key].as_array().cloned().unwrap_or_default();
+            for container in list("initContainers").iter().chain(&list("containers")) {
+                assert_eq!(
+                    container["securityContext"],
+                    json!({
+                        "allowPrivilegeEscalation": false,
+                        "readOnlyRootFilesystem": true,
+                        "capabilities": {"drop": ["ALL"]},
+                    })
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_that_a_user_sets_takes_the_operators_pods_out_of_its_services() {
+    let objects = chart::render(&good("everything"), WITH_PROMETHEUS).unwrap();
+    let deployment = &find(&objects, "Deployment/headgate")["spec"];
+    let labels = &deployment["template"]["metadata"]["labels"];
+    assert_eq!(labels["tier"], "control");
+    for selector in [
+        &deployment["selector"]["matchLabels"],
+        &find(&objects, "Service/headgate")["spec"]["selector"],
+        &find(&objects, "Service/headgate-metrics")["spec"]["selector"],
+        &find(&objects, "PodDisruptionBudget/headgate")["spec"]["selector"]["matchLabels"],
+        &find(&objects, "NetworkPolicy/headgate")["spec"]["podSelector"]["matchLabels"],
+    ] {
+        for (key, value) in selector.as_object().unwrap() {
+            assert_eq!(&labels[key], value, "{key}");
+        }
+    }
+}
+
+#[test]
+fn objects_of_prometheus_operator_are_made_only_where_they_are_known() {
+    let kinds = ["PodMonitor", "PrometheusRule", "ServiceMonitor"];
+    let made = |arguments: &[&str]| -> Vec<String> {
+        chart::render(&good("everything"), arguments)
+            .unwrap()
+            .iter()
+            .filter_map(|object| object["kind"].as_str().map(str::to_owned))
+            .filter(|kind| kinds.contains(&kind.as_str()))
+            .collect()
+    };
+    assert_eq!(made(WITH_PROMETHEUS), kinds);
+    assert!(made(&[]).is_empty());
+}
+
+#[test]
+fn dashboards_and_alerts_are_in_what_is_made() {
+    let objects = chart::render(&good("everything"), WITH_PROMETHEUS).unwrap();
+    let mut dashboards = 0;
+    for map in objects
+        .iter()
+        .filter(|object| object["kind"] == "ConfigMap")
+    {
+        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        for text in map["data"].as_object().unwrap().values() {
+            let dashboard: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+            assert!(
+                dashboard["panels"]
+                    .as_array()
+                    .is_some_and(|p| !p.is_empty())
+            );
+            dashboards += 1;
+        }
+    }
+    assert_eq!(
+        dashboards,
+        fs::read_dir(chart::folder().join("dashboards"))
+            .unwrap()
+            .filter(|file| file.as_ref().unwrap().path().extension() == Some("json".as_ref()))
+            .count()
+    );
+    let rules = find(&objects, "PrometheusRule/headgate");
+    let text = rules.to_string();
+    for file in fs::read_dir(chart::folder().join("alerts")).unwrap() {
+        let file = file.unwrap().path();
+        if !file.is_file() {
+            continue;
+        }
+        // As they are: templates of alerts are Prometheus', not Helm's.
+        let expected: Value = serde_saphyr::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        for group in expected["groups"].as_array().unwrap() {
+            assert!(
+                rules["spec"]["groups"].as_array().unwrap().contains(group),
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
+    let writes = |values: &str| -> Vec<String> {
+        let objects = chart::render(&good(values), &[]).unwrap();
+        let rules = find(&objects, "ClusterRole/headgate")["rules"].clone();
+        let mut resources: Vec<String> = rules
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|rule| {
+                rule["verbs"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|verb| verb != "list" && verb != "watch")
+            })
+            .flat_map(|rule| rule["resources"].as_array().unwrap().clone())
+            .map(|resource| resource.as_str().unwrap().to_owned())
+            .collect();
+        resources.sort();
+        resources
+    };
+    assert_eq!(writes("defaults"), ["admissionpolicies/status", "events"]);
+    assert_eq!(
+        writes("everything"),
+        [
+            "admissionpolicies/status",
+            "configmaps",
+            "envoyextensionpolicies",
+            "events",
+            "wasmplugins"
+        ]
+    );
+}
+
+#[test]
+fn uninstalling_keeps_policies_unless_told_otherwise() {
+    const CRD: &str = "CustomResourceDefinition/admissionpolicies.headgate.dev";
+    const POLICY: &str = "helm.sh/resource-policy";
+    let kept = chart::render(&good("defaults"), &[]).unwrap();
+    assert_eq!(find(&kept, CRD)["metadata"]["annotations"][POLICY], "keep");
+    let objects = chart::render(&good("everything"), &[]).unwrap();
+    assert!(find(&objects, CRD)["metadata"]["annotations"][POLICY].is_null());
+    let none = chart::render(&good("bare"), &[]).unwrap();
+    assert!(none.iter().all(|object| chart::label(object) != CRD));
+    // And nothing but the CRD is ever kept.
+    for object in &kept {
+        let keep = &object["metadata"]["annotations"][POLICY];
+        assert!(keep.is_null() || chart::label(object) == CRD);
+    }
+}
+
+#[test]
+fn notes_say_the_next_command_for_what_was_installed() {
+    let folder = chart::folder();
+    let notes = |values: &str| {
+        let output = chart::helm(&[
+            "install",
+            "headgate",
+            folder.to_str().unwrap(),
+            "--namespace",
+            chart::NAMESPACE,
+            "--dry-run=client",
+            "--values",
+            good(values).to_str().unwrap(),
+        ])
+        .unwrap();
+        output.split_once("NOTES:").unwrap().1.to_owned()
+    };
+    for (values, expected) in [
+        ("defaults", "headgate certificate proxy --namespace shop"),
+        ("bare", "--set tls.mode=Generated"),
+        ("bare", "headgate crd | kubectl apply --server-side -f -"),
+        ("secret", "ca.crt of Secret my-xds-tls"),
+        ("cert-manager-issuer", "ClusterIssuer mesh"),
+        ("everything", "examples/istio"),
+        ("defaults", "headgate status --all-namespaces\n"),
+        ("everything", "doesn't know monitoring.coreos.com/v1"),
+    ] {
+        let notes = notes(values);
+        assert!(notes.contains(expected), "{values}: {notes}");
+    }
+}
+
+/// Run with `HEADGATE_RENEW=1` to write the table anew.
+#[test]
+fn the_readme_has_every_value() {
+    const BEGIN: &str = "<!-- values -->\n";
+    const END: &str = "<!-- /values -->\n";
+    let readme = chart::folder().join("README.md");
+    let yaml = fs::read_to_string(chart::folder().join("values.yaml")).unwrap();
+    let table = chart::table(&chart::values(&yaml).unwrap());
+    let text = fs::read_to_string(&readme).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (found, after) = rest.split_once(END).unwrap();
+    if std::env::var_os("HEADGATE_RENEW").is_some() {
+        fs::write(&readme, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+    } else {
+        assert!(
+            found == table,
+            "charts/headgate/README.md is not what values.yaml says; run HEADGATE_RENEW=1 cargo test --release -p headgate-tests --test k8s helm_chart"
+        );
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of workflows on a mesh of Envoys.
+
+mod wisp;

@@ -1,0 +1,4 @@
+//! Tests on a Kubernetes node with Pods.
+
+mod operator;
+mod smoke;
