@@ -207,7 +207,7 @@ impl Vm {
         self.check(told);
         self.act(&mut actions, stream);
         self.actions = actions;
-        self.attend(stream);
+        self.attend(stream, false);
         if headers.token_in_baggage().is_some() {
             self.strip_baggage(&headers);
         }
