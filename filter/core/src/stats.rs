@@ -36,7 +36,7 @@ use crate::config::{StageConfig, StrategyConfig};
 use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::refusal::Cause;
 use crate::request::TypeId;
-use crate::strategy::ResponseTimeController;
+use crate::strategy::Admission;
 
 use controllers::Controllers;
 use objectives::Objectives;
@@ -317,33 +317,20 @@ impl StageStats {
         host.record(self.queued_work, micros(work))
     }
 
-    /// Publishes what backlog control bounds, and the mean service delay of the last period.
+    /// Publishes what the strategy's feedback controllers have set.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn backlog_control(
-        &self,
-        host: &impl Host,
-        bound: Option<u64>,
-        delay: Duration,
-    ) -> Result<(), HostError> {
-        let (Some(gauges), Some(bound)) = (&self.backlog_control, bound) else {
-            return Ok(());
-        };
-        host.record(gauges.bound, bound)?;
-        host.record(gauges.delay, micros(delay))
-    }
-
-    /// Publishes what the response time controllers have set.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn controllers(
+    pub fn control(
         &mut self,
         host: &impl Host,
-        controller: &ResponseTimeController,
+        strategy: &dyn Admission,
     ) -> Result<(), HostError> {
-        self.controllers.publish(host, controller)
+        if let (Some(gauges), Some(bound)) = (&self.backlog_control, strategy.controlled_bound()) {
+            host.record(gauges.bound, bound.value)?;
+            host.record(gauges.delay, micros(bound.service_delay))?;
+        }
+        self.controllers.publish(host, strategy)
     }
 
     /// Publishes what is configured, P and the objectives, and takes back the objectives of `before` that

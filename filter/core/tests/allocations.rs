@@ -27,7 +27,7 @@ use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
 use headgate_core::stage::Outcome;
-use headgate_core::strategy::{Admission as _, Strategy, View};
+use headgate_core::strategy::{Strategy, View};
 use headgate_core::time::Instant;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -98,13 +98,13 @@ fn run(
                 weight: 1,
                 work: 1_000,
             };
-            strategy.completed(&served, now);
+            strategy.base.completed(&served, now);
         }
-        strategy.tick(now);
+        strategy.base.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
-        if let Some(controlled) = strategy.controlled_mut() {
+        if let Some(controlled) = strategy.base.controlled_mut() {
             record.resize(controlled.record_len(), 0.0);
             if ms == 0 {
                 controlled.initial(now, record);

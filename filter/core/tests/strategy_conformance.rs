@@ -16,7 +16,7 @@ use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Reason, Strategy, Verdict, View};
+use headgate_core::strategy::{Reason, Strategy, Verdict, View};
 use headgate_core::time::Instant;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -100,7 +100,7 @@ fn all() -> Vec<(String, StageConfig)> {
 
 /// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
 fn tick(strategy: &mut Strategy, record: &mut Vec<f64>, now: Instant) {
-    if let Some(controlled) = strategy.controlled_mut() {
+    if let Some(controlled) = strategy.base.controlled_mut() {
         let unknown = record.is_empty();
         if unknown {
             record.resize(controlled.record_len(), 0.0);
@@ -110,7 +110,7 @@ fn tick(strategy: &mut Strategy, record: &mut Vec<f64>, now: Instant) {
             controlled.stored();
         }
     }
-    strategy.tick(now);
+    strategy.base.tick(now);
 }
 
 fn cold(config: &StageConfig) -> ServiceTimes {
@@ -302,9 +302,9 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(10));
     // Two thirds of 1 ms, one of 10 ms: 4 ms on average, so eight in the queue of P = 8 wait 4 ms.
     for _ in 0..100 {
-        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
-        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
-        strategy.completed(&served(SLOW, ms(0), ms(10)), at(0));
+        strategy.base.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.base.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.base.completed(&served(SLOW, ms(0), ms(10)), at(0));
     }
     let mut decide = |kind, queue| {
         // The stage's own estimate doesn't count.
@@ -329,11 +329,11 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
         let mut accepted = 0_u32;
         for i in 0..22_000 {
-            strategy.tick(at(i));
+            strategy.base.tick(at(i));
             let idle = view(&times, at(i), 0, 0, Duration::ZERO);
             let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &idle, &mut rng);
             if verdict == Verdict::Admit {
-                strategy.completed(&served(FAST, ms(0), ms(processing)), at(i));
+                strategy.base.completed(&served(FAST, ms(0), ms(processing)), at(i));
                 accepted += u32::from(i >= 2_000);
             } else {
                 assert_eq!(verdict, Verdict::Refuse(Reason::Utilization));
@@ -360,7 +360,7 @@ fn serve(
         for kind in KINDS {
             let view = view(&times, now, 0, 0, Duration::ZERO);
             if strategy.decide(&of(kind), &view, &mut rng) == Verdict::Admit {
-                strategy.completed(&served(kind, ms(0), ms(response_ms)), now);
+                strategy.base.completed(&served(kind, ms(0), ms(response_ms)), now);
                 admitted[usize::from(kind.0)] += 1;
             }
         }
@@ -395,7 +395,7 @@ fn what_a_worker_told_the_others_it_does_not_tell_again() {
     for (name, config) in all() {
         let mut strategy = Strategy::from_config(&config);
         serve(&mut strategy, &config, 2, 60);
-        let Some(controlled) = strategy.controlled_mut() else {
+        let Some(controlled) = strategy.base.controlled_mut() else {
             continue;
         };
         let now = at(10_000);
@@ -508,7 +508,7 @@ proptest! {
                 let verdict = strategy.decide(&of(TypeId(kind.min(2))), &view, &mut rng);
                 let idle = slots < PARALLELISM && queue == 0;
                 prop_assert!(!idle || verdict == Verdict::Admit, "{name}: {view:?}");
-                strategy.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
+                strategy.base.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
                 tick(&mut strategy, &mut record, at(now));
             }
         }

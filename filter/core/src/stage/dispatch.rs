@@ -15,7 +15,6 @@ use std::time::Duration;
 use super::{Event, Phase, Request, Stage};
 use crate::host::{Host, HostError};
 use crate::stats::Count;
-use crate::strategy::Admission;
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
@@ -299,6 +298,7 @@ impl Stage {
             return Ok(());
         };
         self.strategy
+            .base
             .left(request.attributes.kind, request.attributes.class);
         self.gave_up(now, &request);
         let left = self.leave_queue(host, slot, &request);

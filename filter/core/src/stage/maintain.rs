@@ -15,7 +15,7 @@ use crate::ledger::Share;
 use crate::request::{ClassId, TypeId};
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
-use crate::strategy::{Admission, Strategy};
+use crate::strategy::Strategy;
 use crate::time::Instant;
 use crate::work::Work;
 use crate::workers::{Changes, Membership};
@@ -77,28 +77,22 @@ impl Stage {
         self.expire_late(host, now, events)?;
         self.woken(host, now, events)?;
         self.service_times.sync(now, host, &self.times_key)?;
-        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.demand_mut()) {
+        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.base.demand_mut()) {
             exchange.run(host, now, demand)?;
         }
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
-        self.strategy.tick(now);
-        if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut())
-        {
-            acceptance.run(host, now, window)?;
+        self.strategy.base.tick(now);
+        let avoidance = &mut self.strategy.avoidance;
+        if let (Some(acceptance), Some(avoidance)) = (&mut self.acceptance, avoidance) {
+            acceptance.run(host, now, &mut avoidance.window)?;
         }
         self.audit(host, now, membership)?;
         let queue = self.ledger.queue(host)?;
         self.stats
             .queue(host, queue.length, self.time(queue.work))?;
-        if let Some(control) = self.strategy.backlog_control() {
-            self.stats
-                .backlog_control(host, control.gauge(), control.service_delay())?;
-        }
-        if let Some(controller) = self.strategy.response_time_controller() {
-            self.stats.controllers(host, controller)?;
-        }
+        self.stats.control(host, self.strategy.base.as_ref())?;
         self.stats.flush(host)
     }
 
@@ -145,7 +139,7 @@ impl Stage {
         }
         let same_mode = config.mode == self.config.mode;
         let same_strategy = config.strategy == self.config.strategy
-            && (same_mode || self.strategy.controlled_mut().is_none())
+            && (same_mode || self.strategy.base.controlled_mut().is_none())
             && config.queue.max_length == self.config.queue.max_length
             && config.starvation_avoidance == self.config.starvation_avoidance
             && config.types == self.config.types
@@ -193,6 +187,7 @@ impl Stage {
         if !same_strategy {
             for request in self.requests.iter() {
                 self.strategy
+                    .base
                     .entered(request.attributes.kind, request.attributes.class);
             }
         }
@@ -370,6 +365,7 @@ impl Stage {
         let booked = self.ledger.acquire_over_limit(host);
         if booked.is_err() && self.requests.take_slot(slot).is_some() {
             self.strategy
+                .base
                 .left(request.attributes.kind, request.attributes.class);
         }
         booked.and(self.leave_queue(host, slot, &request))

@@ -29,7 +29,7 @@ use crate::request::{Attributes, Served, TypeId};
 use crate::rng::Rng;
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, Count, StageCount, StageStats};
-use crate::strategy::{Admission, Strategy};
+use crate::strategy::Strategy;
 use crate::time::Instant;
 use crate::work::Work;
 use crate::workers::{Membership, WorkerId};
@@ -227,7 +227,7 @@ impl Stage {
         if self.config.mode == Mode::DryRun || self.retired {
             return None;
         }
-        self.strategy.quality(request.kind, request.class)
+        self.strategy.base.quality(request.kind, request.class)
     }
 
     /// Counts a request that passes the stage by.
@@ -288,7 +288,7 @@ impl Stage {
 
     /// Counts a decision for the other workers' windows.
     fn decided(&mut self, kind: TypeId, accepted: bool) {
-        self.strategy.decided(accepted);
+        self.strategy.base.decided(accepted);
         if let Some(acceptance) = &mut self.acceptance {
             acceptance.count(kind, accepted);
         }
@@ -299,7 +299,7 @@ impl Stage {
     #[must_use]
     pub fn rejection_rate(&self) -> Option<f64> {
         match self.config.mode {
-            Mode::Enforce if !self.retired => self.strategy.rejection_rate(),
+            Mode::Enforce if !self.retired => self.strategy.base.rejection_rate(),
             Mode::Enforce | Mode::DryRun => None,
         }
     }
@@ -328,12 +328,9 @@ impl Stage {
             | Cause::QueueTimeout
             | Cause::Deadline
             | Cause::RateLimited => queue_wait,
-            Cause::ResponseTime => self
-                .strategy
-                .response_time_controller()
-                .map_or(queue_wait, |controller| {
-                    controller.next_token(kind, request.class)
-                }),
+            Cause::ResponseTime => (self.strategy.base)
+                .retry_after(kind, request.class)
+                .unwrap_or(queue_wait),
         };
         Refusal::new(kind, cause, drain, &mut self.rng)
     }
@@ -443,6 +440,7 @@ impl Stage {
 
     fn accept(&mut self, request: Request) -> Ticket {
         self.strategy
+            .base
             .entered(request.attributes.kind, request.attributes.class);
         self.requests.insert(request)
     }
@@ -463,7 +461,7 @@ impl Stage {
             return Ok(());
         };
         let Attributes { kind, class, .. } = request.attributes;
-        self.strategy.left(kind, class);
+        self.strategy.base.left(kind, class);
         match request.phase {
             Phase::Queued => {
                 // Held: its client left. Watched: the backend took another order than FIFO.
@@ -495,6 +493,7 @@ impl Stage {
             None => Ok(()),
             Some(request) => {
                 self.strategy
+                    .base
                     .left(request.attributes.kind, request.attributes.class);
                 match request.phase {
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
@@ -529,7 +528,7 @@ impl Stage {
                 weight: request.weight,
                 work: request.work.cast_unsigned(),
             };
-            self.strategy.completed(&served, now);
+            self.strategy.base.completed(&served, now);
         }
         if let Some(demand) = &mut self.demand {
             demand.completed(processing, request.weight);

@@ -14,7 +14,7 @@ use crate::host::{Host, HostError};
 use crate::ledger::QueueState;
 use crate::refusal::Cause;
 use crate::request::Attributes;
-use crate::strategy::{Admission, Reason, Verdict, View};
+use crate::strategy::{Reason, Verdict, View};
 use crate::time::Instant;
 use crate::work::Work;
 
@@ -145,7 +145,7 @@ impl Stage {
         match self.work {
             Work::Time => Duration::from_micros(work),
             Work::Type(_) | Work::Header => {
-                let seconds = work as f64 * self.strategy.time_per_work().unwrap_or(0.0);
+                let seconds = work as f64 * self.strategy.base.time_per_work().unwrap_or(0.0);
                 Duration::from_secs_f64(seconds.clamp(0.0, MAX_TIME))
             }
         }
@@ -168,7 +168,7 @@ impl Stage {
         let time = wait.as_secs_f64() * f64::from(self.config.parallelism);
         let unit = match self.work {
             Work::Time => Some(1e-6),
-            Work::Type(_) | Work::Header => self.strategy.time_per_work(),
+            Work::Type(_) | Work::Header => self.strategy.base.time_per_work(),
         };
         // A float too large becomes the largest integer.
         unit.map_or(0, |unit| (time / unit) as u64)
@@ -194,7 +194,7 @@ impl Stage {
         // A host call less where the decision doesn't ask.
         let slots_in_use = match sight.modelled {
             Some(modelled) => modelled.slots_in_use,
-            None if self.strategy.needs_slots_in_use(queue_length, sight.work) => {
+            None if self.strategy.base.needs_slots_in_use(queue_length, sight.work) => {
                 let slots = self.ledger.slots_in_use(host)?.max(0);
                 u32::try_from(slots).unwrap_or(u32::MAX)
             }

@@ -45,11 +45,6 @@ impl AcceptFraction {
             demanded: 0.0,
         }
     }
-
-    /// For what other workers measured.
-    pub fn demand_mut(&mut self) -> &mut Demand {
-        &mut self.demand
-    }
 }
 
 impl Admission for AcceptFraction {
@@ -62,6 +57,10 @@ impl Admission for AcceptFraction {
         } else {
             Verdict::Refuse(Reason::Utilization)
         }
+    }
+
+    fn demand_mut(&mut self) -> Option<&mut Demand> {
+        Some(&mut self.demand)
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {

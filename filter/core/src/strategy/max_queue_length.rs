@@ -22,6 +22,10 @@ impl MaxQueueLength {
 }
 
 impl Admission for MaxQueueLength {
+    fn needs_slots_in_use(&self, _queue_length: u32, _work: u64) -> bool {
+        true
+    }
+
     fn decide(&mut self, _request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
         if view.queue_length < self.limit || view.slots_in_use < view.parallelism {
             Verdict::Admit

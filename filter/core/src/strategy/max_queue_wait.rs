@@ -33,11 +33,6 @@ impl MaxQueueWait {
     pub fn new(limits: Vec<Duration>, demand: Demand) -> Self {
         Self { limits, demand }
     }
-
-    /// For what other workers measured.
-    pub fn demand_mut(&mut self) -> &mut Demand {
-        &mut self.demand
-    }
 }
 
 impl Admission for MaxQueueWait {
@@ -53,6 +48,10 @@ impl Admission for MaxQueueWait {
         } else {
             Verdict::Admit
         }
+    }
+
+    fn demand_mut(&mut self) -> Option<&mut Demand> {
+        Some(&mut self.demand)
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {
