@@ -13,7 +13,7 @@ use headgate_core::config::{BacklogControlConfig, BacklogSignal, CostConfig, Str
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Strategy, Verdict, View};
+use headgate_core::strategy::{Strategy, View};
 use headgate_core::time::Instant;
 
 /// Mean cost of a request.
@@ -142,7 +142,7 @@ impl Plant {
             service_times: &self.times,
         };
         let request = Attributes::of(TypeId(0));
-        let admitted = self.strategy.decide(&request, &view, &mut self.rng) == Verdict::Admit;
+        let admitted = self.strategy.decide(&request, &view, &mut self.rng) == Ok(());
         self.strategy.base.decided(admitted);
         if admitted {
             self.backlog += cost;

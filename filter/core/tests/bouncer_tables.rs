@@ -19,7 +19,7 @@ use headgate_core::request::Attributes;
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{Objective, ServiceTimes, Settings, TypeSettings};
 use headgate_core::strategy::{
-    AcceptanceAllowance, Avoidance, Bouncer, HelpingTheUnderserved, Strategy, TypeId, Verdict, View,
+    AcceptanceAllowance, Avoidance, Bouncer, HelpingTheUnderserved, Strategy, TypeId, View,
     avoidance::Rule,
 };
 use headgate_core::time::Instant;
@@ -186,7 +186,7 @@ impl Stage {
         if self
             .strategy
             .decide(&Attributes::of(TypeId(kind as u16)), &view, &mut self.rng)
-            != Verdict::Admit
+            != Ok(())
         {
             return false;
         }

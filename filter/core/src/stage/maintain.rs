@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use super::Stage;
 use super::acceptance::Exchange;
 use super::control::Control;
 use super::demand::DemandExchange;
 use super::places::Places;
 use super::sampling::Sampling;
-use super::{Event, Phase, Stage};
 use crate::config::StageConfig;
+use crate::decision::Action;
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
 use crate::ledger::Share;
 use crate::request::{ClassId, TypeId};
+use crate::requests::{Phase, Request};
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
 use crate::strategy::Strategy;
@@ -61,7 +63,7 @@ impl Stage {
         now: Instant,
         membership: &Membership,
         changes: &Changes,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         if self.joins != membership.joins() {
             self.ledger.rejoin(host, membership.id())?;
@@ -74,10 +76,11 @@ impl Stage {
         }
         self.others.clear();
         self.others.extend_from_slice(membership.others());
-        self.expire_late(host, now, events)?;
-        self.woken(host, now, events)?;
+        self.expire_late(host, now, actions)?;
+        self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
-        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.base.demand_mut()) {
+        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.base.demand_mut())
+        {
             exchange.run(host, now, demand)?;
         }
         self.control.run(host, now, &mut self.strategy)?;
@@ -130,7 +133,7 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         config: StageConfig,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let held = self.holds();
         let revived = std::mem::take(&mut self.retired);
@@ -185,7 +188,8 @@ impl Stage {
         self.rename(&config);
         self.config = config;
         if !same_strategy {
-            for request in self.requests.iter() {
+            let here = |request: &&Request| request.phase != Phase::Arriving;
+            for request in self.requests.iter().filter(here) {
                 self.strategy
                     .base
                     .entered(request.attributes.kind, request.attributes.class);
@@ -198,11 +202,11 @@ impl Stage {
         };
         let reranked = self.rerank(host, old_order).and(recounted);
         match (held, self.holds()) {
-            (true, false) => self.release_all(host, now, events)?,
+            (true, false) => self.release_all(host, now, actions)?,
             (false, true) => self.adopt_watched(host)?,
             _ => {}
         }
-        self.dispatch(host, now, events).and(reranked)
+        self.dispatch(host, now, actions).and(reranked)
     }
 
     /// Puts all waiters in the order that holds from now on, as if it had held when they arrived.
@@ -300,12 +304,12 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let held = self.holds();
         self.retired = true;
         if held {
-            self.release_all(host, now, events)?;
+            self.release_all(host, now, actions)?;
         }
         self.stats.retired(host)
     }
@@ -321,15 +325,17 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.next_deadline = None;
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
-            let Some(stream) = self.requests.get(slot).map(|request| request.stream) else {
+            let Some(ticket) = self.requests.ticket(slot) else {
                 break;
             };
-            events.push(Event::Resume { stream });
+            if let Some(&Request { stream, .. }) = self.requests.get(slot) {
+                actions.push(Action::Resume { stream, ticket });
+            }
             done = done.and(self.let_go(host, slot, Some(now)));
         }
         done
@@ -363,7 +369,11 @@ impl Stage {
         request.phase = Phase::Running { dequeued };
         let request = *request;
         let booked = self.ledger.acquire_over_limit(host);
-        if booked.is_err() && self.requests.take_slot(slot).is_some() {
+        let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
+        if ticket
+            .and_then(|ticket| self.requests.take(ticket))
+            .is_some()
+        {
             self.strategy
                 .base
                 .left(request.attributes.kind, request.attributes.class);
@@ -382,7 +392,7 @@ impl Stage {
 }
 
 /// Where each of the `old` names is in `new`; the last for those that are gone.
-pub(crate) fn renamed<'a>(
+fn renamed<'a>(
     old: impl Iterator<Item = &'a String>,
     new: impl Iterator<Item = &'a String>,
 ) -> Vec<u16> {

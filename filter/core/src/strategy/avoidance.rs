@@ -9,8 +9,9 @@
 
 use std::time::Duration;
 
-use super::{AcceptanceAllowance, HelpingTheUnderserved, Verdict};
+use super::{AcceptanceAllowance, HelpingTheUnderserved};
 use crate::config::{StageConfig, StarvationAvoidance};
+use crate::refusal::Reason;
 use crate::request::TypeId;
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -65,24 +66,24 @@ impl Avoidance {
         })
     }
 
-    /// The decision about a request of type `kind` of which the base says `verdict`.
+    /// The decision about a request of type `kind`, of which the base says `decision`.
     pub(super) fn review(
         &mut self,
-        verdict: Verdict,
+        decision: Result<(), Reason>,
         kind: TypeId,
         now: Instant,
         rng: &mut Rng,
-    ) -> Verdict {
+    ) -> Result<(), Reason> {
         self.window.advance(now);
-        let overridden = match verdict {
-            Verdict::Refuse(reason) if reason.is_about_objectives() => match &self.rule {
-                Rule::AcceptanceAllowance(rule) => rule.overrides(kind, &self.window, rng),
-                Rule::HelpingTheUnderserved(rule) => rule.overrides(kind, &self.window, rng),
-            },
-            _ => false,
-        };
-        let verdict = if overridden { Verdict::Admit } else { verdict };
-        self.window.count(now, kind, verdict == Verdict::Admit);
-        verdict
+        let decision = decision.or_else(|reason| {
+            let overridden = reason.answer().about_objectives
+                && match &self.rule {
+                    Rule::AcceptanceAllowance(rule) => rule.overrides(kind, &self.window, rng),
+                    Rule::HelpingTheUnderserved(rule) => rule.overrides(kind, &self.window, rng),
+                };
+            if overridden { Ok(()) } else { Err(reason) }
+        });
+        self.window.count(now, kind, decision.is_ok());
+        decision
     }
 }

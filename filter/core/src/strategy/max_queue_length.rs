@@ -3,7 +3,8 @@
 //! The baseline that knows neither types nor objectives. A limit of 0 still lets requests take free
 //! slots.
 
-use super::{Admission, Reason, Verdict, View};
+use super::{Admission, View};
+use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::rng::Rng;
 
@@ -26,11 +27,16 @@ impl Admission for MaxQueueLength {
         true
     }
 
-    fn decide(&mut self, _request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn decide(
+        &mut self,
+        _request: &Attributes,
+        view: &View<'_>,
+        _rng: &mut Rng,
+    ) -> Result<(), Reason> {
         if view.queue_length < self.limit || view.slots_in_use < view.parallelism {
-            Verdict::Admit
+            Ok(())
         } else {
-            Verdict::Refuse(Reason::QueueFull)
+            Err(Reason::QueueFull)
         }
     }
 }

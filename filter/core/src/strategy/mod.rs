@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use crate::config::{StageConfig, StrategyConfig, TypeConfig};
 use crate::demand::Demand;
+use crate::refusal::Reason;
 use crate::request::{Attributes, ClassId, Served};
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
@@ -63,53 +64,16 @@ pub struct View<'a> {
     pub service_times: &'a ServiceTimes,
 }
 
-/// The answer of a strategy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Let it in.
-    Admit,
-    /// Turn it away now.
-    Refuse(Reason),
-}
-
-/// Why a strategy refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The estimated response time at objective number `objective` of its type misses the objective
-    /// (Bouncer Alg. 1).
-    Objective {
-        /// Index into the objectives of [`ServiceTimes::estimate`]: the type's, ascending by percentile,
-        /// or, while the type is cold, those of `default`. The first that was missed.
-        objective: u8,
-    },
-    /// The queue holds as many requests as it may.
-    QueueFull,
-    /// The estimated queue wait exceeds its limit (Bouncer §5.2.2).
-    QueueWait,
-    /// More is asked of the backend than the utilization it may have (Bouncer §5.2.3).
-    Utilization,
-    /// With it, more would wait than the mean service delay allows (Chronos Eq. 2).
-    Backlog,
-    /// Measured response times allow for no more requests a second (SEDA §3.2).
-    ResponseTime,
-}
-
-impl Reason {
-    /// Whether the request was refused for the sake of response times, rather than for lack of room.
-    /// Starvation avoidance overrides only the former.
-    #[must_use]
-    pub const fn is_about_objectives(self) -> bool {
-        match self {
-            Self::Objective { .. } | Self::QueueWait | Self::Backlog | Self::ResponseTime => true,
-            Self::QueueFull | Self::Utilization => false,
-        }
-    }
-}
-
 /// What every base does. No method allocates or calls the host.
 pub trait Admission: std::fmt::Debug {
-    /// Point 1: decides about a request that arrives at `view.now`. `rng` is the only source of chance.
-    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict;
+    /// Point 1: admits a request that arrives at `view.now`, or says why not. `rng` is the only source of
+    /// chance.
+    fn decide(
+        &mut self,
+        request: &Attributes,
+        view: &View<'_>,
+        rng: &mut Rng,
+    ) -> Result<(), Reason>;
 
     /// Whether the decision about a request of `work` looks at [`View::slots_in_use`], which costs a host
     /// call.
@@ -168,10 +132,16 @@ pub trait Admission: std::fmt::Debug {
         None
     }
 
-    /// Time until a request like the one that was just refused is admitted, where the strategy knows it
-    /// better than the queue's drain time tells.
-    fn retry_after(&self, _kind: TypeId, _class: ClassId) -> Option<Duration> {
-        None
+    /// Time after which a request like `request`, which was just refused for `reason`, is admitted: the
+    /// estimated queue wait, unless the strategy knows better.
+    fn retry_after(
+        &self,
+        _request: &Attributes,
+        _reason: Reason,
+        queue_wait: Duration,
+        _service_times: &ServiceTimes,
+    ) -> Duration {
+        queue_wait
     }
 
     /// The bound on the queue that a feedback controller sets, for stats; `None` until there is one.
@@ -208,12 +178,17 @@ impl Strategy {
         }
     }
 
-    /// Point 1: decides about a request that arrives at `view.now`.
-    pub fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        let verdict = self.base.decide(request, view, rng);
+    /// Point 1: admits a request that arrives at `view.now`, or says why not.
+    pub fn decide(
+        &mut self,
+        request: &Attributes,
+        view: &View<'_>,
+        rng: &mut Rng,
+    ) -> Result<(), Reason> {
+        let decision = self.base.decide(request, view, rng);
         match &mut self.avoidance {
-            Some(avoidance) => avoidance.review(verdict, request.kind, view.now, rng),
-            None => verdict,
+            Some(avoidance) => avoidance.review(decision, request.kind, view.now, rng),
+            None => decision,
         }
     }
 

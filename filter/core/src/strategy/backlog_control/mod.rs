@@ -43,8 +43,9 @@ mod record;
 
 use std::time::Duration;
 
-use super::{Admission, Bound, Controlled, Reason, Verdict, View};
+use super::{Admission, Bound, Controlled, View};
 use crate::config::{BacklogControlConfig, BacklogSignal, CostConfig, StageConfig};
+use crate::refusal::Reason;
 use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -277,14 +278,19 @@ impl Admission for BacklogControl {
         Some(self)
     }
 
-    fn decide(&mut self, _request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
+    fn decide(
+        &mut self,
+        _request: &Attributes,
+        view: &View<'_>,
+        rng: &mut Rng,
+    ) -> Result<(), Reason> {
         self.parallelism = view.parallelism;
         let cost = view.work as f64;
         let Some(bound) = self.bound() else {
-            return Verdict::Admit;
+            return Ok(());
         };
         if view.queue_length == 0 && view.slots_in_use < view.parallelism {
-            return Verdict::Admit;
+            return Ok(());
         }
         let over = match self.signal {
             BacklogSignal::Backlog => view.queue_work as f64 + cost > bound,
@@ -293,9 +299,9 @@ impl Admission for BacklogControl {
         };
         if over {
             self.fresh.over_bound += 1.0;
-            Verdict::Refuse(Reason::Backlog)
+            Err(Reason::Backlog)
         } else {
-            Verdict::Admit
+            Ok(())
         }
     }
 

@@ -33,10 +33,12 @@ mod record;
 
 use std::time::Duration;
 
-use super::{Admission, Controlled, Reason, Verdict, View};
+use super::{Admission, Controlled, View};
 use crate::config::{ControlScope, ResponseTimeControllerConfig, StageConfig};
+use crate::refusal::Reason;
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::rng::Rng;
+use crate::service_times::ServiceTimes;
 use crate::time::Instant;
 
 use batch::Batch;
@@ -179,21 +181,33 @@ impl Admission for ResponseTimeController {
         Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
     }
 
-    /// When there is a token again.
-    fn retry_after(&self, kind: TypeId, class: ClassId) -> Option<Duration> {
-        let part = self.parts.get(self.index(kind, class))?;
-        Some(part.bucket.next_token())
+    /// Until there is a token again.
+    fn retry_after(
+        &self,
+        request: &Attributes,
+        reason: Reason,
+        queue_wait: Duration,
+        _service_times: &ServiceTimes,
+    ) -> Duration {
+        let part = self.parts.get(self.index(request.kind, request.class));
+        part.filter(|_| reason == Reason::ResponseTime)
+            .map_or(queue_wait, |part| part.bucket.next_token())
     }
 
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
         Some(self)
     }
 
-    fn decide(&mut self, request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn decide(
+        &mut self,
+        request: &Attributes,
+        view: &View<'_>,
+        _rng: &mut Rng,
+    ) -> Result<(), Reason> {
         if self.admits(request.kind, request.class, view.now) {
-            Verdict::Admit
+            Ok(())
         } else {
-            Verdict::Refuse(Reason::ResponseTime)
+            Err(Reason::ResponseTime)
         }
     }
 
