@@ -11,21 +11,29 @@
 
 use std::collections::VecDeque;
 
-use headgate_core::engine::Action;
-
 /// Resumed and refused requests in one turn.
 const MOST: u32 = 32;
 
-/// See the module.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
+/// See the module. `A`: what is to be done, to one request.
+#[derive(Debug)]
+pub(crate) struct Turn<A> {
     done: u32,
     /// A wake-up that begins the next turn is on its way.
     asked: bool,
-    waiting: VecDeque<Action>,
+    waiting: VecDeque<A>,
 }
 
-impl Turn {
+impl<A> Default for Turn<A> {
+    fn default() -> Self {
+        Self {
+            done: 0,
+            asked: false,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl<A> Turn<A> {
     /// The stack is unwound: this is called by Envoy's event loop.
     pub(crate) fn begin(&mut self) {
         self.done = 0;
@@ -33,12 +41,12 @@ impl Turn {
     }
 
     /// Adds `actions` to those that wait.
-    pub(crate) fn add(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn add(&mut self, actions: &mut Vec<A>) {
         self.waiting.extend(actions.drain(..));
     }
 
     /// The next action of this turn.
-    pub(crate) fn next(&mut self) -> Option<Action> {
+    pub(crate) fn next(&mut self) -> Option<A> {
         if self.done == MOST {
             return None;
         }
@@ -47,13 +55,11 @@ impl Turn {
         Some(next)
     }
 
-    /// `stream` is gone: nothing may be done to it any more, though Envoy still knows its context for a moment.
-    pub(crate) fn forget(&mut self, stream: u32) {
+    /// Drops the actions `of` a stream that is gone: nothing may be done to it any more, though Envoy still knows its
+    /// context for a moment.
+    pub(crate) fn forget(&mut self, of: impl Fn(&A) -> bool) {
         if !self.waiting.is_empty() {
-            self.waiting.retain(|action| {
-                let (Action::Resume(s) | Action::Refuse(s, ..)) = action;
-                *s != stream
-            });
+            self.waiting.retain(|action| !of(action));
         }
     }
 
@@ -78,13 +84,13 @@ mod tests {
     use super::*;
 
     /// Carries out what a turn allows. As in Envoy, each action ends in a callback that may cause more.
-    fn nest(turn: &mut Turn, caused: &mut u32, depth: u32, done: &mut Vec<u32>) -> u32 {
+    fn nest(turn: &mut Turn<u32>, caused: &mut u32, depth: u32, done: &mut Vec<u32>) -> u32 {
         let mut deepest = depth;
-        while let Some(Action::Resume(stream) | Action::Refuse(stream, ..)) = turn.next() {
+        while let Some(stream) = turn.next() {
             done.push(stream);
             if *caused > 0 {
                 *caused -= 1;
-                turn.add(&mut vec![Action::Resume(1_000_000 - *caused)]);
+                turn.add(&mut vec![1_000_000 - *caused]);
             }
             deepest = deepest.max(nest(turn, caused, depth + 1, done));
         }
@@ -94,22 +100,17 @@ mod tests {
     #[test]
     fn a_stream_that_is_gone_is_left_alone() {
         let mut turn = Turn::default();
-        turn.add(&mut vec![
-            Action::Resume(1),
-            Action::Resume(2),
-            Action::Resume(3),
-        ]);
-        turn.forget(2);
-        assert_eq!(turn.next(), Some(Action::Resume(1)));
-        assert_eq!(turn.next(), Some(Action::Resume(3)));
+        turn.add(&mut vec![1, 2, 3]);
+        turn.forget(|stream| *stream == 2);
+        assert_eq!(turn.next(), Some(1));
+        assert_eq!(turn.next(), Some(3));
         assert_eq!(turn.next(), None);
     }
 
     #[test]
     fn twenty_thousand_at_once_nest_no_deeper_than_one_turn() {
         let mut turn = Turn::default();
-        let mut actions: Vec<Action> = (0..20_000).map(Action::Resume).collect();
-        turn.add(&mut actions);
+        turn.add(&mut (0..20_000).collect());
         let (mut done, mut caused, mut turns) = (Vec::new(), 5_000, 0);
         loop {
             turns += 1;

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::deadline;
-use headgate_core::engine::{Action, Admission, Calling, Engine, Pass, StageId};
+use headgate_core::decision::{Action, Decision, Ticket};
+use headgate_core::engine::{Calling, Engine};
 use headgate_core::host::{HostError, Unfiltered};
 use headgate_core::refusal::Refusal;
 use headgate_core::rng::Rng;
@@ -51,7 +52,7 @@ pub(crate) struct Vm {
     engine: Engine,
     rng: Rng,
     actions: Vec<Action>,
-    turn: Turn,
+    turn: Turn<Action>,
     /// The number under which this worker can be woken, and its queue.
     listening: Option<(WorkerId, u32)>,
     /// The newest root context of the inbound side: it outlives the streams of the older ones, so ticks and
@@ -71,16 +72,6 @@ pub(crate) struct Vm {
     last: Instant,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
-}
-
-/// What the stream does with its request.
-pub(crate) enum Verdict {
-    /// Let it go on, and present the pass when it ends.
-    Continue(Option<Pass>),
-    /// Hold it.
-    Pause(Pass),
-    /// Hold it: a local reply is on its way.
-    Refused,
 }
 
 /// Runs `f` on the VM's state, made when first asked for; `None` when it is in use.
@@ -239,21 +230,23 @@ impl Vm {
         self.check(back);
     }
 
-    /// Point 1: request headers. Notes what the request asks its connection to become.
-    pub(crate) fn request(&mut self, stream: u32, upgrade: &mut Option<Upgrade>) -> Verdict {
+    /// Point 1: request headers. Notes what the request asks its connection to become. Where it is refused, the local
+    /// reply is on its way.
+    pub(crate) fn request(&mut self, stream: u32, upgrade: &mut Option<Upgrade>) -> Decision {
         if self.engine.is_idle() {
-            return Verdict::Continue(None);
+            return Decision::PassBy;
         }
-        match self.decide(stream, upgrade) {
-            Ok(verdict) => verdict,
-            Err(error) => {
-                self.complain(&error);
-                Verdict::Continue(None)
-            }
-        }
+        self.decide(stream, upgrade).unwrap_or_else(|error| {
+            self.complain(&error);
+            Decision::PassBy
+        })
     }
 
-    fn decide(&mut self, stream: u32, upgrade: &mut Option<Upgrade>) -> Result<Verdict, HostError> {
+    fn decide(
+        &mut self,
+        stream: u32,
+        upgrade: &mut Option<Upgrade>,
+    ) -> Result<Decision, HostError> {
         let mut headers = Headers::parse(ffi::request_headers()?);
         #[cfg(feature = "trap")]
         {
@@ -273,7 +266,7 @@ impl Vm {
         } else {
             None
         };
-        let admission = self.engine.arrive(
+        let decision = self.engine.arrive(
             &self.host,
             now,
             stream,
@@ -286,30 +279,25 @@ impl Vm {
         self.act(&mut actions, stream);
         self.actions = actions;
         self.attend(stream, false);
-        if !matches!(admission, Ok(Admission::Refuse(..))) {
+        if !matches!(decision, Ok(Decision::Refuse(_))) {
             self.strip(&headers, standing);
         }
-        let admission = admission?;
-        if let Admission::Forward(pass) | Admission::Hold(pass) = &admission {
-            self.tell_quality(pass);
-        }
-        if let Admission::Forward(_) = &admission {
-            self.hand_on(stream, Some(&headers));
-        }
-        Ok(match admission {
-            Admission::PassBy => Verdict::Continue(None),
-            Admission::Forward(pass) => Verdict::Continue(Some(pass)),
-            Admission::Hold(pass) => Verdict::Pause(pass),
-            Admission::Refuse(stage, refusal) => {
-                self.refuse(stage, &refusal);
-                Verdict::Refused
+        let decision = decision?;
+        match &decision {
+            Decision::PassBy => {}
+            Decision::Forward(ticket) => {
+                self.tell_quality(*ticket);
+                self.hand_on(stream, *ticket, Some(&headers));
             }
-        })
+            Decision::Hold(ticket) => self.tell_quality(*ticket),
+            Decision::Refuse(refusal) => self.refuse(refusal),
+        }
+        Ok(decision)
     }
 
     /// Tells the application in which quality to answer, over whatever the client said.
-    fn tell_quality(&mut self, pass: &Pass) {
-        if let Some(quality) = pass.quality {
+    fn tell_quality(&mut self, ticket: Ticket) {
+        if let Some(quality) = self.engine.quality(ticket) {
             let told = ffi::set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
             self.check(told);
         }
@@ -317,12 +305,12 @@ impl Vm {
 
     /// A stream is gone.
     pub(crate) fn gone(&mut self, stream: u32) {
-        self.turn.forget(stream);
+        self.turn.forget(|action| action.stream() == stream);
         self.forwarded_ended(stream);
     }
 
-    /// Point 3: the request of `pass` ended. `stream` is the one in whose callback we are.
-    pub(crate) fn finish(&mut self, stream: u32, pass: Pass, outcome: Outcome) {
+    /// Point 3: the request of `ticket` ended. `stream` is the one in whose callback we are.
+    pub(crate) fn finish(&mut self, stream: u32, ticket: Ticket, outcome: Outcome) {
         // A slot comes back whatever the clock says; the times of such a request are wrong, and it isn't measured.
         let (now, outcome) = match now() {
             Ok(now) => (now, outcome),
@@ -335,30 +323,35 @@ impl Vm {
         let mut actions = std::mem::take(&mut self.actions);
         let done = self
             .engine
-            .finish(&self.host, now, pass, outcome, &mut actions);
+            .finish(&self.host, now, ticket, outcome, &mut actions);
         self.act(&mut actions, stream);
         self.actions = actions;
         self.check(done);
     }
 
-    /// Puts the rejection rate on the response to the request of `pass`, if clients are to be told.
-    pub(crate) fn hint(&mut self, pass: Pass) {
-        if let Some(rate) = self.engine.rejection_rate(pass.stage) {
+    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
+    pub(crate) fn hint(&mut self, ticket: Ticket) {
+        if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
             // The backend's own, if it has one, is about another queue than ours.
             let set = ffi::set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(set);
         }
     }
 
-    /// Whether the answer to the request of `pass` is worth measuring.
-    pub(crate) fn wants_sample(&mut self, pass: Pass) -> bool {
-        self.engine.wants_sample(pass)
+    /// Whether the answer to the request of `ticket` is worth measuring.
+    pub(crate) fn wants_sample(&mut self, ticket: Ticket) -> bool {
+        self.engine.wants_sample(ticket)
     }
 
-    /// What the headers of the backend's answer to the request of `pass` mean; `alone` if nothing comes after them, where
+    /// Whether to end the request of `ticket` at the response's headers.
+    pub(crate) fn ends_at_first_byte(&self, ticket: Ticket) -> bool {
+        self.engine.ends_at_first_byte(ticket)
+    }
+
+    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing comes after them, where
     /// gRPC then has its status.
-    pub(crate) fn judge(&mut self, pass: Pass, alone: bool) -> Outcome {
-        let Some(errors) = self.engine.errors(pass.stage) else {
+    pub(crate) fn judge(&mut self, ticket: Ticket, alone: bool) -> Outcome {
+        let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
         };
         let header = |name| ffi::response_header(name).ok().flatten();
@@ -370,9 +363,9 @@ impl Vm {
         }
     }
 
-    /// What the trailers of the backend's answer to the request of `pass` mean.
-    pub(crate) fn judge_trailers(&mut self, pass: Pass) -> Outcome {
-        let Some(errors) = self.engine.errors(pass.stage) else {
+    /// What the trailers of the backend's answer to the request of `ticket` mean.
+    pub(crate) fn judge_trailers(&mut self, ticket: Ticket) -> Outcome {
+        let Some(errors) = self.engine.errors(ticket) else {
             return Outcome::Completed;
         };
         let status = ffi::response_trailer(GRPC_STATUS).ok().flatten();
@@ -425,18 +418,18 @@ impl Vm {
         let mut any = false;
         while let Some(action) = self.turn.next() {
             any = true;
-            let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
+            let stream = action.stream();
             // A stream that is gone has told us, or is about to: its place is given back then.
             if ffi::set_effective_context(stream).is_err() {
                 continue;
             }
             match action {
-                Action::Resume(_) => {
-                    self.hand_on(stream, None);
+                Action::Resume { ticket, .. } => {
+                    self.hand_on(stream, ticket, None);
                     let resumed = ffi::resume_request();
                     self.check(resumed);
                 }
-                Action::Refuse(_, stage, refusal) => self.refuse(stage, &refusal),
+                Action::Refuse { refusal, .. } => self.refuse(&refusal),
             }
         }
         if any {
@@ -451,13 +444,13 @@ impl Vm {
         }
     }
 
-    fn refuse(&mut self, stage: StageId, refusal: &Refusal) {
+    fn refuse(&mut self, refusal: &Refusal) {
         let mut announced = None;
-        self.engine.announce(stage, refusal, |name, value| {
+        self.engine.announce(refusal, |name, value| {
             announced = Some((name, value.to_owned()));
         });
-        let words = self.engine.words(stage, refusal);
-        let hint = self.engine.rejection_rate(stage).map(hint::value);
+        let words = self.engine.words(refusal);
+        let hint = self.engine.rejection_rate(refusal.policy).map(hint::value);
         let hint = hint.map(|rate| (hint::HEADER, rate));
         let told = hint.into_iter().chain(announced);
         let sent = refusal::send(words, refusal, told, &mut self.rng);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::classify::RequestView;
 use crate::config::FilterConfig;
-use crate::engine::{Action, Admission, Engine};
+use crate::decision::{Action, Decision};
+use crate::engine::Engine;
 use crate::host::memory::{Fault, MemoryHost};
 use crate::ledger::Ledger;
 use crate::time::Instant;
@@ -49,9 +50,9 @@ fn in_backend_at_once(host: &impl Host) -> usize {
         let now = start + Duration::from_millis(u64::from(stream));
         let worker = &mut workers[stream as usize % 2];
         let admission = worker.arrive(host, now, stream, &Request, None, &mut actions);
-        forwarded += usize::from(matches!(admission, Ok(Admission::Forward(_))));
+        forwarded += usize::from(matches!(admission, Ok(Decision::Forward(_))));
     }
-    let resumed = |action: &&Action| matches!(action, Action::Resume(_));
+    let resumed = |action: &&Action| matches!(action, Action::Resume { .. });
     forwarded + actions.iter().filter(resumed).count()
 }
 
