@@ -185,7 +185,7 @@ impl Limiter {
         }
         // By number: names come and go, and numbers are bounded.
         let name = format!("{}.limiter.{}.tickets", self.prefix, workflow.0);
-        let gauge = host.define(MetricKind::Gauge, &name)?;
+        let gauge = host.define(MetricKind::State, &name)?;
         self.line(workflow).gauge = Some(gauge);
         Ok(gauge)
     }

@@ -177,7 +177,7 @@ impl Workflows {
             tally: Tally::default(),
             stats: WorkflowStats::new(host, &prefix)?,
             published: Published::default(),
-            sequence: host.define(MetricKind::Gauge, &format!("{prefix}.rates_changes"))?,
+            sequence: host.define(MetricKind::State, &format!("{prefix}.rates_changes"))?,
             seen: None,
             lead: None,
             deadlines: Vec::new(),
