@@ -296,6 +296,8 @@ impl Listener<'_> {
             "\
 name: {name}
 address: {address}
+# What a connection buffers. Bodies of waiting requests count: Envoy's default is 1 MiB.
+per_connection_buffer_limit_bytes: 262144
 {direction}filter_chains:
 - filters:
   - name: envoy.filters.network.http_connection_manager
@@ -306,6 +308,12 @@ address: {address}
       # Ends streams on which nothing moves, among them what a dead Wasm VM left paused: nobody else
       # could (Envoy's default is 5 minutes).
       stream_idle_timeout: 60s
+      # A request holds its slot from its headers on. These bound how long a client can take to send the rest, and how
+      # long it can hold a slot at all, an upgraded connection included (Envoy's default for both: for ever).
+      request_timeout: 60s
+      common_http_protocol_options: {{max_stream_duration: 3600s}}
+      # What a waiting request's body may fill over HTTP/2; Envoy's default is 16 MiB each.
+      http2_protocol_options: {{initial_stream_window_size: 262144, initial_connection_window_size: 1048576}}
 {manager}      route_config:
         name: {name}
         virtual_hosts:
@@ -495,6 +503,13 @@ mod tests {
         );
         let hcm = &read["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
         assert_eq!(hcm["access_log"][0]["typed_config"]["path"], "/log \" '");
+        for bound in [
+            "stream_idle_timeout",
+            "request_timeout",
+            "common_http_protocol_options",
+        ] {
+            assert!(hcm[bound].is_string() || hcm[bound].is_object(), "{bound}");
+        }
         let slot = &hcm["http_filters"][0]["config_discovery"];
         assert_eq!(
             slot["config_source"]["path_config_source"]["path"],

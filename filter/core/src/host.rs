@@ -7,6 +7,9 @@
 //! simulator.
 
 pub mod memory;
+mod unfiltered;
+
+pub use unfiltered::Unfiltered;
 
 /// A metric that was defined through [`Host::define`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,8 +20,10 @@ pub struct MetricId(pub u32);
 pub enum MetricKind {
     /// Only grows.
     Counter,
-    /// A level. Readable, and the same atomic number in every worker.
+    /// A level, for people: a process may be configured not to have it, and then nobody is told.
     Gauge,
+    /// A level that decisions depend on. Readable, and the same atomic number in every worker.
+    State,
     /// A distribution. Write-only.
     Histogram,
 }
@@ -49,6 +54,12 @@ pub enum HostError {
     /// The blob changed since it was loaded; load again and retry.
     #[error("shared data changed since it was read")]
     Conflict,
+    /// Gauges hold another process's values beside this one's.
+    #[error(
+        "gauges include the values of the Envoy process before this one: start Envoy with \
+         --skip-hot-restart-parent-stats or --disable-hot-restart"
+    )]
+    HotRestart,
     /// The host refused the call.
     #[error("host call {call} failed with status {status}")]
     Call {
@@ -67,19 +78,19 @@ pub trait Host {
     /// [`HostError::Call`] when the host refuses the name.
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError>;
 
-    /// Adds `delta` (which may be negative for gauges) atomically.
+    /// Adds `delta` (which may be negative for gauges and state) atomically.
     ///
     /// # Errors
     /// [`HostError::Call`] for an unknown metric.
     fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError>;
 
-    /// Sets a gauge, or records a value into a histogram.
+    /// Sets a gauge or state, or records a value into a histogram.
     ///
     /// # Errors
     /// [`HostError::Call`] for an unknown metric.
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError>;
 
-    /// Reads a gauge or counter.
+    /// Reads a gauge, state or a counter.
     ///
     /// # Errors
     /// [`HostError::Call`] for an unknown metric.
@@ -104,4 +115,34 @@ pub trait Host {
     /// # Errors
     /// [`HostError::Call`] when that worker is gone.
     fn wake(&self, worker: u32) -> Result<(), HostError>;
+}
+
+impl<H: Host> Host for &H {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        (**self).define(kind, name)
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        (**self).add(metric, delta)
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        (**self).record(metric, value)
+    }
+
+    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+        (**self).read(metric)
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        (**self).load(key)
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        (**self).store(key, value, expected)
+    }
+
+    fn wake(&self, worker: u32) -> Result<(), HostError> {
+        (**self).wake(worker)
+    }
 }

@@ -8,7 +8,7 @@
 //! **Never above P.** [`Ledger::try_acquire`] first adds one and then reads: whoever reads a total of at
 //! most P owns a slot, everybody else takes the one back. Every owner's addition precedes its own read,
 //! so the last of them to add has seen all others; hence owners never exceed P. Two workers that add at
-//! the same moment for the last slot may both step back; they try again, since the caller looks again.
+//! the same moment for the last slot may both step back; each then looks whether one is free, and tries again.
 //!
 //! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
@@ -17,10 +17,21 @@ use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
-/// Bits of the queue gauge that hold the work; as µs, 203 days.
+/// Bits of the queue gauge that hold the work.
 const WORK_BITS: u32 = 44;
-/// Largest work of one request; more counts as this: 2^20 of them fit into [`WORK_BITS`].
-pub const MAX_WORK: u64 = 1 << (WORK_BITS - 20);
+/// Largest work of one request, more counts as this; as µs, 71 minutes, about as long as a histogram measures.
+pub const MAX_WORK: u64 = 1 << 32;
+/// Work of a queue to which no request adds any; as µs, 101 days. Each of [`crate::workers::MAX_WORKERS`] may have read
+/// the queue before the others added theirs, and still the sum fits into [`WORK_BITS`].
+const FULL: u64 = 1 << (WORK_BITS - 1);
+const _: () = assert!(FULL + MAX_WORK * crate::workers::MAX_WORKERS as u64 <= 1 << WORK_BITS);
+
+/// A length from here on up is below zero: an audit corrected too much, and the next one makes up for it.
+const NEGATIVE: u32 = (1 << 20) - (1 << 14);
+const _: () = assert!(crate::config::MAX_QUEUE_LENGTH < NEGATIVE);
+
+/// Attempts to take a slot that is free but contended.
+const ATTEMPTS: u32 = 8;
 
 /// The queue over all workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,10 +44,20 @@ pub struct QueueState {
 }
 
 impl QueueState {
+    /// The work that one more request may add.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        FULL.saturating_sub(self.work).min(MAX_WORK)
+    }
+
     fn unpack(gauge: u64) -> Self {
         // A shift by 44 leaves 20 bits.
+        let length = (gauge >> WORK_BITS) as u32;
+        if length >= NEGATIVE {
+            return Self::default();
+        }
         Self {
-            length: (gauge >> WORK_BITS) as u32,
+            length,
             work: gauge & ((1 << WORK_BITS) - 1),
         }
     }
@@ -60,11 +81,12 @@ impl Share {
     }
 
     fn unpack(slots: u64, queue: u64) -> Self {
-        let QueueState { length, work } = QueueState::unpack(queue);
+        let length = (queue >> WORK_BITS).cast_signed();
+        let negative = length >= i64::from(NEGATIVE);
         Self {
             slots: slots.cast_signed(),
-            queued: i64::from(length),
-            work: work.cast_signed(),
+            queued: if negative { length - (1 << 20) } else { length },
+            work: (queue & ((1 << WORK_BITS) - 1)).cast_signed(),
         }
     }
 }
@@ -77,7 +99,7 @@ struct Gauges {
 
 impl Gauges {
     fn define(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
-        let gauge = |name: &str| host.define(MetricKind::Gauge, &format!("{prefix}.{name}"));
+        let gauge = |name: &str| host.define(MetricKind::State, &format!("{prefix}.{name}"));
         Ok(Self {
             slots: gauge("slots_in_use")?,
             queue: gauge("queue_packed")?,
@@ -222,13 +244,20 @@ impl Ledger {
             slots: 1,
             ..Share::default()
         };
-        self.book(host, one)?;
-        let in_use = self.slots_in_use(host);
-        if matches!(in_use, Ok(n) if n <= i64::from(limit)) {
-            return Ok(true);
+        let limit = i64::from(limit);
+        for _ in 0..ATTEMPTS {
+            self.book(host, one)?;
+            let in_use = self.slots_in_use(host);
+            if matches!(in_use, Ok(n) if n <= limit) {
+                return Ok(true);
+            }
+            self.release(host)?;
+            in_use?;
+            if self.slots_in_use(host)? >= limit {
+                break;
+            }
         }
-        self.release(host)?;
-        in_use.map(|_| false)
+        Ok(false)
     }
 
     /// Takes a slot whatever the limit, for requests that nothing holds back.
@@ -385,27 +414,32 @@ impl Ledger {
     /// # Errors
     /// [`HostError`].
     pub fn rejoin(&mut self, host: &impl Host, own_id: WorkerId) -> Result<(), HostError> {
-        self.own = self.worker(host, own_id)?;
+        let new = self.worker(host, own_id)?;
+        let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
+        // Whoever still sees us under the old number waits for no waiter of it.
+        host.record(old.head, 0)?;
         // What we booked under this number after it was taken from us, or its last owner left behind.
         self.give_back(host, own_id)?;
         self.own.share.set(host, self.booked, self.booked)?;
         self.total.book(host, self.booked)
     }
 
-    /// The difference between the total and the sum of all shares; zero but for moments in which
-    /// somebody is between two bookings, and after a VM died between two bookings.
+    /// The difference between the total and the sum of the shares of workers 0 up to `numbers`; zero but for moments in
+    /// which somebody is between two bookings, and after a VM died between two bookings. A number that nobody has counts
+    /// too: what is booked under it is given back by whoever gets it, or sweeps it.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn drift(&mut self, host: &impl Host, others: &[WorkerId]) -> Result<Share, HostError> {
+    pub fn drift(&mut self, host: &impl Host, numbers: u32) -> Result<Share, HostError> {
         let total = self.total.read(host)?;
         let mut drift = Share {
             slots: total.slots - self.booked.slots,
             queued: total.queued - self.booked.queued,
             work: total.work - self.booked.work,
         };
-        for &other in others {
+        let own = self.own_id;
+        for other in (0..numbers).filter(|id| *id != own) {
             let share = self.worker(host, other)?.share.read(host)?;
             drift.slots -= share.slots;
             drift.queued -= share.queued;
@@ -432,8 +466,8 @@ fn define_worker(host: &impl Host, prefix: &str, id: WorkerId) -> Result<WorkerG
     let prefix = format!("{prefix}.worker.{id}");
     Ok(WorkerGauges {
         share: Gauges::define(host, &prefix)?,
-        head: host.define(MetricKind::Gauge, &format!("{prefix}.head_rank"))?,
-        woken_at: host.define(MetricKind::Gauge, &format!("{prefix}.woken_at_ns"))?,
+        head: host.define(MetricKind::State, &format!("{prefix}.head_rank"))?,
+        woken_at: host.define(MetricKind::State, &format!("{prefix}.woken_at_ns"))?,
     })
 }
 

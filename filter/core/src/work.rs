@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(of(&by_type, 9, None), 1, "an unknown type is the last");
         assert_eq!(of(&Work::Header, 0, Some(7)), 7);
         assert_eq!(of(&Work::Header, 0, None), 1);
-        assert_eq!(of(&Work::Header, 0, Some(u32::MAX)), MAX_WORK);
+        assert_eq!(of(&Work::Header, 0, Some(u32::MAX)), u64::from(u32::MAX));
         assert_eq!(of(&Work::Time, 0, Some(7)), 0, "nothing was measured");
     }
 }

@@ -8,6 +8,12 @@
 //! The lease is long against any pause of a healthy thread and against the service times of requests
 //! that a dead VM left in the backend: a slot is given back late rather than twice. A VM that comes back
 //! after its lease ran out notices, joins again under another number and books its share anew.
+//!
+//! A VM may come back at the very moment in which another buries it. It writes its heartbeat before it reads the list;
+//! the other marks the list before it reads the heartbeat a second time. One of the two sees the other.
+//!
+//! A number may become free with a share still booked under it: whoever buried it may not have had the stage. Members
+//! look through free numbers in turn, under the same mark as a burial.
 
 use std::time::Duration;
 
@@ -18,8 +24,8 @@ use crate::time::Instant;
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Heartbeats are renewed this often.
 const RENEW: Duration = Duration::from_millis(100);
-/// Most VMs at once: worker threads, times two while code is being upgraded.
-pub const MAX_WORKERS: u32 = 256;
+/// Most VMs at once: worker threads, times two while code is being upgraded. The list is as long as there were VMs.
+pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
@@ -41,6 +47,11 @@ pub struct Membership {
     ticked: Instant,
     judge_after: Instant,
     others: Vec<WorkerId>,
+    /// Numbers 0.. that were ever given out.
+    numbers: u32,
+    swept: Instant,
+    /// The number from which on the next free one is looked for.
+    sweep_from: WorkerId,
 }
 
 /// What [`Membership::tick`] found.
@@ -49,13 +60,19 @@ pub struct Changes {
     /// VMs that died. The caller is the only one that was told: it gives their share back, then calls
     /// [`Membership::buried`].
     pub dead: Vec<WorkerId>,
+    /// Numbers that nobody has, marked as if they were of dead VMs: whatever is booked under them is to be given back, and
+    /// [`Membership::buried`] called.
+    pub free: Vec<WorkerId>,
     /// Our own lease had run out and we have a new number: book our share again.
     pub rejoined: bool,
+    /// Our heartbeat reads as more than we wrote: after a hot restart Envoy adds the gauges of its parent process to those
+    /// of the same name, in intervals and without a sign. Totals, shares and heads are as wrong.
+    pub hot_restart: bool,
 }
 
 fn heartbeat_metric(host: &impl Host, id: WorkerId) -> Result<MetricId, HostError> {
     host.define(
-        MetricKind::Gauge,
+        MetricKind::State,
         &format!("headgate.worker.{id}.heartbeat_ms"),
     )
 }
@@ -85,8 +102,11 @@ impl Membership {
             ticked: now,
             judge_after: now + LEASE,
             others: Vec::new(),
+            numbers: 0,
+            swept: now,
+            sweep_from: 0,
         };
-        this.others = others(&entries(host)?.0, id);
+        this.look(&entries(host)?.0);
         Ok(this)
     }
 
@@ -107,6 +127,17 @@ impl Membership {
     #[must_use]
     pub fn others(&self) -> &[WorkerId] {
         &self.others
+    }
+
+    /// How many numbers were ever given out, ours among them: 0 up to this.
+    #[must_use]
+    pub fn numbers(&self) -> u32 {
+        self.numbers
+    }
+
+    fn look(&mut self, list: &[u64]) {
+        self.others = others(list, self.id);
+        self.numbers = (list.len() as u32).max(self.id + 1);
     }
 
     /// Whether our lease may have run out, so that numbers booked under our id can't be trusted before
@@ -130,6 +161,8 @@ impl Membership {
         if now.since(self.renewed) < RENEW {
             return Ok(changes);
         }
+        // Before the list is read: see the module.
+        host.record(self.heartbeat, millis(now))?;
         let (list, _) = entries(host)?;
         if list.get(self.id as usize) != Some(&self.nonce) {
             self.id = claim(now, self.nonce, host)?;
@@ -137,27 +170,73 @@ impl Membership {
             self.heartbeat = heartbeat_metric(host, self.id)?;
             changes.rejoined = true;
         }
-        host.record(self.heartbeat, millis(now))?;
+        let found = host.read(self.heartbeat)?;
+        changes.hot_restart = found.saturating_sub(millis(now)) > LEASE.as_millis() as u64;
         self.renewed = now;
-        self.others = others(&list, self.id);
+        self.look(&list);
         if now >= self.judge_after {
             for &other in &self.others {
-                let heartbeat = heartbeat_metric(host, other)?;
-                let last = host.read(heartbeat)?;
-                let stale = millis(now).saturating_sub(last) > LEASE.as_millis() as u64;
-                // Marked as ours before it is freed: nobody can claim the number while its share is
-                // still booked, and should we die over it, our mark gets stale in turn.
-                if !stale {
-                    continue;
-                }
-                // Before the mark: who sees the mark must not judge it by the dead's own heartbeat.
-                host.record(heartbeat, millis(now))?;
-                if replace(other, list[other as usize], self.nonce | BURIAL, host)? {
+                if self.bury(other, &list, now, host)? {
                     changes.dead.push(other);
                 }
             }
         }
+        if now.since(self.swept) >= LEASE {
+            self.swept = now;
+            changes.free.extend(self.sweep(&list, host)?);
+        }
         Ok(changes)
+    }
+
+    /// Marks worker `other` as being buried by us, if it died.
+    fn bury(
+        &self,
+        other: WorkerId,
+        list: &[u64],
+        now: Instant,
+        host: &impl Host,
+    ) -> Result<bool, HostError> {
+        let entry = list.get(other as usize).copied().unwrap_or_default();
+        let mark = self.nonce | BURIAL;
+        if entry == mark {
+            // We couldn't finish it.
+            return Ok(true);
+        }
+        if entry & BURIAL != 0 {
+            let burier = entry & !BURIAL;
+            return if list.contains(&burier) {
+                Ok(false)
+            } else {
+                replace(other, entry, mark, host)
+            };
+        }
+        let heartbeat = heartbeat_metric(host, other)?;
+        let stale = |last| millis(now).saturating_sub(last) > LEASE.as_millis() as u64;
+        // Marked as ours before it is freed: nobody can claim the number while its share is still booked, and should we
+        // die over it, somebody else finds the mark of a VM that is gone.
+        if !stale(host.read(heartbeat)?) || !replace(other, entry, mark, host)? {
+            return Ok(false);
+        }
+        if stale(host.read(heartbeat)?) {
+            return Ok(true);
+        }
+        // It came back. If it saw our mark already, it has another number by now and this one's lease runs out.
+        replace(other, mark, entry, host)?;
+        Ok(false)
+    }
+
+    /// Marks the next number that nobody has as being buried by us.
+    fn sweep(&mut self, list: &[u64], host: &impl Host) -> Result<Option<WorkerId>, HostError> {
+        let free = |from: WorkerId| {
+            let mut numbers = (0u32..).zip(list).skip(from as usize);
+            numbers.find(|&(_, &nonce)| nonce == 0).map(|(id, _)| id)
+        };
+        let Some(next) = free(self.sweep_from).or_else(|| free(0)) else {
+            return Ok(None);
+        };
+        self.sweep_from = next + 1;
+        let marked = replace(next, 0, self.nonce | BURIAL, host)?;
+        Ok(marked.then_some(next))
     }
 
     /// Frees the number of a dead VM whose share has been given back.

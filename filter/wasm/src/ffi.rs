@@ -16,6 +16,8 @@ const CAS_MISMATCH: u32 = 8;
 const REQUEST_HEADERS: u32 = 0;
 /// `WasmHeaderMapType::ResponseHeaders`.
 const RESPONSE_HEADERS: u32 = 2;
+/// `WasmHeaderMapType::ResponseTrailers`.
+const RESPONSE_TRAILERS: u32 = 3;
 /// `WasmStreamType::Request`.
 const REQUEST_STREAM: u32 = 0;
 /// `WasmBufferType::PluginConfiguration`.
@@ -141,16 +143,19 @@ fn headers(map: u32) -> Result<Vec<u8>, HostError> {
 
 /// One header of the response; the first of several.
 pub(crate) fn response_header(name: &str) -> Result<Option<Vec<u8>>, HostError> {
+    header(RESPONSE_HEADERS, name)
+}
+
+/// One trailer of the response; the first of several.
+pub(crate) fn response_trailer(name: &str) -> Result<Option<Vec<u8>>, HostError> {
+    header(RESPONSE_TRAILERS, name)
+}
+
+fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: `name` is valid for its length, the others are live locals.
     let status = unsafe {
-        proxy_get_header_map_value(
-            RESPONSE_HEADERS,
-            name.as_ptr(),
-            name.len(),
-            &raw mut data,
-            &raw mut size,
-        )
+        proxy_get_header_map_value(map, name.as_ptr(), name.len(), &raw mut data, &raw mut size)
     };
     match status {
         NOT_FOUND => Ok(None),

@@ -53,6 +53,25 @@ const MESH: [&str; 6] = [
     wire::REQUEST,
 ];
 
+/// What a connection may become, other than a request and its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upgrade {
+    /// Another protocol, as a WebSocket.
+    Protocol,
+    /// A tunnel.
+    Tunnel,
+}
+
+impl Upgrade {
+    /// Whether it became so, by the response's status. The backend may as well answer as if it hadn't been asked.
+    pub(crate) fn happened(self, status: &[u8]) -> bool {
+        match self {
+            Self::Protocol => status == b"101",
+            Self::Tunnel => status.len() == 3 && status.starts_with(b"2"),
+        }
+    }
+}
+
 impl Headers {
     /// Never fails: what can't be read is absent.
     pub(crate) fn parse(bytes: Vec<u8>) -> Self {
@@ -90,9 +109,12 @@ impl Headers {
         this
     }
 
-    /// Whether the connection becomes something else than a request and its response.
-    pub(crate) fn is_upgrade(&self) -> bool {
-        self.upgrade || &self.bytes[self.method.clone()] == b"CONNECT"
+    /// What the request asks its connection to become, if anything.
+    pub(crate) fn upgrade(&self) -> Option<Upgrade> {
+        match &self.bytes[self.method.clone()] {
+            b"CONNECT" => Some(Upgrade::Tunnel),
+            _ => self.upgrade.then_some(Upgrade::Protocol),
+        }
     }
 
     /// Whether any of [`TIMEOUTS`] is there.

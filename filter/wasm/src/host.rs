@@ -62,7 +62,7 @@ impl Host for EnvoyHost {
         }
         let kind = match kind {
             MetricKind::Counter => 0,
-            MetricKind::Gauge => 1,
+            MetricKind::Gauge | MetricKind::State => 1,
             MetricKind::Histogram => 2,
         };
         let id = MetricId(ffi::define_metric(kind, name)?);

@@ -6,6 +6,7 @@
 //! [`host`] is the only way to Envoy, with `Result`s throughout: the SDK's own helpers panic on
 //! unexpected answers, and a panic takes every request of the worker with it.
 
+mod answer;
 mod call;
 mod ffi;
 mod headers;
@@ -14,6 +15,8 @@ mod refusal;
 mod root;
 mod roots;
 mod stream;
+mod ticks;
+mod turn;
 mod vm;
 
 /// What Envoy calls first.

@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::deadline;
-use headgate_core::engine::{
-    Action, Admission, Calling, Engine, FAST_TICK, Pass, SLOW_TICK, StageId,
-};
-use headgate_core::host::HostError;
+use headgate_core::decision::{Action, Decision, Ticket};
+use headgate_core::engine::{Calling, Engine};
+use headgate_core::host::{HostError, Unfiltered};
 use headgate_core::refusal::Refusal;
 use headgate_core::rng::Rng;
 use headgate_core::stage::Outcome;
@@ -25,11 +24,14 @@ use headgate_core::strategy::hint;
 use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
+use crate::answer;
 use crate::ffi::{self, Level};
-use crate::headers::Headers;
+use crate::headers::{Headers, Upgrade};
 use crate::host::EnvoyHost;
 use crate::refusal;
 use crate::roots::Roots;
+use crate::ticks::Ticks;
+use crate::turn::Turn;
 
 /// Failing host calls are logged at most this often.
 const COMPLAIN: Duration = Duration::from_secs(10);
@@ -37,23 +39,26 @@ const COMPLAIN: Duration = Duration::from_secs(10);
 /// The request header that tells the application the quality to deliver: 1.00 is full.
 const QUALITY: &str = "x-headgate-quality";
 
+/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without anything else.
+const GRPC_STATUS: &str = "grpc-status";
+
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
 
 /// See the module.
 pub(crate) struct Vm {
-    host: EnvoyHost,
+    host: Unfiltered<EnvoyHost>,
     engine: Engine,
     rng: Rng,
     actions: Vec<Action>,
+    turn: Turn<Action>,
     /// The number under which this worker can be woken, and its queue.
     listening: Option<(WorkerId, u32)>,
     /// The newest root context of the inbound side: it outlives the streams of the older ones, so ticks and
     /// wake-ups are its.
     root: u32,
-    /// Time between ticks; `None` before the first request, when nothing needs one.
-    tick: Option<Duration>,
+    ticks: Ticks,
     configured: bool,
     roots: Roots,
     /// Whether any stage has workflows; without, nothing is asked or told about them.
@@ -63,18 +68,10 @@ pub(crate) struct Vm {
     /// At a gateway, requests that went on and aren't answered yet, by stream.
     forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
+    /// The time of the last callback that could read the clock.
+    last: Instant,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
-}
-
-/// What the stream does with its request.
-pub(crate) enum Verdict {
-    /// Let it go on, and present the pass when it ends.
-    Continue(Option<Pass>),
-    /// Hold it.
-    Pause(Pass),
-    /// Hold it: a local reply is on its way.
-    Refused,
 }
 
 /// Runs `f` on the VM's state, made when first asked for; `None` when it is in use.
@@ -100,19 +97,21 @@ impl Vm {
     fn new() -> Self {
         let seed = nonce();
         Self {
-            host: EnvoyHost::default(),
+            host: Unfiltered::default(),
             engine: Engine::new(seed),
             rng: Rng::new(seed.rotate_left(32)),
             actions: Vec::new(),
+            turn: Turn::default(),
             listening: None,
             root: 0,
-            tick: None,
+            ticks: Ticks::default(),
             configured: false,
             roots: Roots::default(),
             workflows: false,
             baggage: Vec::new(),
             forwarded: HashMap::new(),
             complained: None,
+            last: Instant::default(),
             #[cfg(feature = "decision-timing")]
             timing: timing::Timing::default(),
         }
@@ -124,7 +123,10 @@ impl Vm {
             return;
         };
         match (direction, self.roots.newest(direction)) {
-            (Direction::Inbound, Some(newest)) if self.root == root => self.attend_from(newest),
+            (Direction::Inbound, Some(newest)) if self.root == root => {
+                self.attend_from(newest);
+                self.attend(root, false);
+            }
             (_, Some(_)) => {}
             (Direction::Inbound, None) => {
                 let left = now().and_then(|now| self.engine.leave(&self.host, now));
@@ -139,7 +141,7 @@ impl Vm {
     fn attend_from(&mut self, root: u32) {
         self.root = root;
         self.listening = None;
-        self.tick = None;
+        self.ticks = Ticks::default();
     }
 
     /// Takes a configuration over; false, with the reason in the log, keeps the last good one.
@@ -159,7 +161,7 @@ impl Vm {
         self.roots.configured(root, direction);
         if direction == Direction::Inbound {
             self.attend_from(root);
-            self.attend(root);
+            self.attend(root, false);
         }
         match applied {
             Ok(config) => {
@@ -195,32 +197,31 @@ impl Vm {
         }
     }
 
-    /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them: a
-    /// hundred a second would cost an idle worker more than its requests.
+    /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them.
     ///
-    /// `current` is the context of the callback that we are in.
-    fn attend(&mut self, current: u32) {
+    /// `current` is the context of the callback that we are in; `in_tick`, whether it is a tick.
+    fn attend(&mut self, current: u32, in_tick: bool) {
         let Some(worker) = self.engine.worker() else {
             return;
         };
-        let tick = if self.engine.is_busy() {
-            FAST_TICK
-        } else {
-            SLOW_TICK
-        };
+        let busy = self.engine.is_busy() || self.turn.is_pending();
+        let period = self.ticks.to_set(busy, in_tick);
         let listens = self.listening.is_some_and(|(id, _)| id == worker);
-        if self.tick == Some(tick) && listens {
+        if period.is_none() && listens {
             return;
         }
+        self.tell_rejected();
         // Envoy registers both for the root of the effective context.
         let entered = ffi::set_effective_context(self.root);
         self.check(entered);
-        match ffi::set_tick_period(tick) {
-            Ok(()) => self.tick = Some(tick),
-            Err(error) => self.complain(&error),
+        if let Some(period) = period {
+            match ffi::set_tick_period(period) {
+                Ok(()) => self.ticks.set(period),
+                Err(error) => self.complain(&error),
+            }
         }
         if !listens {
-            match self.host.listen(worker) {
+            match self.host.host().listen(worker) {
                 Ok(queue) => self.listening = Some((worker, queue)),
                 Err(error) => self.complain(&error),
             }
@@ -229,21 +230,23 @@ impl Vm {
         self.check(back);
     }
 
-    /// Point 1: request headers.
-    pub(crate) fn request(&mut self, stream: u32) -> Verdict {
+    /// Point 1: request headers. Notes what the request asks its connection to become. Where it is refused, the local
+    /// reply is on its way.
+    pub(crate) fn request(&mut self, stream: u32, upgrade: &mut Option<Upgrade>) -> Decision {
         if self.engine.is_idle() {
-            return Verdict::Continue(None);
+            return Decision::PassBy;
         }
-        match self.decide(stream) {
-            Ok(verdict) => verdict,
-            Err(error) => {
-                self.complain(&error);
-                Verdict::Continue(None)
-            }
-        }
+        self.decide(stream, upgrade).unwrap_or_else(|error| {
+            self.complain(&error);
+            Decision::PassBy
+        })
     }
 
-    fn decide(&mut self, stream: u32) -> Result<Verdict, HostError> {
+    fn decide(
+        &mut self,
+        stream: u32,
+        upgrade: &mut Option<Upgrade>,
+    ) -> Result<Decision, HostError> {
         let mut headers = Headers::parse(ffi::request_headers()?);
         #[cfg(feature = "trap")]
         {
@@ -254,22 +257,16 @@ impl Vm {
             }
         }
         let now = now()?;
+        self.last = now;
         let standing = self.standing(&mut headers);
         let mut actions = std::mem::take(&mut self.actions);
-        if headers.is_upgrade() {
-            let counted = self.engine.pass_by(&self.host, now, &headers, &mut actions);
-            self.strip(&headers, standing);
-            self.act(&mut actions, stream);
-            self.actions = actions;
-            self.attend(stream);
-            return counted.map(|()| Verdict::Continue(None));
-        }
+        *upgrade = headers.upgrade();
         let own_deadline = if headers.has_timeout() {
             deadline::own_deadline(&headers)
         } else {
             None
         };
-        let admission = self.engine.arrive(
+        let decision = self.engine.arrive(
             &self.host,
             now,
             stream,
@@ -281,67 +278,104 @@ impl Vm {
         self.timing.record(&self.host, now);
         self.act(&mut actions, stream);
         self.actions = actions;
-        self.attend(stream);
-        if !matches!(admission, Ok(Admission::Refuse(..))) {
+        self.attend(stream, false);
+        if !matches!(decision, Ok(Decision::Refuse(_))) {
             self.strip(&headers, standing);
         }
-        let admission = admission?;
-        if let Admission::Forward(pass) | Admission::Hold(pass) = &admission {
-            self.tell_quality(pass);
-        }
-        if let Admission::Forward(_) = &admission {
-            self.hand_on(stream, Some(&headers));
-        }
-        Ok(match admission {
-            Admission::PassBy => Verdict::Continue(None),
-            Admission::Forward(pass) => Verdict::Continue(Some(pass)),
-            Admission::Hold(pass) => Verdict::Pause(pass),
-            Admission::Refuse(stage, refusal) => {
-                self.refuse(stage, &refusal);
-                Verdict::Refused
+        let decision = decision?;
+        match &decision {
+            Decision::PassBy => {}
+            Decision::Forward(ticket) => {
+                self.tell_quality(*ticket);
+                self.hand_on(stream, *ticket, Some(&headers));
             }
-        })
+            Decision::Hold(ticket) => self.tell_quality(*ticket),
+            Decision::Refuse(refusal) => self.refuse(refusal),
+        }
+        Ok(decision)
     }
 
     /// Tells the application in which quality to answer, over whatever the client said.
-    fn tell_quality(&mut self, pass: &Pass) {
-        if let Some(quality) = pass.quality {
+    fn tell_quality(&mut self, ticket: Ticket) {
+        if let Some(quality) = self.engine.quality(ticket) {
             let told = ffi::set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
             self.check(told);
         }
     }
 
-    /// Point 3: the request of `pass` ended. `stream` is the one in whose callback we are.
-    pub(crate) fn finish(&mut self, stream: u32, pass: Pass, outcome: Outcome) {
-        let done = now().and_then(|now| {
-            let mut actions = std::mem::take(&mut self.actions);
-            let done = self
-                .engine
-                .finish(&self.host, now, pass, outcome, &mut actions);
-            self.act(&mut actions, stream);
-            self.actions = actions;
-            done
-        });
+    /// A stream is gone.
+    pub(crate) fn gone(&mut self, stream: u32) {
+        self.turn.forget(|action| action.stream() == stream);
+        self.forwarded_ended(stream);
+    }
+
+    /// Point 3: the request of `ticket` ended. `stream` is the one in whose callback we are.
+    pub(crate) fn finish(&mut self, stream: u32, ticket: Ticket, outcome: Outcome) {
+        // A slot comes back whatever the clock says; the times of such a request are wrong, and it isn't measured.
+        let (now, outcome) = match now() {
+            Ok(now) => (now, outcome),
+            Err(error) => {
+                self.complain(&error);
+                (self.last, Outcome::Unmeasured)
+            }
+        };
+        self.last = now;
+        let mut actions = std::mem::take(&mut self.actions);
+        let done = self
+            .engine
+            .finish(&self.host, now, ticket, outcome, &mut actions);
+        self.act(&mut actions, stream);
+        self.actions = actions;
         self.check(done);
     }
 
-    /// Puts the rejection rate on the response to the request of `pass`, if clients are to be told.
-    pub(crate) fn hint(&mut self, pass: Pass) {
-        if let Some(rate) = self.engine.rejection_rate(pass.stage) {
+    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
+    pub(crate) fn hint(&mut self, ticket: Ticket) {
+        if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
             // The backend's own, if it has one, is about another queue than ours.
             let set = ffi::set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(set);
         }
     }
 
-    /// Whether the answer to the request of `pass` is worth measuring.
-    pub(crate) fn wants_sample(&mut self, pass: Pass) -> bool {
-        self.engine.wants_sample(pass)
+    /// Whether the answer to the request of `ticket` is worth measuring.
+    pub(crate) fn wants_sample(&mut self, ticket: Ticket) -> bool {
+        self.engine.wants_sample(ticket)
     }
 
-    /// Another worker left a slot to us.
+    /// Whether to end the request of `ticket` at the response's headers.
+    pub(crate) fn ends_at_first_byte(&self, ticket: Ticket) -> bool {
+        self.engine.ends_at_first_byte(ticket)
+    }
+
+    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing comes after them, where
+    /// gRPC then has its status.
+    pub(crate) fn judge(&mut self, ticket: Ticket, alone: bool) -> Outcome {
+        let Some(errors) = self.engine.errors(ticket) else {
+            return Outcome::Completed;
+        };
+        let header = |name| ffi::response_header(name).ok().flatten();
+        match answer::of_status(header(":status").as_deref(), errors) {
+            Outcome::Completed if alone => {
+                answer::of_grpc_status(header(GRPC_STATUS).as_deref(), errors)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// What the trailers of the backend's answer to the request of `ticket` mean.
+    pub(crate) fn judge_trailers(&mut self, ticket: Ticket) -> Outcome {
+        let Some(errors) = self.engine.errors(ticket) else {
+            return Outcome::Completed;
+        };
+        let status = ffi::response_trailer(GRPC_STATUS).ok().flatten();
+        answer::of_grpc_status(status.as_deref(), errors)
+    }
+
+    /// Another worker left a slot to us, or we woke ourselves for another turn.
     pub(crate) fn woken(&mut self, root: u32, queue: u32) {
-        let drained = self.host.drain(queue);
+        self.turn.begin();
+        let drained = self.host.host().drain(queue);
         self.check(drained);
         self.run(root, |engine, host, now, actions| {
             engine.woken(host, now, actions)
@@ -350,16 +384,22 @@ impl Vm {
 
     /// Housekeeping.
     pub(crate) fn tick(&mut self, root: u32) {
+        self.turn.begin();
         self.run(root, |engine, host, now, actions| {
             engine.tick(host, now, actions)
         });
-        self.attend(root);
+        self.attend(root, true);
     }
 
     fn run(
         &mut self,
         root: u32,
-        f: impl FnOnce(&mut Engine, &EnvoyHost, Instant, &mut Vec<Action>) -> Result<(), HostError>,
+        f: impl FnOnce(
+            &mut Engine,
+            &Unfiltered<EnvoyHost>,
+            Instant,
+            &mut Vec<Action>,
+        ) -> Result<(), HostError>,
     ) {
         let done = now().and_then(|now| {
             let mut actions = std::mem::take(&mut self.actions);
@@ -374,35 +414,43 @@ impl Vm {
     /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
     /// effective context is again `own`, that of the callback.
     fn act(&mut self, actions: &mut Vec<Action>, own: u32) {
-        let any = !actions.is_empty();
-        for action in actions.drain(..) {
-            let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
+        self.turn.add(actions);
+        let mut any = false;
+        while let Some(action) = self.turn.next() {
+            any = true;
+            let stream = action.stream();
             // A stream that is gone has told us, or is about to: its place is given back then.
             if ffi::set_effective_context(stream).is_err() {
                 continue;
             }
             match action {
-                Action::Resume(_) => {
-                    self.hand_on(stream, None);
+                Action::Resume { ticket, .. } => {
+                    self.hand_on(stream, ticket, None);
                     let resumed = ffi::resume_request();
                     self.check(resumed);
                 }
-                Action::Refuse(_, stage, refusal) => self.refuse(stage, &refusal),
+                Action::Refuse { refusal, .. } => self.refuse(&refusal),
             }
         }
         if any {
             let back = ffi::set_effective_context(own);
             self.check(back);
         }
+        if let Some((_, queue)) = self.listening
+            && self.turn.needs_wake()
+        {
+            let woken = ffi::enqueue(queue);
+            self.check(woken);
+        }
     }
 
-    fn refuse(&mut self, stage: StageId, refusal: &Refusal) {
+    fn refuse(&mut self, refusal: &Refusal) {
         let mut announced = None;
-        self.engine.announce(stage, refusal, |name, value| {
+        self.engine.announce(refusal, |name, value| {
             announced = Some((name, value.to_owned()));
         });
-        let words = self.engine.words(stage, refusal);
-        let hint = self.engine.rejection_rate(stage).map(hint::value);
+        let words = self.engine.words(refusal);
+        let hint = self.engine.rejection_rate(refusal.policy).map(hint::value);
         let hint = hint.map(|rate| (hint::HEADER, rate));
         let told = hint.into_iter().chain(announced);
         let sent = refusal::send(words, refusal, told, &mut self.rng);
@@ -415,14 +463,35 @@ impl Vm {
         }
     }
 
+    /// Says that Envoy's stats matcher rejects what the limit is kept in. Its effect on the limit is none, on everybody who
+    /// looks at stats that there are none.
+    fn tell_rejected(&self) {
+        let Some(name) = self.host.take_rejected() else {
+            return;
+        };
+        ffi::log(
+            Level::Warn,
+            &format!(
+                "headgate: stats_config.stats_matcher rejects the gauge {name:?}, so this worker keeps its share of the \
+                 limit in shared data, which costs some microseconds a request; dashboards and `headgate top` lack what \
+                 is rejected. Add the prefix \"wasmcustom.headgate.\" to the matcher's inclusion list (Envoy Gateway: \
+                 EnvoyProxy spec.telemetry.metrics.matches)"
+            ),
+        );
+    }
+
     /// Logs a failing host call, now and then.
     fn complain(&mut self, error: &HostError) {
         let now = now().unwrap_or_default();
         if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {
             self.complained = Some(now);
+            let effect = match error {
+                HostError::HotRestart => "the limit is wrong",
+                HostError::Conflict | HostError::Call { .. } => "requests pass unmanaged",
+            };
             ffi::log(
                 Level::Warn,
-                &format!("headgate: {error}; requests pass unmanaged while it lasts"),
+                &format!("headgate: {error}; {effect} while it lasts"),
             );
         }
     }
@@ -435,15 +504,13 @@ mod timing {
     use headgate_core::host::{Host, MetricId, MetricKind};
     use headgate_core::time::Instant;
 
-    use crate::host::EnvoyHost;
-
     #[derive(Default)]
     pub(super) struct Timing {
         metric: Option<MetricId>,
     }
 
     impl Timing {
-        pub(super) fn record(&mut self, host: &EnvoyHost, start: Instant) {
+        pub(super) fn record(&mut self, host: &impl Host, start: Instant) {
             let Ok(end) = super::now() else { return };
             if self.metric.is_none() {
                 self.metric = host

@@ -7,6 +7,7 @@
 
 mod backlog_control;
 mod duration;
+mod errors;
 mod policy;
 mod queue;
 mod request_match;
@@ -16,6 +17,7 @@ mod workflows;
 
 pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostType};
 pub use duration::{Duration, ParseDurationError};
+pub use errors::{Errors, GrpcStatus};
 pub use policy::{
     AdmissionPolicySpec, MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType,
     RequestClass,

@@ -6,7 +6,7 @@ use headgate_core::config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, Queue, RequestMatch, Strategy, Workflows};
+use super::{Duration, Errors, Queue, RequestMatch, Strategy, Workflows};
 
 /// What is wanted: which backend (`targetRefs`), how much it works on at once (`parallelism`), and what its kinds
 /// of requests need (`types`).
@@ -28,6 +28,9 @@ pub struct AdmissionPolicySpec {
     /// When a request's processing time ends; with the last byte of the response by default.
     #[serde(default)]
     pub measure: MeasureType,
+    /// Which answers are errors of the backend; 5xx and their gRPC kin by default.
+    #[serde(default)]
+    pub errors: Errors,
     /// The queue in front of the backend, which the proxy holds by default.
     #[serde(default)]
     pub queue: Queue,

@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
-use headgate_core::config::{Match, Mode, StageConfig, TypeConfig};
+use headgate_core::config::{ErrorsConfig, Match, Mode, StageConfig, TypeConfig};
 use serde::Serialize;
 
 use super::input::Scale;
@@ -109,6 +109,9 @@ struct Explanation {
     class: Option<Class>,
     mode: String,
     parallelism: u32,
+    /// Which answers are errors, if the policy says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<String>,
     strategy: Part,
     #[serde(skip_serializing_if = "Option::is_none")]
     starvation_avoidance: Option<Part>,
@@ -213,6 +216,7 @@ fn explain(
             Mode::DryRun => "DryRun: decides and counts, refuses nothing, holds nothing".to_owned(),
         },
         parallelism: stage.parallelism,
+        errors: errors(&stage.errors),
         strategy: strategy::strategy(&subject),
         starvation_avoidance: strategy::starvation_avoidance(stage),
         queue: queue::queue(&subject),
@@ -220,6 +224,21 @@ fn explain(
         tried,
         tried_for_class,
     }
+}
+
+/// Which answers are errors, where that is not the default.
+fn errors(errors: &ErrorsConfig) -> Option<String> {
+    if *errors == ErrorsConfig::default() {
+        return None;
+    }
+    let http = errors.http.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first} to {last}"),
+    });
+    let grpc = errors.grpc.iter().map(|status| format!("gRPC {status}"));
+    let mut all: Vec<String> = http.chain(grpc).collect();
+    all.push("timeouts and resets".to_owned());
+    Some(all.join(", "))
 }
 
 /// What is explained: a request, as far as policies tell requests apart.

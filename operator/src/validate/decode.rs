@@ -173,7 +173,7 @@ mod tests {
                 "spec.mod: unknown field; did you mean \"mode\"?",
                 "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
                 "spec.parallelism: \"many\"; a mapping with total or perEndpoint",
-                "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, queue, \
+                "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, errors, queue, \
                  strategy, types, classes, workflows, exclude",
                 "spec.types[0].matches: a mapping; a list",
                 "spec.types[1]: 7; a mapping with name, matches and slo",

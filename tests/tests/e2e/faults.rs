@@ -128,8 +128,131 @@ fn the_backend_resets_connections() -> Result<()> {
     );
     rig.wait_until_idle()?;
     rig.wait_for_stat("type.default.rq_completed", 40)?;
-    rig.wait_for_stat("type.default.rq_unmeasured", 20)?;
+    rig.wait_for_stat("type.default.rq_failed", 20)?;
     assert_enforced(&rig, 4)
+}
+
+/// A backend that fails at once is no fast backend, and its answers meet no objective.
+#[test]
+fn errors_are_counted_and_measured_by_nobody() -> Result<()> {
+    let rig = rig(4, 500).start()?;
+    let mut errors = Fault::new(FaultKind::Status, "/", 20);
+    rig.backend.inject(errors.clone());
+    let statuses = answers(rig.send("/", 60)?)?;
+    assert_eq!(statuses.iter().filter(|&&s| s == 500).count(), 20);
+    rig.wait_for_stat("type.default.rq_completed", 40)?;
+    rig.wait_for_stat("type.default.rq_failed", 20)?;
+    let mut policy = policy::queue_only(4, 500);
+    policy["spec"]["errors"] = json!({"httpStatuses": ["429", "503"]});
+    rig.edit_policy(&policy)?;
+    rig.backend.inject(errors.clone());
+    assert_eq!(answers(rig.send("/", 20)?)?, [500; 20]);
+    rig.wait_for_stat("type.default.rq_completed", 60)?;
+    errors.status = 429;
+    rig.backend.inject(errors);
+    assert_eq!(answers(rig.send("/", 20)?)?, [429; 20]);
+    rig.wait_for_stat("type.default.rq_failed", 40)?;
+    assert_eq!(rig.policy_stat("type.default.rq_completed")?, 60);
+    assert_enforced(&rig, 4)
+}
+
+/// Envoy Gateway writes a matcher that leaves Headgate's stats out.
+#[test]
+fn the_limit_holds_where_envoy_rejects_the_gauges() -> Result<()> {
+    for threads in [1, 3] {
+        let rig = rig(2, 100)
+            .concurrency(threads)
+            .change(|bootstrap| {
+                let patterns = json!([{"prefix": "wasmcustom.headgate."}]);
+                let matcher = json!({"exclusion_list": {"patterns": patterns}});
+                bootstrap.root()["stats_config"]["stats_matcher"] = matcher;
+                Ok(())
+            })
+            .start()?;
+        let slow = [("x-backend-service-us", "30000")];
+        let all: Result<Vec<_>> = (0..20).map(|_| rig.request("/", &slow)).collect();
+        assert_eq!(answers(all?)?, [200; 20]);
+        assert_eq!(rig.backend.stats().max_in_flight, 2, "{threads} threads");
+        wait_until("Envoy's log to say so", || {
+            rig.envoy.output().contains("stats_matcher rejects")
+        })?;
+    }
+    Ok(())
+}
+
+/// Requests over HTTP/2 that wait for the only slot, all on one worker.
+fn waiting(rig: &Rig, count: u64) -> Result<load::Running> {
+    let kinds = vec![RequestType::get("all", "/")];
+    let rate = count as f64 / 4.0 * 1.05;
+    let mut spec = LoadSpec::new(rig.addr(), kinds, rate, Duration::from_secs(4));
+    (spec.protocol, spec.connections) = (Protocol::Http2, 64);
+    spec.max_outstanding = 2 * count as usize;
+    let load = load::start(spec)?;
+    until("the queue to fill", || {
+        match rig.policy_stat("queue_length") {
+            Ok(length) if length >= count => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })?;
+    Ok(load)
+}
+
+const MASS: u64 = 20_000;
+
+fn mass_rig(slots: usize) -> RigBuilder {
+    let backend = BackendConfig::new(
+        64,
+        vec![ServiceType::constant("/", Duration::from_millis(1))],
+    );
+    let mut policy = policy::queue_only(slots, 2 * MASS as usize);
+    policy["spec"]["queue"]["timeout"] = json!("15s");
+    Rig::builder(backend, policy).concurrency(1)
+}
+
+/// Envoy carries each refusal out inside the return of the one before.
+#[test]
+fn twenty_thousand_requests_expire_at_once() -> Result<()> {
+    let mut rig = mass_rig(1).start()?;
+    let held = rig.occupy("/held", 1)?;
+    let load = waiting(&rig, MASS)?;
+    rig.envoy.pause();
+    // Longer than any of them may wait.
+    std::thread::sleep(Duration::from_secs(16));
+    rig.envoy.resume();
+    rig.wait_for_stat("queue_length", 0)?;
+    assert!(rig.envoy.is_running());
+    let report = load.wait()?;
+    assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
+    rig.backend.release();
+    assert_eq!(answers(held)?, [200]);
+    rig.wait_until_idle()?;
+    assert_enforced(&rig, 1)
+}
+
+/// A request that ends at once frees its slot for the next inside its own resumption.
+#[test]
+fn twenty_thousand_requests_end_as_soon_as_they_are_resumed() -> Result<()> {
+    let mut rig = mass_rig(1)
+        .change(|bootstrap| {
+            // The second request to the backend overflows, which Envoy answers itself.
+            let limits =
+                json!([{"max_requests": 1, "max_connections": 1000, "max_pending_requests": 1000}]);
+            bootstrap.cluster("upstream")?["circuit_breakers"]["thresholds"] = limits;
+            Ok(())
+        })
+        .start()?;
+    let held = rig.occupy("/held", 1)?;
+    let load = waiting(&rig, MASS)?;
+    let mut policy = policy::queue_only(2, 2 * MASS as usize);
+    policy["spec"]["queue"]["timeout"] = json!("15s");
+    rig.edit_policy(&policy)?;
+    rig.wait_for_stat("queue_length", 0)?;
+    assert!(rig.envoy.is_running());
+    let report = load.wait()?;
+    assert_eq!(report.total.unanswered, 0, "{:?}", report.total.status);
+    rig.backend.release();
+    assert_eq!(answers(held)?, [200]);
+    rig.wait_until_idle()
 }
 
 #[test]
@@ -142,7 +265,7 @@ fn the_backend_is_dead() -> Result<()> {
     assert_eq!(answers(held)?, [503; 4]);
     assert_eq!(answers(waiting)?, [503; 50]);
     rig.wait_until_idle()?;
-    rig.wait_for_stat("type.default.rq_unmeasured", 54)?;
+    rig.wait_for_stat("type.default.rq_failed", 54)?;
     rig.restart_backend()?;
     assert_enforced(&rig, 4)
 }
@@ -158,7 +281,7 @@ fn responses_time_out() -> Result<()> {
     rig.backend.inject(Fault::new(FaultKind::Hang, "/", 4));
     assert_eq!(answers(rig.send("/", 4)?)?, [504; 4]);
     rig.wait_until_idle()?;
-    rig.wait_for_stat("type.default.rq_unmeasured", 4)?;
+    rig.wait_for_stat("type.default.rq_failed", 4)?;
     assert_eq!(rig.get("/")?.status, 200);
     rig.wait_until_idle()
 }

@@ -1,5 +1,6 @@
 //! What each rule means.
 
+use super::condition::MAX_VALUE;
 use super::*;
 use crate::config::{
     GrpcMatch, HeaderMatch, Measure, Mode, PathMatch, QueueConfig, StrategyConfig, StringMatchKind,
@@ -77,6 +78,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             timeout_us: 1,
         },
         measure: Measure::LastByte,
+        errors: crate::config::ErrorsConfig::default(),
         strategy: StrategyConfig::MaxQueueLength,
         service_times: Default::default(),
         starvation_avoidance: None,
@@ -185,6 +187,18 @@ fn a_regular_expression_matches_the_whole_value() {
             holds(regex(value), &Request::get(path)),
             expected,
             "{value} on {path}"
+        );
+    }
+}
+
+#[test]
+fn a_value_beyond_4_kib_matches_no_regular_expression() {
+    for (length, expected) in [(MAX_VALUE, true), (MAX_VALUE + 1, false)] {
+        let path = format!("/{}", "a".repeat(length - 1));
+        assert_eq!(holds(regex("/a*"), &Request::get(&path)), expected);
+        assert!(
+            holds(prefix("/"), &Request::get(&path)),
+            "other matches take any length"
         );
     }
 }

@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use super::{
     BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction, Discipline,
-    FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES,
-    MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME, StageConfig, StarvationAvoidance, StrategyConfig,
-    TypeConfig,
+    ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS, MAX_PARALLELISM,
+    MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME, StageConfig,
+    StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 impl FilterConfig {
@@ -101,6 +101,7 @@ impl StageConfig {
         if self.queue.timeout_us == 0 {
             return err("queue.timeout_us", "0; at least 1".into());
         }
+        self.errors.check(&format!("{at}.errors"))?;
         self.service_times.check(&format!("{at}.service_times"))?;
         self.check_strategy(at)?;
         match self.starvation_avoidance {
@@ -306,6 +307,29 @@ impl StageConfig {
             }
         };
         check_window(&format!("{at}.strategy"), window_us, step_us)
+    }
+}
+
+impl ErrorsConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        let err =
+            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
+        for (field, given) in [("http", self.http.len()), ("grpc", self.grpc.len())] {
+            if given > MAX_ERRORS {
+                return err(field, format!("{given}; at most {MAX_ERRORS}"));
+            }
+        }
+        let odd = |&&(first, last): &&(u16, u16)| first < 100 || last > 599 || first > last;
+        if let Some((first, last)) = self.http.iter().find(odd) {
+            return err(
+                "http",
+                format!("{first} to {last}; a range within 100 to 599"),
+            );
+        }
+        if let Some(odd) = self.grpc.iter().find(|status| !(1..=16).contains(*status)) {
+            return err("grpc", format!("{odd}; 1 to 16"));
+        }
+        Ok(())
     }
 }
 

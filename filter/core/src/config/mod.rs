@@ -18,8 +18,9 @@ pub use strategy::{
     ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
 };
 pub use types::{
-    ClassConfig, Discipline, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match, Measure, Mode,
-    Objective, PathMatch, QueueConfig, QueueMode, StageConfig, StringMatchKind, TypeConfig,
+    ClassConfig, Discipline, ErrorsConfig, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match,
+    Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, StageConfig, StringMatchKind,
+    TypeConfig,
 };
 
 pub use workflows::{
@@ -48,6 +49,8 @@ impl ConfigError {
     }
 }
 
+/// Most HTTP ranges, and most gRPC statuses, that count as errors.
+pub const MAX_ERRORS: usize = 16;
 /// Most stages one workload may have.
 pub const MAX_STAGES: usize = 64;
 /// Most patterns of routes one stage may have.

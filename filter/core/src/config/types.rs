@@ -56,6 +56,9 @@ pub struct StageConfig {
     /// When a request's processing time ends.
     #[serde(default)]
     pub measure: Measure,
+    /// Which answers are errors of the backend.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub errors: ErrorsConfig,
     /// How processing times are learned.
     #[serde(default)]
     pub service_times: ServiceTimesConfig,
@@ -96,6 +99,42 @@ pub enum Measure {
     LastByte,
     /// At the response headers; for streams.
     FirstByte,
+}
+
+/// Which answers are errors of the backend: they free their slot and are counted, and nothing is learned from them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ErrorsConfig {
+    /// First and last of each range of HTTP statuses, 100 to 599.
+    pub http: Vec<(u16, u16)>,
+    /// gRPC statuses, 1 to 16.
+    pub grpc: Vec<u8>,
+}
+
+impl Default for ErrorsConfig {
+    /// 5xx; `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL` and `UNAVAILABLE`.
+    fn default() -> Self {
+        Self {
+            http: vec![(500, 599)],
+            grpc: vec![4, 8, 13, 14],
+        }
+    }
+}
+
+impl ErrorsConfig {
+    /// Whether an answer with this HTTP status is an error.
+    #[must_use]
+    pub fn has_http(&self, status: u16) -> bool {
+        self.http
+            .iter()
+            .any(|&(first, last)| (first..=last).contains(&status))
+    }
+
+    /// Whether an answer with this gRPC status is an error.
+    #[must_use]
+    pub fn has_grpc(&self, status: u8) -> bool {
+        self.grpc.contains(&status)
+    }
 }
 
 /// The queue in front of the slots.

@@ -122,7 +122,7 @@ impl Drr {
         }
         Ok(Self {
             by,
-            round: host.define(MetricKind::Gauge, &format!("{prefix}.drr_round"))?,
+            round: host.define(MetricKind::State, &format!("{prefix}.drr_round"))?,
             prefix: format!("{prefix}.{kind}"),
             names,
             flows,
@@ -216,7 +216,7 @@ impl Drr {
             return Ok(known);
         }
         let name = format!("{}.{name}.drr_finish", self.prefix);
-        let defined = host.define(MetricKind::Gauge, &name)?;
+        let defined = host.define(MetricKind::State, &name)?;
         state.finish = Some(defined);
         Ok(defined)
     }

@@ -38,8 +38,12 @@ const FAULTS: usize = 5;
 struct Metric {
     kind: MetricKind,
     name: String,
+    /// Whether it drops what is written and reads 0, as [`MemoryHost::reject`] ordered.
+    rejected: bool,
     /// The counter's or gauge's value; of a histogram, the sum of its values.
     value: AtomicU64,
+    /// What [`MemoryHost::import`] adds to it.
+    imported: AtomicU64,
     /// How many values a histogram has.
     recorded: AtomicU64,
 }
@@ -64,6 +68,7 @@ pub struct MemoryHost {
     /// The version that the next store gives; one sequence over all keys, as in Envoy.
     versions: AtomicU32,
     mailboxes: RwLock<Vec<Mailbox>>,
+    rejected: Mutex<Vec<String>>,
     faults: [AtomicU32; FAULTS],
     calls: AtomicU64,
 }
@@ -78,6 +83,24 @@ impl MemoryHost {
     /// Makes the next `n` calls that `fault` concerns misbehave.
     pub fn inject(&self, fault: Fault, n: u32) {
         self.faults[fault as usize].store(n, Ordering::SeqCst);
+    }
+
+    /// Metrics that are defined from now on with `part` in their name drop what is written and read 0: Envoy's stats
+    /// matcher rejects them.
+    pub fn reject(&self, part: &str) {
+        self.rejected().push(part.to_owned());
+    }
+
+    /// From now on `name` reads as its own value plus `value`: Envoy imported it from its parent process.
+    pub fn import(&self, name: &str, value: u64) {
+        let metrics = self.metrics();
+        if let Some(&at) = metrics.ids.get(name) {
+            metrics.all[at].imported.store(value, Ordering::SeqCst);
+        }
+    }
+
+    fn rejected(&self) -> MutexGuard<'_, Vec<String>> {
+        self.rejected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the wake-ups of `worker` since the last call.
@@ -199,6 +222,12 @@ impl MemoryHost {
     }
 }
 
+/// Envoy's gauges are gauges, whatever they are for.
+fn is_same(one: MetricKind, other: MetricKind) -> bool {
+    let is_gauge = |kind| matches!(kind, MetricKind::Gauge | MetricKind::State);
+    one == other || (is_gauge(one) && is_gauge(other))
+}
+
 impl Host for MemoryHost {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
         let call = "proxy_define_metric";
@@ -211,7 +240,7 @@ impl Host for MemoryHost {
         }
         let mut metrics = self.metrics.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(&at) = metrics.ids.get(name) {
-            if metrics.all[at].kind != kind {
+            if !is_same(metrics.all[at].kind, kind) {
                 return Err(HostError::Call {
                     call,
                     status: BAD_ARGUMENT,
@@ -224,7 +253,9 @@ impl Host for MemoryHost {
         metrics.all.push(Metric {
             kind,
             name: name.to_owned(),
+            rejected: self.rejected().iter().any(|part| name.contains(part)),
             value: AtomicU64::new(0),
+            imported: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
         });
         Ok(MetricId(at as u32))
@@ -235,7 +266,8 @@ impl Host for MemoryHost {
             // Envoy refuses zero, too.
             MetricKind::Counter if delta <= 0 => Err(BAD_ARGUMENT),
             MetricKind::Histogram => Err(BAD_ARGUMENT),
-            MetricKind::Counter | MetricKind::Gauge => {
+            _ if m.rejected => Ok(()),
+            MetricKind::Counter | MetricKind::Gauge | MetricKind::State => {
                 m.value.fetch_add(delta.cast_unsigned(), Ordering::SeqCst);
                 Ok(())
             }
@@ -245,10 +277,13 @@ impl Host for MemoryHost {
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
         self.with_metric("proxy_record_metric", metric, |m| {
             match m.kind {
+                _ if m.rejected => {}
                 MetricKind::Counter => {
                     m.value.fetch_add(value, Ordering::SeqCst);
                 }
-                MetricKind::Gauge => m.value.store(value, Ordering::SeqCst),
+                MetricKind::Gauge | MetricKind::State => {
+                    m.value.store(value, Ordering::SeqCst);
+                }
                 MetricKind::Histogram => {
                     m.value.fetch_add(value, Ordering::SeqCst);
                     m.recorded.fetch_add(1, Ordering::SeqCst);
@@ -261,7 +296,10 @@ impl Host for MemoryHost {
     fn read(&self, metric: MetricId) -> Result<u64, HostError> {
         self.with_metric("proxy_get_metric", metric, |m| match m.kind {
             MetricKind::Histogram => Err(BAD_ARGUMENT),
-            MetricKind::Counter | MetricKind::Gauge => Ok(m.value.load(Ordering::SeqCst)),
+            MetricKind::Counter | MetricKind::Gauge | MetricKind::State => {
+                let imported = m.imported.load(Ordering::SeqCst);
+                Ok(m.value.load(Ordering::SeqCst).wrapping_add(imported))
+            }
         })
     }
 

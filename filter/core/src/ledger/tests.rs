@@ -1,8 +1,10 @@
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
 
 use super::*;
 use crate::host::memory::MemoryHost;
+use crate::host::{Expected, Version};
 
 const P: u32 = 3;
 
@@ -70,7 +72,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
         None,
         "nobody waits for a dead worker's request"
     );
-    assert_eq!(alive.drift(&host, &[1]).unwrap(), Share::default());
+    assert_eq!(alive.drift(&host, 2).unwrap(), Share::default());
 
     // It was not dead after all: it comes back under another number and books what it holds.
     dead.rejoin(&host, 2).unwrap();
@@ -82,7 +84,7 @@ fn a_dead_workers_share_is_given_back_exactly() {
             work: 290
         }
     );
-    assert_eq!(alive.drift(&host, &[1, 2]).unwrap(), Share::default());
+    assert_eq!(alive.drift(&host, 3).unwrap(), Share::default());
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn a_total_that_lost_its_share_is_found_and_corrected() {
     // A VM died after it booked the total and before it booked its share.
     let total = host.define(MetricKind::Gauge, "s.slots_in_use").unwrap();
     host.add(total, 1).unwrap();
-    let drift = ledger.drift(&host, &[]).unwrap();
+    let drift = ledger.drift(&host, 1).unwrap();
     assert_eq!(
         drift,
         Share {
@@ -103,7 +105,7 @@ fn a_total_that_lost_its_share_is_found_and_corrected() {
     );
     ledger.correct(&host, drift).unwrap();
     assert_eq!(ledger.slots_in_use(&host).unwrap(), 1);
-    assert_eq!(ledger.drift(&host, &[]).unwrap(), Share::default());
+    assert_eq!(ledger.drift(&host, 1).unwrap(), Share::default());
 }
 
 #[test]
@@ -111,13 +113,121 @@ fn length_and_work_of_the_longest_queue_fit_into_one_gauge() {
     let host = MemoryHost::new();
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
     let length = crate::config::MAX_QUEUE_LENGTH;
+    let mut works = Vec::new();
     for _ in 0..length {
-        ledger.enqueue(&host, MAX_WORK.cast_signed()).unwrap();
+        let work = ledger.queue(&host).unwrap().room().cast_signed();
+        ledger.enqueue(&host, work).unwrap();
+        works.push(work);
     }
-    let work = u64::from(length) * MAX_WORK;
-    assert_eq!(ledger.queue(&host).unwrap(), QueueState { length, work });
-    for _ in 0..length {
-        ledger.dequeue(&host, MAX_WORK.cast_signed()).unwrap();
+    let queue = ledger.queue(&host).unwrap();
+    assert_eq!(
+        queue,
+        QueueState { length, work: FULL },
+        "work ends, length goes on"
+    );
+    for work in works {
+        ledger.dequeue(&host, work).unwrap();
     }
     assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
+}
+
+/// Every worker read the queue before the others added to it.
+#[test]
+fn requests_that_arrive_at_once_on_all_workers_leave_the_length_alone() {
+    let host = MemoryHost::new();
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    let nearly_full = (FULL - 1).cast_signed();
+    ledger.enqueue(&host, nearly_full - 1).unwrap();
+    let read = ledger.queue(&host).unwrap();
+    for _ in 0..crate::workers::MAX_WORKERS {
+        ledger.enqueue(&host, read.room().cast_signed()).unwrap();
+    }
+    let length = 1 + crate::workers::MAX_WORKERS;
+    assert_eq!(ledger.queue(&host).unwrap().length, length);
+}
+
+#[test]
+fn a_total_below_zero_is_an_empty_queue() {
+    let host = MemoryHost::new();
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    ledger.enqueue(&host, 500).unwrap();
+    let too_much = Share {
+        slots: 0,
+        queued: 1,
+        work: 700,
+    };
+    ledger.correct(&host, too_much).unwrap();
+    assert_eq!(ledger.queue(&host).unwrap(), QueueState::default());
+    let drift = ledger.drift(&host, 1).unwrap();
+    assert_eq!(drift.queue(), -too_much.queue());
+    ledger.correct(&host, drift).unwrap();
+    assert_eq!(
+        ledger.queue(&host).unwrap(),
+        QueueState {
+            length: 1,
+            work: 500
+        }
+    );
+}
+
+/// A worker that contends for slots: it adds to the total just before another's read, and steps back just after that
+/// one's step back.
+struct Contended<'a> {
+    host: &'a MemoryHost,
+    total: MetricId,
+    contentions: Cell<u32>,
+    added: Cell<bool>,
+}
+
+impl Host for Contended<'_> {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        self.host.define(kind, name)
+    }
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        self.host.add(metric, delta)?;
+        if metric == self.total && delta < 0 && self.added.take() {
+            self.host.add(self.total, -1)?;
+        }
+        Ok(())
+    }
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        self.host.record(metric, value)
+    }
+    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+        let left = self.contentions.get();
+        if metric == self.total && left > 0 && self.host.read(metric)? > 0 {
+            self.contentions.set(left - 1);
+            self.added.set(true);
+            self.host.add(self.total, 1)?;
+        }
+        self.host.read(metric)
+    }
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        self.host.load(key)
+    }
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        self.host.store(key, value, expected)
+    }
+    fn wake(&self, worker: u32) -> Result<(), HostError> {
+        self.host.wake(worker)
+    }
+}
+
+#[test]
+fn a_slot_that_two_stepped_back_from_is_tried_again() {
+    let memory = MemoryHost::new();
+    let total = memory.define(MetricKind::State, "s.slots_in_use").unwrap();
+    let host = Contended {
+        host: &memory,
+        total,
+        contentions: Cell::new(0),
+        added: Cell::new(false),
+    };
+    let mut ledger = Ledger::new(&host, "s", 0).unwrap();
+    host.contentions.set(3);
+    assert_eq!(ledger.try_acquire(&host, 1), Ok(true));
+    assert_eq!(host.contentions.get(), 0, "else this test shows nothing");
+    assert_eq!(ledger.slots_in_use(&host), Ok(1));
+    assert_eq!(ledger.try_acquire(&host, 1), Ok(false), "none is free");
+    assert_eq!(ledger.slots_in_use(&host), Ok(1));
 }

@@ -46,7 +46,7 @@ pub(super) struct Backlog {
 
 impl Backlog {
     pub(super) fn new(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
-        let empty_at = host.define(MetricKind::Gauge, &format!("{prefix}.dry_run_empty_at_ns"))?;
+        let empty_at = host.define(MetricKind::State, &format!("{prefix}.dry_run_empty_at_ns"))?;
         Ok(Self { empty_at })
     }
 

@@ -6,16 +6,21 @@
 //! itself. No slot ever travels in a message, so a lost message loses no slot: the next release, arrival
 //! or tick of any worker looks again.
 //!
+//! A worker that was woken takes one slot, so one is left to it. Further free slots go on: to the next worker, or to
+//! waiters here. With several slots free at once (clients reset their streams, an edit raises P), order between workers
+//! would cost more than it is worth: one wake-up after the other, and a slot that idles through each.
+//!
 //! A worker that was woken and whose first waiter still waits after [`UNRESPONSIVE_AFTER`] is passed
 //! over (its thread is busy, or its VM died and its lease has not run out yet): a slot does not idle for
 //! the sake of order.
 
 use std::time::Duration;
 
-use super::{Event, Phase, Request, Stage};
+use super::Stage;
+use crate::decision::Action;
 use crate::host::{Host, HostError};
+use crate::requests::{Phase, Request};
 use crate::stats::Count;
-use crate::strategy::Admission;
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
@@ -39,10 +44,10 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.handed_over = self.ledger.answer_wake(host)?;
-        let done = self.dispatch(host, now, events);
+        let done = self.dispatch(host, now, actions);
         self.handed_over = None;
         done
     }
@@ -52,14 +57,15 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let limit = self.config.parallelism;
         let mut attempts = ATTEMPTS;
+        self.handed_to.clear();
         while self.ledger.queue(host)?.length > 0
-            && self.ledger.slots_in_use(host)? < i64::from(limit)
+            && self.ledger.slots_in_use(host)? + (self.handed_to.len() as i64) < i64::from(limit)
         {
-            self.drop_late(host, now, events)?;
+            self.drop_late(host, now, actions)?;
             let own = self.head().and_then(|head| self.order.heard(head));
             if let Some((other, rank)) = self.first_elsewhere(host, now)? {
                 // Watching costs nobody an idle slot, so there the order is exact.
@@ -69,14 +75,19 @@ impl Stage {
                     0
                 };
                 if own.is_none_or(|own| own > rank.saturating_add(tolerance)) {
-                    return self.hand_over(host, now, other);
+                    self.hand_over(host, now, other)?;
+                    if !self.holds() {
+                        return Ok(());
+                    }
+                    self.handed_to.push(other);
+                    continue;
                 }
             }
             if own.is_none() {
                 return Ok(());
             }
             if self.ledger.try_acquire(host, limit)? {
-                self.start_first(host, now, events)?;
+                self.start_first(host, now, actions)?;
             } else {
                 attempts -= 1;
                 if attempts == 0 {
@@ -96,6 +107,9 @@ impl Stage {
         let mut first: Option<(WorkerId, u64)> = None;
         for at in 0..self.others.len() {
             let other = self.others[at];
+            if self.handed_to.contains(&other) {
+                continue;
+            }
             let Some(announced) = self.ledger.head_of(host, other)? else {
                 continue;
             };
@@ -130,7 +144,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let holds = self.holds();
         let Some((slot, rank)) = self.queue.pop() else {
@@ -153,8 +167,8 @@ impl Stage {
         let (group, fifo_wait) = (request.group(), request.fifo_wait);
         self.places.left(group, waited, fifo_wait);
         // It has left, whatever the host says to the rest.
-        if holds {
-            events.push(Event::Resume { stream });
+        if holds && let Some(ticket) = self.requests.ticket(slot) {
+            actions.push(Action::Resume { stream, ticket });
         }
         let published = self.publish_head(host);
         let booked = self.ledger.dequeue(host, work);
@@ -239,7 +253,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         if !self.holds() || self.next_deadline.is_none_or(|deadline| deadline > now) {
             return Ok(());
@@ -252,7 +266,7 @@ impl Stage {
             {
                 break;
             }
-            self.expire(host, now, slot, events)?;
+            self.expire(host, now, slot, actions)?;
         }
         Ok(())
     }
@@ -262,7 +276,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         if !self.holds() || self.next_deadline.is_none_or(|deadline| deadline > now) {
             return Ok(());
@@ -283,7 +297,7 @@ impl Stage {
         // All of them, since `next_deadline` no longer counts them.
         let mut done = Ok(());
         for slot in late {
-            done = done.and(self.expire(host, now, slot, events));
+            done = done.and(self.expire(host, now, slot, actions));
         }
         done
     }
@@ -293,20 +307,25 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         slot: u32,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let Some(request) = self.requests.take_slot(slot) else {
+        let Some(ticket) = self.requests.ticket(slot) else {
+            return Ok(());
+        };
+        let origin = self.requests.origin(ticket);
+        let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };
         self.strategy
+            .base
             .left(request.attributes.kind, request.attributes.class);
         self.gave_up(now, &request);
         let left = self.leave_queue(host, slot, &request);
         self.stats.count(request.attributes.kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
-        let refusal = self.refuse(&request.attributes, request.late, queue_wait);
-        events.push(Event::Expire {
+        let refusal = self.refuse(&request.attributes, origin, request.late, queue_wait);
+        actions.push(Action::Refuse {
             stream: request.stream,
             refusal,
         });

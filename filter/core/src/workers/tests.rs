@@ -19,9 +19,13 @@ fn tick_all(
     for ms in (from..to).step_by(50) {
         for member in members.iter_mut() {
             let changes = member.tick(at(ms), host).unwrap();
-            for &dead in &changes.dead {
+            for &dead in changes.dead.iter().chain(&changes.free) {
                 member.buried(dead, host).unwrap();
             }
+            let changes = Changes {
+                free: Vec::new(),
+                ..changes
+            };
             if changes != Changes::default() {
                 all.push(changes);
             }
@@ -72,7 +76,7 @@ fn the_dead_are_buried_once_and_their_number_is_free_afterwards() {
     let told = tick_all(&mut [&mut one, &mut two], &host, 0, 10_000);
     let expected = Changes {
         dead: vec![dead.id()],
-        rejoined: false,
+        ..Changes::default()
     };
     assert_eq!(told, [expected], "told once, to one of the two");
     assert!(!one.others().contains(&dead.id()) && !two.others().contains(&dead.id()));
@@ -146,4 +150,44 @@ fn too_many_workers_is_an_error_not_a_shared_number() {
         .collect();
     assert_eq!(members.len(), MAX_WORKERS as usize);
     assert!(Membership::join(at(0), 9_999, &host).is_err());
+}
+
+#[test]
+fn each_free_number_is_looked_through_in_turn() {
+    let host = MemoryHost::new();
+    let mut stays = Membership::join(at(0), 1, &host).unwrap();
+    let leave: Vec<_> = (2..=4)
+        .map(|n| Membership::join(at(0), n, &host).unwrap())
+        .collect();
+    let free: Vec<WorkerId> = leave.iter().map(Membership::id).collect();
+    for member in leave {
+        member.leave(&host).unwrap();
+    }
+    let mut swept = Vec::new();
+    for ms in (100..25_000).step_by(100) {
+        let changes = stays.tick(at(ms), &host).unwrap();
+        assert!(changes.dead.is_empty());
+        for &number in &changes.free {
+            let other = Membership::join(at(ms), 9, &host).unwrap();
+            assert_ne!(other.id(), number, "nobody gets it meanwhile");
+            other.leave(&host).unwrap();
+            stays.buried(number, &host).unwrap();
+        }
+        swept.extend(changes.free);
+    }
+    assert_eq!(swept[..3], free);
+    assert_eq!(swept[3..6], free);
+}
+
+#[test]
+fn gauges_that_include_a_parent_process_are_noticed() {
+    let host = MemoryHost::new();
+    let mut one = Membership::join(at(0), 1, &host).unwrap();
+    assert!(!one.tick(at(100), &host).unwrap().hot_restart);
+    // What Envoy does when it merges its parent's stats.
+    host.import("headgate.worker.0.heartbeat_ms", 999_000_000);
+    assert!(one.tick(at(200), &host).unwrap().hot_restart);
+    // The parent has ended.
+    host.import("headgate.worker.0.heartbeat_ms", 0);
+    assert!(!one.tick(at(300), &host).unwrap().hot_restart);
 }

@@ -66,7 +66,7 @@ impl Directory {
     pub fn new(host: &impl Host, key: String, changes: &str, cap: u16) -> Result<Self, HostError> {
         Ok(Self {
             key,
-            changes: host.define(MetricKind::Gauge, changes)?,
+            changes: host.define(MetricKind::State, changes)?,
             seen: None,
             cap,
             retry_at: Instant::default(),

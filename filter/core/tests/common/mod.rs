@@ -3,8 +3,8 @@
 
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ClassConfig, ControlScope, CostConfig, DegradationConfig,
-    Logic, Measure, Mode, Objective, QueueConfig, ResponseTimeControllerConfig, StageConfig,
-    StarvationAvoidance, StrategyConfig, TypeConfig,
+    ErrorsConfig, Logic, Measure, Mode, Objective, QueueConfig, ResponseTimeControllerConfig,
+    StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 /// P of [`stage`].
@@ -107,6 +107,7 @@ pub(crate) fn stage<'a>(
             timeout_us: 1_000_000,
         },
         measure: Measure::LastByte,
+        errors: ErrorsConfig::default(),
         service_times: Default::default(),
         strategy,
         starvation_avoidance,

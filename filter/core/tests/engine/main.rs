@@ -8,4 +8,3 @@ mod bouncer_tables;
 mod discipline_conformance;
 mod response_time_controller;
 mod strategy_conformance;
-mod wait_estimates;

@@ -39,6 +39,9 @@ pub(super) fn text(explanation: &Explanation) -> String {
         "parallelism",
         &explanation.parallelism.to_string(),
     );
+    if let Some(errors) = &explanation.errors {
+        line(&mut text, "errors", errors);
+    }
     if let Some(workflow) = &explanation.workflow {
         line(&mut text, "workflow", &workflow.name);
         workflow

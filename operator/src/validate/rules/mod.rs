@@ -2,6 +2,7 @@
 //! be wrong. All problems are gathered; a value that is wrong reads as its default meanwhile.
 
 mod classes;
+mod errors;
 mod identity;
 mod matches;
 mod names;
@@ -37,6 +38,7 @@ fn micros(span: Span) -> u64 {
 pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
     identity::schema(spec);
     stage::schema(spec);
+    errors::schema(spec);
     queue::schema(spec);
     strategy::schema(spec);
     types::schema(spec);

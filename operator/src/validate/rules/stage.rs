@@ -3,6 +3,7 @@
 use headgate_core::config::{MAX_PARALLELISM, OutboundConfig, StageConfig};
 
 use super::classes::classes;
+use super::errors::errors;
 use super::queue::queue;
 use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, excluded, types};
@@ -38,6 +39,7 @@ pub(crate) fn stage(
 ) -> Meaning {
     let root = Path::default().field("spec");
     let slots = parallelism(&spec.parallelism, &root.field("parallelism"), problems);
+    let errors = errors(&spec.errors, &root.field("errors"), problems);
     let queue = queue(spec, &root.field("queue"), problems);
     let strategy = strategy(spec, &root.field("strategy"), problems);
     let types = types(
@@ -58,6 +60,7 @@ pub(crate) fn stage(
         parallelism: slots.for_endpoints(1),
         queue,
         measure: spec.measure.into(),
+        errors,
         service_times: strategy.service_times,
         strategy: strategy.config,
         starvation_avoidance: strategy.starvation_avoidance,

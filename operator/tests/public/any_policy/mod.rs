@@ -236,6 +236,10 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     dice.perhaps(&mut spec, "measure", |d| {
         json!(d.pick(&["LastByte", "FirstByte"]))
     });
+    dice.perhaps(&mut spec, "errors", |d| {
+        let (http, grpc) = (d.pick(&["5xx", "429"]), d.pick(&["UNAVAILABLE", "ABORTED"]));
+        json!({"httpStatuses": [http], "grpcStatuses": [grpc]})
+    });
     spec.insert("queue".into(), queue(dice, &outline));
     spec.insert("strategy".into(), strategy(dice, &outline));
     let types: Vec<Value> = outline

@@ -45,7 +45,7 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
         next.tick(&h, t(n * 10), &mut a).unwrap();
     }
     let _ = keep;
-    assert!(matches!(r, Admission::Forward(_)) && slots(&m) == 1);
+    assert!(matches!(r, Decision::Forward(_)) && slots(&m) == 1);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_worker_is_not_buried_while_it_joins() {
     }));
     let mut e = Engine::new(2);
     e.configure(&joining, t(4_100), &c, &mut a).unwrap();
-    let passes: Vec<Pass> = (10..14)
+    let passes: Vec<Ticket> = (10..14)
         .map(|s| {
             pass(
                 &e.arrive(&joining, t(4_100), s, &Req("/"), None, &mut a)
@@ -199,8 +199,10 @@ fn a_client_that_left_during_a_stall_is_not_answered_from_its_own_on_done() {
     e.finish(&h, t(2_500), held, Outcome::Unmeasured, &mut a)
         .unwrap();
     assert!(
-        !a.iter()
-            .any(|x| matches!(x, Action::Resume(2) | Action::Refuse(2, ..))),
+        !a.iter().any(|x| matches!(
+            x,
+            Action::Resume { stream: 2, .. } | Action::Refuse { stream: 2, .. }
+        )),
         "{a:?}"
     );
 }
@@ -226,7 +228,7 @@ fn rejoin_with_failure(fail_at: u64) -> (u64, i64, u64) {
         x.tick(&h, t(n * 10), &mut a).unwrap();
         y.tick(&h, t(n * 10), &mut a).unwrap();
     }
-    let ps: Vec<Pass> = (10..13)
+    let ps: Vec<Ticket> = (10..13)
         .map(|s| pass(&y.arrive(&h, t(300), s, &Req("/"), None, &mut a).unwrap()))
         .collect();
     for n in 31..450 {
@@ -263,4 +265,113 @@ fn a_call_that_fails_while_rejoining() {
         .filter(|(_, r)| r.1 != 3 || r.2 != 0)
         .collect();
     assert!(bad.is_empty(), "by number of the failing call: {bad:?}");
+}
+
+/// An engine that joined with a request that goes on, and its pass.
+fn joined(h: &H<'_>, seed: u64, config: &FilterConfig) -> (Engine, Ticket) {
+    let (mut engine, mut actions) = (Engine::new(seed), Vec::new());
+    engine.configure(h, t(0), config, &mut actions).unwrap();
+    let arrived = engine.arrive(h, t(0), seed as u32, &Req("/"), None, &mut actions);
+    (engine, pass(&arrived.unwrap()))
+}
+
+#[test]
+fn a_share_that_the_burier_had_no_stage_for_is_given_back_once() {
+    let m = MemoryHost::new();
+    let h = H::new(&m);
+    let policy = |name: &'static str| config(5, move |s| s.policy = name.into());
+    let (mut stays, _running) = joined(&h, 1, &policy("ns/p"));
+    let (mut burier, _elsewhere) = joined(&h, 2, &policy("ns/q"));
+    let (mut dies, _lost) = joined(&h, 3, &policy("ns/p"));
+    let mut a = Vec::new();
+    for stream in 10..12 {
+        dies.arrive(&h, t(0), stream, &Req("/"), None, &mut a)
+            .unwrap();
+    }
+    assert_eq!(slots(&m), 4);
+    drop(dies);
+    // `stays` ticks too late to judge before `burier` does.
+    for n in 1..=400 {
+        burier.tick(&h, t(n * 10), &mut a).unwrap();
+        if n % 10 == 5 {
+            stays.tick(&h, t(n * 10), &mut a).unwrap();
+        }
+    }
+    for n in 401..2_000 {
+        burier.tick(&h, t(n * 10), &mut a).unwrap();
+        stays.tick(&h, t(n * 10), &mut a).unwrap();
+    }
+    assert_eq!(
+        slots(&m),
+        1,
+        "its slots are free before its number is given out again"
+    );
+    let mut next = Engine::new(4);
+    next.configure(&h, t(20_000), &policy("ns/p"), &mut a)
+        .unwrap();
+    next.arrive(&h, t(20_000), 20, &Req("/"), None, &mut a)
+        .unwrap();
+    assert_eq!(slots(&m), 2, "and not given back again afterwards");
+}
+
+#[test]
+fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
+    for before_the_mark in [true, false] {
+        let m = MemoryHost::new();
+        let h = H::new(&m);
+        let c = config(20, |_| {});
+        let (mut judge, of_judge) = joined(&h, 1, &c);
+        let (late, _running) = joined(&h, 2, &c);
+        let mut a = Vec::new();
+        judge
+            .finish(&h, t(0), of_judge, Outcome::Unmeasured, &mut a)
+            .unwrap();
+        let late = RefCell::new(late);
+        for stream in 10..13 {
+            late.borrow_mut()
+                .arrive(&h, t(0), stream, &Req("/"), None, &mut a)
+                .unwrap();
+        }
+        assert_eq!(slots(&m), 4);
+        for n in 1..=300 {
+            judge.tick(&h, t(n * 10), &mut a).unwrap();
+        }
+        let (h2, burying) = (H::new(&m), H::new(&m));
+        let back = || {
+            let mut a = Vec::new();
+            late.borrow_mut()
+                .arrive(&h2, t(3_110), 20, &Req("/"), None, &mut a)
+                .unwrap();
+        };
+        let hook = if before_the_mark {
+            &burying.before_store
+        } else {
+            &burying.after_store
+        };
+        *hook.borrow_mut() = Some(Box::new(back));
+        judge.tick(&burying, t(3_110), &mut a).unwrap();
+        late.borrow_mut()
+            .arrive(&h, t(3_111), 21, &Req("/"), None, &mut a)
+            .unwrap();
+        assert!(
+            slots(&m) >= 6,
+            "{} booked, before the mark: {before_the_mark}",
+            slots(&m)
+        );
+        // Less than it takes an audit to correct it.
+        for n in 312..470 {
+            judge.tick(&h, t(n * 10), &mut a).unwrap();
+            late.borrow_mut().tick(&h, t(n * 10), &mut a).unwrap();
+        }
+        assert!(
+            slots(&m) >= 6,
+            "{} booked, before the mark: {before_the_mark}",
+            slots(&m)
+        );
+        for n in 470..1_500 {
+            judge.tick(&h, t(n * 10), &mut a).unwrap();
+            late.borrow_mut().tick(&h, t(n * 10), &mut a).unwrap();
+        }
+        assert_eq!(slots(&m), 6, "before the mark: {before_the_mark}");
+    }
 }

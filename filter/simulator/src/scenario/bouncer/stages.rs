@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use headgate_core::config::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DEFAULT_TYPE, Discipline,
-    HistogramWindow, Logic, MAX_QUEUE_LENGTH, Match, Measure, Mode, Objective, PathMatch,
-    QueueConfig, QueueMode, ResponseTimeControllerConfig, ServiceTimesConfig, StageConfig,
-    StarvationAvoidance, StrategyConfig, TypeConfig,
+    ErrorsConfig, HistogramWindow, Logic, MAX_QUEUE_LENGTH, Match, Measure, Mode, Objective,
+    PathMatch, QueueConfig, QueueMode, ResponseTimeControllerConfig, ServiceTimesConfig,
+    StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
 
@@ -159,6 +159,7 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
             timeout_us: 3_600 * SECOND_US,
         },
         measure: Measure::LastByte,
+        errors: ErrorsConfig::default(),
         service_times: ServiceTimesConfig {
             interval_us: SECOND_US,
             min_samples: MIN_SAMPLES,

@@ -20,9 +20,9 @@
 use std::time::Duration;
 
 use headgate_core::config::{
-    BacklogControlConfig, BacklogSignal, CostConfig, DEFAULT_TYPE, Discipline, MAX_QUEUE_LENGTH,
-    Match, Measure, Mode, PathMatch, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig,
-    StrategyConfig, TypeConfig,
+    BacklogControlConfig, BacklogSignal, CostConfig, DEFAULT_TYPE, Discipline, ErrorsConfig,
+    MAX_QUEUE_LENGTH, Match, Measure, Mode, PathMatch, QueueConfig, QueueMode, ServiceTimesConfig,
+    StageConfig, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
 
@@ -151,6 +151,7 @@ pub(super) fn stage(approach: Approach) -> StageConfig {
             timeout_us: 3_600_000_000,
         },
         measure: Measure::LastByte,
+        errors: ErrorsConfig::default(),
         service_times: ServiceTimesConfig::default(),
         strategy: match approach {
             Approach::Open => StrategyConfig::MaxQueueLength,

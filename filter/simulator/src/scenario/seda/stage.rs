@@ -6,8 +6,8 @@
 //! (single-stage control).
 
 use headgate_core::config::{
-    ClassConfig, ControlScope, DEFAULT_TYPE, DegradationConfig, Discipline, HeaderMatch,
-    MAX_QUEUE_LENGTH, Match, Measure, Mode, PathMatch, QueueConfig, QueueMode,
+    ClassConfig, ControlScope, DEFAULT_TYPE, DegradationConfig, Discipline, ErrorsConfig,
+    HeaderMatch, MAX_QUEUE_LENGTH, Match, Measure, Mode, PathMatch, QueueConfig, QueueMode,
     ResponseTimeControllerConfig, ServiceTimesConfig, StageConfig, StrategyConfig, StringMatchKind,
     TypeConfig,
 };
@@ -46,6 +46,7 @@ pub(super) fn stage(types: &[&str], classes: usize, control: Control) -> StageCo
             timeout_us: 3_600 * SECOND_US,
         },
         measure: Measure::LastByte,
+        errors: ErrorsConfig::default(),
         service_times: ServiceTimesConfig::default(),
         strategy: strategy(kinds.len(), classes, control),
         starvation_avoidance: None,

@@ -1,0 +1,176 @@
+//! Shared state that survives a proxy's filter of stats.
+//!
+//! `stats_config.stats_matcher` in Envoy's bootstrap can reject any stat by its name, and Envoy Gateway writes such a
+//! matcher whenever `EnvoyProxy.spec.telemetry.metrics.matches` is set. A rejected gauge accepts every write and reads 0
+//! for ever: slots in use would stay 0, and the limit would be off without a word.
+//!
+//! [`Unfiltered`] therefore tests each gauge of [`MetricKind::State`] when it is defined, and keeps those that don't hold
+//! a value in shared data, where compare-and-swap makes additions as exact as those of a gauge. The alternative, to
+//! refuse the configuration, is worse: Envoy reports the refusal without its reason, and where the module is fetched
+//! remotely it answers every request with 500 or passes it unmanaged, as the filter's failure policy says.
+//!
+//! The price is paid only behind such a matcher: about 1 µs for each call (a gauge's is 0.06 µs), since shared data is
+//! read into memory that the guest allocates.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::{Expected, Host, HostError, MetricId, MetricKind, Version};
+
+/// Set in the ids of state that lives in shared data. Envoy's ids count up from 0 and carry their kind in 2 low bits.
+const STORED: u32 = 1 << 31;
+/// Gauges are tested with this many different amounts.
+const PROBES: i64 = 4;
+/// Compare-and-swap attempts of one change. Each failure means that another worker's change succeeded.
+const ATTEMPTS: u32 = 1_000;
+
+/// A [`Host`] whose [`MetricKind::State`] holds, whatever stats the process rejects.
+#[derive(Debug, Default)]
+pub struct Unfiltered<H> {
+    host: H,
+    known: RefCell<HashMap<String, MetricId>>,
+    /// Keys of the state in shared data, by id without [`STORED`].
+    keys: RefCell<Vec<String>>,
+    /// The first rejected name, until somebody asked.
+    rejected: RefCell<Option<String>>,
+}
+
+impl<H: Host> Unfiltered<H> {
+    /// State of `host`.
+    pub fn new(host: H) -> Self {
+        Self {
+            host,
+            known: RefCell::default(),
+            keys: RefCell::default(),
+            rejected: RefCell::default(),
+        }
+    }
+
+    /// The host itself.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// The name of the first gauge that the process rejects; once.
+    pub fn take_rejected(&self) -> Option<String> {
+        self.rejected.borrow_mut().take()
+    }
+
+    /// Whether a gauge holds what is written to it.
+    ///
+    /// Other workers may use it meanwhile, so the test only adds and takes back. A gauge that is rejected reads 0 always.
+    /// One that is not could read 0 after an addition, if it was negative or somebody took something out just then; it
+    /// can't after several different additions.
+    fn holds(&self, gauge: MetricId) -> Result<bool, HostError> {
+        for amount in 1..=PROBES {
+            if self.host.read(gauge)? != 0 {
+                return Ok(true);
+            }
+            self.host.add(gauge, amount)?;
+            let found = self.host.read(gauge);
+            self.host.add(gauge, -amount)?;
+            if found? != 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn define_state(&self, name: &str) -> Result<MetricId, HostError> {
+        if let Some(&known) = self.known.borrow().get(name) {
+            return Ok(known);
+        }
+        let gauge = self.host.define(MetricKind::State, name)?;
+        let id = if self.holds(gauge)? {
+            gauge
+        } else {
+            self.rejected
+                .borrow_mut()
+                .get_or_insert_with(|| name.to_owned());
+            let mut keys = self.keys.borrow_mut();
+            keys.push(format!("headgate/state/{name}"));
+            MetricId(STORED | (keys.len() - 1) as u32)
+        };
+        self.known.borrow_mut().insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    /// Runs `f` with the key of state that lives in shared data; `None` for all other metrics.
+    fn stored<T>(
+        &self,
+        metric: MetricId,
+        f: impl FnOnce(&str) -> Result<T, HostError>,
+    ) -> Option<Result<T, HostError>> {
+        if metric.0 & STORED == 0 {
+            return None;
+        }
+        let keys = self.keys.borrow();
+        let key = keys.get((metric.0 & !STORED) as usize)?;
+        Some(f(key))
+    }
+
+    fn load_state(&self, key: &str) -> Result<(u64, Option<Version>), HostError> {
+        Ok(match self.host.load(key)? {
+            None => (0, None),
+            Some((bytes, version)) => {
+                let value = bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
+                (value, Some(version))
+            }
+        })
+    }
+
+    fn change(&self, key: &str, change: impl Fn(u64) -> u64) -> Result<(), HostError> {
+        for _ in 0..ATTEMPTS {
+            let (value, version) = self.load_state(key)?;
+            let changed = change(value).to_le_bytes();
+            match self.host.store(key, &changed, version.into()) {
+                Err(HostError::Conflict) => {}
+                done => return done,
+            }
+        }
+        Err(HostError::Conflict)
+    }
+}
+
+impl<H: Host> Host for Unfiltered<H> {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        match kind {
+            MetricKind::State => self.define_state(name),
+            MetricKind::Counter | MetricKind::Gauge | MetricKind::Histogram => {
+                self.host.define(kind, name)
+            }
+        }
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        self.stored(metric, |key| {
+            self.change(key, |value| value.wrapping_add_signed(delta))
+        })
+        .unwrap_or_else(|| self.host.add(metric, delta))
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        self.stored(metric, |key| self.change(key, |_| value))
+            .unwrap_or_else(|| self.host.record(metric, value))
+    }
+
+    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+        self.stored(metric, |key| Ok(self.load_state(key)?.0))
+            .unwrap_or_else(|| self.host.read(metric))
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        self.host.load(key)
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        self.host.store(key, value, expected)
+    }
+
+    fn wake(&self, worker: u32) -> Result<(), HostError> {
+        self.host.wake(worker)
+    }
+}
+
+#[cfg(test)]
+mod tests;

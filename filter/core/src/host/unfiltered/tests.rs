@@ -1,0 +1,158 @@
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+use crate::classify::RequestView;
+use crate::config::FilterConfig;
+use crate::decision::{Action, Decision};
+use crate::engine::Engine;
+use crate::host::memory::{Fault, MemoryHost};
+use crate::ledger::Ledger;
+use crate::time::Instant;
+
+/// Names as of `headgate.worker.0.heartbeat_ms`; a policy's gauges begin alike.
+const EVERYTHING: &str = "headgate.";
+
+struct Request;
+
+impl RequestView for Request {
+    fn path(&self) -> Option<&[u8]> {
+        Some(b"/")
+    }
+    fn method(&self) -> Option<&[u8]> {
+        Some(b"GET")
+    }
+    fn header(&self, _name: &str) -> Option<&[u8]> {
+        None
+    }
+    fn route_name(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// How many of 20 requests at once, on two workers, reach the backend with P = 2.
+fn in_backend_at_once(host: &impl Host) -> usize {
+    let json = br#"{"revision":"r","stages":[{"policy":"ns/p","parallelism":2,
+        "queue":{"max_length":100,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
+        "service_times":{"interval_us":1000000,"min_samples":10},"types":[{"name":"default"}]}]}"#;
+    let config = FilterConfig::from_json(json).unwrap();
+    let start = Instant::from_nanos(1_000_000_000_000);
+    let mut actions = Vec::new();
+    let mut workers: Vec<Engine> = (1..=2).map(Engine::new).collect();
+    for worker in &mut workers {
+        worker
+            .configure(host, start, &config, &mut actions)
+            .unwrap();
+    }
+    let mut forwarded = 0;
+    for stream in 0..20 {
+        let now = start + Duration::from_millis(u64::from(stream));
+        let worker = &mut workers[stream as usize % 2];
+        let admission = worker.arrive(host, now, stream, &Request, None, &mut actions);
+        forwarded += usize::from(matches!(admission, Ok(Decision::Forward(_))));
+    }
+    let resumed = |action: &&Action| matches!(action, Action::Resume { .. });
+    forwarded + actions.iter().filter(resumed).count()
+}
+
+#[test]
+fn the_limit_holds_when_the_stats_matcher_rejects_its_gauges() {
+    for rejected in [EVERYTHING, "slots_in_use", "queue_packed", ".worker."] {
+        let memory = MemoryHost::new();
+        memory.reject(rejected);
+        let bare = in_backend_at_once(&memory);
+        let memory = MemoryHost::new();
+        memory.reject(rejected);
+        let host = Unfiltered::new(&memory);
+        assert_eq!(in_backend_at_once(&host), 2, "{rejected} rejected");
+        assert!(
+            host.take_rejected()
+                .is_some_and(|name| name.contains(rejected))
+        );
+        if rejected == EVERYTHING {
+            assert_eq!(bare, 20, "else this test shows nothing");
+        }
+    }
+}
+
+#[test]
+fn state_that_is_not_rejected_stays_in_gauges() {
+    let memory = MemoryHost::new();
+    let host = Unfiltered::new(&memory);
+    assert_eq!(in_backend_at_once(&host), 2);
+    assert_eq!(host.take_rejected(), None);
+    assert!(
+        memory
+            .keys()
+            .iter()
+            .all(|key| !key.starts_with("headgate/state/"))
+    );
+}
+
+/// The test of a gauge is done by adding: a worker that joins may define what others use.
+#[test]
+fn defining_state_leaves_it_as_it_was() {
+    let memory = MemoryHost::new();
+    for value in [0, 1, -1, -2, -3, 7] {
+        let name = format!("state{value}");
+        let gauge = memory.define(MetricKind::State, &name).unwrap();
+        memory.add(gauge, value).unwrap();
+        let host = Unfiltered::new(&memory);
+        let defined = host.define(MetricKind::State, &name).unwrap();
+        assert_eq!(defined, gauge, "{value} is no sign of a rejected gauge");
+        assert_eq!(host.read(defined).unwrap().cast_signed(), value);
+    }
+}
+
+#[test]
+fn contending_workers_never_own_more_than_p_slots_in_shared_data() {
+    const P: u32 = 3;
+    let memory = MemoryHost::new();
+    memory.reject("s.");
+    let (owners, most) = (AtomicI64::new(0), AtomicI64::new(0));
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let (memory, owners, most) = (&memory, &owners, &most);
+            scope.spawn(move || {
+                let host = Unfiltered::new(memory);
+                let mut ledger = Ledger::new(&host, "s", worker).unwrap();
+                let mut taken = 0;
+                while taken < 2_000 {
+                    if ledger.try_acquire(&host, P).unwrap() {
+                        let now = owners.fetch_add(1, Ordering::SeqCst) + 1;
+                        most.fetch_max(now, Ordering::SeqCst);
+                        taken += 1;
+                        owners.fetch_sub(1, Ordering::SeqCst);
+                        ledger.release(&host).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= i64::from(P));
+    let host = Unfiltered::new(&memory);
+    let ledger = Ledger::new(&host, "s", 9).unwrap();
+    assert_eq!(ledger.slots_in_use(&host), Ok(0));
+}
+
+#[test]
+fn state_in_shared_data_fails_as_shared_data_does() {
+    let memory = MemoryHost::new();
+    memory.reject("s");
+    let host = Unfiltered::new(&memory);
+    let state = host.define(MetricKind::State, "s").unwrap();
+    host.record(state, 5).unwrap();
+    memory.inject(Fault::StoreConflicts, 3);
+    host.add(state, -6).unwrap();
+    assert_eq!(host.read(state), Ok((-1_i64).cast_unsigned()));
+    memory.inject(Fault::LoadFails, 1);
+    assert!(host.read(state).is_err());
+    memory.inject(Fault::StoreFails, 1);
+    assert!(host.add(state, 1).is_err());
+    assert_eq!(
+        host.read(state),
+        Ok((-1_i64).cast_unsigned()),
+        "nothing was added"
+    );
+}

@@ -1,0 +1,110 @@
+//! What the end of a request says about the backend.
+
+use headgate_core::config::ErrorsConfig;
+use headgate_core::stage::Outcome;
+
+/// What `%RESPONSE_CODE_DETAILS%` says: whether the backend answered, failed to answer, or had no part in it.
+///
+/// `upstream_` begins the details of timeouts and resets between Envoy and the backend. All others, but for the one of a
+/// response from the backend, are of Envoy (no route, no cluster), of other filters, or of the client.
+pub(crate) fn of_details(details: Option<&[u8]>) -> Outcome {
+    match details {
+        Some(b"via_upstream") => Outcome::Completed,
+        Some(b"response_timeout") => Outcome::Failed,
+        Some(details) if details.starts_with(b"upstream_") => Outcome::Failed,
+        _ => Outcome::Unmeasured,
+    }
+}
+
+/// What an answer of the backend with this `:status` means.
+pub(crate) fn of_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
+    of(number(status).is_some_and(|status| errors.has_http(status)))
+}
+
+/// What an answer of the backend with this `grpc-status`, if it has one, means.
+pub(crate) fn of_grpc_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
+    let status = number(status).and_then(|status| u8::try_from(status).ok());
+    of(status.is_some_and(|status| errors.has_grpc(status)))
+}
+
+fn of(error: bool) -> Outcome {
+    if error {
+        Outcome::Failed
+    } else {
+        Outcome::Completed
+    }
+}
+
+fn number(text: Option<&[u8]>) -> Option<u16> {
+    std::str::from_utf8(text?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_tell_the_backends_failures_from_everybody_elses() {
+        for (details, expected) in [
+            ("via_upstream", Outcome::Completed),
+            ("upstream_response_timeout", Outcome::Failed),
+            ("response_timeout", Outcome::Failed),
+            ("upstream_per_try_timeout", Outcome::Failed),
+            (
+                "upstream_reset_before_response_started{connection_termination}",
+                Outcome::Failed,
+            ),
+            (
+                "upstream_reset_after_response_started{remote_reset}",
+                Outcome::Failed,
+            ),
+            ("downstream_remote_disconnect", Outcome::Unmeasured),
+            ("route_not_found", Outcome::Unmeasured),
+            ("no_healthy_upstream", Outcome::Unmeasured),
+            ("direct_response", Outcome::Unmeasured),
+            ("headgate_refused{queue_full}", Outcome::Unmeasured),
+        ] {
+            assert_eq!(of_details(Some(details.as_bytes())), expected, "{details}");
+        }
+        assert_eq!(of_details(None), Outcome::Unmeasured);
+    }
+
+    #[test]
+    fn statuses_are_errors_as_configured() {
+        let default = ErrorsConfig::default();
+        let http = |status: &str, errors| of_status(Some(status.as_bytes()), errors);
+        let grpc = |status: &str, errors| of_grpc_status(Some(status.as_bytes()), errors);
+        for (status, expected) in [
+            ("200", Outcome::Completed),
+            ("404", Outcome::Completed),
+            ("429", Outcome::Completed),
+            ("500", Outcome::Failed),
+            ("599", Outcome::Failed),
+            ("", Outcome::Completed),
+            ("5xx", Outcome::Completed),
+        ] {
+            assert_eq!(http(status, &default), expected, "{status}");
+        }
+        for (status, expected) in [
+            ("0", Outcome::Completed),
+            ("5", Outcome::Completed),
+            ("14", Outcome::Failed),
+            ("270", Outcome::Completed),
+            ("-1", Outcome::Completed),
+        ] {
+            assert_eq!(grpc(status, &default), expected, "{status}");
+        }
+        assert_eq!(
+            of_grpc_status(None, &default),
+            Outcome::Completed,
+            "no gRPC"
+        );
+        let own = ErrorsConfig {
+            http: vec![(429, 429), (503, 504)],
+            grpc: vec![8],
+        };
+        assert_eq!(http("429", &own), Outcome::Failed);
+        assert_eq!(http("500", &own), Outcome::Completed);
+        assert_eq!(grpc("14", &own), Outcome::Completed);
+    }
+}

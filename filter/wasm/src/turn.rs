@@ -1,0 +1,129 @@
+//! How many held requests are resumed or refused in one turn of Envoy's event loop.
+//!
+//! Envoy carries both out when the callback that asked for them returns, one after the other. A refusal runs the
+//! response's filters, ours among them, and the return of that callback carries out the next one inside the first:
+//! refusing n requests takes n nested sets of C++ frames (proxy-wasm-cpp-host issue 326). A resumed request nests as well
+//! when it ends at once, as without a healthy endpoint: its end frees the slot for the next. A queue of thousands that
+//! expires after a stop of the process would overflow the worker's stack.
+//!
+//! Hence a turn has a bound. What is beyond it waits for the next turn, which the worker brings about by waking itself:
+//! Envoy delivers a shared queue's wake-up from its event loop, with the stack unwound.
+
+use std::collections::VecDeque;
+
+/// Resumed and refused requests in one turn.
+const MOST: u32 = 32;
+
+/// See the module. `A`: what is to be done, to one request.
+#[derive(Debug)]
+pub(crate) struct Turn<A> {
+    done: u32,
+    /// A wake-up that begins the next turn is on its way.
+    asked: bool,
+    waiting: VecDeque<A>,
+}
+
+impl<A> Default for Turn<A> {
+    fn default() -> Self {
+        Self {
+            done: 0,
+            asked: false,
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl<A> Turn<A> {
+    /// The stack is unwound: this is called by Envoy's event loop.
+    pub(crate) fn begin(&mut self) {
+        self.done = 0;
+        self.asked = false;
+    }
+
+    /// Adds `actions` to those that wait.
+    pub(crate) fn add(&mut self, actions: &mut Vec<A>) {
+        self.waiting.extend(actions.drain(..));
+    }
+
+    /// The next action of this turn.
+    pub(crate) fn next(&mut self) -> Option<A> {
+        if self.done == MOST {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.done += 1;
+        Some(next)
+    }
+
+    /// Drops the actions `of` a stream that is gone: nothing may be done to it any more, though Envoy still knows its
+    /// context for a moment.
+    pub(crate) fn forget(&mut self, of: impl Fn(&A) -> bool) {
+        if !self.waiting.is_empty() {
+            self.waiting.retain(|action| !of(action));
+        }
+    }
+
+    /// Whether a wake-up is to be sent for the next turn; says so once a turn, and early enough that a worker with one
+    /// action after the other hardly ever waits for it.
+    pub(crate) fn needs_wake(&mut self) -> bool {
+        if self.asked || self.done < MOST / 2 {
+            return false;
+        }
+        self.asked = true;
+        true
+    }
+
+    /// Whether actions wait for the next turn.
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Carries out what a turn allows. As in Envoy, each action ends in a callback that may cause more.
+    fn nest(turn: &mut Turn<u32>, caused: &mut u32, depth: u32, done: &mut Vec<u32>) -> u32 {
+        let mut deepest = depth;
+        while let Some(stream) = turn.next() {
+            done.push(stream);
+            if *caused > 0 {
+                *caused -= 1;
+                turn.add(&mut vec![1_000_000 - *caused]);
+            }
+            deepest = deepest.max(nest(turn, caused, depth + 1, done));
+        }
+        deepest
+    }
+
+    #[test]
+    fn a_stream_that_is_gone_is_left_alone() {
+        let mut turn = Turn::default();
+        turn.add(&mut vec![1, 2, 3]);
+        turn.forget(|stream| *stream == 2);
+        assert_eq!(turn.next(), Some(1));
+        assert_eq!(turn.next(), Some(3));
+        assert_eq!(turn.next(), None);
+    }
+
+    #[test]
+    fn twenty_thousand_at_once_nest_no_deeper_than_one_turn() {
+        let mut turn = Turn::default();
+        turn.add(&mut (0..20_000).collect());
+        let (mut done, mut caused, mut turns) = (Vec::new(), 5_000, 0);
+        loop {
+            turns += 1;
+            assert!(nest(&mut turn, &mut caused, 0, &mut done) <= MOST);
+            if !turn.needs_wake() {
+                break;
+            }
+            assert!(!turn.needs_wake(), "one wake-up a turn");
+            turn.begin();
+        }
+        assert_eq!(done.len(), 25_000);
+        assert_eq!(turns, 25_000_u32.div_ceil(MOST));
+        assert!(done[..20_000].is_sorted(), "in order");
+        assert!(!turn.is_pending());
+    }
+}

@@ -1,0 +1,45 @@
+//! `spec.errors`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which answers are errors of the backend. They free their slot and are counted as `rq_failed`, and nothing is learned
+/// from them: a backend that fails in no time is not a fast one. Timeouts and resets count as errors always.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with httpStatuses and grpcStatuses"
+)]
+pub struct Errors {
+    /// HTTP statuses, at most 16: one such as `429`, or `5xx` for 500 to 599. `5xx` by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_statuses: Option<Vec<String>>,
+    /// gRPC statuses, at most 16; by default `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL` and `UNAVAILABLE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc_statuses: Option<Vec<GrpcStatus>>,
+}
+
+/// A gRPC status other than `OK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[allow(missing_docs)] // the names are gRPC's
+pub enum GrpcStatus {
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
