@@ -302,8 +302,16 @@ fn end_rounds(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Serves all requests; returns in which order, and what each type costs.
-fn serve(discipline: Discipline) -> Result<((Vec<usize>, Vec<Duration>), Lateness)> {
+/// How requests were served.
+struct Served {
+    /// The requests, in the order in which they were served.
+    order: Vec<usize>,
+    /// What each request costs.
+    costs: Vec<Duration>,
+}
+
+/// Serves all requests.
+fn serve(discipline: Discipline) -> Result<(Served, Lateness)> {
     let services = KINDS
         .iter()
         .map(|kind| ServiceType::constant(kind.path, kind.served))
@@ -326,15 +334,18 @@ fn serve(discipline: Discipline) -> Result<((Vec<usize>, Vec<Duration>), Latenes
         .iter()
         .map(|&us| Duration::from_micros(us))
         .collect();
-    let served = lineup.release(&rig)?;
+    let order = lineup.release(&rig)?;
     let lateness = Lateness::of_backend(&rig.backend.stats());
     rig.wait_until_idle()?;
-    Ok(((served, costs), lateness))
+    Ok((Served { order, costs }, lateness))
 }
 
 /// Fails unless requests are served in the order of `discipline`, and no other.
 fn check(discipline: Discipline) -> Result<()> {
-    let (served, costs) = load::undisturbed(LATE, |_| serve(discipline))?;
+    let Served {
+        order: served,
+        costs,
+    } = load::undisturbed(LATE, |_| serve(discipline))?;
     let requests = requests();
     assert_eq!(served.len(), requests.len());
 
