@@ -282,7 +282,8 @@ fn policy(discipline: Discipline) -> Value {
     types.push(json!({"name": "default", "slo": slo(&KINDS[0])}));
     let mut policy = policy::policy(1, &types);
     policy["spec"]["queue"] = discipline.queue();
-    policy["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"minSamples": 4}});
+    policy["spec"]["strategy"] =
+        json!({"type": "Bouncer", "bouncer": {"minSamples": 4, "shedByValue": false}});
     let class = |name: &str| {
         let header = json!({"name": "x-class", "value": name});
         json!({"name": name, "matches": [{"headers": [header]}]})
