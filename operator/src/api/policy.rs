@@ -111,11 +111,11 @@ pub enum MeasureType {
 }
 
 /// A query type: requests of about the same cost with the same objectives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
-    expecting = "a mapping with name, matches and slo"
+    expecting = "a mapping with name, matches, slo and value"
 )]
 pub struct QueryType {
     /// Its name in stats, headers and access logs: 1 to 63 letters, digits, `-` and `_`. `default` takes the
@@ -129,14 +129,18 @@ pub struct QueryType {
     /// `Bouncer` and the discipline `Slack` need one or more for each type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub slo: BTreeMap<String, Duration>,
+    /// Worth of one answer within the objectives, relative to the other types: 0.001 to 1000; 1 by default.
+    /// Under overload `Bouncer` with `shedByValue` refuses first what is worth least per processing time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
 }
 
 /// A class: requests that are worth the same, whatever their type.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
-    expecting = "a mapping with name and matches"
+    expecting = "a mapping with name, matches and value"
 )]
 pub struct RequestClass {
     /// Its name in stats: 1 to 63 letters, digits, `-` and `_`.
@@ -145,6 +149,9 @@ pub struct RequestClass {
     /// one, at most 64; none for the last class, which takes the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RequestMatch>,
+    /// Factor of the types' values for its requests, such as 0.2 for a free tier: 0.001 to 1000; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
 }
 
 impl From<ModeType> for config::Mode {

@@ -71,7 +71,7 @@ pub enum StrategyType {
     rename_all = "camelCase",
     deny_unknown_fields,
     default,
-    expecting = "a mapping with interval, minSamples, window and logic"
+    expecting = "a mapping with interval, minSamples, window, logic and shedByValue"
 )]
 pub struct BouncerSettings {
     /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default. Of each type about
@@ -86,6 +86,11 @@ pub struct BouncerSettings {
     pub window: HistogramWindow,
     /// Which of a type's objectives must be missed for a refusal; `Any` by default.
     pub logic: LogicType,
+    /// Whether, under overload, requests that are worth least per processing time (`types[].value`,
+    /// `classes[].value`) are refused first, also where they would meet their objectives; false by default, which is
+    /// the paper's Bouncer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shed_by_value: Option<bool>,
 }
 
 /// How the window of processing times moves on.

@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
-use headgate_core::config::{ErrorsConfig, Match, Mode, StageConfig, TypeConfig};
+use headgate_core::config::{ClassConfig, ErrorsConfig, Match, Mode, StageConfig, TypeConfig};
 use serde::Serialize;
 
 use super::input::Scale;
@@ -255,9 +255,12 @@ impl<'s> Subject<'s> {
         self.stage.types.get(self.kind?)
     }
 
+    fn class_config(&self) -> Option<&'s ClassConfig> {
+        self.stage.classes.get(self.class?)
+    }
+
     fn class_name(&self) -> Option<&'s str> {
-        let class = self.stage.classes.get(self.class?)?;
-        Some(&class.name)
+        Some(&self.class_config()?.name)
     }
 }
 

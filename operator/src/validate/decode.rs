@@ -176,7 +176,7 @@ mod tests {
                 "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, errors, queue, \
                  strategy, types, classes, workflows, exclude",
                 "spec.types[0].matches: a mapping; a list",
-                "spec.types[1]: 7; a mapping with name, matches and slo",
+                "spec.types[1]: 7; a mapping with name, matches, slo and value",
                 "spec.targetRefs: missing; such as [{group: \"\", kind: Service, name: search}]",
             ]
         );

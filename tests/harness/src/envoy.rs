@@ -315,16 +315,6 @@ impl EnvoyProcess {
         output.lines().filter(bad).map(str::to_owned).collect()
     }
 
-    /// Stops it where it stands (SIGSTOP): it keeps its sockets and answers nothing.
-    pub fn pause(&self) {
-        self.child.pause();
-    }
-
-    /// Lets it go on after [`pause`](Self::pause).
-    pub fn resume(&self) {
-        self.child.resume();
-    }
-
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.pid()

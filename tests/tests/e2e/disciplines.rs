@@ -282,7 +282,8 @@ fn policy(discipline: Discipline) -> Value {
     types.push(json!({"name": "default", "slo": slo(&KINDS[0])}));
     let mut policy = policy::policy(1, &types);
     policy["spec"]["queue"] = discipline.queue();
-    policy["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"minSamples": 4}});
+    policy["spec"]["strategy"] =
+        json!({"type": "Bouncer", "bouncer": {"minSamples": 4, "shedByValue": false}});
     let class = |name: &str| {
         let header = json!({"name": "x-class", "value": name});
         json!({"name": name, "matches": [{"headers": [header]}]})
@@ -302,8 +303,16 @@ fn end_rounds(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Serves all requests; returns in which order, and what each type costs.
-fn serve(discipline: Discipline) -> Result<((Vec<usize>, Vec<Duration>), Lateness)> {
+/// How requests were served.
+struct Served {
+    /// The requests, in the order in which they were served.
+    order: Vec<usize>,
+    /// What each request costs.
+    costs: Vec<Duration>,
+}
+
+/// Serves all requests.
+fn serve(discipline: Discipline) -> Result<(Served, Lateness)> {
     let services = KINDS
         .iter()
         .map(|kind| ServiceType::constant(kind.path, kind.served))
@@ -326,15 +335,18 @@ fn serve(discipline: Discipline) -> Result<((Vec<usize>, Vec<Duration>), Latenes
         .iter()
         .map(|&us| Duration::from_micros(us))
         .collect();
-    let served = lineup.release(&rig)?;
+    let order = lineup.release(&rig)?;
     let lateness = Lateness::of_backend(&rig.backend.stats());
     rig.wait_until_idle()?;
-    Ok(((served, costs), lateness))
+    Ok((Served { order, costs }, lateness))
 }
 
 /// Fails unless requests are served in the order of `discipline`, and no other.
 fn check(discipline: Discipline) -> Result<()> {
-    let (served, costs) = load::undisturbed(LATE, |_| serve(discipline))?;
+    let Served {
+        order: served,
+        costs,
+    } = load::undisturbed(LATE, |_| serve(discipline))?;
     let requests = requests();
     assert_eq!(served.len(), requests.len());
 

@@ -16,7 +16,7 @@ const SCALE: f64 = 4.0;
 const WARMUP: Duration = Duration::from_secs(3);
 
 /// Runs the paper's mix at each of `loads` times the capacity for `seconds`, after a warm-up at the first.
-fn overload(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<LoadReport> {
+fn overload(policy: &Value, threads: u32, loads: &[f64], seconds: u64) -> Result<LoadReport> {
     let objective = mix::bouncer(SCALE)[0].p50;
     load::undisturbed(load::tolerable(objective), |_| {
         run(policy.clone(), threads, loads, seconds)
@@ -134,7 +134,7 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
 fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
     for threads in [1, 2, 4] {
         let report = overload(
-            policy::for_mix(P, &mix::bouncer(SCALE)),
+            &policy::for_mix(P, &mix::bouncer(SCALE)),
             threads,
             &[1.2, 1.5, 2.0],
             3,
@@ -160,7 +160,7 @@ fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
 fn no_type_is_accepted_below_its_allowance() -> Result<()> {
     let allowance = 0.1;
     let policy = policy::with_allowance(policy::for_mix(P, &mix::bouncer(SCALE)), allowance);
-    let report = overload(policy, 2, &[1.5], 6)?;
+    let report = overload(&policy, 2, &[1.5], 6)?;
     for kind in &report.types {
         // Some 450 slow requests: the share that is accepted of them scatters by about 0.014.
         assert!(
@@ -177,7 +177,7 @@ fn no_type_is_accepted_below_its_allowance() -> Result<()> {
 fn no_type_is_accepted_below_its_allowance_in_slack_order() -> Result<()> {
     let allowance = 0.3;
     let policy = policy::with_allowance(policy::for_mix(P, &mix::bouncer(SCALE)), allowance);
-    let report = overload(policy::with_discipline(policy, "Slack"), 2, &[1.5], 6)?;
+    let report = overload(&policy::with_discipline(policy, "Slack"), 2, &[1.5], 6)?;
     for kind in &report.types {
         // Some 680 slow requests: the share that is accepted of them scatters by about 0.018.
         assert!(
@@ -198,9 +198,9 @@ fn no_type_is_accepted_below_its_allowance_in_slack_order() -> Result<()> {
 #[test]
 fn the_underserved_are_helped() -> Result<()> {
     let mix = mix::bouncer(SCALE);
-    let plain = overload(policy::for_mix(P, &mix), 2, &[1.5], 5)?;
+    let plain = overload(&policy::for_mix(P, &mix), 2, &[1.5], 5)?;
     let helped = overload(
-        policy::with_helping(policy::for_mix(P, &mix), 1.0),
+        &policy::with_helping(policy::for_mix(P, &mix), 1.0),
         2,
         &[1.5],
         5,

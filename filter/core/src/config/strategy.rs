@@ -14,6 +14,9 @@ pub enum StrategyConfig {
         /// Which of a type's objectives must be missed for a refusal.
         #[serde(default)]
         logic: Logic,
+        /// Refuses what is worth least per slot time first, ahead of Alg. 1 (`strategy::value_cut`).
+        #[serde(default)]
+        shed_by_value: bool,
     },
     /// Refuses only when the queue is full (`queue.max_length`).
     MaxQueueLength,

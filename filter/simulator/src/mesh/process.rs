@@ -321,5 +321,6 @@ fn kind(name: &str) -> TypeConfig {
             }],
         },
         slo: Vec::new(),
+        value: 1.0,
     }
 }

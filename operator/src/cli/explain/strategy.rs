@@ -11,7 +11,16 @@ pub(super) fn strategy(subject: &Subject<'_>) -> Part {
     let stage = subject.stage;
     let slots = stage.parallelism;
     let (name, does) = match &stage.strategy {
-        StrategyConfig::Bouncer { logic } => ("Bouncer", bouncer(stage, *logic)),
+        StrategyConfig::Bouncer {
+            logic,
+            shed_by_value,
+        } => {
+            let mut does = bouncer(stage, *logic);
+            if *shed_by_value {
+                does.insert(0, shed_by_value_of(subject));
+            }
+            ("Bouncer", does)
+        }
         StrategyConfig::MaxQueueLength => {
             let full = match stage.queue.max_length {
                 0 => "refuses what finds no free slot".to_owned(),
@@ -71,6 +80,31 @@ pub(super) fn strategy(subject: &Subject<'_>) -> Part {
         name: name.to_owned(),
         does,
     }
+}
+
+fn sheds_by_value(stage: &StageConfig) -> bool {
+    matches!(
+        stage.strategy,
+        StrategyConfig::Bouncer {
+            shed_by_value: true,
+            ..
+        }
+    )
+}
+
+/// What decides before objectives do.
+fn shed_by_value_of(subject: &Subject<'_>) -> String {
+    let value = subject.type_config().map_or(1.0, |kind| kind.value);
+    let class = subject.class_config().map_or(1.0, |class| class.value);
+    let of_class = if class == 1.0 {
+        String::new()
+    } else {
+        format!(" × {class} for its class")
+    };
+    format!(
+        "under overload refuses first what is worth least per processing time; this request is worth \
+         {value}{of_class}"
+    )
 }
 
 fn bouncer(stage: &StageConfig, logic: Logic) -> Vec<String> {
@@ -133,19 +167,33 @@ pub(super) fn starvation_avoidance(stage: &StageConfig) -> Option<Part> {
             ("HelpingTheUnderserved", does)
         }
     };
+    let mut does = vec![does];
+    if sheds_by_value(stage) {
+        does.push(
+            "slots for this are set aside before others are given out by value; where it asks for more than there \
+             are, objectives can't be kept, and the stat floors_over_capacity is 1"
+                .to_owned(),
+        );
+    }
     Some(Part {
         name: name.to_owned(),
-        does: vec![does],
+        does,
     })
 }
 
 /// What classes make a difference to under this policy.
 pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
-    let by_strategy = matches!(stage.strategy, StrategyConfig::ResponseTimeController(_));
+    let by_value = sheds_by_value(stage) && stage.classes.iter().any(|class| class.value != 1.0);
+    let by_strategy =
+        by_value || matches!(stage.strategy, StrategyConfig::ResponseTimeController(_));
     let by = Flow::Class;
     let by_queue =
         matches!(&stage.queue.discipline, Discipline::Drr { by: flow, .. } if *flow == by);
     match (by_strategy, by_queue) {
+        (true, true) if by_value => {
+            "they scale the value that requests are shed by, and the queue takes turns by class"
+        }
+        (true, false) if by_value => "they scale the value that requests are shed by",
         (true, true) => {
             "the strategy refuses lower classes first, and the queue takes turns by class"
         }

@@ -2,9 +2,9 @@
 
 use headgate_core::config::{ClassConfig, MAX_CLASSES};
 
-use super::Problems;
 use super::matches::{self, check_matches};
 use super::names::{check_name, check_unique, name_schema};
+use super::{Problems, VALUE};
 use crate::api::RequestClass;
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, some};
@@ -43,6 +43,7 @@ pub(super) fn classes(
         checked.push(ClassConfig {
             name: class.name.clone(),
             matches: check_matches(&class.matches, &at.field("matches"), problems),
+            value: problems.real(at.field("value"), class.value, &VALUE),
         });
     }
     checked
@@ -73,6 +74,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
             .required(),
         );
     name_schema(&mut spec.at("classes[].name"));
+    spec.at("classes[].value").real(&VALUE);
     spec.at("classes[].matches").atomic();
     matches::schema(&mut spec.at("classes[].matches"));
 }

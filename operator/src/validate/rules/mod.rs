@@ -21,6 +21,7 @@ use super::path::Path;
 use super::schema::Place;
 
 pub(crate) use identity::{identity, targets};
+use setting::VALUE;
 pub(in crate::validate) use setting::{Real, Time, Whole};
 pub(crate) use stage::{Meaning, stage};
 pub(crate) use workflows::warnings;

@@ -33,6 +33,13 @@ pub(in crate::validate) struct Real {
     pub(in crate::validate) right: &'static str,
 }
 
+/// Worth of a request, relative to others.
+pub(super) const VALUE: Real = Real {
+    default: 1.0,
+    bounds: (Bound::Included(0.001), Bound::Included(1000.0)),
+    right: "0.001 to 1000",
+};
+
 impl Whole {
     /// The bounds in words.
     pub(in crate::validate) fn right(&self) -> String {

@@ -5,7 +5,7 @@ use headgate_core::stats::MAX_TYPES_IN_STATS;
 
 use super::matches::{self, check_matches};
 use super::names::{check_name, check_unique, name_schema};
-use super::{HOUR, MILLISECOND, Problems, Time};
+use super::{HOUR, MILLISECOND, Problems, Time, VALUE};
 use crate::api::{Duration, QueryType, RequestMatch};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
@@ -95,6 +95,7 @@ pub(super) fn types(
             name: kind.name.clone(),
             matches: rules,
             slo,
+            value: problems.real(at.field("value"), kind.value, &VALUE),
         });
     }
     // Stable: the others keep their order, in which the first that matches wins.
@@ -221,6 +222,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     name_schema(&mut spec.at("types[].name"));
     spec.at("types[].matches").atomic();
     matches::schema(&mut spec.at("types[].matches"));
+    spec.at("types[].value").real(&VALUE);
     slo_schema(spec);
     for (needed, reason) in [
         ("self.strategy.type == 'Bouncer'", BOUNCER_NEEDS_OBJECTIVES),

@@ -354,7 +354,7 @@ fn setup(out: &mut String, result: &DemoResult) {
         out,
         "<h2>How it was measured</h2><p>The mix is that of the Bouncer paper (§5.3) with its times and objectives multiplied, so that a small \
 machine can carry it. The generator is open-loop: arrivals are Poisson and don't wait for answers; it sent at most {} late, and the \
-backend ended services at most {} late (p99). A run in which either is later than a tenth of the p50 objective is discarded and repeated. \
+backend ended services at most {} late (p99). A run in which either is later than a fifth of the p50 objective is discarded and repeated. \
 The backend counts its own in-flight requests and busy slots. Everything ran on one machine over its loopback interface. \
 Run it again with <code>scripts/demo</code>.</p>",
         worst(|phase| phase.lateness.generator_ms),

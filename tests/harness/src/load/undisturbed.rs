@@ -19,9 +19,10 @@ use crate::quantiles::{Durations, Quantiles};
 /// Runs until the machine counts as too busy.
 const TRIES: usize = 4;
 
-/// Share of an objective by which the harness may be late at its own 99th percentile, ratio 0..=1. Percentiles of
-/// response times below the 99th then change by far less.
-const SHARE_OF_OBJECTIVE: f64 = 0.1;
+/// Share of an objective by which the harness may be late at its own 99th percentile, ratio 0..=1. When others take all
+/// processors, the mean is about a seventh of that percentile, so means, medians and 90th percentiles of response times
+/// change by a few percent of the objective.
+const SHARE_OF_OBJECTIVE: f64 = 0.2;
 
 /// The lateness that may remain in measurements against `objective`, a response time or service time.
 pub fn tolerable(objective: Duration) -> Duration {

@@ -8,6 +8,9 @@ use super::{PROBE_AND_FILLER, fill, finish, policy, refused, some, start};
 /// Fails unless `probe` is admitted and refused at the lengths of a queue of `filler`s that are given, and `filler` always
 /// admitted.
 fn check_bouncer(settings: &Value, admitted: &[usize], refused_at: &[(usize, &str)]) -> Result<()> {
+    let mut settings = settings.clone();
+    // Alg. 1 alone.
+    settings["shedByValue"] = json!(false);
     let strategy = json!({"type": "Bouncer", "bouncer": settings});
     let rig = start(&PROBE_AND_FILLER, policy(1, &PROBE_AND_FILLER, &strategy))?;
     rig.learn(1, &["/probe", "/filler"], 5)?;

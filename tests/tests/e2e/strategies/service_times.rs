@@ -12,6 +12,9 @@ const BATCH: usize = 20;
 
 /// A system whose workers know of a batch of `/probe`s that took 20 ms each.
 fn knows_quick_probes(settings: &Value) -> Result<Rig> {
+    let mut settings = settings.clone();
+    // Alg. 1 alone.
+    settings["shedByValue"] = json!(false);
     let strategy = json!({"type": "Bouncer", "bouncer": settings});
     let rig = start(
         &PROBE_AND_FILLER,

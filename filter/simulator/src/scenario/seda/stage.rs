@@ -100,6 +100,7 @@ fn kind(name: &str) -> TypeConfig {
             }],
         },
         slo: Vec::new(),
+        value: 1.0,
         name,
     }
 }
@@ -120,5 +121,6 @@ fn class(number: usize, classes: usize) -> ClassConfig {
                 ..Match::default()
             }],
         },
+        value: 1.0,
     }
 }
