@@ -18,6 +18,7 @@ pub mod entrance;
 pub mod histogram;
 pub mod host;
 pub mod ledger;
+pub mod parallelism;
 pub mod progress;
 pub mod queue;
 pub mod refusal;

@@ -24,6 +24,7 @@ use crate::workload::{Traffic, Workload, WorkloadError};
 
 /// As in Envoy.
 const TICK_NS: u64 = 10_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +105,7 @@ impl Run<'_> {
             types: world.types,
             utilization,
             simulated: world.simulated,
+            parallelism: world.parallelism,
         })
     }
 }
@@ -172,6 +174,7 @@ struct World<'a, S, B> {
     busy: u128,
     types: Vec<TypeOutcome>,
     simulated: u64,
+    parallelism: Vec<u32>,
 }
 
 impl<'a, S: Source, B: Backend> World<'a, S, B> {
@@ -199,6 +202,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
                 .collect::<Result<_, _>>()
                 .map_err(|e| SimulationError::Results(e.to_string()))?,
             simulated: 0,
+            parallelism: Vec::new(),
             host,
         })
     }
@@ -279,6 +283,9 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     }
 
     fn tick(&mut self) -> Result<(), SimulationError> {
+        if self.next_tick.is_multiple_of(SECOND_NS) && self.next_tick > 0 {
+            self.parallelism.push(self.stage.parallelism());
+        }
         self.next_tick += TICK_NS;
         let now = Instant::from_nanos(self.now);
         let changes: Changes = self.membership.tick(now, &self.host)?;

@@ -7,7 +7,7 @@ mod workflows;
 
 use serde::Deserialize;
 
-use super::{
+use super::{AutoParallelism, 
     BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction, Discipline,
     FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES,
     MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
@@ -87,6 +87,14 @@ impl StageConfig {
                 "parallelism",
                 format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism),
             );
+        }
+        if let Some(AutoParallelism { min, max }) = self.auto_parallelism {
+            if !(1..=max.min(MAX_PARALLELISM)).contains(&min) || max > MAX_PARALLELISM {
+                return err(
+                    "auto_parallelism",
+                    format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}"),
+                );
+            }
         }
         if self.queue.max_length > MAX_QUEUE_LENGTH {
             return err(

@@ -18,7 +18,7 @@ pub use strategy::{
     ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
 };
 pub use types::{
-    ClassConfig, Discipline, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match, Measure, Mode,
+    AutoParallelism, ClassConfig, Discipline, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match, Measure, Mode,
     Objective, PathMatch, QueueConfig, QueueMode, StageConfig, StringMatchKind, TypeConfig,
 };
 

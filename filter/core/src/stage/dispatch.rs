@@ -54,7 +54,7 @@ impl Stage {
         now: Instant,
         events: &mut Vec<Event>,
     ) -> Result<(), HostError> {
-        let limit = self.config.parallelism;
+        let limit = self.slots.limit(now);
         let mut attempts = ATTEMPTS;
         while self.ledger.queue(host)?.length > 0
             && self.ledger.slots_in_use(host)? < i64::from(limit)

@@ -16,6 +16,7 @@ mod places;
 mod requests;
 mod sampling;
 mod sight;
+mod slots;
 
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ use places::Places;
 use requests::{Counts, Phase, Request, Requests};
 use sampling::Sampling;
 use sight::Sight;
+use slots::Slots;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub(crate) use maintain::renamed;
@@ -94,6 +96,7 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Stage {
     config: StageConfig,
+    slots: Slots,
     ledger: Ledger,
     queue: Queue,
     order: Order,
@@ -136,6 +139,7 @@ impl Stage {
         let prefix = stats::prefix(&config.policy);
         let order = Order::new(host, &prefix, &config)?;
         let this = Self {
+            slots: Slots::new(&config),
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
             places: Places::new(order.groups(config.types.len())),
@@ -148,7 +152,7 @@ impl Stage {
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
             demand: DemandExchange::new(host, &prefix, &config)?,
-            control: Control::new(&config.policy, config.mode),
+            control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
             handed_over: None,
@@ -169,6 +173,12 @@ impl Stage {
     #[must_use]
     pub fn config(&self) -> &StageConfig {
         &self.config
+    }
+
+    /// P, as configured or as found.
+    #[must_use]
+    pub fn parallelism(&self) -> u32 {
+        self.slots.count()
     }
 
     /// Measured processing times.
@@ -402,7 +412,7 @@ impl Stage {
                 dequeued: Some(now),
             },
         };
-        if queued == 0 && self.ledger.try_acquire(host, self.config.parallelism)? {
+        if queued == 0 && self.ledger.try_acquire(host, self.slots.limit(now))? {
             return Ok(Arrival::Forward(self.accept(request)));
         }
         if self.holds()
@@ -515,6 +525,13 @@ impl Stage {
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
         self.service_times.record(kind, processing, request.weight);
+        let waited = match request.counts {
+            Counts::Real => queue_wait > Duration::ZERO,
+            Counts::Modelled(wait) => wait > Duration::ZERO,
+            Counts::Refused => true,
+        };
+        self.slots
+            .completed(kind, dequeued, now, waited, request.weight);
         let counted_wait = match request.counts {
             Counts::Real => Some(queue_wait),
             Counts::Modelled(wait) => Some(wait),
