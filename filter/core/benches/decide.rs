@@ -17,7 +17,7 @@ use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Strategy, TypeId, Verdict, View};
+use headgate_core::strategy::{Strategy, TypeId, View};
 use headgate_core::time::Instant;
 
 const SIZES: [u16; 4] = [1, 10, 100, 1_000];
@@ -86,7 +86,7 @@ fn decide(c: &mut Criterion) {
     }
 }
 
-/// Admission control at the lowest quality, two classes.
+/// Decision control at the lowest quality, two classes.
 fn controlled(types: u16) -> (StageConfig, Strategy) {
     let names: Vec<String> = (0..types).map(|i| format!("t{i}")).collect();
     let controller = response_time_controller(types.into(), 2, Some(DEGRADATION));
@@ -121,7 +121,7 @@ fn control(c: &mut Criterion) {
                 ..Attributes::of(kind)
             };
             let verdict = black_box(strategy.decide(&request, black_box(&view), &mut rng));
-            if verdict == Verdict::Admit {
+            if verdict == Ok(()) {
                 let served = Served {
                     kind,
                     class: request.class,
@@ -130,13 +130,13 @@ fn control(c: &mut Criterion) {
                     weight: 1,
                     work: 1_000,
                 };
-                strategy.completed(&served, now);
+                strategy.base.completed(&served, now);
             }
             // A tick in 10 ms.
             if !(ticks || n.is_multiple_of(200)) {
                 return;
             }
-            if let Some(controlled) = strategy.controlled_mut() {
+            if let Some(controlled) = strategy.base.controlled_mut() {
                 record.resize(controlled.record_len(), 0.0);
                 if controlled.sync(now, &mut record) {
                     controlled.stored();

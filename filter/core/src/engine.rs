@@ -5,6 +5,7 @@
 //! one (a canary for every update, a base VM on the main thread).
 
 mod mesh;
+mod policy;
 
 use std::time::Duration;
 
@@ -12,18 +13,20 @@ use crate::classify::{Classified, Classifier, RequestView};
 use crate::config::{
     ConfigError, CostConfig, Direction, FilterConfig, StageConfig, StrategyConfig,
 };
+use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::discipline::Order;
-use crate::entrance::{self, Entrance, Place};
 use crate::host::{Host, HostError};
 use crate::progress::progress;
-use crate::refusal::{Cause, Refusal};
+use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, Progress};
-use crate::stage::{Event, Outcome};
-use crate::stats::{StageCount, StageStats, percentile_name};
+use crate::stage::Outcome;
+use crate::stats::{StageCount, StageStats};
 use crate::time::Instant;
 use crate::work;
 use crate::workers::{Changes, Membership, WorkerId};
 use crate::workflow::workflow;
+
+use policy::Policy;
 
 pub use mesh::{Calling, Reply, named};
 
@@ -33,44 +36,6 @@ pub const FAST_TICK: Duration = Duration::from_millis(10);
 /// Between ticks otherwise; well below a lease.
 pub const SLOW_TICK: Duration = Duration::from_millis(50);
 
-/// A stage's number within its engine; never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StageId(u32);
-
-/// A request's place in a stage, to be given to [`Engine::finish`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pass {
-    /// The stage.
-    pub stage: StageId,
-    place: Place,
-    /// End the request at the response's headers.
-    pub first_byte: bool,
-    /// The quality that the application is to be told, ratio; `None`: nothing.
-    pub quality: Option<f64>,
-}
-
-/// What becomes of a request at its arrival.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Admission {
-    /// No stage is for it: let it through.
-    PassBy,
-    /// Send it to the backend now.
-    Forward(Pass),
-    /// Hold it until an [`Action`] names its stream.
-    Hold(Pass),
-    /// Answer it now.
-    Refuse(StageId, Refusal),
-}
-
-/// What the caller must do for a request that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Send it to the backend.
-    Resume(u32),
-    /// Refuse it; its [`Pass`] is void.
-    Refuse(u32, StageId, Refusal),
-}
-
 /// A refusal in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words<'a> {
@@ -78,24 +43,12 @@ pub struct Words<'a> {
     pub policy: &'a str,
     /// The request's type.
     pub kind: &'a str,
-    /// `slo_p50` or like it, `queue_full`, `queue_wait`, `utilization`, `backlog`, `response_time`,
-    /// `queue_timeout`, `deadline` or `rate_limit`.
-    pub reason: &'a str,
 }
 
 #[derive(Debug)]
 struct Compiled {
     config: StageConfig,
     classifier: Classifier,
-    /// `slo_pNN` by type and objective.
-    reasons: Vec<Vec<String>>,
-}
-
-#[derive(Debug)]
-struct Running {
-    id: StageId,
-    compiled: Compiled,
-    entrance: Entrance,
 }
 
 /// See the module.
@@ -104,13 +57,12 @@ pub struct Engine {
     seed: u64,
     revision: String,
     membership: Option<Membership>,
-    /// Stages of the current configuration, in matching order.
+    /// Policies of the current configuration, in matching order, before the first request.
     compiled: Vec<Compiled>,
-    running: Vec<Running>,
-    /// Stages whose policy is gone but whose requests are not.
-    retired: Vec<Running>,
-    next_stage: u32,
-    events: Vec<Event>,
+    running: Vec<Policy>,
+    /// Policies that are gone but whose requests are not.
+    retired: Vec<Policy>,
+    next_policy: u32,
     /// What calls of the process belong to, once an outbound listener was configured.
     outbound: Option<mesh::Outbound>,
     /// Whether that came with the stages: requests are calls as well.
@@ -134,14 +86,8 @@ impl Compiled {
 fn compile(config: &FilterConfig) -> Result<Vec<Compiled>, ConfigError> {
     let stage = |(i, stage): (usize, &StageConfig)| {
         let at = |e: ConfigError| ConfigError::new(format!("stages[{i}].{}", e.field), e.problem);
-        let names = |o: &crate::config::Objective| format!("slo_{}", percentile_name(o.percentile));
         Ok(Compiled {
             classifier: Classifier::new(stage).map_err(at)?,
-            reasons: stage
-                .types
-                .iter()
-                .map(|t| t.slo.iter().map(names).collect())
-                .collect(),
             config: stage.clone(),
         })
     };
@@ -177,7 +123,7 @@ impl Engine {
         self.running
             .iter()
             .chain(&self.retired)
-            .map(|r| r.entrance.pending())
+            .map(Policy::pending)
             .sum()
     }
 
@@ -233,46 +179,35 @@ impl Engine {
         let mut old = std::mem::take(&mut self.running);
         old.append(&mut self.retired);
         for compiled in std::mem::take(&mut self.compiled) {
-            let same = |r: &Running| r.compiled.config.policy == compiled.config.policy;
+            let same = |p: &Policy| p.compiled.config.policy == compiled.config.policy;
             if let Some(at) = old.iter().position(same) {
-                let mut running = old.remove(at);
-                let config = compiled.config.clone();
-                let events = &mut self.events;
-                let changed = running
-                    .entrance
-                    .reconfigure(host, now, config, membership, events);
-                // Also where an error came after: types are classified as the stage numbers them.
-                if running.entrance.stage.config() == &compiled.config {
-                    running.compiled = compiled;
-                }
-                deliver(running.id, &mut self.events, actions);
-                done = done.and(changed);
-                self.running.push(running);
+                let mut policy = old.remove(at);
+                done = done.and(policy.reconfigure(host, now, compiled, membership, actions));
+                self.running.push(policy);
                 continue;
             }
-            let id = StageId(self.next_stage);
-            self.next_stage += 1;
+            let id = PolicyId(self.next_policy);
+            self.next_policy += 1;
             let seed = self.seed.wrapping_add(u64::from(id.0));
-            match Entrance::new(compiled.config.clone(), membership, seed, now, host) {
-                Ok(entrance) => self.running.push(Running {
-                    id,
-                    compiled,
-                    entrance,
-                }),
+            match Policy::new(id, compiled, membership, seed, now, host) {
+                Ok(policy) => self.running.push(policy),
                 Err(error) => done = done.and(Err(error)),
             }
         }
         for mut gone in old {
-            if !gone.entrance.stage.is_retired() {
-                done = done.and(gone.entrance.retire(host, now, &mut self.events));
+            if !gone.stage.is_retired() {
+                done = done.and(gone.retire(host, now, actions));
             }
-            deliver(gone.id, &mut self.events, actions);
             self.retired.push(gone);
         }
         done
     }
 
-    fn join(
+    /// Joins the process now rather than with the first request.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next request tries again.
+    pub fn join(
         &mut self,
         host: &impl Host,
         now: Instant,
@@ -303,9 +238,9 @@ impl Engine {
         request: &impl RequestView,
         own_deadline: Option<Duration>,
         actions: &mut Vec<Action>,
-    ) -> Result<Admission, HostError> {
+    ) -> Result<Decision, HostError> {
         if self.is_idle() {
-            return Ok(Admission::PassBy);
+            return Ok(Decision::PassBy);
         }
         self.be_member(host, now, actions)?;
         let Some(at) = self
@@ -313,17 +248,17 @@ impl Engine {
             .iter()
             .position(|r| r.compiled.classifier.covers(request))
         else {
-            return Ok(Admission::PassBy);
+            return Ok(Decision::PassBy);
         };
-        let running = &mut self.running[at];
-        let kind = match running.compiled.classifier.classify(request) {
+        let policy = &mut self.running[at];
+        let kind = match policy.compiled.classifier.classify(request) {
             Classified::Excluded => {
-                running.entrance.stage.pass_by(StageCount::Excluded);
-                return Ok(Admission::PassBy);
+                policy.stage.pass_by(StageCount::Excluded);
+                return Ok(Decision::PassBy);
             }
             Classified::Type(kind) => kind,
         };
-        let compiled = &running.compiled;
+        let compiled = &policy.compiled;
         let mut attributes = Attributes {
             kind,
             class: compiled.classifier.class(request),
@@ -342,34 +277,41 @@ impl Engine {
                 Progress::UNKNOWN
             },
         };
-        let origin = match &mut running.entrance.workflows {
+        let origin = match &mut policy.workflows {
             Some(workflows) => {
                 let known = (&compiled.config, &mut attributes);
                 mesh::origin(workflows, host, now, request, known, &mut self.scratch)
             }
-            None => mesh::NOBODY,
+            None => Origin::UNKNOWN,
         };
-        let events = &mut self.events;
-        let admission = running
-            .entrance
-            .arrive(host, now, stream, &attributes, origin, events);
-        deliver(running.id, events, actions);
-        let (stage, first_byte) = (running.id, running.entrance.stage.ends_at_first_byte());
-        let quality = running.entrance.stage.quality(&attributes);
-        let pass = |place| Pass {
-            stage,
-            place,
-            first_byte,
-            quality,
+        let arrival = Arrival {
+            stream,
+            attributes,
+            origin,
         };
-        match admission {
-            Ok(entrance::Admission::Forward(place)) => Ok(Admission::Forward(pass(place))),
-            Ok(entrance::Admission::Hold(place)) => Ok(Admission::Hold(pass(place))),
-            Ok(entrance::Admission::Refuse(refusal)) => Ok(Admission::Refuse(stage, refusal)),
-            Err(error) => {
-                running.entrance.stage.pass_by(StageCount::Unmanaged);
-                Err(error)
-            }
+        let decision = policy.arrive(host, now, &arrival, actions);
+        if decision.is_err() {
+            policy.stage.pass_by(StageCount::Unmanaged);
+        }
+        decision
+    }
+
+    /// A request arrives of which the caller knows what [`Engine::arrive`] finds out: the simulator's.
+    ///
+    /// # Errors
+    /// As [`Engine::arrive`].
+    pub fn admit(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        policy: PolicyId,
+        arrival: &Arrival,
+        actions: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
+        self.be_member(host, now, actions)?;
+        match self.policy_mut(policy) {
+            Some(policy) => policy.arrive(host, now, arrival, actions),
+            None => Ok(Decision::PassBy),
         }
     }
 
@@ -398,12 +340,9 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.be_member(host, now, actions)?;
-        if let Some(r) = self
-            .running
-            .iter_mut()
-            .find(|r| r.compiled.classifier.covers(request))
-        {
-            r.entrance.stage.pass_by(StageCount::Excluded);
+        let covers = |p: &&mut Policy| p.compiled.classifier.covers(request);
+        if let Some(policy) = self.running.iter_mut().find(covers) {
+            policy.stage.pass_by(StageCount::Excluded);
         }
         Ok(())
     }
@@ -416,35 +355,30 @@ impl Engine {
         &mut self,
         host: &impl Host,
         now: Instant,
-        pass: Pass,
+        ticket: Ticket,
         outcome: Outcome,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let own = self
-            .stage_mut(pass.stage)
-            .and_then(|r| r.entrance.stream(pass.place));
+        let policy = self.policy(ticket.policy);
+        let own = policy.and_then(|policy| policy.stage.stream(ticket));
         let ticked = self.resume_lease(host, now, actions);
         // The request is over: whatever the tick decided about it comes too late.
-        actions.retain(|action| {
-            let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
-            Some(*stream) != own
-        });
-        let mut events = std::mem::take(&mut self.events);
-        let done = self.stage_mut(pass.stage).map_or(Ok(()), |running| {
-            running
-                .entrance
-                .finish(host, now, pass.place, outcome, &mut events)
-        });
-        deliver(pass.stage, &mut events, actions);
-        self.events = events;
+        actions.retain(|action| Some(action.stream()) != own);
+        let done = match self.policy_mut(ticket.policy) {
+            Some(policy) => policy.finish(host, now, ticket, outcome, actions),
+            None => Ok(()),
+        };
         done.and(ticked)
     }
 
-    fn stage_mut(&mut self, id: StageId) -> Option<&mut Running> {
-        self.running
-            .iter_mut()
-            .chain(&mut self.retired)
-            .find(|r| r.id == id)
+    fn policy(&self, id: PolicyId) -> Option<&Policy> {
+        let mut policies = self.running.iter().chain(&self.retired);
+        policies.find(|policy| policy.id == id)
+    }
+
+    fn policy_mut(&mut self, id: PolicyId) -> Option<&mut Policy> {
+        let mut policies = self.running.iter_mut().chain(&mut self.retired);
+        policies.find(|policy| policy.id == id)
     }
 
     /// Before anything is booked: notices when our lease ran out while the thread stood still.
@@ -461,18 +395,28 @@ impl Engine {
     }
 
     /// Whether the answer to this request is worth measuring; see [`crate::stage::Stage::wants_sample`].
-    pub fn wants_sample(&mut self, pass: Pass) -> bool {
-        let running = self.stage_mut(pass.stage);
-        running.is_none_or(|r| {
-            let ticket = r.entrance.ticket(pass.place);
-            ticket.is_none_or(|ticket| r.entrance.stage.wants_sample(ticket))
-        })
+    pub fn wants_sample(&mut self, ticket: Ticket) -> bool {
+        let policy = self.policy_mut(ticket.policy);
+        policy.is_none_or(|policy| policy.stage.wants_sample(ticket))
+    }
+
+    /// Whether to end this request at the response's headers.
+    #[must_use]
+    pub fn ends_at_first_byte(&self, ticket: Ticket) -> bool {
+        let policy = self.policy(ticket.policy);
+        policy.is_some_and(|policy| policy.stage.ends_at_first_byte())
+    }
+
+    /// The quality that the application is to be told for this request, ratio; `None`: nothing.
+    #[must_use]
+    pub fn quality(&self, ticket: Ticket) -> Option<f64> {
+        self.policy(ticket.policy)?.stage.quality(ticket)
     }
 
     /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.running.iter().any(|r| r.entrance.is_busy())
+        self.running.iter().any(Policy::is_busy)
     }
 
     /// Another worker freed a slot for a request that waits here.
@@ -486,10 +430,8 @@ impl Engine {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.resume_lease(host, now, actions)?;
-        for running in self.running.iter_mut().chain(&mut self.retired) {
-            let done = running.entrance.woken(host, now, &mut self.events);
-            deliver(running.id, &mut self.events, actions);
-            done?;
+        for policy in self.running.iter_mut().chain(&mut self.retired) {
+            policy.woken(host, now, actions)?;
         }
         Ok(())
     }
@@ -514,7 +456,7 @@ impl Engine {
                 membership.buried(dead, host)?;
             }
         }
-        self.retired.retain(|r| r.entrance.pending() > 0);
+        self.retired.retain(|policy| policy.pending() > 0);
         Ok(())
     }
 
@@ -529,13 +471,9 @@ impl Engine {
             return Ok(());
         };
         let mut done = Ok(());
-        for running in self.running.iter_mut().chain(&mut self.retired) {
-            let ticked = running
-                .entrance
-                .tick(host, now, membership, changes, &mut self.events);
-            deliver(running.id, &mut self.events, actions);
-            // One stage's trouble is not the others'.
-            done = done.and(ticked);
+        for policy in self.running.iter_mut().chain(&mut self.retired) {
+            // One policy's trouble is not the others'.
+            done = done.and(policy.tick(host, now, membership, changes, actions));
         }
         done
     }
@@ -545,8 +483,8 @@ impl Engine {
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
     pub fn leave(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
-        for running in self.running.iter_mut().chain(&mut self.retired) {
-            running.entrance.flush(host, now)?;
+        for policy in self.running.iter_mut().chain(&mut self.retired) {
+            policy.flush(host, now)?;
         }
         if self.pending() > 0 {
             return Ok(());
@@ -562,61 +500,29 @@ impl Engine {
             .map_or(Ok(()), |membership| membership.leave(host))
     }
 
-    /// The part of the requests that was refused lately, ratio 0..=1, if the clients of this stage are to
+    /// The part of the requests that was refused lately, ratio 0..=1, if the clients of this policy are to
     /// be told.
     #[must_use]
-    pub fn rejection_rate(&self, stage: StageId) -> Option<f64> {
-        let running = self.running.iter().find(|r| r.id == stage);
-        running.and_then(|r| r.entrance.stage.rejection_rate())
+    pub fn rejection_rate(&self, policy: PolicyId) -> Option<f64> {
+        self.policy(policy)?.stage.rejection_rate()
     }
 
-    /// A refusal in words.
+    /// The slots of this policy, as configured or as found.
     #[must_use]
-    pub fn words(&self, stage: StageId, refusal: &Refusal) -> Words<'_> {
-        let Some(r) = self
-            .running
-            .iter()
-            .chain(&self.retired)
-            .find(|r| r.id == stage)
-        else {
-            return Words {
-                policy: "",
-                kind: "",
-                reason: "",
-            };
-        };
-        let kind = refusal.kind.0 as usize;
-        let reason = match refusal.cause {
-            Cause::Objective(objective) => r
-                .compiled
-                .reasons
-                .get(kind)
-                .and_then(|reasons| reasons.get(objective as usize))
-                .map_or("slo", String::as_str),
-            Cause::QueueFull => "queue_full",
-            Cause::QueueWait => "queue_wait",
-            Cause::Utilization => "utilization",
-            Cause::Backlog => "backlog",
-            Cause::ResponseTime => "response_time",
-            Cause::QueueTimeout => "queue_timeout",
-            Cause::Deadline => "deadline",
-            Cause::RateLimited => "rate_limit",
-        };
-        let config = r.entrance.stage.config();
-        let kind = config.types.get(kind).map_or("", |t| t.name.as_str());
+    pub fn parallelism(&self, policy: PolicyId) -> Option<u32> {
+        Some(self.policy(policy)?.stage.parallelism())
+    }
+
+    /// A refusal in words; [`crate::refusal::Reason`] has those for the reason.
+    #[must_use]
+    pub fn words(&self, refusal: &Refusal) -> Words<'_> {
+        let config = self.policy(refusal.policy).map(|p| p.stage.config());
+        let kind = config.and_then(|config| config.types.get(usize::from(refusal.kind.0)));
         Words {
-            policy: &config.policy,
-            kind,
-            reason,
+            policy: config.map_or("", |config| &config.policy),
+            kind: kind.map_or("", |kind| &kind.name),
         }
     }
-}
-
-fn deliver(stage: StageId, events: &mut Vec<Event>, actions: &mut Vec<Action>) {
-    actions.extend(events.drain(..).map(|event| match event {
-        Event::Resume { stream } => Action::Resume(stream),
-        Event::Expire { stream, refusal } => Action::Refuse(stream, stage, refusal),
-    }));
 }
 
 #[cfg(test)]

@@ -5,16 +5,16 @@
 //! neither proxy-wasm nor Kubernetes: time and random numbers are arguments, and whatever several
 //! workers share goes through [`host::Host`].
 //!
-//! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`], [`stage::Event::Resume`]
+//! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`], [`decision::Action::Resume`]
 //! and [`stage::Stage::finish`].
 
 pub mod classify;
 pub mod config;
 pub mod deadline;
+pub mod decision;
 pub mod demand;
 pub mod discipline;
 pub mod engine;
-pub mod entrance;
 pub mod histogram;
 pub mod host;
 pub mod ledger;
@@ -23,6 +23,7 @@ pub mod progress;
 pub mod queue;
 pub mod refusal;
 pub mod request;
+mod requests;
 pub mod rng;
 pub mod service_times;
 pub mod stage;

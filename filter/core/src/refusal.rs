@@ -3,66 +3,143 @@
 //! The wait to come back is the time the queue needs to drain until the same request would be
 //! admitted, with jitter on top so that refused clients don't return together.
 
+use std::fmt;
 use std::time::Duration;
 
+use crate::decision::PolicyId;
 use crate::request::TypeId;
 use crate::rng::Rng;
-use crate::workflows::{ProcessId, WorkflowId};
+use crate::stats::percentile_name;
+use crate::workflows::{OTHER, ProcessId, WorkflowId};
 
-/// Why a request was turned away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// The estimated response time at this objective (index into the type's) misses it.
-    Objective(u8),
-    /// The queue holds as many requests as it may.
-    QueueFull,
-    /// The estimated queue wait exceeds the strategy's limit.
-    QueueWait,
-    /// More is asked of the backend than the strategy's utilization allows.
-    Utilization,
-    /// With it, more would wait than the strategy's target allows.
-    Backlog,
-    /// Measured response times allow for no more requests a second.
-    ResponseTime,
-    /// It waited, or would wait, longer than `queue.timeout`.
-    QueueTimeout,
-    /// The request's own deadline passes before it could be served.
-    Deadline,
-    /// Its workflow sends more than it may, here or at a process further down (Wisp §4.1).
-    RateLimited,
+/// Defines [`Reason`] and, from the same list, what is said of each reason.
+macro_rules! reasons {
+    ($($(#[$doc:meta])+ $reason:ident { $($field:ident: $value:expr,)+ })+) => {
+        /// Why a request was turned away.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub enum Reason {
+            /// The estimated response time at this percentile misses its objective (Bouncer Alg. 1).
+            Objective(f64),
+            $($(#[$doc])+ $reason,)+
+        }
+
+        impl Reason {
+            /// All but [`Reason::Objective`], in the order of their stats.
+            pub const FIXED: &[Self] = &[$(Self::$reason),+];
+
+            /// What is said of it.
+            #[must_use]
+            pub const fn answer(self) -> &'static Answer {
+                match self {
+                    Self::Objective(_) => &OBJECTIVE,
+                    $(Self::$reason => &Answer { $($field: $value),+ },)+
+                }
+            }
+        }
+    };
 }
 
-impl Cause {
-    /// HTTP status: 504 for the request's own deadline, 429 for a workflow over its rate, 503 for everything
-    /// that overload causes.
-    #[must_use]
-    pub fn http_status(self) -> u32 {
-        match self {
-            Self::Deadline => 504,
-            Self::RateLimited => 429,
-            Self::Objective(_)
-            | Self::QueueFull
-            | Self::QueueWait
-            | Self::Utilization
-            | Self::Backlog
-            | Self::ResponseTime
-            | Self::QueueTimeout => 503,
-        }
-    }
+/// What a reason is called and how it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Name in headers, response code details and stats.
+    pub name: &'static str,
+    /// Completes the sentence "refused: …".
+    pub text: &'static str,
+    /// HTTP status code.
+    pub http: u32,
+    /// gRPC status code.
+    pub grpc: i32,
+    /// Whether it is about response times rather than lack of room, so that starvation avoidance may
+    /// override it.
+    pub about_objectives: bool,
+}
 
-    /// gRPC status code: 4 `DEADLINE_EXCEEDED`, 8 `RESOURCE_EXHAUSTED` or 14 `UNAVAILABLE`.
-    #[must_use]
-    pub fn grpc_status(self) -> i32 {
+const OBJECTIVE: Answer = Answer {
+    name: "slo",
+    text: "its response time objective would be missed",
+    http: 503,
+    grpc: UNAVAILABLE,
+    about_objectives: true,
+};
+const DEADLINE_EXCEEDED: i32 = 4;
+const RESOURCE_EXHAUSTED: i32 = 8;
+const UNAVAILABLE: i32 = 14;
+
+reasons! {
+    /// The queue holds as many requests as it may.
+    QueueFull {
+        name: "queue_full",
+        text: "the queue is full",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: false,
+    }
+    /// It waited, or would wait, longer than `queue.timeout`.
+    QueueTimeout {
+        name: "queue_timeout",
+        text: "it would wait, or waited, longer than the queue's timeout",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: false,
+    }
+    /// The request's own deadline passes before it could be served.
+    Deadline {
+        name: "deadline",
+        text: "its own deadline would pass, or passed, in the queue",
+        http: 504,
+        grpc: DEADLINE_EXCEEDED,
+        about_objectives: false,
+    }
+    /// The estimated queue wait exceeds the strategy's limit (Bouncer §5.2.2).
+    QueueWait {
+        name: "queue_wait",
+        text: "it would wait too long in the queue",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: true,
+    }
+    /// More is asked of the backend than the utilization it may have (Bouncer §5.2.3).
+    Utilization {
+        name: "utilization",
+        text: "the backend has more to do than it should have",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: false,
+    }
+    /// With it, more would wait than the mean service delay allows (Chronos Eq. 2).
+    Backlog {
+        name: "backlog",
+        text: "with it, more would wait than the target of response times allows",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: true,
+    }
+    /// Measured response times allow for no more requests a second (SEDA §3.2).
+    ResponseTime {
+        name: "response_time",
+        text: "response times allow for no more requests at the moment",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: true,
+    }
+    /// Its workflow sends more than it may, here or at a process further down (Wisp §4.1).
+    RateLimited {
+        name: "rate_limit",
+        text: "its workflow sends more than it may at the moment",
+        http: 429,
+        grpc: RESOURCE_EXHAUSTED,
+        about_objectives: false,
+    }
+}
+
+/// The reason as headers, response code details and stats have it: `slo_p50`, `queue_full`.
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.answer().name;
         match self {
-            Self::Deadline => 4,
-            Self::RateLimited => 8,
-            Self::Objective(_)
-            | Self::QueueFull
-            | Self::QueueWait
-            | Self::Utilization
-            | Self::Backlog
-            | Self::ResponseTime
-            | Self::QueueTimeout => 14,
+            Self::Objective(percentile) => write!(f, "{name}_{}", percentile_name(*percentile)),
+            _ => f.write_str(name),
         }
     }
 }
@@ -76,13 +153,23 @@ pub struct Origin {
     pub upstream: Option<ProcessId>,
 }
 
+impl Origin {
+    /// A request that says nothing of where it comes from.
+    pub const UNKNOWN: Self = Self {
+        workflow: OTHER,
+        upstream: None,
+    };
+}
+
 /// A request that was turned away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refusal {
+    /// The policy that refused it.
+    pub policy: PolicyId,
     /// Its type.
     pub kind: TypeId,
     /// Why.
-    pub cause: Cause,
+    pub reason: Reason,
     /// When coming back is worth it; jitter included, never zero.
     pub retry_after: Duration,
     /// Whose request it was, where its stage has workflows.
@@ -92,22 +179,21 @@ pub struct Refusal {
 impl Refusal {
     /// `drain` is the time after which the same request would be admitted.
     #[must_use]
-    pub fn new(kind: TypeId, cause: Cause, drain: Duration, rng: &mut Rng) -> Self {
+    pub fn new(
+        policy: PolicyId,
+        kind: TypeId,
+        reason: Reason,
+        drain: Duration,
+        origin: Option<Origin>,
+        rng: &mut Rng,
+    ) -> Self {
         let base = drain.max(Duration::from_millis(1));
         Self {
+            policy,
             kind,
-            cause,
+            reason,
             retry_after: base + base.mul_f64(rng.next_f64()),
-            origin: None,
-        }
-    }
-
-    /// The same, of a request from `origin`.
-    #[must_use]
-    pub fn to(self, origin: Origin) -> Self {
-        Self {
-            origin: Some(origin),
-            ..self
+            origin,
         }
     }
 
@@ -136,7 +222,8 @@ mod tests {
     fn clients_come_back_after_the_drain_and_not_together() {
         let mut rng = Rng::new(7);
         let refusal = |ms, rng: &mut Rng| {
-            Refusal::new(TypeId(0), Cause::QueueFull, Duration::from_millis(ms), rng)
+            let (policy, drain) = (PolicyId(0), Duration::from_millis(ms));
+            Refusal::new(policy, TypeId(0), Reason::QueueFull, drain, None, rng)
         };
         let pushbacks: Vec<u64> = (0..100)
             .map(|_| refusal(40, &mut rng).pushback_ms())

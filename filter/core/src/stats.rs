@@ -32,11 +32,11 @@ mod objectives;
 
 use std::time::Duration;
 
-use crate::config::{StageConfig, StrategyConfig};
+use crate::config::{Objective, StageConfig, StrategyConfig};
 use crate::host::{Host, HostError, MetricId, MetricKind};
-use crate::refusal::Cause;
+use crate::refusal::Reason;
 use crate::request::TypeId;
-use crate::strategy::ResponseTimeController;
+use crate::strategy::Admission;
 
 use controllers::Controllers;
 use objectives::Objectives;
@@ -99,17 +99,6 @@ const STAGE_COUNTERS: [&str; 5] = [
     "rq_cost_unknown",
 ];
 
-const REASONS: [&str; 8] = [
-    "queue_full",
-    "queue_timeout",
-    "deadline",
-    "queue_wait",
-    "utilization",
-    "backlog",
-    "response_time",
-    "rate_limit",
-];
-
 /// `p50`, `p99.9` as `p99_9`: an objective's name in stats, headers and response code details.
 #[must_use]
 pub fn percentile_name(percentile: f64) -> String {
@@ -133,8 +122,7 @@ struct TypeStats {
     /// Whether anything is pending, so that a flush visits only types that had traffic.
     dirty: bool,
     counters: Vec<Counter>,
-    /// By objective, then [`REASONS`].
-    rejected: Vec<Counter>,
+    rejected: Vec<(Reason, Counter)>,
     slo_met: Vec<Counter>,
     estimated: Vec<MetricId>,
     queue_wait: MetricId,
@@ -182,16 +170,9 @@ impl StageStats {
                 "_other"
             };
             names.push(name);
-            let objectives: Vec<String> = kind
-                .slo
-                .iter()
-                .map(|o| percentile_name(o.percentile))
-                .collect();
-            types.push(TypeStats::new(
-                host,
-                &format!("{prefix}.type.{name}"),
-                &objectives,
-            )?);
+            let general = config.types.last().map_or(&[][..], |default| &default.slo);
+            let prefix = format!("{prefix}.type.{name}");
+            types.push(TypeStats::new(host, &prefix, &kind.slo, general)?);
         }
         let counter = |name: &&str| counter(host, &format!("{prefix}.{name}"));
         Ok(Self {
@@ -239,26 +220,17 @@ impl StageStats {
     }
 
     /// Counts a decision to reject, and whether it was enforced.
-    pub fn rejected(&mut self, kind: TypeId, cause: Cause, enforced: bool) {
+    pub fn rejected(&mut self, kind: TypeId, reason: Reason, enforced: bool) {
         self.count(kind, Count::Rejected);
         if enforced {
             self.count(kind, Count::RejectedEnforced);
         }
-        let stats = self.touch(kind);
-        let fixed = stats.rejected.len() - REASONS.len();
-        let at = match cause {
-            // A cold type is judged by `default`'s objectives, of which there may be more.
-            Cause::Objective(objective) => (objective as usize).min(fixed.saturating_sub(1)),
-            Cause::QueueFull => fixed,
-            Cause::QueueTimeout => fixed + 1,
-            Cause::Deadline => fixed + 2,
-            Cause::QueueWait => fixed + 3,
-            Cause::Utilization => fixed + 4,
-            Cause::Backlog => fixed + 5,
-            Cause::ResponseTime => fixed + 6,
-            Cause::RateLimited => fixed + 7,
-        };
-        bump(stats.rejected.get_mut(at));
+        let rejected = &mut self.touch(kind).rejected;
+        bump(
+            rejected
+                .iter_mut()
+                .find_map(|(of, counter)| (*of == reason).then_some(counter)),
+        );
     }
 
     /// Counts a response that met its objective.
@@ -325,33 +297,16 @@ impl StageStats {
         host.record(self.queued_work, micros(work))
     }
 
-    /// Publishes what backlog control bounds, and the mean service delay of the last period.
+    /// Publishes what the strategy's feedback controllers have set.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn backlog_control(
-        &self,
-        host: &impl Host,
-        bound: Option<u64>,
-        delay: Duration,
-    ) -> Result<(), HostError> {
-        let (Some(gauges), Some(bound)) = (&self.backlog_control, bound) else {
-            return Ok(());
-        };
-        host.record(gauges.bound, bound)?;
-        host.record(gauges.delay, micros(delay))
-    }
-
-    /// Publishes what the response time controllers have set.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn controllers(
-        &mut self,
-        host: &impl Host,
-        controller: &ResponseTimeController,
-    ) -> Result<(), HostError> {
-        self.controllers.publish(host, controller)
+    pub fn control(&mut self, host: &impl Host, strategy: &dyn Admission) -> Result<(), HostError> {
+        if let (Some(gauges), Some(bound)) = (&self.backlog_control, strategy.controlled_bound()) {
+            host.record(gauges.bound, bound.value)?;
+            host.record(gauges.delay, micros(bound.service_delay))?;
+        }
+        self.controllers.publish(host, strategy)
     }
 
     /// Publishes what is configured, P and the objectives, and takes back the objectives of `before` that
@@ -386,7 +341,8 @@ impl StageStats {
     pub fn flush(&mut self, host: &impl Host) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
             let stats = &mut self.types[kind as usize];
-            let counters = stats.counters.iter_mut().chain(&mut stats.rejected);
+            let rejected = stats.rejected.iter_mut().map(|(_, counter)| counter);
+            let counters = stats.counters.iter_mut().chain(rejected);
             flush(host, counters.chain(&mut stats.slo_met))?;
             stats.dirty = false;
             self.dirty.pop();
@@ -396,11 +352,25 @@ impl StageStats {
 }
 
 impl TypeStats {
-    fn new(host: &impl Host, prefix: &str, objectives: &[String]) -> Result<Self, HostError> {
+    /// A type with `objectives`; while it is cold, those of `default`, `general`, are what it is refused for.
+    fn new(
+        host: &impl Host,
+        prefix: &str,
+        objectives: &[Objective],
+        general: &[Objective],
+    ) -> Result<Self, HostError> {
         let histogram =
             |name: &str| host.define(MetricKind::Histogram, &format!("{prefix}.{name}"));
-        let reasons = objectives.iter().map(|p| format!("slo_{p}"));
-        let reasons = reasons.chain(REASONS.iter().map(ToString::to_string));
+        let of = |o: &Objective| Reason::Objective(o.percentile);
+        let mut reasons: Vec<Reason> = objectives.iter().map(of).collect();
+        let others = general.iter().map(of).filter(|r| !reasons.contains(r));
+        let others: Vec<Reason> = others.collect();
+        reasons.extend(others);
+        reasons.extend(Reason::FIXED);
+        let named: Vec<String> = objectives
+            .iter()
+            .map(|o| percentile_name(o.percentile))
+            .collect();
         Ok(Self {
             dirty: false,
             counters: COUNTERS
@@ -408,13 +378,17 @@ impl TypeStats {
                 .map(|name| counter(host, &format!("{prefix}.{name}")))
                 .collect::<Result<_, _>>()?,
             rejected: reasons
-                .map(|reason| counter(host, &format!("{prefix}.rq_rejected.reason.{reason}")))
+                .into_iter()
+                .map(|reason| {
+                    let name = format!("{prefix}.rq_rejected.reason.{reason}");
+                    counter(host, &name).map(|counter| (reason, counter))
+                })
                 .collect::<Result<_, _>>()?,
-            slo_met: objectives
+            slo_met: named
                 .iter()
                 .map(|p| counter(host, &format!("{prefix}.rq_slo_met.objective.{p}")))
                 .collect::<Result<_, _>>()?,
-            estimated: objectives
+            estimated: named
                 .iter()
                 .map(|p| histogram(&format!("estimated_response_time_us.objective.{p}")))
                 .collect::<Result<_, _>>()?,

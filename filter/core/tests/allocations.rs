@@ -21,13 +21,14 @@ use common::{
 };
 use headgate_core::classify::RequestView;
 use headgate_core::config::{BacklogSignal, FilterConfig, StageConfig};
-use headgate_core::engine::{Admission, Engine, Pass};
+use headgate_core::decision::{Decision, Ticket};
+use headgate_core::engine::Engine;
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
 use headgate_core::stage::Outcome;
-use headgate_core::strategy::{Admission as _, Strategy, View};
+use headgate_core::strategy::{Strategy, View};
 use headgate_core::time::Instant;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -87,7 +88,7 @@ fn run(
                 class: ClassId(ms as u8 % 2),
                 ..Attributes::of(kind)
             };
-            std::hint::black_box(strategy.decide(&request, &view, rng));
+            let _ = std::hint::black_box(strategy.decide(&request, &view, rng));
             let processing = Duration::from_micros(500 + 700 * u64::from(kind.0) + ms);
             times.record(kind, processing, 1);
             let served = Served {
@@ -98,13 +99,13 @@ fn run(
                 weight: 1,
                 work: 1_000,
             };
-            strategy.completed(&served, now);
+            strategy.base.completed(&served, now);
         }
-        strategy.tick(now);
+        strategy.base.tick(now);
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
-        if let Some(controlled) = strategy.controlled_mut() {
+        if let Some(controlled) = strategy.base.controlled_mut() {
             record.resize(controlled.record_len(), 0.0);
             if ms == 0 {
                 controlled.initial(now, record);
@@ -156,7 +157,7 @@ fn run_queue(discipline: &str) -> u64 {
     let host = MemoryHost::new();
     let mut actions = Vec::with_capacity(64);
     let mut engines = [Engine::new(1), Engine::new(2)];
-    let mut passes: VecDeque<(usize, Pass)> = VecDeque::with_capacity(256);
+    let mut passes: VecDeque<(usize, Ticket)> = VecDeque::with_capacity(256);
     let at = |n: u64| Instant::default() + Duration::from_millis(1_000 + n);
     for engine in &mut engines {
         engine
@@ -170,7 +171,7 @@ fn run_queue(discipline: &str) -> u64 {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         let admission =
             engines[worker].arrive(&host, now, n as u32, &Request(n), None, &mut actions);
-        if let Ok(Admission::Forward(pass) | Admission::Hold(pass)) = admission {
+        if let Ok(Decision::Forward(pass) | Decision::Hold(pass)) = admission {
             passes.push_back((worker, pass));
         }
         if passes.len() > 40 {
@@ -214,7 +215,7 @@ fn run_workflows() -> u64 {
     let host = MemoryHost::new();
     let mut actions = Vec::with_capacity(64);
     let mut engines = [Engine::new(1), Engine::new(2)];
-    let mut passes: VecDeque<(usize, Pass)> = VecDeque::with_capacity(256);
+    let mut passes: VecDeque<(usize, Ticket)> = VecDeque::with_capacity(256);
     let at = |n: u64| Instant::default() + Duration::from_millis(1_000 + n);
     for engine in &mut engines {
         let done = engine.configure(&host, at(0), &config, &mut actions);
@@ -227,17 +228,19 @@ fn run_workflows() -> u64 {
         let admission =
             engines[worker].arrive(&host, now, n as u32, &Request(n), None, &mut actions);
         match admission {
-            Ok(Admission::Forward(pass) | Admission::Hold(pass)) => {
-                std::hint::black_box(engines[worker].token(n as u32));
+            Ok(Decision::Forward(pass) | Decision::Hold(pass)) => {
+                std::hint::black_box(engines[worker].token(pass));
                 passes.push_back((worker, pass));
             }
-            Ok(Admission::Refuse(..)) => refused += 1,
+            Ok(Decision::Refuse(_)) => refused += 1,
             other => panic!("{other:?}"),
         }
         if passes.len() > 20 {
             let (worker, pass) = passes.pop_front().unwrap();
             let engine = &mut engines[worker];
-            engine.answer(&host, now, pass, |_, _| {});
+            if let Some(answer) = engine.answer(&host, now, pass) {
+                engine.tell(&answer, |_, _| {});
+            }
             let done = engine.finish(&host, now, pass, Outcome::Completed, &mut actions);
             done.unwrap();
         }

@@ -13,7 +13,7 @@ use headgate_core::config::{BacklogControlConfig, BacklogSignal, CostConfig, Str
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Strategy, Verdict, View};
+use headgate_core::strategy::{Strategy, View};
 use headgate_core::time::Instant;
 
 /// Mean cost of a request.
@@ -83,7 +83,7 @@ impl Plant {
         config.queue.max_length = 10_000;
         config.queue.timeout_us = 3_600_000_000;
         let mut strategy = Strategy::from_config(&config);
-        let controlled = strategy.controlled_mut().unwrap();
+        let controlled = strategy.base.controlled_mut().unwrap();
         let mut record = vec![0.0; controlled.record_len()];
         controlled.initial(Instant::default(), &mut record);
         Self {
@@ -142,8 +142,8 @@ impl Plant {
             service_times: &self.times,
         };
         let request = Attributes::of(TypeId(0));
-        let admitted = self.strategy.decide(&request, &view, &mut self.rng) == Verdict::Admit;
-        self.strategy.decided(admitted);
+        let admitted = self.strategy.decide(&request, &view, &mut self.rng) == Ok(());
+        self.strategy.base.decided(admitted);
         if admitted {
             self.backlog += cost;
             self.queue.push_back(Job {
@@ -193,7 +193,7 @@ impl Plant {
                     self.second.delay += served.response_time().as_secs_f64();
                     self.second.served += 1;
                     self.second.work += job.cost;
-                    self.strategy.completed(&served, end);
+                    self.strategy.base.completed(&served, end);
                     self.start();
                 }
                 _ if tick <= to => {
@@ -208,7 +208,7 @@ impl Plant {
 
     fn tick(&mut self) {
         self.ticked = self.now;
-        let controlled = self.strategy.controlled_mut().unwrap();
+        let controlled = self.strategy.base.controlled_mut().unwrap();
         if controlled.sync(self.now, &mut self.record) {
             controlled.stored();
         }

@@ -19,7 +19,8 @@ use headgate_core::request::Attributes;
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{Objective, ServiceTimes, Settings, TypeSettings};
 use headgate_core::strategy::{
-    AcceptanceAllowance, Admission, Bouncer, HelpingTheUnderserved, TypeId, Verdict, View,
+    AcceptanceAllowance, Avoidance, Bouncer, HelpingTheUnderserved, Strategy, TypeId, View,
+    avoidance::Rule,
 };
 use headgate_core::time::Instant;
 use headgate_core::window::Window;
@@ -115,10 +116,10 @@ struct Job {
 }
 
 /// A stage with one FIFO queue and P slots (Figure 1).
-struct Stage<'a> {
+struct Stage {
     host: MemoryHost,
     times: ServiceTimes,
-    strategy: &'a mut dyn Admission,
+    strategy: Strategy,
     rng: Rng,
     queue: VecDeque<Job>,
     queued: [u32; 4],
@@ -127,7 +128,7 @@ struct Stage<'a> {
     worked: Duration,
 }
 
-impl Stage<'_> {
+impl Stage {
     /// Everything that happens up to `now`.
     fn run_until(&mut self, now: Instant) {
         while let Some(Reverse(job)) = self.slots.peek() {
@@ -152,7 +153,7 @@ impl Stage<'_> {
     fn tick_until(&mut self, now: Instant) {
         while self.next_tick <= now {
             self.times.sync(self.next_tick, &self.host, "test").unwrap();
-            self.strategy.tick(self.next_tick);
+            self.strategy.base.tick(self.next_tick);
             self.next_tick = self.next_tick + TICK;
         }
     }
@@ -185,7 +186,7 @@ impl Stage<'_> {
         if self
             .strategy
             .decide(&Attributes::of(TypeId(kind as u16)), &view, &mut self.rng)
-            != Verdict::Admit
+            != Ok(())
         {
             return false;
         }
@@ -204,7 +205,7 @@ impl Stage<'_> {
     }
 }
 
-fn simulate(strategy: &mut dyn Admission, load: f64, seed: u64) -> Outcome {
+fn simulate(strategy: Strategy, load: f64, seed: u64) -> Outcome {
     let mut traffic = Traffic::new(load, seed);
     let mut stage = Stage {
         host: MemoryHost::new(),
@@ -240,28 +241,29 @@ fn simulate(strategy: &mut dyn Admission, load: f64, seed: u64) -> Outcome {
     }
 }
 
-fn window() -> Window {
-    Window::new(5, Duration::from_secs(1), Duration::from_millis(10))
+fn bouncer(rule: Option<Rule>) -> Strategy {
+    let avoidance = rule.map(|rule| Avoidance {
+        rule,
+        window: Window::new(5, Duration::from_secs(1), Duration::from_millis(10)),
+    });
+    Strategy {
+        base: Box::new(Bouncer::default()),
+        avoidance,
+    }
 }
 
 fn basic(load: f64) -> Outcome {
-    simulate(&mut Bouncer::default(), load, 1)
+    simulate(bouncer(None), load, 1)
 }
 
 fn allowance(a: f64, load: f64) -> Outcome {
-    simulate(
-        &mut AcceptanceAllowance::new(Bouncer::default(), a, window()),
-        load,
-        2,
-    )
+    let rule = Rule::AcceptanceAllowance(AcceptanceAllowance::new(a));
+    simulate(bouncer(Some(rule)), load, 2)
 }
 
 fn helping(alpha: f64, load: f64) -> Outcome {
-    simulate(
-        &mut HelpingTheUnderserved::new(Bouncer::default(), alpha, window()),
-        load,
-        3,
-    )
+    let rule = Rule::HelpingTheUnderserved(HelpingTheUnderserved::new(alpha));
+    simulate(bouncer(Some(rule)), load, 3)
 }
 
 /// Holds an outcome against the paper's percentages, `tolerance` points either way.

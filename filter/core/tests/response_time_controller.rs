@@ -11,7 +11,8 @@ use headgate_core::classify::RequestView;
 use headgate_core::config::{
     ControlScope, DegradationConfig, FilterConfig, ResponseTimeControllerConfig,
 };
-use headgate_core::engine::{Action, Admission, Engine, Pass};
+use headgate_core::decision::{Action, Decision, Ticket};
+use headgate_core::engine::Engine;
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::rng::Rng;
 use headgate_core::stage::Outcome;
@@ -79,7 +80,8 @@ struct Stream {
     gold: bool,
     arrived: u64,
     service: u64,
-    pass: Option<Pass>,
+    quality: f64,
+    ticket: Option<Ticket>,
 }
 
 /// What became of a request.
@@ -204,22 +206,24 @@ impl World {
         let request = Request { gold };
         let admission = engine.arrive(&self.host, now, stream, &request, None, &mut self.actions);
         let admission = admission.unwrap();
-        let pass = match admission {
-            Admission::Forward(pass) | Admission::Hold(pass) => Some(pass),
-            Admission::Refuse(..) => None,
-            Admission::PassBy => panic!("the stage is for all requests"),
+        let ticket = match admission {
+            Decision::Forward(ticket) | Decision::Hold(ticket) => Some(ticket),
+            Decision::Refuse(_) => None,
+            Decision::PassBy => panic!("the stage is for all requests"),
         };
-        let quality = pass.and_then(|pass| pass.quality).unwrap_or(1.0);
+        let quality = ticket.and_then(|ticket| engine.quality(ticket));
+        let quality = quality.unwrap_or(1.0);
         self.streams.push(Stream {
             worker,
             gold,
             arrived: self.now,
             service: (service as f64 * quality) as u64,
-            pass,
+            quality,
+            ticket,
         });
         match admission {
-            Admission::Forward(_) => self.start(stream),
-            Admission::Refuse(..) => self.seen.push(Seen {
+            Decision::Forward(_) => self.start(stream),
+            Decision::Refuse(_) => self.seen.push(Seen {
                 gold,
                 arrived: self.now,
                 served: None,
@@ -239,21 +243,22 @@ impl World {
             worker,
             gold,
             arrived,
-            pass,
+            quality,
+            ticket,
             ..
         } = self.streams[stream as usize];
-        let pass = pass.unwrap();
+        let ticket = ticket.unwrap();
         let engine = &mut self.workers[worker];
-        let outcome = if engine.wants_sample(pass) {
+        let outcome = if engine.wants_sample(ticket) {
             Outcome::Completed
         } else {
             Outcome::Unsampled
         };
         engine
-            .finish(&self.host, now, pass, outcome, &mut self.actions)
+            .finish(&self.host, now, ticket, outcome, &mut self.actions)
             .unwrap();
         let response_time = (self.now - arrived) as f64 / 1e9;
-        let served = Some((pass.quality.unwrap_or(1.0), response_time));
+        let served = Some((quality, response_time));
         self.seen.push(Seen {
             gold,
             arrived,
@@ -265,8 +270,8 @@ impl World {
         loop {
             for action in std::mem::take(&mut self.actions) {
                 match action {
-                    Action::Resume(stream) => self.start(stream),
-                    Action::Refuse(..) => panic!("nobody waits that long"),
+                    Action::Resume { stream, .. } => self.start(stream),
+                    Action::Refuse { .. } => panic!("nobody waits that long"),
                 }
             }
             let mut woken = false;

@@ -13,10 +13,11 @@ use common::{
 };
 use headgate_core::config::{BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig};
 use headgate_core::host::memory::MemoryHost;
+use headgate_core::refusal::Reason;
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
-use headgate_core::strategy::{Admission, Reason, Strategy, Verdict, View};
+use headgate_core::strategy::{Strategy, View};
 use headgate_core::time::Instant;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -100,7 +101,7 @@ fn all() -> Vec<(String, StageConfig)> {
 
 /// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
 fn tick(strategy: &mut Strategy, record: &mut Vec<f64>, now: Instant) {
-    if let Some(controlled) = strategy.controlled_mut() {
+    if let Some(controlled) = strategy.base.controlled_mut() {
         let unknown = record.is_empty();
         if unknown {
             record.resize(controlled.record_len(), 0.0);
@@ -110,7 +111,7 @@ fn tick(strategy: &mut Strategy, record: &mut Vec<f64>, now: Instant) {
             controlled.stored();
         }
     }
-    strategy.tick(now);
+    strategy.base.tick(now);
 }
 
 fn cold(config: &StageConfig) -> ServiceTimes {
@@ -149,7 +150,7 @@ fn admits_everything_when_idle_cold_or_warm() {
             for i in 0..3_000 {
                 let view = view(&times, at(i), 0, 0, Duration::ZERO);
                 let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng);
-                assert_eq!(verdict, Verdict::Admit, "{name}");
+                assert_eq!(verdict, Ok(()), "{name}");
             }
         }
     }
@@ -164,7 +165,7 @@ fn refuses_nothing_as_long_as_estimates_meet_the_objectives() {
             // slow at p50: 10 ms and the wait, within 18 ms.
             let view = view(&times, at(i), PARALLELISM, MAX_QUEUE - 1, ms(i % 8));
             let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &view, &mut rng);
-            assert_eq!(verdict, Verdict::Admit, "{name}");
+            assert_eq!(verdict, Ok(()), "{name}");
         }
     }
 }
@@ -177,7 +178,7 @@ fn cold_types_are_not_refused_before_anything_was_measured() {
         let view = view(&times, at(0), PARALLELISM, 50, ms(5_000));
         assert_eq!(
             strategy.decide(&of(SLOW), &view, &mut rng),
-            Verdict::Admit,
+            Ok(()),
             "{name}"
         );
     }
@@ -218,16 +219,16 @@ fn bouncer_names_the_first_objective_that_is_missed() {
             &mut rng,
         )
     };
-    let missed = |objective| Verdict::Refuse(Reason::Objective { objective });
+    let missed = |percentile| Err(Reason::Objective(percentile));
     // p50 of slow is 10 ms within 1%, its objective 18 ms.
-    assert_eq!(decide(SLOW, 7_850), Verdict::Admit);
-    assert_eq!(decide(SLOW, 8_150), missed(0));
-    assert_eq!(decide(SLOW, 45_000), missed(0));
-    assert_eq!(decide(FAST, 16_950), Verdict::Admit);
-    assert_eq!(decide(FAST, 17_050), missed(0));
+    assert_eq!(decide(SLOW, 7_850), Ok(()));
+    assert_eq!(decide(SLOW, 8_150), missed(50.0));
+    assert_eq!(decide(SLOW, 45_000), missed(50.0));
+    assert_eq!(decide(FAST, 16_950), Ok(()));
+    assert_eq!(decide(FAST, 17_050), missed(50.0));
     // Default is cold: p90 over all is 10 ms, p50 1 ms.
-    assert_eq!(decide(DEFAULT, 16_950), Verdict::Admit);
-    assert_eq!(decide(DEFAULT, 17_150), missed(0));
+    assert_eq!(decide(DEFAULT, 16_950), Ok(()));
+    assert_eq!(decide(DEFAULT, 17_150), missed(50.0));
 
     // Only the second objective is missed.
     let mut config = config.clone();
@@ -235,7 +236,7 @@ fn bouncer_names_the_first_objective_that_is_missed() {
     let times = warm(&config);
     let view = view(&times, at(0), PARALLELISM, 1, ms(45));
     let verdict = Strategy::from_config(&config).decide(&of(SLOW), &view, &mut rng);
-    assert_eq!(verdict, missed(1));
+    assert_eq!(verdict, missed(90.0));
 }
 
 #[test]
@@ -249,7 +250,7 @@ fn a_type_condemned_by_its_own_histogram_gets_in_when_nobody_waits() {
             let idle = view(&times, at(i), PARALLELISM - 1, 0, Duration::ZERO);
             assert_eq!(
                 strategy.decide(&of(SLOW), &idle, &mut rng),
-                Verdict::Admit,
+                Ok(()),
                 "{name}"
             );
         }
@@ -267,12 +268,12 @@ fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
         for i in 0..2_000 {
             let full = view(&times, at(i), PARALLELISM, MAX_QUEUE, ms(1));
             let verdict = strategy.decide(&of(SLOW), &full, &mut rng);
-            assert_eq!(verdict, Verdict::Refuse(Reason::QueueFull), "{name}");
+            assert_eq!(verdict, Err(Reason::QueueFull), "{name}");
         }
         let room = view(&times, at(2_000), PARALLELISM, MAX_QUEUE - 1, ms(10_000));
         assert_eq!(
             strategy.decide(&of(SLOW), &room, &mut rng),
-            Verdict::Admit,
+            Ok(()),
             "{name}"
         );
     }
@@ -289,10 +290,10 @@ fn max_queue_length_refuses_when_full_and_no_decorator_overrides_that() {
     };
     assert_eq!(
         decide(PARALLELISM - 1),
-        Verdict::Admit,
+        Ok(()),
         "a free slot needs no queue"
     );
-    assert_eq!(decide(PARALLELISM), Verdict::Refuse(Reason::QueueFull));
+    assert_eq!(decide(PARALLELISM), Err(Reason::QueueFull));
 }
 
 #[test]
@@ -302,20 +303,20 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(10));
     // Two thirds of 1 ms, one of 10 ms: 4 ms on average, so eight in the queue of P = 8 wait 4 ms.
     for _ in 0..100 {
-        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
-        strategy.completed(&served(FAST, ms(0), ms(1)), at(0));
-        strategy.completed(&served(SLOW, ms(0), ms(10)), at(0));
+        strategy.base.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.base.completed(&served(FAST, ms(0), ms(1)), at(0));
+        strategy.base.completed(&served(SLOW, ms(0), ms(10)), at(0));
     }
     let mut decide = |kind, queue| {
         // The stage's own estimate doesn't count.
         let view = view(&times, at(1), PARALLELISM, queue, ms(500));
         strategy.decide(&of(kind), &view, &mut rng)
     };
-    let refused = Verdict::Refuse(Reason::QueueWait);
-    assert_eq!(decide(SLOW, 8), Verdict::Admit, "a wait equal to the limit");
+    let refused = Err(Reason::QueueWait);
+    assert_eq!(decide(SLOW, 8), Ok(()), "a wait equal to the limit");
     assert_eq!(decide(SLOW, 9), refused);
     for kind in [FAST, DEFAULT] {
-        assert_eq!(decide(kind, 20), Verdict::Admit);
+        assert_eq!(decide(kind, 20), Ok(()));
         assert_eq!(decide(kind, 21), refused);
     }
 }
@@ -329,14 +330,16 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
         let mut accepted = 0_u32;
         for i in 0..22_000 {
-            strategy.tick(at(i));
+            strategy.base.tick(at(i));
             let idle = view(&times, at(i), 0, 0, Duration::ZERO);
             let verdict = strategy.decide(&of(KINDS[i as usize % 3]), &idle, &mut rng);
-            if verdict == Verdict::Admit {
-                strategy.completed(&served(FAST, ms(0), ms(processing)), at(i));
+            if verdict == Ok(()) {
+                strategy
+                    .base
+                    .completed(&served(FAST, ms(0), ms(processing)), at(i));
                 accepted += u32::from(i >= 2_000);
             } else {
-                assert_eq!(verdict, Verdict::Refuse(Reason::Utilization));
+                assert_eq!(verdict, Err(Reason::Utilization));
             }
         }
         let share = f64::from(accepted) / 20_000.0;
@@ -359,8 +362,10 @@ fn serve(
         tick(strategy, &mut record, now);
         for kind in KINDS {
             let view = view(&times, now, 0, 0, Duration::ZERO);
-            if strategy.decide(&of(kind), &view, &mut rng) == Verdict::Admit {
-                strategy.completed(&served(kind, ms(0), ms(response_ms)), now);
+            if strategy.decide(&of(kind), &view, &mut rng) == Ok(()) {
+                strategy
+                    .base
+                    .completed(&served(kind, ms(0), ms(response_ms)), now);
                 admitted[usize::from(kind.0)] += 1;
             }
         }
@@ -395,7 +400,7 @@ fn what_a_worker_told_the_others_it_does_not_tell_again() {
     for (name, config) in all() {
         let mut strategy = Strategy::from_config(&config);
         serve(&mut strategy, &config, 2, 60);
-        let Some(controlled) = strategy.controlled_mut() else {
+        let Some(controlled) = strategy.base.controlled_mut() else {
             continue;
         };
         let now = at(10_000);
@@ -414,8 +419,8 @@ fn share_of_slow(config: &StageConfig, every: u64, requests: u64) -> f64 {
     let mut admitted = 0;
     for i in 0..requests {
         let view = view(&times, at(i * every), PARALLELISM, 50, ms(12));
-        assert_eq!(strategy.decide(&of(FAST), &view, &mut rng), Verdict::Admit);
-        admitted += u32::from(strategy.decide(&of(SLOW), &view, &mut rng) == Verdict::Admit);
+        assert_eq!(strategy.decide(&of(FAST), &view, &mut rng), Ok(()));
+        admitted += u32::from(strategy.decide(&of(SLOW), &view, &mut rng) == Ok(()));
     }
     f64::from(admitted) / requests as f64
 }
@@ -463,7 +468,7 @@ fn what_was_withdrawn_counts_as_rejected() {
     let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(9));
     let view = view(&times, at(0), PARALLELISM, 50, Duration::ZERO);
     for _ in 0..100 {
-        assert_eq!(strategy.decide(&of(SLOW), &view, &mut rng), Verdict::Admit);
+        assert_eq!(strategy.decide(&of(SLOW), &view, &mut rng), Ok(()));
         strategy.withdrawn(&of(SLOW));
     }
     // All hundred were taken back, so the type is below its allowance and gets the first eleven.
@@ -472,7 +477,7 @@ fn what_was_withdrawn_counts_as_rejected() {
         ..view
     };
     for _ in 0..11 {
-        assert_eq!(strategy.decide(&of(SLOW), &late, &mut rng), Verdict::Admit);
+        assert_eq!(strategy.decide(&of(SLOW), &late, &mut rng), Ok(()));
     }
 }
 
@@ -507,8 +512,8 @@ proptest! {
                 let view = view(&times, at(now), slots, queue, ms(wait));
                 let verdict = strategy.decide(&of(TypeId(kind.min(2))), &view, &mut rng);
                 let idle = slots < PARALLELISM && queue == 0;
-                prop_assert!(!idle || verdict == Verdict::Admit, "{name}: {view:?}");
-                strategy.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
+                prop_assert!(!idle || verdict == Ok(()), "{name}: {view:?}");
+                strategy.base.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
                 tick(&mut strategy, &mut record, at(now));
             }
         }

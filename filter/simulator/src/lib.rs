@@ -1,8 +1,8 @@
 //! Headgate's admission engine in simulated time.
 //!
 //! A model of the algorithm would only show what its author believes. So the simulator runs
-//! [`headgate_core::stage::Stage`], the code that decides in Envoy, between a [`source`] of requests (open or
-//! closed loop) and a modelled [`backend`], both of which exist only as events: a run of two minutes takes
+//! [`headgate_core::engine::Engine`], which decides in Envoy, between a [`source`] of requests (open or closed
+//! loop) and a modelled [`backend`], both of which exist only as events: a run of two minutes takes
 //! a second, and the same seed gives the same result to the last digit.
 //!
 //! [`simulation`] is one run, [`batch`] many of them on all cores. [`scenario`] holds the experiments of the

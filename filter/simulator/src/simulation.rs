@@ -1,4 +1,4 @@
-//! One run: requests arrive, the stage decides, the backend works, until enough were seen.
+//! One run: requests arrive, the engine decides, the backend works, until enough were seen.
 //!
 //! Discrete events of three kinds, taken in the order of their time: the next arrival of a [`Source`], the
 //! next end of service of a [`Backend`], and the engine's tick every 10 ms. Of what happens at the same
@@ -9,12 +9,14 @@
 use std::time::Duration;
 
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
+use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
+use headgate_core::engine::Engine;
 use headgate_core::host::HostError;
+use headgate_core::refusal::Origin;
 use headgate_core::request::{Attributes, ClassId};
-use headgate_core::stage::{Arrival, Event, Outcome as Completion, Stage, Ticket};
+use headgate_core::stage::Outcome as Completion;
 use headgate_core::strategy::TypeId;
 use headgate_core::time::{Instant, nanos};
-use headgate_core::workers::{Changes, Membership};
 
 use crate::backend::{Backend, Servers};
 use crate::host::LocalHost;
@@ -22,6 +24,8 @@ use crate::results::{Outcome, TypeOutcome};
 use crate::source::{Answer, Ending, Request, Source};
 use crate::workload::{Traffic, Workload, WorkloadError};
 
+/// The only one.
+const POLICY: PolicyId = PolicyId(0);
 /// As in Envoy.
 const TICK_NS: u64 = 10_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -88,8 +92,7 @@ impl Run<'_> {
             stages: vec![self.stage.clone()],
             ..FilterConfig::default()
         };
-        config.check()?;
-        let mut world = World::new(self, source, backend)?;
+        let mut world = World::new(self, &config, source, backend)?;
         let warm_up = nanos(self.warm_up);
         world.play(warm_up, u64::MAX)?;
         world.measure_from(warm_up);
@@ -158,14 +161,13 @@ struct Job {
 
 struct World<'a, S, B> {
     host: LocalHost,
-    membership: Membership,
-    stage: Stage,
+    engine: Engine,
     kinds: &'a [TypeId],
     source: &'a mut S,
     backend: B,
     jobs: Vec<Job>,
     free: Vec<u32>,
-    events: Vec<Event>,
+    actions: Vec<Action>,
     next_tick: u64,
     now: u64,
     /// Whether the warm-up is over.
@@ -178,19 +180,24 @@ struct World<'a, S, B> {
 }
 
 impl<'a, S: Source, B: Backend> World<'a, S, B> {
-    fn new(run: &Run<'a>, source: &'a mut S, backend: B) -> Result<Self, SimulationError> {
-        let host = LocalHost::default();
-        let membership = Membership::join(Instant::default(), 1, &host)?;
-        let stage = Stage::new(run.stage.clone(), &membership, run.seed, &host)?;
+    fn new(
+        run: &Run<'a>,
+        config: &FilterConfig,
+        source: &'a mut S,
+        backend: B,
+    ) -> Result<Self, SimulationError> {
+        let (host, start) = (LocalHost::default(), Instant::default());
+        let (mut engine, mut actions) = (Engine::new(run.seed), Vec::new());
+        engine.configure(&host, start, config, &mut actions)?;
+        engine.join(&host, start, &mut actions)?;
         Ok(Self {
-            membership,
-            stage,
+            engine,
             kinds: run.kinds,
             source,
             backend,
             jobs: Vec::new(),
             free: Vec::new(),
-            events: Vec::new(),
+            actions,
             next_tick: 0,
             now: 0,
             counts: false,
@@ -254,7 +261,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     }
 
     fn is_idle(&self) -> bool {
-        self.stage.pending() == 0 && self.backend.next_end() == u64::MAX
+        self.engine.pending() == 0 && self.backend.next_end() == u64::MAX
     }
 
     fn pass_to(&mut self, at: u64) {
@@ -284,18 +291,11 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
 
     fn tick(&mut self) -> Result<(), SimulationError> {
         if self.next_tick.is_multiple_of(SECOND_NS) && self.next_tick > 0 {
-            self.parallelism.push(self.stage.parallelism());
+            self.parallelism.extend(self.engine.parallelism(POLICY));
         }
         self.next_tick += TICK_NS;
         let now = Instant::from_nanos(self.now);
-        let changes: Changes = self.membership.tick(now, &self.host)?;
-        self.stage.tick(
-            &self.host,
-            now,
-            &self.membership,
-            &changes,
-            &mut self.events,
-        )?;
+        self.engine.tick(&self.host, now, &mut self.actions)?;
         self.carry_out();
         Ok(())
     }
@@ -310,18 +310,21 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             counts: self.counts,
         });
         self.types[request.kind].offered += u64::from(self.counts);
-        let attributes = self.attributes(&request);
-        let now = Instant::from_nanos(self.now);
-        let arrival = self
-            .stage
-            .arrive(&self.host, now, stream, &attributes, &mut self.events)?;
-        match arrival {
-            Arrival::Forward(ticket) => {
+        let arrival = Arrival {
+            stream,
+            attributes: self.attributes(&request),
+            origin: Origin::UNKNOWN,
+        };
+        let (host, now) = (&self.host, Instant::from_nanos(self.now));
+        let actions = &mut self.actions;
+        match self.engine.admit(host, now, POLICY, &arrival, actions)? {
+            Decision::PassBy => self.send(stream),
+            Decision::Forward(ticket) => {
                 self.jobs[stream as usize].ticket = Some(ticket);
                 self.send(stream);
             }
-            Arrival::Hold(ticket) => self.jobs[stream as usize].ticket = Some(ticket),
-            Arrival::Refuse(_) => self.refused(stream),
+            Decision::Hold(ticket) => self.jobs[stream as usize].ticket = Some(ticket),
+            Decision::Refuse(_) => self.refused(stream),
         }
         self.carry_out();
         Ok(())
@@ -338,13 +341,9 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         }
         if let Some(ticket) = job.ticket {
             let now = Instant::from_nanos(self.now);
-            self.stage.finish(
-                &self.host,
-                now,
-                ticket,
-                Completion::Completed,
-                &mut self.events,
-            )?;
+            let actions = &mut self.actions;
+            self.engine
+                .finish(&self.host, now, ticket, Completion::Completed, actions)?;
         }
         self.answer(&job, Ending::Served);
         self.carry_out();
@@ -352,20 +351,19 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     }
 
     fn carry_out(&mut self) {
-        for at in 0..self.events.len() {
-            match self.events[at] {
-                Event::Resume { stream } => self.send(stream),
-                Event::Expire { stream, .. } => self.refused(stream),
+        for at in 0..self.actions.len() {
+            match self.actions[at] {
+                Action::Resume { stream, .. } => self.send(stream),
+                Action::Refuse { stream, .. } => self.refused(stream),
             }
         }
-        self.events.clear();
+        self.actions.clear();
     }
 
     /// To the backend.
     fn send(&mut self, stream: u32) {
-        let attributes = self.attributes(&self.jobs[stream as usize].request);
         let job = &mut self.jobs[stream as usize];
-        job.quality = self.stage.quality(&attributes);
+        job.quality = job.ticket.and_then(|ticket| self.engine.quality(ticket));
         if let Some(quality) = job.quality {
             job.request.processing = self.backend.work(&job.request, quality);
         }
@@ -393,7 +391,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     fn answer(&mut self, job: &Job, ending: Ending) {
         let answer = Answer {
             ending,
-            rejection_rate: self.stage.rejection_rate().unwrap_or_default(),
+            rejection_rate: self.engine.rejection_rate(POLICY).unwrap_or_default(),
             quality: job.quality,
         };
         self.source.answered(&job.request, self.now, answer);

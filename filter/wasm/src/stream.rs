@@ -1,12 +1,12 @@
 //! One request: from its headers to the end of its response, however it ends.
 
-use headgate_core::engine::Pass;
+use headgate_core::decision::{Decision, Ticket};
 use headgate_core::stage::Outcome;
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
 use crate::ffi;
-use crate::vm::{self, Verdict};
+use crate::vm;
 
 /// `%RESPONSE_CODE_DETAILS%` of a response that came from the backend.
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
@@ -14,8 +14,8 @@ const VIA_UPSTREAM: &[u8] = b"via_upstream";
 /// One request.
 pub(crate) struct Stream {
     id: u32,
-    /// Its place in a stage, until it ends.
-    pass: Option<Pass>,
+    /// Its place among those of its policy, until it ends.
+    ticket: Option<Ticket>,
     /// What the end of its response will mean.
     outcome: Outcome,
 }
@@ -24,14 +24,14 @@ impl Stream {
     pub(crate) fn new(id: u32) -> Self {
         Self {
             id,
-            pass: None,
+            ticket: None,
             outcome: Outcome::Completed,
         }
     }
 
     fn finish(&mut self, outcome: Outcome) {
-        if let Some(pass) = self.pass.take() {
-            vm::with(|vm| vm.finish(self.id, pass, outcome));
+        if let Some(ticket) = self.ticket.take() {
+            vm::with(|vm| vm.finish(self.id, ticket, outcome));
         }
     }
 }
@@ -57,35 +57,36 @@ impl Context for Stream {
 impl HttpContext for Stream {
     fn on_http_request_headers(&mut self, _count: usize, _end_of_stream: bool) -> Action {
         match vm::with(|vm| vm.request(self.id)) {
-            None | Some(Verdict::Continue(None)) => Action::Continue,
-            Some(Verdict::Continue(pass)) => {
-                self.pass = pass;
+            None | Some(Decision::PassBy) => Action::Continue,
+            Some(Decision::Forward(ticket)) => {
+                self.ticket = Some(ticket);
                 Action::Continue
             }
-            Some(Verdict::Pause(pass)) => {
-                self.pass = Some(pass);
+            Some(Decision::Hold(ticket)) => {
+                self.ticket = Some(ticket);
                 Action::Pause
             }
-            Some(Verdict::Refused) => Action::Pause,
+            Some(Decision::Refuse(_)) => Action::Pause,
         }
     }
 
     fn on_http_response_headers(&mut self, _count: usize, end_of_stream: bool) -> Action {
-        let Some(pass) = self.pass else {
+        let Some(ticket) = self.ticket else {
             return Action::Continue;
         };
         vm::with(|vm| {
             // Before we write what the process behind a gateway wrote as well.
             vm.forwarded_answered(self.id);
-            vm.hint(pass);
-            vm.answer(pass);
+            vm.hint(ticket);
+            vm.answer(ticket);
         });
-        if !vm::with(|vm| vm.wants_sample(pass)).unwrap_or(true) {
+        let first_byte = vm::with(|vm| vm.ends_at_first_byte(ticket)).unwrap_or(false);
+        if !vm::with(|vm| vm.wants_sample(ticket)).unwrap_or(true) {
             self.outcome = Outcome::Unsampled;
         } else if !from_backend() {
             self.outcome = Outcome::Unmeasured;
         }
-        if end_of_stream || pass.first_byte || self.outcome == Outcome::Unmeasured {
+        if end_of_stream || first_byte || self.outcome == Outcome::Unmeasured {
             self.finish(self.outcome);
         }
         Action::Continue

@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::deadline;
-use headgate_core::engine::{
-    Action, Admission, Calling, Engine, FAST_TICK, Pass, SLOW_TICK, StageId,
-};
+use headgate_core::decision::{Action, Decision, Ticket};
+use headgate_core::engine::{Calling, Engine, FAST_TICK, SLOW_TICK};
 use headgate_core::host::HostError;
 use headgate_core::refusal::Refusal;
 use headgate_core::rng::Rng;
@@ -65,16 +64,6 @@ pub(crate) struct Vm {
     complained: Option<Instant>,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
-}
-
-/// What the stream does with its request.
-pub(crate) enum Verdict {
-    /// Let it go on, and present the pass when it ends.
-    Continue(Option<Pass>),
-    /// Hold it.
-    Pause(Pass),
-    /// Hold it: a local reply is on its way.
-    Refused,
 }
 
 /// Runs `f` on the VM's state, made when first asked for; `None` when it is in use.
@@ -229,21 +218,18 @@ impl Vm {
         self.check(back);
     }
 
-    /// Point 1: request headers.
-    pub(crate) fn request(&mut self, stream: u32) -> Verdict {
+    /// Point 1: request headers. Where the request is refused, the local reply is on its way.
+    pub(crate) fn request(&mut self, stream: u32) -> Decision {
         if self.engine.is_idle() {
-            return Verdict::Continue(None);
+            return Decision::PassBy;
         }
-        match self.decide(stream) {
-            Ok(verdict) => verdict,
-            Err(error) => {
-                self.complain(&error);
-                Verdict::Continue(None)
-            }
-        }
+        self.decide(stream).unwrap_or_else(|error| {
+            self.complain(&error);
+            Decision::PassBy
+        })
     }
 
-    fn decide(&mut self, stream: u32) -> Result<Verdict, HostError> {
+    fn decide(&mut self, stream: u32) -> Result<Decision, HostError> {
         let mut headers = Headers::parse(ffi::request_headers()?);
         #[cfg(feature = "trap")]
         {
@@ -262,14 +248,14 @@ impl Vm {
             self.act(&mut actions, stream);
             self.actions = actions;
             self.attend(stream);
-            return counted.map(|()| Verdict::Continue(None));
+            return counted.map(|()| Decision::PassBy);
         }
         let own_deadline = if headers.has_timeout() {
             deadline::own_deadline(&headers)
         } else {
             None
         };
-        let admission = self.engine.arrive(
+        let decision = self.engine.arrive(
             &self.host,
             now,
             stream,
@@ -282,42 +268,37 @@ impl Vm {
         self.act(&mut actions, stream);
         self.actions = actions;
         self.attend(stream);
-        if !matches!(admission, Ok(Admission::Refuse(..))) {
+        if !matches!(decision, Ok(Decision::Refuse(_))) {
             self.strip(&headers, standing);
         }
-        let admission = admission?;
-        if let Admission::Forward(pass) | Admission::Hold(pass) = &admission {
-            self.tell_quality(pass);
-        }
-        if let Admission::Forward(_) = &admission {
-            self.hand_on(stream, Some(&headers));
-        }
-        Ok(match admission {
-            Admission::PassBy => Verdict::Continue(None),
-            Admission::Forward(pass) => Verdict::Continue(Some(pass)),
-            Admission::Hold(pass) => Verdict::Pause(pass),
-            Admission::Refuse(stage, refusal) => {
-                self.refuse(stage, &refusal);
-                Verdict::Refused
+        let decision = decision?;
+        match &decision {
+            Decision::PassBy => {}
+            Decision::Forward(ticket) => {
+                self.tell_quality(*ticket);
+                self.hand_on(stream, *ticket, Some(&headers));
             }
-        })
+            Decision::Hold(ticket) => self.tell_quality(*ticket),
+            Decision::Refuse(refusal) => self.refuse(refusal),
+        }
+        Ok(decision)
     }
 
     /// Tells the application in which quality to answer, over whatever the client said.
-    fn tell_quality(&mut self, pass: &Pass) {
-        if let Some(quality) = pass.quality {
+    fn tell_quality(&mut self, ticket: Ticket) {
+        if let Some(quality) = self.engine.quality(ticket) {
             let told = ffi::set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
             self.check(told);
         }
     }
 
-    /// Point 3: the request of `pass` ended. `stream` is the one in whose callback we are.
-    pub(crate) fn finish(&mut self, stream: u32, pass: Pass, outcome: Outcome) {
+    /// Point 3: the request of `ticket` ended. `stream` is the one in whose callback we are.
+    pub(crate) fn finish(&mut self, stream: u32, ticket: Ticket, outcome: Outcome) {
         let done = now().and_then(|now| {
             let mut actions = std::mem::take(&mut self.actions);
             let done = self
                 .engine
-                .finish(&self.host, now, pass, outcome, &mut actions);
+                .finish(&self.host, now, ticket, outcome, &mut actions);
             self.act(&mut actions, stream);
             self.actions = actions;
             done
@@ -325,18 +306,23 @@ impl Vm {
         self.check(done);
     }
 
-    /// Puts the rejection rate on the response to the request of `pass`, if clients are to be told.
-    pub(crate) fn hint(&mut self, pass: Pass) {
-        if let Some(rate) = self.engine.rejection_rate(pass.stage) {
+    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
+    pub(crate) fn hint(&mut self, ticket: Ticket) {
+        if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
             // The backend's own, if it has one, is about another queue than ours.
             let set = ffi::set_response_header(hint::HEADER, hint::value(rate).as_bytes());
             self.check(set);
         }
     }
 
-    /// Whether the answer to the request of `pass` is worth measuring.
-    pub(crate) fn wants_sample(&mut self, pass: Pass) -> bool {
-        self.engine.wants_sample(pass)
+    /// Whether the answer to the request of `ticket` is worth measuring.
+    pub(crate) fn wants_sample(&mut self, ticket: Ticket) -> bool {
+        self.engine.wants_sample(ticket)
+    }
+
+    /// Whether to end the request of `ticket` at the response's headers.
+    pub(crate) fn ends_at_first_byte(&self, ticket: Ticket) -> bool {
+        self.engine.ends_at_first_byte(ticket)
     }
 
     /// Another worker left a slot to us.
@@ -376,18 +362,18 @@ impl Vm {
     fn act(&mut self, actions: &mut Vec<Action>, own: u32) {
         let any = !actions.is_empty();
         for action in actions.drain(..) {
-            let (Action::Resume(stream) | Action::Refuse(stream, ..)) = action;
+            let stream = action.stream();
             // A stream that is gone has told us, or is about to: its place is given back then.
             if ffi::set_effective_context(stream).is_err() {
                 continue;
             }
             match action {
-                Action::Resume(_) => {
-                    self.hand_on(stream, None);
+                Action::Resume { ticket, .. } => {
+                    self.hand_on(stream, ticket, None);
                     let resumed = ffi::resume_request();
                     self.check(resumed);
                 }
-                Action::Refuse(_, stage, refusal) => self.refuse(stage, &refusal),
+                Action::Refuse { refusal, .. } => self.refuse(&refusal),
             }
         }
         if any {
@@ -396,13 +382,13 @@ impl Vm {
         }
     }
 
-    fn refuse(&mut self, stage: StageId, refusal: &Refusal) {
+    fn refuse(&mut self, refusal: &Refusal) {
         let mut announced = None;
-        self.engine.announce(stage, refusal, |name, value| {
+        self.engine.announce(refusal, |name, value| {
             announced = Some((name, value.to_owned()));
         });
-        let words = self.engine.words(stage, refusal);
-        let hint = self.engine.rejection_rate(stage).map(hint::value);
+        let words = self.engine.words(refusal);
+        let hint = self.engine.rejection_rate(refusal.policy).map(hint::value);
         let hint = hint.map(|rate| (hint::HEADER, rate));
         let told = hint.into_iter().chain(announced);
         let sent = refusal::send(words, refusal, told, &mut self.rng);

@@ -7,10 +7,11 @@ mod workflows;
 
 use serde::Deserialize;
 
-use super::{AutoParallelism, 
-    BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction, Discipline,
-    FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES,
-    MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+use super::{
+    AutoParallelism, BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction,
+    Discipline, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_PARALLELISM, MAX_QUEUE_LENGTH,
+    MAX_ROUTES, MAX_STAGES, MAX_TYPES, StageConfig, StarvationAvoidance, StrategyConfig,
+    TypeConfig,
 };
 
 impl FilterConfig {

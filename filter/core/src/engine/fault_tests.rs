@@ -125,9 +125,9 @@ fn slots(m: &MemoryHost) -> i64 {
 fn queued(m: &MemoryHost) -> u64 {
     gauge(m, "queue_packed") >> 44
 }
-fn pass(a: &Admission) -> Pass {
+fn pass(a: &Decision) -> Ticket {
     match a {
-        Admission::Forward(p) | Admission::Hold(p) => *p,
+        Decision::Forward(p) | Decision::Hold(p) => *p,
         other => panic!("{other:?}"),
     }
 }
@@ -152,7 +152,7 @@ fn avoidance_with_envoys_counters() {
     let first = e.arrive(&h, t(1), 1, &Req("/"), None, &mut a).unwrap();
     e.tick(&h, t(10), &mut a).unwrap();
     let r = e.arrive(&h, t(11), 2, &Req("/"), None, &mut a).unwrap();
-    assert!(matches!(r, Admission::Refuse(..)));
+    assert!(matches!(r, Decision::Refuse(_)));
     let mut failed = 0;
     for n in 2..100 {
         failed += u32::from(e.tick(&h, t(n * 10), &mut a).is_err());
@@ -183,16 +183,16 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     h.calls.set(0);
     h.fail_at.set(fail_at);
     // stream -> (pass, in backend)
-    let mut streams: BTreeMap<u32, (Pass, bool)> = BTreeMap::new();
-    let act = |a: &mut Vec<Action>, streams: &mut BTreeMap<u32, (Pass, bool)>| {
+    let mut streams: BTreeMap<u32, (Ticket, bool)> = BTreeMap::new();
+    let act = |a: &mut Vec<Action>, streams: &mut BTreeMap<u32, (Ticket, bool)>| {
         for x in a.drain(..) {
             match x {
-                Action::Resume(s) => {
+                Action::Resume { stream: s, .. } => {
                     if let Some(x) = streams.get_mut(&s) {
                         x.1 = true;
                     }
                 }
-                Action::Refuse(s, ..) => {
+                Action::Refuse { stream: s, .. } => {
                     streams.remove(&s);
                 }
             }
@@ -203,10 +203,10 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
         now += 1;
         let r = e.arrive(&h, t(now), s, &Req("/"), None, &mut a);
         match r {
-            Ok(Admission::Forward(p)) => {
+            Ok(Decision::Forward(p)) => {
                 streams.insert(s, (p, true));
             }
-            Ok(Admission::Hold(p)) => {
+            Ok(Decision::Hold(p)) => {
                 streams.insert(s, (p, false));
             }
             _ => {}

@@ -7,25 +7,20 @@
 
 use std::collections::HashMap;
 
-use super::{Action, Engine, Pass, StageId};
+use super::{Engine, Policy};
 use crate::classify::RequestView;
 use crate::config::{
     OutboundConfig, ResourceReport, SharingConfig, StageConfig, WorkflowSource, WorkflowsConfig,
 };
-use crate::entrance::Place;
+use crate::decision::{Action, PolicyId, Ticket};
 use crate::host::{Host, HostError};
 use crate::progress;
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress};
 use crate::time::Instant;
 use crate::workflow;
-use crate::workflows::{Call, OTHER, ServiceId, Token, Workflows, baggage, wire};
+use crate::workflows::{Answer, Call, OTHER, ServiceId, Token, Workflows, baggage, wire};
 
-/// A request of a stage without workflows.
-pub(super) const NOBODY: Origin = Origin {
-    workflow: OTHER,
-    upstream: None,
-};
 /// Clusters whose service is remembered; those beyond are looked up each time.
 const MAX_CLUSTERS: usize = 1024;
 /// What all headers of Headgate begin with.
@@ -184,7 +179,7 @@ fn name(
 /// A call of the process, to be given to [`Engine::answered`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calling {
-    stage: StageId,
+    policy: PolicyId,
     call: Call,
 }
 
@@ -197,14 +192,6 @@ pub struct Reply<'a> {
     pub progress: Option<&'a [u8]>,
     /// SPIFFE id of who answered.
     pub peer: Option<&'a [u8]>,
-}
-
-impl Pass {
-    /// Whether it is of a stage with workflows.
-    #[must_use]
-    pub fn has_workflow(&self) -> bool {
-        matches!(self.place, Place::Workflow(_))
-    }
 }
 
 impl Engine {
@@ -220,82 +207,71 @@ impl Engine {
         Some(is_believed(workflows, request))
     }
 
-    /// What the application is to hand on with its calls for the request of `stream`: asked when the
-    /// request goes to the backend, at [`super::Admission::Forward`] or [`Action::Resume`]. `None` where it
-    /// has no workflow.
+    /// What the application is to hand on with its calls for a request: asked when the request goes to the
+    /// backend, at [`crate::decision::Decision::Forward`] or [`Action::Resume`]. `None` where it has no
+    /// workflow.
     #[must_use]
-    pub fn token(&self, stream: u32) -> Option<Token> {
-        let mut workflows = self
-            .running
-            .iter()
-            .filter_map(|r| r.entrance.workflows.as_ref());
-        workflows.find_map(|workflows| workflows.token(stream))
+    pub fn token(&self, ticket: Ticket) -> Option<Token> {
+        self.policy(ticket.policy)?.token(ticket)
     }
 
-    /// Where the response to the request of `pass` says how much of the second resource it used.
+    /// Whether the request is one of a workflow.
     #[must_use]
-    pub fn resource_report(&self, pass: Pass) -> Option<&ResourceReport> {
-        let running = self.running.iter().find(|r| r.id == pass.stage)?;
-        match &running.entrance.workflows.as_ref()?.config().sharing {
+    pub fn has_workflow(&self, ticket: Ticket) -> bool {
+        let policy = self.policy(ticket.policy);
+        policy.is_some_and(|policy| policy.stage.requests.part(ticket).is_some())
+    }
+
+    /// Where the response to a request says how much of the second resource it used.
+    #[must_use]
+    pub fn resource_report(&self, ticket: Ticket) -> Option<&ResourceReport> {
+        let policy = self.policy(ticket.policy)?;
+        match &policy.workflows.as_ref()?.config().sharing {
             SharingConfig::DominantResource { resource, .. } => Some(&resource.report),
             SharingConfig::StaticGuarantees | SharingConfig::BottleneckFairness { .. } => None,
         }
     }
 
-    /// The response to the request of `pass` says that it used so much of the second resource.
-    pub fn resource_used(&mut self, pass: Pass, amount: f64) {
-        if let Place::Workflow(entry) = pass.place
-            && let Some(workflows) = self.workflows_of(pass.stage)
-        {
-            workflows.resource_used(entry, amount);
+    /// The response to a request says that it used so much of the second resource.
+    pub fn resource_used(&mut self, ticket: Ticket, amount: f64) {
+        if let Some(policy) = self.policy_mut(ticket.policy) {
+            Workflows::resource_used(&mut policy.stage.requests, ticket, amount);
         }
     }
 
-    /// The response of the backend to the request of `pass` begins: sets headers on it.
-    pub fn answer(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-        pass: Pass,
-        mut set: impl FnMut(&'static str, &str),
-    ) {
-        let Place::Workflow(entry) = pass.place else {
-            return;
-        };
-        let mut value = std::mem::take(&mut self.scratch.value);
-        let answer = self.workflows_of(pass.stage).and_then(|workflows| {
-            let answer = workflows.answer(host, now, entry)?;
-            // Who is no process of the mesh is told nothing about it.
-            let origin = workflows.origin(entry);
-            origin.and_then(|o| o.upstream).map(|_| answer)
-        });
-        if let Some(answer) = answer {
-            value.clear();
-            wire::put_rate(&mut value, &answer.announcement);
-            set(wire::RATE, &value);
-            value.clear();
-            wire::put_progress(&mut value, &answer.progress);
-            set(wire::PROGRESS, &value);
-        }
-        self.scratch.value = value;
+    /// The response of the backend to a request begins: what it tells the process of the mesh that sent it.
+    pub fn answer(&mut self, host: &impl Host, now: Instant, ticket: Ticket) -> Option<Answer> {
+        let policy = self.policy_mut(ticket.policy)?;
+        let requests = &mut policy.stage.requests;
+        policy
+            .workflows
+            .as_mut()?
+            .answer(host, now, requests, ticket)
+    }
+
+    /// Writes an answer as headers of the response.
+    pub fn tell(&mut self, answer: &Answer, mut set: impl FnMut(&'static str, &str)) {
+        let value = &mut self.scratch.value;
+        value.clear();
+        wire::put_rate(value, &answer.announcement);
+        set(wire::RATE, value);
+        value.clear();
+        wire::put_progress(value, &answer.progress);
+        set(wire::PROGRESS, value);
     }
 
     /// Sets headers on a refusal: it, too, tells what may be sent.
-    pub fn announce(
-        &mut self,
-        stage: StageId,
-        refusal: &Refusal,
-        mut set: impl FnMut(&'static str, &str),
-    ) {
-        let mut value = std::mem::take(&mut self.scratch.value);
+    pub fn announce(&mut self, refusal: &Refusal, mut set: impl FnMut(&'static str, &str)) {
         // Who is no process of the mesh is told nothing about it.
         let origin = refusal.origin.filter(|origin| origin.upstream.is_some());
-        if let (Some(origin), Some(workflows)) = (origin, self.workflows_of(stage)) {
-            value.clear();
-            wire::put_rate(&mut value, &workflows.announcement(origin));
-            set(wire::RATE, &value);
-        }
-        self.scratch.value = value;
+        let workflows = self.workflows(refusal.policy);
+        let Some(said) = origin.zip(workflows).map(|(o, w)| w.announcement(o)) else {
+            return;
+        };
+        let value = &mut self.scratch.value;
+        value.clear();
+        wire::put_rate(value, &said);
+        set(wire::RATE, value);
     }
 
     /// The outbound listener is gone, and with it what calls belong to.
@@ -346,11 +322,11 @@ impl Engine {
             return Ok(None);
         };
         let policy = &outbound.config.policy;
-        let of_policy = |r: &&mut super::Running| &r.compiled.config.policy == policy;
+        let of_policy = |r: &&mut Policy| &r.compiled.config.policy == policy;
         let Some(running) = self.running.iter_mut().find(of_policy) else {
             return Ok(None);
         };
-        let Some(workflows) = &mut running.entrance.workflows else {
+        let Some(workflows) = &mut running.workflows else {
             return Ok(None);
         };
         let service = match outbound.services.get(cluster) {
@@ -404,7 +380,7 @@ impl Engine {
             say(wire::CLASS, &mut |out| out.push_str(&class.name));
         }
         Ok(Some(Calling {
-            stage: running.id,
+            policy: running.id,
             call,
         }))
     }
@@ -429,7 +405,7 @@ impl Engine {
                 .and_then(|value| std::str::from_utf8(value).ok())
                 .and_then(progress::parse);
         }
-        let Some(workflows) = self.workflows_of(calling.stage) else {
+        let Some(workflows) = self.workflows_mut(calling.policy) else {
             return;
         };
         if nonsense {
@@ -438,7 +414,14 @@ impl Engine {
         workflows.answered(host, now, calling.call, rate.as_ref(), below.as_ref());
     }
 
-    fn workflows_of(&mut self, stage: StageId) -> Option<&mut Workflows> {
-        self.stage_mut(stage)?.entrance.workflows.as_mut()
+    /// The workflows of a policy; `None` if it has none.
+    #[must_use]
+    pub fn workflows(&self, policy: PolicyId) -> Option<&Workflows> {
+        self.policy(policy)?.workflows.as_ref()
+    }
+
+    /// The same, to ask or tell what [`Engine::call`] and [`Engine::answered`] do in headers.
+    pub fn workflows_mut(&mut self, policy: PolicyId) -> Option<&mut Workflows> {
+        self.policy_mut(policy)?.workflows.as_mut()
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::FilterConfig;
+use crate::config::{FilterConfig, Logic, Objective};
 use crate::host::memory::{Fault, MemoryHost};
+use crate::refusal::Reason;
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 
 mod backlog_control;
@@ -47,8 +48,8 @@ fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConf
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum At {
-    Queue(Pass),
-    Backend(Pass),
+    Queue(Ticket),
+    Backend(Ticket),
 }
 
 /// A process of several workers, and its backend.
@@ -57,7 +58,7 @@ struct Process {
     now: Instant,
     workers: Vec<Option<Engine>>,
     requests: BTreeMap<u32, (usize, Instant, At)>,
-    refused: Vec<(u32, Cause)>,
+    refused: Vec<(u32, Reason)>,
     started: Vec<u32>,
     next_stream: u32,
 }
@@ -97,7 +98,7 @@ impl Process {
         let result = f(engine, &self.host, self.now, &mut actions);
         for action in actions {
             match action {
-                Action::Resume(stream) => {
+                Action::Resume { stream, .. } => {
                     // A stage that watches dequeues requests that are in the backend already.
                     let (_, _, place) = self.requests.get_mut(&stream).unwrap();
                     let At::Queue(pass) = *place else {
@@ -106,9 +107,9 @@ impl Process {
                     *place = At::Backend(pass);
                     self.started.push(stream);
                 }
-                Action::Refuse(stream, _, refusal) => {
+                Action::Refuse { stream, refusal } => {
                     self.requests.remove(&stream).unwrap();
-                    self.refused.push((stream, refusal.cause));
+                    self.refused.push((stream, refusal.reason));
                 }
             }
         }
@@ -148,17 +149,17 @@ impl Process {
             engine.arrive(host, now, stream, request, deadline, actions)
         });
         match admission {
-            None | Some(Err(_) | Ok(Admission::PassBy)) => {}
-            Some(Ok(Admission::Forward(pass))) => {
+            None | Some(Err(_) | Ok(Decision::PassBy)) => {}
+            Some(Ok(Decision::Forward(pass))) => {
                 self.requests
                     .insert(stream, (worker, self.now, At::Backend(pass)));
                 self.started.push(stream);
             }
-            Some(Ok(Admission::Hold(pass))) => {
+            Some(Ok(Decision::Hold(pass))) => {
                 self.requests
                     .insert(stream, (worker, self.now, At::Queue(pass)));
             }
-            Some(Ok(Admission::Refuse(_, refusal))) => self.refused.push((stream, refusal.cause)),
+            Some(Ok(Decision::Refuse(refusal))) => self.refused.push((stream, refusal.reason)),
         }
         stream
     }
@@ -239,6 +240,39 @@ impl Process {
             assert_eq!(self.gauge(name), 0, "{name}");
         }
     }
+}
+
+/// A cold type is judged by the objectives of `default`, which need not be at its own percentiles.
+#[test]
+fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
+    let objective = |percentile, ms: u64| Objective {
+        percentile,
+        objective_us: ms * 1_000,
+    };
+    let config = config(1, |stage| {
+        stage.strategy = StrategyConfig::Bouncer { logic: Logic::Any };
+        stage.types[0].slo = vec![objective(99.0, 10_000)];
+        stage.types[1].slo = vec![objective(50.0, 150)];
+    });
+    let mut process = Process::new(1, &config);
+    for _ in 0..40 {
+        let stream = process.arrive(0, "/");
+        process.run_for(Duration::from_millis(100));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_secs(1));
+    // One runs, one waits for it: the next would wait 100 ms and take 100 ms.
+    process.arrive(0, "/");
+    process.arrive(0, "/");
+    let cold = process.arrive(0, "/slow");
+    assert_eq!(process.refused, [(cold, Reason::Objective(50.0))]);
+    assert_eq!(process.refused[0].1.to_string(), "slo_p50");
+    process.run_for(Duration::from_millis(10));
+    let rejected = |percentile| {
+        let name = format!("type.slow.rq_rejected.reason.slo_{percentile}");
+        process.gauge(&name)
+    };
+    assert_eq!((rejected("p50"), rejected("p99")), (1, 0));
 }
 
 #[test]
@@ -361,7 +395,7 @@ fn the_queue_never_exceeds_its_length() {
     let running = process.arrive(0, "/");
     let _waiting: Vec<u32> = (0..3).map(|n| process.arrive(n % 2, "/")).collect();
     let refused = process.arrive(0, "/");
-    assert_eq!(process.refused, [(refused, Cause::QueueFull)]);
+    assert_eq!(process.refused, [(refused, Reason::QueueFull)]);
     process.finish(running, Outcome::Completed);
     process.settle();
     process.arrive(1, "/");
@@ -375,11 +409,11 @@ fn waiting_ends_at_the_requests_deadline_or_the_queues_timeout() {
     let own = process.arrive_with(0, "/", Some(Duration::from_millis(40)));
     let timeout = process.arrive_with(0, "/", Some(Duration::from_secs(60)));
     process.run_for(Duration::from_millis(50));
-    assert_eq!(process.refused, [(own, Cause::Deadline)]);
+    assert_eq!(process.refused, [(own, Reason::Deadline)]);
     process.run_for(Duration::from_secs(1));
     assert_eq!(
         process.refused,
-        [(own, Cause::Deadline), (timeout, Cause::QueueTimeout)]
+        [(own, Reason::Deadline), (timeout, Reason::QueueTimeout)]
     );
     assert_eq!(process.gauge("queue_length"), 0);
     process.finish(running, Outcome::Completed);
@@ -393,7 +427,7 @@ fn a_slot_is_not_spent_on_a_request_that_is_too_late() {
     let late = process.arrive_with(0, "/", Some(Duration::from_millis(1)));
     process.pass_time(Duration::from_millis(2));
     process.finish(running, Outcome::Completed);
-    assert_eq!(process.refused, [(late, Cause::Deadline)]);
+    assert_eq!(process.refused, [(late, Reason::Deadline)]);
     process.assert_nothing_booked();
 }
 

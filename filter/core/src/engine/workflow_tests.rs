@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::{FilterConfig, Mode};
 use crate::host::memory::{Fault, MemoryHost};
+use crate::refusal::Reason;
 use crate::workflows::wire;
 
 mod between;
@@ -63,8 +64,8 @@ struct Proxy {
     ms: u64,
     next: u32,
     /// Where each request is: its worker, whether the limiter or the queue holds it, and its pass.
-    held: BTreeMap<u32, (usize, Pass)>,
-    running: BTreeMap<u32, (usize, Pass, u64)>,
+    held: BTreeMap<u32, (usize, Ticket)>,
+    running: BTreeMap<u32, (usize, Ticket, u64)>,
     refused: Vec<Refusal>,
     /// When requests went to the backend, ms.
     passed: Vec<u64>,
@@ -106,12 +107,12 @@ impl Proxy {
         let result = f(engine, &self.host, now, &mut actions);
         for action in actions {
             match action {
-                Action::Resume(stream) => {
+                Action::Resume { stream, .. } => {
                     let (worker, pass) = self.held.remove(&stream).unwrap();
                     self.running.insert(stream, (worker, pass, self.ms));
                     self.passed.push(self.ms);
                 }
-                Action::Refuse(stream, _, refusal) => {
+                Action::Refuse { stream, refusal } => {
                     self.held.remove(&stream).unwrap();
                     self.refused.push(refusal);
                 }
@@ -134,16 +135,16 @@ impl Proxy {
             e.arrive(h, now, stream, request, deadline, a)
         });
         match admission.unwrap() {
-            Ok(Admission::Forward(pass)) => {
+            Ok(Decision::Forward(pass)) => {
                 self.running.insert(stream, (worker, pass, self.ms));
                 self.passed.push(self.ms);
             }
-            Ok(Admission::Hold(pass)) => {
+            Ok(Decision::Hold(pass)) => {
                 self.held.insert(stream, (worker, pass));
             }
-            Ok(Admission::Refuse(_, refusal)) => self.refused.push(refusal),
+            Ok(Decision::Refuse(refusal)) => self.refused.push(refusal),
             // Unmanaged.
-            Ok(Admission::PassBy) | Err(_) => self.passed.push(self.ms),
+            Ok(Decision::PassBy) | Err(_) => self.passed.push(self.ms),
         }
         stream
     }
@@ -161,7 +162,7 @@ impl Proxy {
     /// A millisecond passes.
     fn step(&mut self) {
         self.ms += 1;
-        let done = |(&stream, &(_, _, began)): (&u32, &(usize, Pass, u64))| {
+        let done = |(&stream, &(_, _, began)): (&u32, &(usize, Ticket, u64))| {
             (began + self.service <= self.ms).then_some(stream)
         };
         let done: Vec<u32> = self.running.iter().filter_map(done).collect();
@@ -222,10 +223,6 @@ impl Proxy {
         );
         for engine in self.workers.iter().flatten() {
             assert_eq!(engine.pending(), 0);
-            for running in &engine.running {
-                let workflows = running.entrance.workflows.as_ref();
-                assert!(workflows.is_none_or(crate::workflows::Workflows::is_empty));
-            }
         }
     }
 }
@@ -241,9 +238,9 @@ fn a_rate_holds_over_all_workers() {
     assert_eq!(proxy.stat("workflow.a.limited"), 1);
     // 20 wait, and all others are refused with the time until a request would pass.
     let refusal = proxy.refused.last().unwrap();
-    assert_eq!(refusal.cause, Cause::RateLimited);
+    assert_eq!(refusal.reason, Reason::RateLimited);
     assert_eq!(
-        (refusal.cause.http_status(), refusal.cause.grpc_status()),
+        (refusal.reason.answer().http, refusal.reason.answer().grpc),
         (429, 8)
     );
     let wait = refusal.retry_after;
@@ -251,9 +248,9 @@ fn a_rate_holds_over_all_workers() {
         wait >= Duration::from_millis(380) && wait <= Duration::from_millis(880),
         "{wait:?}"
     );
-    let stage = StageId(0);
-    let words = proxy.workers[0].as_ref().unwrap().words(stage, refusal);
-    assert_eq!(words.reason, "rate_limit");
+    let words = proxy.workers[0].as_ref().unwrap().words(refusal);
+    assert_eq!((words.policy, words.kind), ("ns/p", "default"));
+    assert_eq!(refusal.reason.to_string(), "rate_limit");
     let (offered, admitted) = (
         proxy.stat("workflow.a.rq_offered"),
         proxy.stat("workflow.a.rq_admitted"),
@@ -330,7 +327,7 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
         (3..=5).contains(&held) && held + refused >= 14,
         "{held} {refused}"
     );
-    assert!(proxy.refused.iter().all(|r| r.cause == Cause::Deadline));
+    assert!(proxy.refused.iter().all(|r| r.reason == Reason::Deadline));
     assert_eq!(proxy.stat("workflow.a.rq_rate_limited"), 0);
     proxy.idle(100);
     assert_eq!(proxy.stat("workflow.a.rq_deadline") as usize, refused);
@@ -355,7 +352,7 @@ fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     }
     // 200 ms between two, and a second that a rate lives.
     assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
-    let limited = |r: &Refusal| r.cause == Cause::RateLimited;
+    let limited = |r: &Refusal| r.reason == Reason::RateLimited;
     assert!(proxy.refused.len() >= 13 && proxy.refused.iter().all(limited));
     // Who says that it has time is taken at its word.
     for _ in 0..10 {
@@ -441,7 +438,7 @@ fn without_workflows_there_is_no_more_host_call() {
     let mut cost = |stream, ms| {
         let before = host.calls();
         let admission = engine.arrive(&host, at(ms), stream, &Request::of("a"), None, &mut actions);
-        let Ok(Admission::Forward(pass)) = admission else {
+        let Ok(Decision::Forward(pass)) = admission else {
             panic!("{admission:?}")
         };
         let arrived = host.calls() - before;

@@ -50,6 +50,8 @@ pub struct Dither {
     pub below: f64,
     /// Length of a slot of the schedule.
     pub slot: Duration,
+    /// From the process's clock to one that all processes agree with.
+    pub offset: Duration,
     /// Which of all schedules.
     pub seed: u64,
 }
@@ -85,8 +87,9 @@ impl Dither {
         }
         let mut seen = Exposure::default();
         for index in first..=last {
-            let from = start.max(Instant::from_nanos(index.saturating_mul(slot)));
-            let to = end.min(Instant::from_nanos((index + 1).saturating_mul(slot)));
+            let edge = |index: u64| Instant::from_nanos(index.saturating_mul(slot)) - self.offset;
+            let from = start.max(edge(index));
+            let to = end.min(edge(index + 1));
             let part = to.since(from).as_secs_f64() / life;
             match self.side(index) {
                 1 => seen.above += part,
@@ -106,11 +109,12 @@ impl Dither {
     /// ln of the ratio between the levels at the base and below; 0 when there is no level below.
     #[must_use]
     pub fn ln_down(&self) -> f64 {
-        (f64::from(self.base.max(1)) / f64::from((self.base - self.down.min(self.base)).max(1))).ln()
+        (f64::from(self.base.max(1)) / f64::from((self.base - self.down.min(self.base)).max(1)))
+            .ln()
     }
 
     fn index(&self, now: Instant) -> u64 {
-        now.as_nanos() / nanos(self.slot).max(1)
+        (now + self.offset).as_nanos() / nanos(self.slot).max(1)
     }
 
     /// 1 above, −1 below, 0 at the base.
@@ -150,6 +154,7 @@ mod tests {
             down: 3,
             below,
             slot: Duration::from_millis(20),
+            offset: Duration::ZERO,
             seed: 7,
         }
     }
@@ -163,7 +168,9 @@ mod tests {
         let dither = dither(0.2);
         let mut orders = std::collections::BTreeSet::new();
         for block in 0..200 {
-            let mut levels: Vec<u32> = (0..5).map(|n| dither.level(at(block * 100 + n * 20))).collect();
+            let mut levels: Vec<u32> = (0..5)
+                .map(|n| dither.level(at(block * 100 + n * 20)))
+                .collect();
             orders.insert(levels.clone());
             levels.sort_unstable();
             assert_eq!(levels, [7, 10, 10, 14, 14]);
@@ -175,7 +182,9 @@ mod tests {
     #[test]
     fn the_share_below_is_kept_on_average() {
         let dither = dither(0.05);
-        let below = (0..10_000).filter(|n| dither.level(at(n * 20)) == 7).count();
+        let below = (0..10_000)
+            .filter(|n| dither.level(at(n * 20)) == 7)
+            .count();
         assert!((400..600).contains(&below), "{below} of 10,000");
     }
 
@@ -185,7 +194,12 @@ mod tests {
         for (start, end) in [(3, 17), (13, 55), (0, 1_000), (1_995, 2_301)] {
             let seen = dither.exposure(at(start), at(end)).unwrap();
             let life = (end - start) as f64;
-            let share = |level| (start..end).filter(|&ms| dither.level(at(ms)) == level).count() as f64 / life;
+            let share = |level| {
+                (start..end)
+                    .filter(|&ms| dither.level(at(ms)) == level)
+                    .count() as f64
+                    / life
+            };
             assert!((seen.above - share(14)).abs() < 1e-9, "{start} {end}");
             assert!((seen.below - share(7)).abs() < 1e-9, "{start} {end}");
         }

@@ -125,7 +125,8 @@ impl Moments {
         let (xx, xy) = (uu + dd - 2.0 * ud, uy - dy);
         let slope = xy / xx;
         let independent = ((yy - slope * xy) / n).max(1e-4) / xx;
-        let clustered = ((num2 - 2.0 * slope * cross + slope * slope * den2) / (xx * xx)).max(0.0) * blocks
+        let clustered = ((num2 - 2.0 * slope * cross + slope * slope * den2) / (xx * xx)).max(0.0)
+            * blocks
             / (blocks - 1.0);
         let inflation = (clustered / independent).clamp(1.0, 16.0);
         let (up, down) = if ln_down > 0.0 {
@@ -196,7 +197,8 @@ impl Slope {
             return Estimate::UNKNOWN;
         }
         let value = xy / xx;
-        let variance = ((xy2 - 2.0 * value * cross + value * value * xx2) / (xx * xx)).max(0.0) * blocks
+        let variance = ((xy2 - 2.0 * value * cross + value * value * xx2) / (xx * xx)).max(0.0)
+            * blocks
             / (blocks - 1.0);
         Estimate {
             value,
@@ -242,7 +244,10 @@ mod tests {
             outside += u32::from((down.value - 0.1).abs() > 2.0 * down.error);
         }
         // 5% of 400 would be outside for a normal distribution.
-        assert!(outside < 40, "{outside} of 400 are further off than two standard errors");
+        assert!(
+            outside < 40,
+            "{outside} of 400 are further off than two standard errors"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! longer. Then `P = P / S`, since by Little's law S is the number of requests in flight over those in service. A
 //! dry run, which holds nobody, has no other part.
 //!
-//! **Knee.** With the slots full and `e_up`, `e_down` as in [`super::elasticity`], z = 1.3 and θ = 0.6, or 0.75 as
+//! **Knee.** With the slots full and `e_up`, `e_down` as in [`super::elasticity`], z = 1.3 (2 at the knee) and θ = 0.6, or 0.75 as
 //! long as service times leave room in the objectives:
 //!
 //! ```text
@@ -50,6 +50,8 @@ pub const SHARED: u32 = 5;
 
 /// Standard errors between an estimate and its threshold.
 const CONFIDENCE: f64 = 1.3;
+/// The same at the knee, where the question is asked again every block.
+const CONFIDENCE_AT_REST: f64 = 2.0;
 /// θ.
 const KNEE: f64 = 0.6;
 /// θ where service times leave room in the objectives.
@@ -74,7 +76,7 @@ const SUSPECT: f64 = 1.3;
 /// Blocks in a row that are stretched before a jump, and after it before its effect is judged.
 const STRETCHED_BLOCKS: f64 = 3.0;
 /// Slots of a start up to which service times become the reference.
-const COMPARABLE: f64 = 8.0;
+const COMPARABLE: f64 = 4.0;
 /// Samples without which a block says nothing about S.
 const FEWEST_SAMPLES: f64 = 15.0;
 /// Pause after a jump that was wrong, ns.
@@ -128,6 +130,8 @@ pub struct Law {
     resting: f64,
     run: f64,
     slot: f64,
+    /// What to add to times for the schedule, so that all processes have the same.
+    offset: f64,
     block: f64,
     block_began: f64,
     /// Times that the reference was replaced by today's times.
@@ -155,17 +159,18 @@ pub struct Law {
 }
 
 /// Numbers in the record of a [`Law`].
-pub const RECORD: usize = 21 + 3 + 3 + 10 + 10 + 11 + 12;
+pub const RECORD: usize = 22 + 3 + 3 + 10 + 10 + 11 + 12;
 
 impl Law {
     /// Begins with so many slots.
     #[must_use]
-    pub fn new(now: Instant, slots: u32) -> Self {
+    pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
         Self {
             starting: 1.0,
             base: f64::from(slots),
             reach: REACH_AT_FIRST,
             slot: 40e6,
+            offset: nanos(wall_clock_offset) as f64,
             stretch: 1.0,
             back_off: BACK_OFF.0,
             counted_since: now.as_nanos() as f64,
@@ -185,6 +190,7 @@ impl Law {
             &mut self.resting,
             &mut self.run,
             &mut self.slot,
+            &mut self.offset,
             &mut self.block,
             &mut self.block_began,
             &mut self.rebased,
@@ -256,7 +262,7 @@ impl Law {
     /// already.
     #[must_use]
     pub fn is_comparable(&self) -> bool {
-        self.starting <= 0.0 || self.base <= COMPARABLE
+        self.starting <= 0.0 || self.base <= COMPARABLE || self.epoch <= 0.0
     }
 
     /// The schedule.
@@ -282,6 +288,7 @@ impl Law {
             down,
             below,
             slot: Duration::from_nanos(self.slot as u64),
+            offset: Duration::from_nanos(self.offset as u64),
             seed,
         }
     }
@@ -292,7 +299,11 @@ impl Law {
         if fresh.epoch != self.epoch {
             return;
         }
-        let sums = self.times.iter_mut().chain(&mut self.full).chain(&mut self.sums.of);
+        let sums = self
+            .times
+            .iter_mut()
+            .chain(&mut self.full)
+            .chain(&mut self.sums.of);
         let fresh_sums = fresh.times.iter().chain(&fresh.full).chain(&fresh.sums.of);
         for (sum, fresh) in sums.zip(fresh_sums) {
             *sum += fresh;
@@ -341,7 +352,11 @@ impl Law {
         let elapsed = now.as_nanos() as f64 - self.counted_since;
         if elapsed >= 5e8 {
             let rate = self.counted / elapsed;
-            self.rate = if self.rate > 0.0 { 0.5 * (self.rate + rate) } else { rate };
+            self.rate = if self.rate > 0.0 {
+                0.5 * (self.rate + rate)
+            } else {
+                rate
+            };
             (self.counted, self.counted_since) = (0.0, now.as_nanos() as f64);
         }
     }
@@ -349,7 +364,7 @@ impl Law {
     /// Doubles the slots while that doesn't stretch service times.
     fn start(&mut self, now: Instant, view: &View) {
         let [samples, pt, reference] = self.full;
-        if samples < self.base.clamp(4.0, 20.0) || reference <= 0.0 {
+        if samples < self.base.clamp(10.0, 20.0) || reference <= 0.0 {
             return;
         }
         let stretch = pt / reference;
@@ -397,7 +412,8 @@ impl Law {
         if self.stretched_blocks < STRETCHED_BLOCKS || target >= self.base {
             return false;
         }
-        (self.jumped_from, self.jumped_at, self.judged_in) = (self.base, self.stretch, STRETCHED_BLOCKS);
+        (self.jumped_from, self.jumped_at, self.judged_in) =
+            (self.base, self.stretch, STRETCHED_BLOCKS);
         (self.reach, self.resting) = (REACH_AT_FIRST, 0.0);
         self.go(target, now, view);
         true
@@ -411,7 +427,11 @@ impl Law {
         let Some((up, down)) = self.moments.elasticities(dither.ln_up(), dither.ln_down()) else {
             return;
         };
-        let z = CONFIDENCE;
+        let z = if self.resting > 0.0 {
+            CONFIDENCE_AT_REST
+        } else {
+            CONFIDENCE
+        };
         if up.value + z * up.error < -1.0 || down.value + z * down.error < -1.0 {
             // No backend serves faster the more requests it has; something else moved.
             self.moments = Moments::default();
@@ -423,7 +443,8 @@ impl Law {
         let (share_more, share_all) = self.sharing(up, down, view);
         let both = mean(up, down);
         let far_above = both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
-        let shrinks = down.value - z * down.error > theta + DEAD_BAND || (self.slots() > SHARED && far_above);
+        let shrinks =
+            down.value - z * down.error > theta + DEAD_BAND || (self.slots() > SHARED && far_above);
         if grows || share_more {
             let base = self.base;
             if grows {
@@ -456,16 +477,25 @@ impl Law {
         let [short, long] = [self.slopes[0].elasticity(), self.slopes[1].elasticity()];
         let (apart, error) = (short.value - long.value, short.error.hypot(long.error));
         let z = CONFIDENCE;
-        let open = view.room && view.mixed && error < 100.0 && self.moments.blocks() >= FEWEST_TO_SHARE;
+        let open =
+            view.room && view.mixed && error < 100.0 && self.moments.blocks() >= FEWEST_TO_SHARE;
         (
-            open && self.slots() < SHARED && apart + z * error < 0.5 && up.value - z * up.error < 1.25,
-            open && self.slots() <= SHARED && apart - z * error < 0.3 && down.value - z * down.error < 1.1,
+            open && self.slots() < SHARED
+                && apart + z * error < 0.5
+                && up.value - z * up.error < 1.25,
+            open && self.slots() <= SHARED
+                && apart - z * error < 0.3
+                && down.value - z * down.error < 1.1,
         )
     }
 
     /// A move in this direction; one that follows another the same way reaches further.
     fn turn(&mut self, direction: f64) {
-        self.run = if self.run * direction > 0.0 { self.run + direction } else { direction };
+        self.run = if self.run * direction > 0.0 {
+            self.run + direction
+        } else {
+            direction
+        };
         if self.run.abs() > 1.0 || self.resting <= 0.0 {
             self.reach = (1.7 * self.reach).min(REACH.1);
         }
@@ -494,7 +524,11 @@ impl Law {
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
         self.epoch += 1.0;
         if view.mean > 0.0 {
-            let filled = if self.rate > 0.0 { REQUESTS_PER_SLOT / self.rate } else { 0.0 };
+            let filled = if self.rate > 0.0 {
+                REQUESTS_PER_SLOT / self.rate
+            } else {
+                0.0
+            };
             let wanted = (1.5e9 * view.mean).max(filled);
             // Powers of two, so that proxies that measure a little differently have the same schedule.
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
@@ -504,8 +538,7 @@ impl Law {
         (self.sums, self.by_length) = (Sums::default(), [[0.0; 5]; 2]);
         (self.moments, self.slopes) = (Moments::default(), [Slope::default(); 2]);
         self.stretched_blocks = 0.0;
-        let block = nanos(Duration::from_nanos(self.slot as u64)).max(1) * super::dither::BLOCK;
-        self.block = (now.as_nanos() / block) as f64;
+        self.block = self.dither(view.bounds, 0).block(now) as f64;
         self.block_began = now.as_nanos() as f64;
     }
 }
@@ -526,7 +559,7 @@ mod tests {
 
     #[test]
     fn a_record_holds_all_of_the_state() {
-        let mut law = Law::new(Instant::from_nanos(5), 4);
+        let mut law = Law::new(Instant::from_nanos(5), 4, Duration::ZERO);
         assert_eq!(law.numbers().count(), RECORD);
         for (at, number) in law.numbers().enumerate() {
             *number = at as f64;

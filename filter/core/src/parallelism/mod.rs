@@ -63,6 +63,7 @@ pub struct Auto {
     bounds: (u32, u32),
     seed: u64,
     first: u32,
+    wall_clock_offset: Duration,
     kinds: Vec<Kind>,
     /// Mean over all requests, and over the means of their types, s.
     mean: f64,
@@ -85,14 +86,15 @@ impl Auto {
         let now = Instant::default();
         let bounds = (bounds.min, bounds.max);
         // FNV-1a: proxies of one policy agree on the schedule, and those of different policies don't.
-        let seed = policy
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        let law = Law::new(now, first);
+        let seed = policy.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let law = Law::new(now, first, Duration::ZERO);
         Self {
             bounds,
             seed,
             first,
+            wall_clock_offset: Duration::ZERO,
             kinds: vec![Kind::default(); types],
             mean: 0.0,
             mean_of_means: 0.0,
@@ -128,7 +130,14 @@ impl Auto {
 
     /// A request that the backend answered. `waited` says that all slots were taken when it arrived; `weight`
     /// requests are like this one.
-    pub fn completed(&mut self, kind: TypeId, started: Instant, ended: Instant, waited: bool, weight: u32) {
+    pub fn completed(
+        &mut self,
+        kind: TypeId,
+        started: Instant,
+        ended: Instant,
+        waited: bool,
+        weight: u32,
+    ) {
         let pt = ended.since(started).as_secs_f64();
         let weight = f64::from(weight);
         self.fresh.requests += weight;
@@ -147,15 +156,27 @@ impl Auto {
         if kind.seen <= FIRST && self.law.is_comparable() {
             kind.reference += gain * (pt - kind.reference);
         }
-        let Kind { mean, reference, seen, .. } = *kind;
-        let (gain, mean_gain) = if self.mean > 0.0 { (0.01, 0.005) } else { (1.0, 1.0) };
+        let Kind {
+            mean,
+            reference,
+            seen,
+            ..
+        } = *kind;
+        let (gain, mean_gain) = if self.mean > 0.0 {
+            (0.01, 0.005)
+        } else {
+            (1.0, 1.0)
+        };
         self.mean += gain * (pt - self.mean);
         self.mean_of_means += mean_gain * (mean - self.mean_of_means);
         // What started under another schedule doesn't tell of this one.
         if started < self.since || self.fresh.epoch != self.law.epoch() {
             return;
         }
-        add(&mut self.fresh.times, [weight, weight * pt, weight * reference]);
+        add(
+            &mut self.fresh.times,
+            [weight, weight * pt, weight * reference],
+        );
         if !waited || seen < 2.0 {
             return;
         }
@@ -171,8 +192,16 @@ impl Auto {
         }
     }
 
-    /// Looks at what the law needs to know of the stage; `enforced` says that slots are. Called before [`Controlled::sync`].
-    pub fn look(&mut self, now: Instant, enforced: bool, times: &ServiceTimes) {
+    /// Looks at what the law needs to know of the stage; `enforced` says that slots are.
+    /// The offset counts for a record that is new. Called before [`Controlled::sync`].
+    pub fn look(
+        &mut self,
+        now: Instant,
+        enforced: bool,
+        wall_clock_offset: Duration,
+        times: &ServiceTimes,
+    ) {
+        self.wall_clock_offset = wall_clock_offset;
         let elapsed = now.since(self.looked).as_secs_f64();
         self.looked = now;
         let fade = (-elapsed / RECENT).exp();
@@ -214,7 +243,8 @@ impl Auto {
     /// Follows the law.
     fn adopt(&mut self, now: Instant) {
         let old = std::mem::replace(&mut self.law, self.candidate);
-        let ((rebased, ln_scale), (was_rebased, was_ln_scale)) = (self.law.references(), old.references());
+        let ((rebased, ln_scale), (was_rebased, was_ln_scale)) =
+            (self.law.references(), old.references());
         let schedule = self.law.dither(self.bounds, self.seed);
         let block = schedule.block(now);
         let follows = self.law.is_settled() && block != self.block;
@@ -248,7 +278,7 @@ impl Controlled for Auto {
     }
 
     fn initial(&self, now: Instant, record: &mut [f64]) {
-        Law::new(now, self.first).write(record);
+        Law::new(now, self.first, self.wall_clock_offset).write(record);
     }
 
     fn sync(&mut self, now: Instant, record: &mut [f64]) -> bool {
@@ -277,5 +307,85 @@ impl Controlled for Auto {
 fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
     for (sum, term) in sums.iter_mut().zip(terms) {
         *sum += term;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service_times::Settings;
+
+    const BOUNDS: AutoParallelism = AutoParallelism { min: 2, max: 64 };
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn times() -> ServiceTimes {
+        ServiceTimes::new(Settings {
+            types: Vec::new(),
+            interval: Duration::from_secs(1),
+            steps: 1,
+            min_samples: 20,
+        })
+    }
+
+    /// A look at the record, and a store if it changed.
+    fn look(auto: &mut Auto, record: &mut [f64], now: Instant) {
+        auto.look(now, true, Duration::ZERO, &times());
+        if auto.sync(now, record) {
+            auto.stored();
+        }
+    }
+
+    /// Requests that waited, and took so long: service times that more slots do not stretch.
+    fn serve(auto: &mut Auto, from: u64, requests: u64) {
+        for n in 0..requests {
+            auto.completed(TypeId(0), at(from + n), at(from + n + 10), true, 1);
+        }
+    }
+
+    #[test]
+    fn slots_double_while_service_times_stay_and_no_further_than_the_bound() {
+        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), vec![0.0; RECORD]);
+        auto.initial(at(0), &mut record);
+        let mut seen = vec![auto.slots()];
+        for round in 0..20 {
+            serve(&mut auto, 1_000 + round * 100, 30);
+            look(&mut auto, &mut record, at(1_050 + round * 100));
+            seen.push(auto.slots());
+        }
+        seen.dedup();
+        assert_eq!(seen, [4, 8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn a_worker_that_is_new_goes_on_where_the_others_are() {
+        let (mut old, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), vec![0.0; RECORD]);
+        old.initial(at(0), &mut record);
+        for round in 0..3 {
+            serve(&mut old, 1_000 + round * 100, 30);
+            look(&mut old, &mut record, at(1_050 + round * 100));
+        }
+        let found = old.slots();
+        assert!(found > 4);
+        let mut new = Auto::new("default/a", &BOUNDS, 4, 1);
+        look(&mut new, &mut record, at(1_400));
+        look(&mut old, &mut record, at(1_400));
+        assert_eq!(new.slots(), found);
+        for ms in 1_400..2_400 {
+            assert_eq!(new.level(at(ms)), old.level(at(ms)));
+        }
+    }
+
+    #[test]
+    fn bounds_that_are_edited_hold_at_the_next_look() {
+        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), vec![0.0; RECORD]);
+        auto.initial(at(0), &mut record);
+        let tight = AutoParallelism { min: 7, max: 7 };
+        let mut edited = Auto::new("default/a", &tight, 7, 1);
+        look(&mut edited, &mut record, at(1_000));
+        assert_eq!(edited.slots(), 7);
+        assert!((1_000..2_000).all(|ms| edited.level(at(ms)) == 7));
     }
 }

@@ -48,7 +48,7 @@ impl Control {
         now: Instant,
         strategy: &mut Strategy,
     ) -> Result<(), HostError> {
-        match strategy.controlled_mut() {
+        match strategy.base.controlled_mut() {
             Some(controlled) => self.advance(host, now, controlled),
             None => Ok(()),
         }

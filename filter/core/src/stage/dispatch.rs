@@ -12,10 +12,11 @@
 
 use std::time::Duration;
 
-use super::{Event, Phase, Request, Stage};
+use super::Stage;
+use crate::decision::Action;
 use crate::host::{Host, HostError};
+use crate::requests::{Phase, Request};
 use crate::stats::Count;
-use crate::strategy::Admission;
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
@@ -39,10 +40,10 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.handed_over = self.ledger.answer_wake(host)?;
-        let done = self.dispatch(host, now, events);
+        let done = self.dispatch(host, now, actions);
         self.handed_over = None;
         done
     }
@@ -52,14 +53,14 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let limit = self.slots.limit(now);
         let mut attempts = ATTEMPTS;
         while self.ledger.queue(host)?.length > 0
             && self.ledger.slots_in_use(host)? < i64::from(limit)
         {
-            self.drop_late(host, now, events)?;
+            self.drop_late(host, now, actions)?;
             let own = self.head().and_then(|head| self.order.heard(head));
             if let Some((other, rank)) = self.first_elsewhere(host, now)? {
                 // Watching costs nobody an idle slot, so there the order is exact.
@@ -76,7 +77,7 @@ impl Stage {
                 return Ok(());
             }
             if self.ledger.try_acquire(host, limit)? {
-                self.start_first(host, now, events)?;
+                self.start_first(host, now, actions)?;
             } else {
                 attempts -= 1;
                 if attempts == 0 {
@@ -130,7 +131,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let holds = self.holds();
         let Some((slot, rank)) = self.queue.pop() else {
@@ -153,8 +154,8 @@ impl Stage {
         let (group, fifo_wait) = (request.group(), request.fifo_wait);
         self.places.left(group, waited, fifo_wait);
         // It has left, whatever the host says to the rest.
-        if holds {
-            events.push(Event::Resume { stream });
+        if holds && let Some(ticket) = self.requests.ticket(slot) {
+            actions.push(Action::Resume { stream, ticket });
         }
         let published = self.publish_head(host);
         let booked = self.ledger.dequeue(host, work);
@@ -239,7 +240,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         if !self.holds() || self.next_deadline.is_none_or(|deadline| deadline > now) {
             return Ok(());
@@ -252,7 +253,7 @@ impl Stage {
             {
                 break;
             }
-            self.expire(host, now, slot, events)?;
+            self.expire(host, now, slot, actions)?;
         }
         Ok(())
     }
@@ -262,7 +263,7 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         if !self.holds() || self.next_deadline.is_none_or(|deadline| deadline > now) {
             return Ok(());
@@ -283,7 +284,7 @@ impl Stage {
         // All of them, since `next_deadline` no longer counts them.
         let mut done = Ok(());
         for slot in late {
-            done = done.and(self.expire(host, now, slot, events));
+            done = done.and(self.expire(host, now, slot, actions));
         }
         done
     }
@@ -293,20 +294,25 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         slot: u32,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let Some(request) = self.requests.take_slot(slot) else {
+        let Some(ticket) = self.requests.ticket(slot) else {
+            return Ok(());
+        };
+        let origin = self.requests.origin(ticket);
+        let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };
         self.strategy
+            .base
             .left(request.attributes.kind, request.attributes.class);
         self.gave_up(now, &request);
         let left = self.leave_queue(host, slot, &request);
         self.stats.count(request.attributes.kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
-        let refusal = self.refuse(&request.attributes, request.late, queue_wait);
-        events.push(Event::Expire {
+        let refusal = self.refuse(&request.attributes, origin, request.late, queue_wait);
+        actions.push(Action::Refuse {
             stream: request.stream,
             refusal,
         });

@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
+use super::Stage;
 use super::acceptance::Exchange;
 use super::control::Control;
 use super::demand::DemandExchange;
 use super::places::Places;
 use super::sampling::Sampling;
-use super::{Event, Phase, Stage};
 use crate::config::StageConfig;
+use crate::decision::Action;
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
 use crate::ledger::Share;
 use crate::request::{ClassId, TypeId};
+use crate::requests::{Phase, Request};
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
-use crate::strategy::{Admission, Strategy};
+use crate::strategy::Strategy;
 use crate::time::Instant;
 use crate::work::Work;
 use crate::workers::{Changes, Membership};
@@ -61,7 +63,7 @@ impl Stage {
         now: Instant,
         membership: &Membership,
         changes: &Changes,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         if self.joins != membership.joins() {
             self.ledger.rejoin(host, membership.id())?;
@@ -74,35 +76,30 @@ impl Stage {
         }
         self.others.clear();
         self.others.extend_from_slice(membership.others());
-        self.expire_late(host, now, events)?;
+        self.expire_late(host, now, actions)?;
         let mode = self.config.mode;
         if self.slots.run(host, now, mode, &self.service_times)? {
             self.stats.slots(host, self.slots.count())?;
         }
-        self.woken(host, now, events)?;
+        self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
-        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.demand_mut()) {
+        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.base.demand_mut())
+        {
             exchange.run(host, now, demand)?;
         }
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
-        self.strategy.tick(now);
-        if let (Some(acceptance), Some(window)) = (&mut self.acceptance, self.strategy.window_mut())
-        {
-            acceptance.run(host, now, window)?;
+        self.strategy.base.tick(now);
+        let avoidance = &mut self.strategy.avoidance;
+        if let (Some(acceptance), Some(avoidance)) = (&mut self.acceptance, avoidance) {
+            acceptance.run(host, now, &mut avoidance.window)?;
         }
         self.audit(host, now, membership)?;
         let queue = self.ledger.queue(host)?;
         self.stats
             .queue(host, queue.length, self.time(queue.work))?;
-        if let Some(control) = self.strategy.backlog_control() {
-            self.stats
-                .backlog_control(host, control.gauge(), control.service_delay())?;
-        }
-        if let Some(controller) = self.strategy.response_time_controller() {
-            self.stats.controllers(host, controller)?;
-        }
+        self.stats.control(host, self.strategy.base.as_ref())?;
         self.stats.flush(host)
     }
 
@@ -140,7 +137,7 @@ impl Stage {
         host: &impl Host,
         now: Instant,
         config: StageConfig,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let held = self.holds();
         let revived = std::mem::take(&mut self.retired);
@@ -149,7 +146,7 @@ impl Stage {
         }
         let same_mode = config.mode == self.config.mode;
         let same_strategy = config.strategy == self.config.strategy
-            && (same_mode || self.strategy.controlled_mut().is_none())
+            && (same_mode || self.strategy.base.controlled_mut().is_none())
             && config.queue.max_length == self.config.queue.max_length
             && config.starvation_avoidance == self.config.starvation_avoidance
             && config.types == self.config.types
@@ -196,8 +193,10 @@ impl Stage {
         self.rename(&config);
         self.config = config;
         if !same_strategy {
-            for request in self.requests.iter() {
+            let here = |request: &&Request| request.phase != Phase::Arriving;
+            for request in self.requests.iter().filter(here) {
                 self.strategy
+                    .base
                     .entered(request.attributes.kind, request.attributes.class);
             }
         }
@@ -208,11 +207,11 @@ impl Stage {
         };
         let reranked = self.rerank(host, old_order).and(recounted);
         match (held, self.holds()) {
-            (true, false) => self.release_all(host, now, events)?,
+            (true, false) => self.release_all(host, now, actions)?,
             (false, true) => self.adopt_watched(host)?,
             _ => {}
         }
-        self.dispatch(host, now, events).and(reranked)
+        self.dispatch(host, now, actions).and(reranked)
     }
 
     /// Puts all waiters in the order that holds from now on, as if it had held when they arrived.
@@ -310,12 +309,12 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let held = self.holds();
         self.retired = true;
         if held {
-            self.release_all(host, now, events)?;
+            self.release_all(host, now, actions)?;
         }
         self.stats.retired(host)
     }
@@ -331,15 +330,17 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         self.next_deadline = None;
         let mut done = Ok(());
         while let Some((slot, _)) = self.queue.head() {
-            let Some(stream) = self.requests.get(slot).map(|request| request.stream) else {
+            let Some(ticket) = self.requests.ticket(slot) else {
                 break;
             };
-            events.push(Event::Resume { stream });
+            if let Some(&Request { stream, .. }) = self.requests.get(slot) {
+                actions.push(Action::Resume { stream, ticket });
+            }
             done = done.and(self.let_go(host, slot, Some(now)));
         }
         done
@@ -373,8 +374,13 @@ impl Stage {
         request.phase = Phase::Running { dequeued };
         let request = *request;
         let booked = self.ledger.acquire_over_limit(host);
-        if booked.is_err() && self.requests.take_slot(slot).is_some() {
+        let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
+        if ticket
+            .and_then(|ticket| self.requests.take(ticket))
+            .is_some()
+        {
             self.strategy
+                .base
                 .left(request.attributes.kind, request.attributes.class);
         }
         booked.and(self.leave_queue(host, slot, &request))
@@ -391,7 +397,7 @@ impl Stage {
 }
 
 /// Where each of the `old` names is in `new`; the last for those that are gone.
-pub(crate) fn renamed<'a>(
+fn renamed<'a>(
     old: impl Iterator<Item = &'a String>,
     new: impl Iterator<Item = &'a String>,
 ) -> Vec<u16> {

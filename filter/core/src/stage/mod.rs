@@ -2,9 +2,9 @@
 //!
 //! One `Stage` per policy and worker; all of them in a process act as one, through [`Ledger`] for slots
 //! and queued work and through published ranks for the order of the queue. Points 1, 2 and 3 of
-//! Figure 1 are [`Stage::arrive`], [`Event::Resume`] (see [`mod@dispatch`]), and [`Stage::finish`].
+//! Figure 1 are [`Stage::arrive`], [`Action::Resume`] (see [`mod@dispatch`]), and [`Stage::finish`].
 //!
-//! The caller owns the requests themselves. It tells of arrivals and ends, and carries out [`Event`]s.
+//! The caller owns the requests themselves. It tells of arrivals and ends, and carries out [`Action`]s.
 
 mod acceptance;
 mod backlog;
@@ -13,24 +13,27 @@ mod demand;
 mod dispatch;
 mod maintain;
 mod places;
-mod requests;
 mod sampling;
 mod sight;
 mod slots;
+#[cfg(test)]
+mod wait_tests;
 
 use std::time::Duration;
 
 use crate::config::{Measure, Mode, QueueMode, StageConfig};
+use crate::decision::{Action, Decision, PolicyId, Ticket};
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
 use crate::ledger::Ledger;
 use crate::queue::Queue;
-use crate::refusal::{Cause, Refusal};
+use crate::refusal::{Origin, Reason, Refusal};
 use crate::request::{Attributes, Served, TypeId};
+use crate::requests::{Counts, Phase, Request, Requests};
 use crate::rng::Rng;
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, Count, StageCount, StageStats};
-use crate::strategy::{Admission, Strategy};
+use crate::strategy::Strategy;
 use crate::time::Instant;
 use crate::work::Work;
 use crate::workers::{Membership, WorkerId};
@@ -40,46 +43,15 @@ use backlog::Backlog;
 use control::Control;
 use demand::DemandExchange;
 use places::Places;
-use requests::{Counts, Phase, Request, Requests};
 use sampling::Sampling;
 use sight::Sight;
 use slots::Slots;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
-pub(crate) use maintain::renamed;
-pub use requests::Ticket;
 pub use sampling::SAMPLES_PER_SECOND;
 
 /// Of so many admissions, one's estimates are recorded.
 const ESTIMATES: u32 = 8;
-
-/// What becomes of a request at its arrival.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
-    /// Send it to the backend now.
-    Forward(Ticket),
-    /// Hold it until an [`Event`] names its stream.
-    Hold(Ticket),
-    /// Answer it now.
-    Refuse(Refusal),
-}
-
-/// What the caller must do for a request that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// Send it to the backend: it has a slot.
-    Resume {
-        /// The caller's name for the request.
-        stream: u32,
-    },
-    /// Refuse it: it waited too long. Its ticket is void.
-    Expire {
-        /// The caller's name for the request.
-        stream: u32,
-        /// What to answer.
-        refusal: Refusal,
-    },
-}
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +67,7 @@ pub enum Outcome {
 /// A stage, seen from one worker.
 #[derive(Debug)]
 pub struct Stage {
+    policy: PolicyId,
     config: StageConfig,
     slots: Slots,
     ledger: Ledger,
@@ -102,7 +75,7 @@ pub struct Stage {
     order: Order,
     places: Places,
     work: Work,
-    requests: Requests,
+    pub(crate) requests: Requests,
     service_times: ServiceTimes,
     times_key: String,
     strategy: Strategy,
@@ -125,12 +98,13 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The stage of `config` on the worker that `membership` names. `seed` makes its random decisions
-    /// repeatable.
+    /// The stage of `policy`, configured by `config`, on the worker that `membership` names. `seed` makes its
+    /// random decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(
+        policy: PolicyId,
         config: StageConfig,
         membership: &Membership,
         seed: u64,
@@ -140,12 +114,13 @@ impl Stage {
         let order = Order::new(host, &prefix, &config)?;
         let this = Self {
             slots: Slots::new(&config),
+            policy,
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
             places: Places::new(order.groups(config.types.len())),
             order,
             work: Work::from_config(&config),
-            requests: Requests::default(),
+            requests: Requests::new(policy),
             service_times: ServiceTimes::new(Settings::from_config(&config)),
             times_key: format!("headgate/times/{}", config.policy),
             strategy: Strategy::from_config(&config),
@@ -187,7 +162,7 @@ impl Stage {
         &self.service_times
     }
 
-    /// Requests of this worker that wait or hold a slot.
+    /// Requests of this worker that wait, here or before the stage, or hold a slot.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.requests.len()
@@ -232,12 +207,13 @@ impl Stage {
 
     /// The quality in which the application should answer this request, ratio; `None` where it isn't told.
     #[must_use]
-    pub fn quality(&self, request: &Attributes) -> Option<f64> {
+    pub fn quality(&self, ticket: Ticket) -> Option<f64> {
+        let request = self.requests.of(ticket)?.attributes;
         // A dry run changes nothing about what the application does.
         if self.config.mode == Mode::DryRun || self.retired {
             return None;
         }
-        self.strategy.quality(request.kind, request.class)
+        self.strategy.base.quality(request.kind, request.class)
     }
 
     /// Counts a request that passes the stage by.
@@ -255,8 +231,42 @@ impl Stage {
         now: Instant,
         stream: u32,
         attributes: &Attributes,
-        events: &mut Vec<Event>,
-    ) -> Result<Arrival, HostError> {
+        actions: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
+        let request = Request::new(stream, *attributes, now);
+        let ticket = self.requests.insert(request, None);
+        self.enter(host, now, ticket, actions)
+    }
+
+    /// Point 1 for a request that is in the table already.
+    ///
+    /// # Errors
+    /// [`HostError`]; the caller lets the request through, unmanaged, and its ticket is void.
+    pub(crate) fn enter(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        actions: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
+        let Some(&Request { attributes, .. }) = self.requests.of(ticket) else {
+            return Ok(Decision::PassBy);
+        };
+        let decision = self.judge(host, now, ticket, &attributes, actions);
+        if !matches!(decision, Ok(Decision::Forward(_) | Decision::Hold(_))) {
+            self.requests.take(ticket);
+        }
+        decision
+    }
+
+    fn judge(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        attributes: &Attributes,
+        actions: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
         let kind = attributes.kind;
         self.stats.count(kind, Count::Total);
         if self.work == Work::Header && attributes.cost.is_none() {
@@ -272,11 +282,12 @@ impl Stage {
             decision = self.place_in_model(host, now, attributes, &sight, modelled)?;
         }
         let rejected = decision.is_err();
-        if let Err(cause) = decision {
+        if let Err(reason) = decision {
             self.decided(kind, false);
-            let refusal = self.refuse(attributes, cause, sight.judged_wait);
+            let origin = self.requests.origin(ticket);
+            let refusal = self.refuse(attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
-                return Ok(Arrival::Refuse(refusal));
+                return Ok(Decision::Refuse(refusal));
             }
         } else {
             self.record_estimates(host, kind, sight.wait)?;
@@ -286,19 +297,20 @@ impl Stage {
             (Some(modelled), false) => Counts::Modelled(modelled.wait),
             (Some(_), true) => Counts::Refused,
         };
-        let arrival = self.admit(host, now, stream, attributes, &sight, counts, events)?;
-        if !rejected && !matches!(arrival, Arrival::Refuse(_)) {
-            self.stats.count(kind, Count::Accepted);
-        }
+        let decision = self.admit(host, now, ticket, &sight, counts, actions)?;
         if !rejected {
-            self.decided(kind, !matches!(arrival, Arrival::Refuse(_)));
+            let admitted = !matches!(decision, Decision::Refuse(_));
+            if admitted {
+                self.stats.count(kind, Count::Accepted);
+            }
+            self.decided(kind, admitted);
         }
-        Ok(arrival)
+        Ok(decision)
     }
 
     /// Counts a decision for the other workers' windows.
     fn decided(&mut self, kind: TypeId, accepted: bool) {
-        self.strategy.decided(accepted);
+        self.strategy.base.decided(accepted);
         if let Some(acceptance) = &mut self.acceptance {
             acceptance.count(kind, accepted);
         }
@@ -309,59 +321,38 @@ impl Stage {
     #[must_use]
     pub fn rejection_rate(&self) -> Option<f64> {
         match self.config.mode {
-            Mode::Enforce if !self.retired => self.strategy.rejection_rate(),
+            Mode::Enforce if !self.retired => self.strategy.base.rejection_rate(),
             Mode::Enforce | Mode::DryRun => None,
         }
     }
 
     /// Counts a rejection and says when coming back is worth it.
-    fn refuse(&mut self, request: &Attributes, cause: Cause, queue_wait: Duration) -> Refusal {
+    fn refuse(
+        &mut self,
+        request: &Attributes,
+        origin: Option<Origin>,
+        reason: Reason,
+        queue_wait: Duration,
+    ) -> Refusal {
         let kind = request.kind;
         self.stats
-            .rejected(kind, cause, self.config.mode == Mode::Enforce);
-        let drain = match cause {
-            // Until the estimate at that objective is met again.
-            Cause::Objective(objective) => {
-                let estimate = self.service_times.estimate(kind);
-                let at = objective as usize;
-                match (estimate.quantiles.get(at), estimate.objectives.get(at)) {
-                    (Some(&quantile), Some(target)) => {
-                        (queue_wait + quantile).saturating_sub(target.response_time)
-                    }
-                    _ => queue_wait,
-                }
-            }
-            Cause::QueueFull
-            | Cause::QueueWait
-            | Cause::Utilization
-            | Cause::Backlog
-            | Cause::QueueTimeout
-            | Cause::Deadline
-            | Cause::RateLimited => queue_wait,
-            Cause::ResponseTime => self
-                .strategy
-                .response_time_controller()
-                .map_or(queue_wait, |controller| {
-                    controller.next_token(kind, request.class)
-                }),
-        };
-        Refusal::new(kind, cause, drain, &mut self.rng)
+            .rejected(kind, reason, self.config.mode == Mode::Enforce);
+        let times = &self.service_times;
+        let drain = (self.strategy.base).retry_after(request, reason, queue_wait, times);
+        Refusal::new(self.policy, kind, reason, drain, origin, &mut self.rng)
     }
 
     /// Counts a request that is refused before it comes here; `wait` is the time after which it would have
     /// passed.
-    pub fn refuse_before(&mut self, request: &Attributes, cause: Cause, wait: Duration) -> Refusal {
+    pub(crate) fn refuse_before(
+        &mut self,
+        request: &Attributes,
+        origin: Origin,
+        reason: Reason,
+        wait: Duration,
+    ) -> Refusal {
         self.stats.count(request.kind, Count::Total);
-        self.refuse(request, cause, wait)
-    }
-
-    /// When a request got its slot; `None` while it waits, or where nobody can tell.
-    #[must_use]
-    pub fn dequeued(&self, ticket: Ticket) -> Option<Instant> {
-        match self.requests.of(ticket)?.phase {
-            Phase::Running { dequeued } => dequeued,
-            Phase::Queued => None,
-        }
+        self.refuse(request, Some(origin), reason, wait)
     }
 
     /// One in [`ESTIMATES`]: a distribution needs no more, and each record is a host call.
@@ -383,78 +374,77 @@ impl Stage {
     }
 
     /// Gives an admitted request a slot or a place in the queue.
-    #[allow(clippy::too_many_arguments)] // one request's facts, used once
     fn admit(
         &mut self,
         host: &impl Host,
         now: Instant,
-        stream: u32,
-        attributes: &Attributes,
+        ticket: Ticket,
         sight: &Sight,
         counts: Counts,
-        events: &mut Vec<Event>,
-    ) -> Result<Arrival, HostError> {
-        let queued = sight.queue.length;
-        let patience = self.patience(attributes);
-        let mut request = Request {
-            stream,
-            attributes: *attributes,
-            arrived: now,
-            deadline: now + patience.longest,
-            late: patience.cause,
-            rank: 0,
-            turn: None,
-            work: sight.work.cast_signed(),
-            fifo_wait: Duration::ZERO,
-            weight: 1,
-            counts,
-            phase: Phase::Running {
-                dequeued: Some(now),
-            },
+        actions: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
+        let Some(&(mut request)) = self.requests.of(ticket) else {
+            return Ok(Decision::PassBy);
         };
+        let attributes = request.attributes;
+        let queued = sight.queue.length;
+        let patience = self.patience(&attributes);
+        request.arrived = now;
+        request.deadline = now + patience.longest;
+        request.late = patience.reason;
+        request.work = sight.work.cast_signed();
+        request.counts = counts;
         if queued == 0 && self.ledger.try_acquire(host, self.slots.limit(now))? {
-            return Ok(Arrival::Forward(self.accept(request)));
+            let dequeued = Some(now);
+            request.phase = Phase::Running { dequeued };
+            self.accept(ticket, request);
+            return Ok(Decision::Forward(ticket));
         }
         if self.holds()
-            && let Some(cause) = self.no_room(attributes, queued, sight.wait)
+            && let Some(reason) = self.no_room(&attributes, queued, sight.wait)
         {
-            self.strategy.withdrawn(attributes);
-            return Ok(Arrival::Refuse(self.refuse(attributes, cause, sight.wait)));
+            self.strategy.withdrawn(&attributes);
+            let origin = self.requests.origin(ticket);
+            let refusal = self.refuse(&attributes, origin, reason, sight.wait);
+            return Ok(Decision::Refuse(refusal));
         }
         let (cost_us, queue) = (self.time_us(sight.work), self.in_time(sight.queue));
         let Place { rank, turn } =
             self.order
-                .place(host, now, attributes, &self.service_times, cost_us, queue)?;
+                .place(host, now, &attributes, &self.service_times, cost_us, queue)?;
         (request.rank, request.turn) = (rank, turn);
         request.fifo_wait = self.drain_time(sight.queue);
         request.phase = Phase::Queued;
-        let ticket = self.accept(request);
+        self.accept(ticket, request);
         // It may be first in line with a slot free.
-        let own_turn = |event: &Event| matches!(event, Event::Resume { stream: s } if *s == stream);
-        let before = events.len();
+        let own_turn =
+            |action: &Action| matches!(action, Action::Resume { ticket: t, .. } if *t == ticket);
+        let before = actions.len();
         let placed = self
             .enqueue(host, ticket.slot)
-            .and_then(|()| self.dispatch(host, now, events));
+            .and_then(|()| self.dispatch(host, now, actions));
         if let Err(error) = placed {
             // The caller lets it through unmanaged: nothing of it may stay behind.
-            events.retain(|event| !own_turn(event));
+            actions.retain(|action| !own_turn(action));
             self.forget(host, ticket).or(Ok(()))?;
             return Err(error);
         }
         if !self.holds() {
-            return Ok(Arrival::Forward(ticket));
+            return Ok(Decision::Forward(ticket));
         }
-        if let Some(at) = events[before..].iter().position(own_turn) {
-            events.remove(before + at);
-            return Ok(Arrival::Forward(ticket));
+        if let Some(at) = actions[before..].iter().position(own_turn) {
+            actions.remove(before + at);
+            return Ok(Decision::Forward(ticket));
         }
-        Ok(Arrival::Hold(ticket))
+        Ok(Decision::Hold(ticket))
     }
 
-    fn accept(&mut self, request: Request) -> Ticket {
-        self.strategy
-            .entered(request.attributes.kind, request.attributes.class);
-        self.requests.insert(request)
+    fn accept(&mut self, ticket: Ticket, request: Request) {
+        let Attributes { kind, class, .. } = request.attributes;
+        self.strategy.base.entered(kind, class);
+        if let Some(row) = self.requests.of_mut(ticket) {
+            *row = request;
+        }
     }
 
     /// Point 3: a request ended, in whatever phase. Safe to call twice.
@@ -467,14 +457,19 @@ impl Stage {
         now: Instant,
         ticket: Ticket,
         outcome: Outcome,
-        events: &mut Vec<Event>,
+        actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };
+        if request.phase == Phase::Arriving {
+            // It never came here.
+            return Ok(());
+        }
         let Attributes { kind, class, .. } = request.attributes;
-        self.strategy.left(kind, class);
+        self.strategy.base.left(kind, class);
         match request.phase {
+            Phase::Arriving => {}
             Phase::Queued => {
                 // Held: its client left. Watched: the backend took another order than FIFO.
                 if self.holds() {
@@ -496,7 +491,7 @@ impl Stage {
                 released?;
             }
         }
-        self.dispatch(host, now, events)
+        self.dispatch(host, now, actions)
     }
 
     /// Takes a request out that the caller won't tell the end of.
@@ -505,8 +500,10 @@ impl Stage {
             None => Ok(()),
             Some(request) => {
                 self.strategy
+                    .base
                     .left(request.attributes.kind, request.attributes.class);
                 match request.phase {
+                    Phase::Arriving => Ok(()),
                     Phase::Queued => self.leave_queue(host, ticket.slot, &request),
                     Phase::Running { .. } => self.ledger.release(host),
                 }
@@ -546,7 +543,7 @@ impl Stage {
                 weight: request.weight,
                 work: request.work.cast_unsigned(),
             };
-            self.strategy.completed(&served, now);
+            self.strategy.base.completed(&served, now);
         }
         if let Some(demand) = &mut self.demand {
             demand.completed(processing, request.weight);

@@ -12,9 +12,9 @@ use super::backlog::Modelled;
 use crate::config::{Mode, QueueMode};
 use crate::host::{Host, HostError};
 use crate::ledger::QueueState;
-use crate::refusal::Cause;
+use crate::refusal::Reason;
 use crate::request::Attributes;
-use crate::strategy::{Admission, Reason, Verdict, View};
+use crate::strategy::View;
 use crate::time::Instant;
 use crate::work::Work;
 
@@ -41,15 +41,13 @@ pub(super) struct Sight {
 pub(super) struct Patience {
     pub(super) longest: Duration,
     /// Why it is refused if that is not enough.
-    pub(super) cause: Cause,
+    pub(super) reason: Reason,
 }
 
 impl Stage {
-    /// What a request with these attributes that arrives now can expect to wait, should it be admitted.
-    ///
-    /// # Errors
-    /// [`HostError`].
-    pub fn expected_wait(
+    /// The estimated queue wait of a request that arrives now, should it be admitted.
+    #[cfg(test)]
+    pub(crate) fn expected_wait(
         &self,
         host: &impl Host,
         now: Instant,
@@ -100,19 +98,18 @@ impl Stage {
         request: &Attributes,
         sight: &Sight,
         modelled: Modelled,
-    ) -> Result<Result<(), Cause>, HostError> {
+    ) -> Result<Result<(), Reason>, HostError> {
         let holds = self.config.queue.mode == QueueMode::Hold;
         let no_slot = modelled.slots_in_use >= self.slots.count();
         if holds
             && no_slot
-            && let Some(cause) = self.no_room(request, modelled.length, sight.wait)
+            && let Some(reason) = self.no_room(request, modelled.length, sight.wait)
         {
             self.strategy.withdrawn(request);
-            return Ok(Err(cause));
+            return Ok(Err(reason));
         }
         let work = self.time(sight.work);
-        self.backlog
-            .accept(host, now, work, self.slots.count())?;
+        self.backlog.accept(host, now, work, self.slots.count())?;
         Ok(Ok(()))
     }
 
@@ -122,12 +119,12 @@ impl Stage {
         request: &Attributes,
         queued: u32,
         wait: Duration,
-    ) -> Option<Cause> {
+    ) -> Option<Reason> {
         if queued >= self.config.queue.max_length {
-            return Some(Cause::QueueFull);
+            return Some(Reason::QueueFull);
         }
         let patience = self.patience(request);
-        (wait > patience.longest).then_some(patience.cause)
+        (wait > patience.longest).then_some(patience.reason)
     }
 
     /// How long a request may wait: the shorter of its own deadline and `queue.timeout`.
@@ -136,7 +133,7 @@ impl Stage {
         let own = request.own_deadline.filter(|own| *own < timeout);
         Patience {
             longest: own.unwrap_or(timeout),
-            cause: own.map_or(Cause::QueueTimeout, |_| Cause::Deadline),
+            reason: own.map_or(Reason::QueueTimeout, |_| Reason::Deadline),
         }
     }
 
@@ -145,7 +142,7 @@ impl Stage {
         match self.work {
             Work::Time => Duration::from_micros(work),
             Work::Type(_) | Work::Header => {
-                let seconds = work as f64 * self.strategy.time_per_work().unwrap_or(0.0);
+                let seconds = work as f64 * self.strategy.base.time_per_work().unwrap_or(0.0);
                 Duration::from_secs_f64(seconds.clamp(0.0, MAX_TIME))
             }
         }
@@ -168,7 +165,7 @@ impl Stage {
         let time = wait.as_secs_f64() * f64::from(self.slots.count());
         let unit = match self.work {
             Work::Time => Some(1e-6),
-            Work::Type(_) | Work::Header => self.strategy.time_per_work(),
+            Work::Type(_) | Work::Header => self.strategy.base.time_per_work(),
         };
         // A float too large becomes the largest integer.
         unit.map_or(0, |unit| (time / unit) as u64)
@@ -186,7 +183,7 @@ impl Stage {
         now: Instant,
         request: &Attributes,
         sight: &Sight,
-    ) -> Result<Result<(), Cause>, HostError> {
+    ) -> Result<Result<(), Reason>, HostError> {
         let (queue_length, queue_work) = match sight.modelled {
             None => (sight.queue.length, sight.queue.work),
             Some(modelled) => (modelled.length, self.work_done_in(modelled.wait)),
@@ -194,7 +191,11 @@ impl Stage {
         // A host call less where the decision doesn't ask.
         let slots_in_use = match sight.modelled {
             Some(modelled) => modelled.slots_in_use,
-            None if self.strategy.needs_slots_in_use(queue_length, sight.work) => {
+            None if self
+                .strategy
+                .base
+                .needs_slots_in_use(queue_length, sight.work) =>
+            {
                 let slots = self.ledger.slots_in_use(host)?.max(0);
                 u32::try_from(slots).unwrap_or(u32::MAX)
             }
@@ -210,14 +211,6 @@ impl Stage {
             queue_wait: sight.judged_wait,
             service_times: &self.service_times,
         };
-        Ok(match self.strategy.decide(request, &view, &mut self.rng) {
-            Verdict::Admit => Ok(()),
-            Verdict::Refuse(Reason::Objective { objective }) => Err(Cause::Objective(objective)),
-            Verdict::Refuse(Reason::QueueFull) => Err(Cause::QueueFull),
-            Verdict::Refuse(Reason::QueueWait) => Err(Cause::QueueWait),
-            Verdict::Refuse(Reason::Utilization) => Err(Cause::Utilization),
-            Verdict::Refuse(Reason::Backlog) => Err(Cause::Backlog),
-            Verdict::Refuse(Reason::ResponseTime) => Err(Cause::ResponseTime),
-        })
+        Ok(self.strategy.decide(request, &view, &mut self.rng))
     }
 }

@@ -33,7 +33,12 @@ struct Found {
 impl Slots {
     pub(super) fn new(config: &StageConfig) -> Self {
         let found = |bounds| Found {
-            auto: Auto::new(&config.policy, bounds, config.parallelism, config.types.len()),
+            auto: Auto::new(
+                &config.policy,
+                bounds,
+                config.parallelism,
+                config.types.len(),
+            ),
             control: Control::new(format!("headgate/parallelism/{}", config.policy)),
             looked: Instant::default(),
         };
@@ -55,16 +60,27 @@ impl Slots {
 
     /// P.
     pub(super) fn count(&self) -> u32 {
-        self.found.as_ref().map_or(self.configured, |found| found.auto.slots())
+        self.found
+            .as_ref()
+            .map_or(self.configured, |found| found.auto.slots())
     }
 
     /// Slots that may be in use at this time.
     pub(super) fn limit(&self, now: Instant) -> u32 {
-        self.found.as_ref().map_or(self.configured, |found| found.auto.level(now))
+        self.found
+            .as_ref()
+            .map_or(self.configured, |found| found.auto.level(now))
     }
 
     /// A request that the backend answered; see [`Auto::completed`].
-    pub(super) fn completed(&mut self, kind: TypeId, started: Instant, ended: Instant, waited: bool, weight: u32) {
+    pub(super) fn completed(
+        &mut self,
+        kind: TypeId,
+        started: Instant,
+        ended: Instant,
+        waited: bool,
+        weight: u32,
+    ) {
         if let Some(found) = &mut self.found {
             found.auto.completed(kind, started, ended, waited, weight);
         }
@@ -78,12 +94,18 @@ impl Slots {
         mode: Mode,
         times: &ServiceTimes,
     ) -> Result<bool, HostError> {
-        let Some(found) = self.found.as_mut().filter(|found| now.since(found.looked) >= PERIOD) else {
+        let Some(found) = self
+            .found
+            .as_mut()
+            .filter(|found| now.since(found.looked) >= PERIOD)
+        else {
             return Ok(false);
         };
         found.looked = now;
         let before = found.auto.slots();
-        found.auto.look(now, mode == Mode::Enforce, times);
+        found
+            .auto
+            .look(now, mode == Mode::Enforce, host.wall_clock_offset(), times);
         found.control.advance(host, now, &mut found.auto)?;
         Ok(found.auto.slots() != before)
     }

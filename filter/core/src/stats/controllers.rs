@@ -5,7 +5,7 @@
 use crate::config::{ControlScope, StageConfig, StrategyConfig};
 use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::request::{ClassId, TypeId};
-use crate::strategy::ResponseTimeController;
+use crate::strategy::Admission;
 
 /// The gauges of one controller, with what they were set to here.
 #[derive(Debug)]
@@ -60,15 +60,13 @@ impl Controllers {
     pub(super) fn publish(
         &mut self,
         host: &impl Host,
-        controller: &ResponseTimeController,
+        strategy: &dyn Admission,
     ) -> Result<(), HostError> {
         for stats in &mut self.0 {
-            let rate = controller.rate(stats.kind, stats.class);
-            // While degradation does without, the rate is no limit.
-            let rate = rate.unwrap_or(controller.max_rate());
-            set(host, &mut stats.rate, Some(rate))?;
+            let rate = strategy.admission_rate(stats.kind, stats.class);
+            set(host, &mut stats.rate, rate)?;
             if let Some(quality) = &mut stats.quality {
-                set(host, quality, controller.quality(stats.kind, stats.class))?;
+                set(host, quality, strategy.quality(stats.kind, stats.class))?;
             }
         }
         Ok(())

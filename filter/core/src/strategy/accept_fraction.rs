@@ -15,8 +15,9 @@
 
 use std::time::Duration;
 
-use super::{Admission, Reason, Verdict, View};
+use super::{Admission, View};
 use crate::demand::Demand;
+use crate::refusal::Reason;
 use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -45,23 +46,27 @@ impl AcceptFraction {
             demanded: 0.0,
         }
     }
-
-    /// For what other workers measured.
-    pub fn demand_mut(&mut self) -> &mut Demand {
-        &mut self.demand
-    }
 }
 
 impl Admission for AcceptFraction {
-    fn decide(&mut self, _request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
+    fn decide(
+        &mut self,
+        _request: &Attributes,
+        view: &View<'_>,
+        rng: &mut Rng,
+    ) -> Result<(), Reason> {
         self.demand.add(view.now, 1, 0, 0);
         let available = self.max_utilization * f64::from(view.parallelism);
         // Above 1 always; 0 / 0 can't be, as there is at least one slot.
         if rng.chance(available / self.demanded) {
-            Verdict::Admit
+            Ok(())
         } else {
-            Verdict::Refuse(Reason::Utilization)
+            Err(Reason::Utilization)
         }
+    }
+
+    fn demand_mut(&mut self) -> Option<&mut Demand> {
+        Some(&mut self.demand)
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {

@@ -14,92 +14,28 @@
 //! rejections "on the spot uniformly at random with probability equal to A". A type without requests in
 //! the window has no ratio and goes to the strategy: a rare type then gets its allowance on average,
 //! instead of always passing.
-//!
-//! The strategy is asked first, which changes no acceptance, so that a refusal for lack of room can
-//! stand: leave to break an objective is no leave to break a limit.
-//!
-//! The window is over all workers' decisions (`stage::acceptance`): own ones count at once, those of the
-//! others a tick later.
 
-use super::{Admission, Verdict, View};
-use crate::request::{Attributes, ClassId, Served, TypeId};
+use crate::request::TypeId;
 use crate::rng::Rng;
-use crate::time::Instant;
 use crate::window::Window;
 
-/// Wraps a strategy so that no type is accepted below `allowance`.
-#[derive(Debug)]
-pub struct AcceptanceAllowance<S> {
-    inner: S,
+/// No type is accepted below `allowance`.
+#[derive(Debug, Clone, Copy)]
+pub struct AcceptanceAllowance {
     allowance: f64,
-    window: Window,
 }
 
-impl<S> AcceptanceAllowance<S> {
+impl AcceptanceAllowance {
     /// `allowance` is A, ratio 0..=1.
     #[must_use]
-    pub fn new(inner: S, allowance: f64, window: Window) -> Self {
-        Self {
-            inner,
-            allowance,
-            window,
-        }
+    pub const fn new(allowance: f64) -> Self {
+        Self { allowance }
     }
 
-    /// The strategy that is wrapped.
-    pub fn inner(&self) -> &S {
-        &self.inner
-    }
-
-    /// The strategy that is wrapped, for what other workers measured.
-    pub fn inner_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The window, for what other workers decided.
-    pub fn window_mut(&mut self) -> &mut Window {
-        &mut self.window
-    }
-}
-
-impl<S: Admission> Admission for AcceptanceAllowance<S> {
-    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        self.window.advance(view.now);
-        let verdict = match self.inner.decide(request, view, rng) {
-            Verdict::Refuse(reason) if reason.is_about_objectives() => {
-                let ratio = self.window.acceptance_ratio(request.kind);
-                let starving = ratio.is_some_and(|ar| ar < self.allowance);
-                if starving || rng.chance(self.allowance) {
-                    Verdict::Admit
-                } else {
-                    Verdict::Refuse(reason)
-                }
-            }
-            verdict => verdict,
-        };
-        self.window
-            .count(view.now, request.kind, verdict == Verdict::Admit);
-        verdict
-    }
-
-    fn withdrawn(&mut self, request: &Attributes) {
-        self.window.withdraw(request.kind);
-        self.inner.withdrawn(request);
-    }
-
-    fn entered(&mut self, kind: TypeId, class: ClassId) {
-        self.inner.entered(kind, class);
-    }
-
-    fn left(&mut self, kind: TypeId, class: ClassId) {
-        self.inner.left(kind, class);
-    }
-
-    fn completed(&mut self, served: &Served, now: Instant) {
-        self.inner.completed(served, now);
-    }
-
-    fn tick(&mut self, now: Instant) {
-        self.inner.tick(now);
+    /// Whether a request of type `kind` is accepted that the strategy refused.
+    pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
+        let ratio = window.acceptance_ratio(kind);
+        let starving = ratio.is_some_and(|ar| ar < self.allowance);
+        starving || rng.chance(self.allowance)
     }
 }

@@ -26,11 +26,12 @@
 
 use std::time::Duration;
 
-use super::{Admission, Reason, Verdict, View};
+use super::{Admission, View};
 use crate::config::Logic;
+use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::rng::Rng;
-use crate::service_times::Objective;
+use crate::service_times::{Objective, ServiceTimes};
 
 /// Bouncer's basic formulation.
 #[derive(Debug, Clone, Copy, Default)]
@@ -47,24 +48,41 @@ impl Bouncer {
 }
 
 impl Admission for Bouncer {
-    fn decide(&mut self, request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn decide(
+        &mut self,
+        request: &Attributes,
+        view: &View<'_>,
+        _rng: &mut Rng,
+    ) -> Result<(), Reason> {
         let estimate = view.service_times.estimate(request.kind);
         if estimate.condemned && view.queue_wait.is_zero() {
-            return Verdict::Admit;
+            return Ok(());
         }
         let misses = |(quantile, objective): (&Duration, &Objective)| {
             view.queue_wait + *quantile > objective.response_time
         };
         let mut pairs = estimate.quantiles.iter().zip(estimate.objectives);
-        let first = pairs.clone().position(misses);
-        match first {
-            // At most 16 objectives a type.
-            Some(at) if self.logic == Logic::Any || pairs.all(misses) => {
-                Verdict::Refuse(Reason::Objective {
-                    objective: at as u8,
-                })
+        match pairs.clone().find(|pair| misses(*pair)) {
+            Some((_, first)) if self.logic == Logic::Any || pairs.all(misses) => {
+                Err(Reason::Objective(first.percentile))
             }
-            _ => Verdict::Admit,
+            _ => Ok(()),
         }
+    }
+
+    /// Until the estimate at the objective that was missed is met again.
+    fn retry_after(
+        &self,
+        request: &Attributes,
+        reason: Reason,
+        queue_wait: Duration,
+        service_times: &ServiceTimes,
+    ) -> Duration {
+        let estimate = service_times.estimate(request.kind);
+        let mut pairs = estimate.quantiles.iter().zip(estimate.objectives);
+        let missed = pairs.find(|(_, target)| reason == Reason::Objective(target.percentile));
+        missed.map_or(queue_wait, |(quantile, target)| {
+            (queue_wait + *quantile).saturating_sub(target.response_time)
+        })
     }
 }

@@ -26,39 +26,33 @@
 //! Counting the `default` type, which receives nothing there, as one with ratio 0 comes closest, but
 //! would end all help in a policy where most of many types are idle. So: the difference, over the types
 //! that received something.
-//!
-//! The window is over all workers' decisions (`stage::acceptance`): own ones count at once, those of the
-//! others a tick later.
 
-use super::{Admission, Verdict, View};
-use crate::request::{Attributes, ClassId, Served, TypeId};
+use crate::request::TypeId;
 use crate::rng::Rng;
-use crate::time::Instant;
 use crate::window::Window;
 
-/// Wraps a strategy so that types treated worse than average get some requests through.
-#[derive(Debug)]
-pub struct HelpingTheUnderserved<S> {
-    inner: S,
+/// Types that are accepted less than the average get some requests through.
+#[derive(Debug, Clone, Copy)]
+pub struct HelpingTheUnderserved {
     alpha: f64,
-    window: Window,
 }
 
-impl<S> HelpingTheUnderserved<S> {
+impl HelpingTheUnderserved {
     /// `alpha` is α, 0 < α ≤ 1.
     #[must_use]
-    pub fn new(inner: S, alpha: f64, window: Window) -> Self {
-        Self {
-            inner,
-            alpha,
-            window,
-        }
+    pub const fn new(alpha: f64) -> Self {
+        Self { alpha }
+    }
+
+    /// Whether a request of type `kind` is accepted that the strategy refused.
+    pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
+        rng.chance(self.help(kind, window))
     }
 
     /// The probability to override a rejection.
-    fn help(&self, kind: TypeId) -> f64 {
-        let average = self.window.average_acceptance_ratio();
-        let (Some(ar), Some(aar)) = (self.window.acceptance_ratio(kind), average) else {
+    fn help(&self, kind: TypeId, window: &Window) -> f64 {
+        let average = window.average_acceptance_ratio();
+        let (Some(ar), Some(aar)) = (window.acceptance_ratio(kind), average) else {
             return 0.0;
         };
         if ar >= aar {
@@ -66,58 +60,5 @@ impl<S> HelpingTheUnderserved<S> {
         }
         let x = aar - ar;
         self.alpha * x / (1.0 + x.abs())
-    }
-
-    /// The strategy that is wrapped.
-    pub fn inner(&self) -> &S {
-        &self.inner
-    }
-
-    /// The strategy that is wrapped, for what other workers measured.
-    pub fn inner_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// The window, for what other workers decided.
-    pub fn window_mut(&mut self) -> &mut Window {
-        &mut self.window
-    }
-}
-
-impl<S: Admission> Admission for HelpingTheUnderserved<S> {
-    fn decide(&mut self, request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
-        self.window.advance(view.now);
-        let verdict = match self.inner.decide(request, view, rng) {
-            Verdict::Refuse(reason)
-                if reason.is_about_objectives() && rng.chance(self.help(request.kind)) =>
-            {
-                Verdict::Admit
-            }
-            verdict => verdict,
-        };
-        self.window
-            .count(view.now, request.kind, verdict == Verdict::Admit);
-        verdict
-    }
-
-    fn withdrawn(&mut self, request: &Attributes) {
-        self.window.withdraw(request.kind);
-        self.inner.withdrawn(request);
-    }
-
-    fn entered(&mut self, kind: TypeId, class: ClassId) {
-        self.inner.entered(kind, class);
-    }
-
-    fn left(&mut self, kind: TypeId, class: ClassId) {
-        self.inner.left(kind, class);
-    }
-
-    fn completed(&mut self, served: &Served, now: Instant) {
-        self.inner.completed(served, now);
-    }
-
-    fn tick(&mut self, now: Instant) {
-        self.inner.tick(now);
     }
 }

@@ -3,7 +3,8 @@
 //! The baseline that knows neither types nor objectives. A limit of 0 still lets requests take free
 //! slots.
 
-use super::{Admission, Reason, Verdict, View};
+use super::{Admission, View};
+use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::rng::Rng;
 
@@ -22,11 +23,20 @@ impl MaxQueueLength {
 }
 
 impl Admission for MaxQueueLength {
-    fn decide(&mut self, _request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn needs_slots_in_use(&self, _queue_length: u32, _work: u64) -> bool {
+        true
+    }
+
+    fn decide(
+        &mut self,
+        _request: &Attributes,
+        view: &View<'_>,
+        _rng: &mut Rng,
+    ) -> Result<(), Reason> {
         if view.queue_length < self.limit || view.slots_in_use < view.parallelism {
-            Verdict::Admit
+            Ok(())
         } else {
-            Verdict::Refuse(Reason::QueueFull)
+            Err(Reason::QueueFull)
         }
     }
 }

@@ -13,8 +13,9 @@
 
 use std::time::Duration;
 
-use super::{Admission, Reason, Verdict, View};
+use super::{Admission, View};
 use crate::demand::Demand;
+use crate::refusal::Reason;
 use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -33,15 +34,15 @@ impl MaxQueueWait {
     pub fn new(limits: Vec<Duration>, demand: Demand) -> Self {
         Self { limits, demand }
     }
-
-    /// For what other workers measured.
-    pub fn demand_mut(&mut self) -> &mut Demand {
-        &mut self.demand
-    }
 }
 
 impl Admission for MaxQueueWait {
-    fn decide(&mut self, request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn decide(
+        &mut self,
+        request: &Attributes,
+        view: &View<'_>,
+        _rng: &mut Rng,
+    ) -> Result<(), Reason> {
         let mean = self.demand.mean_processing().unwrap_or_default();
         let wait = mean.saturating_mul(view.queue_length) / view.parallelism.max(1);
         let limit = self
@@ -49,10 +50,14 @@ impl Admission for MaxQueueWait {
             .get(request.kind.0 as usize)
             .or(self.limits.last());
         if limit.is_some_and(|limit| wait > *limit) {
-            Verdict::Refuse(Reason::QueueWait)
+            Err(Reason::QueueWait)
         } else {
-            Verdict::Admit
+            Ok(())
         }
+    }
+
+    fn demand_mut(&mut self) -> Option<&mut Demand> {
+        Some(&mut self.demand)
     }
 
     fn completed(&mut self, served: &Served, now: Instant) {

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use super::adaptation::Heard;
 use super::call_tree::{Branch, Parent};
-use super::entries::{Entry, Request};
+use super::part::Part;
 use super::process::Workflows;
 use super::stats::{Count, ProcessCount};
 use super::wire::Announcement;
 use super::{OTHER, ProcessId, ServiceId, Token, WorkflowId};
+use crate::decision::Ticket;
 use crate::host::Host;
 use crate::refusal::Origin;
 use crate::request::{ClassId, Progress};
+use crate::requests::{Request, Requests};
 use crate::time::Instant;
 
 /// What a response tells the process that asked (headers [`super::wire::RATE`] and
@@ -54,31 +56,29 @@ impl Workflows {
         &mut self,
         host: &impl Host,
         now: Instant,
-        request: &Request,
+        part: &Part,
         started: Instant,
     ) -> Progress {
         // Nothing is looked up for workflows that call nobody.
         let calls = self
             .published
-            .row(request.origin.workflow)
+            .row(part.origin.workflow)
             .is_none_or(|row| row.calls);
-        let branch = request.branch.filter(|_| calls);
+        let branch = part.branch.filter(|_| calls);
         let children = branch.and_then(|branch| self.branches.load(host, branch).ok().flatten());
         children.unwrap_or_default().progress(started, now)
     }
 
-    /// What the application is to hand on with its calls for the request that the caller names `stream`;
-    /// `None` before it goes to the backend.
+    /// What the application is to hand on with its calls for a request; `None` before it goes to the backend.
     #[must_use]
-    pub fn token(&self, stream: u32) -> Option<Token> {
-        let request = self.entries.get(self.entries.named(stream)?)?;
+    pub(crate) fn token(&self, request: &Request, part: &Part) -> Option<Token> {
         let parent = Parent {
             process: self.process,
-            branch: request.branch,
-            workflow: request.origin.workflow,
+            branch: part.branch,
+            workflow: part.origin.workflow,
             class: request.attributes.class,
-            started: request.started?,
-            deadline: request.deadline,
+            started: part.started?,
+            deadline: part.deadline,
             progress: request.attributes.progress,
         };
         Some(parent.token())
@@ -86,14 +86,29 @@ impl Workflows {
 
     /// The response to a request begins: what it tells the process that asked; `None` where no process of
     /// the mesh did.
-    pub fn answer(&mut self, host: &impl Host, now: Instant, entry: Entry) -> Option<Answer> {
-        let request = *self.entries.get(entry)?;
-        let done = self.done(host, now, &request, request.started?);
-        self.entries.get_mut(entry)?.done = Some(done);
-        request.origin.upstream.map(|_| Answer {
-            announcement: self.announcement(request.origin),
+    pub(crate) fn answer(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &mut Requests,
+        ticket: Ticket,
+    ) -> Option<Answer> {
+        let (_, part) = requests.both_mut(ticket)?;
+        let done = self.done(host, now, part, part.started?);
+        part.done = Some(done);
+        part.origin.upstream.map(|_| Answer {
+            announcement: self.announcement(part.origin),
             progress: done,
         })
+    }
+
+    /// The response of a request says how much of the second resource it used, in its units.
+    pub(crate) fn resource_used(requests: &mut Requests, ticket: Ticket, amount: f64) {
+        if let Some((_, part)) = requests.both_mut(ticket)
+            && amount.is_finite()
+        {
+            part.resource = amount.max(0.0);
+        }
     }
 
     /// What the sender of a request may send of its workflow, for answers that are no backend's

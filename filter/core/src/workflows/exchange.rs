@@ -12,9 +12,8 @@ use super::{OTHER, WorkflowId};
 use crate::config::{Mode, StageConfig, WorkflowsConfig};
 use crate::engine::SLOW_TICK;
 use crate::host::{Expected, Host, HostError};
-use crate::refusal::Cause;
-use crate::request::{ClassId, TypeId};
-use crate::stage::renamed;
+use crate::refusal::Reason;
+use crate::requests::Requests;
 use crate::time::Instant;
 use crate::workers::{Changes, Membership, WorkerId};
 
@@ -46,12 +45,13 @@ impl Workflows {
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
-    pub fn tick(
+    pub(crate) fn tick(
         &mut self,
         host: &impl Host,
         now: Instant,
         membership: &Membership,
         changes: &Changes,
+        requests: &mut Requests,
         releases: &mut Vec<Release>,
     ) -> Result<(), HostError> {
         self.worker = membership.id();
@@ -75,7 +75,7 @@ impl Workflows {
             done = done.and(self.lead(host, now, membership));
         }
         done = done.and(self.learn_rates(host));
-        self.release(host, now, releases);
+        self.release(host, now, requests, releases);
         done.and(self.stats.flush(host))
     }
 
@@ -201,53 +201,59 @@ impl Workflows {
     }
 
     /// Lets those go whose turn it is.
-    fn release(&mut self, host: &impl Host, now: Instant, releases: &mut Vec<Release>) {
-        let (entries, stats, tally) = (&mut self.entries, &mut self.stats, &mut self.tally);
-        self.limiter.release(now, |entry, fate| {
-            let Some(request) = entries.get_mut(entry) else {
+    fn release(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) {
+        let (stats, tally) = (&mut self.stats, &mut self.tally);
+        self.limiter.release(now, |ticket, fate| {
+            let Some((request, part)) = requests.both_mut(ticket) else {
                 return;
             };
-            let workflow = request.origin.workflow;
+            let (stream, origin) = (request.stream, part.origin);
+            let workflow = origin.workflow;
             match fate {
                 Fate::Pass(waited) => {
-                    request.pass(now);
+                    part.pass(request, now);
                     stats.count(workflow, Count::Admitted);
                     // A distribution that could not be written lacks a value.
                     stats.waited(host, workflow, waited).unwrap_or(());
                     tally.row(workflow).measured.admitted += 1;
-                    let stream = request.stream;
-                    releases.push(Release::Admit { entry, stream });
+                    releases.push(Release::Admit { ticket, stream });
                 }
                 Fate::Late(retry_after) => {
-                    let (cause, count) = match request.deadline {
-                        Some(_) => (Cause::Deadline, Count::Deadline),
-                        None => (Cause::RateLimited, Count::RateLimited),
+                    let (reason, count) = match part.deadline {
+                        Some(_) => (Reason::Deadline, Count::Deadline),
+                        None => (Reason::RateLimited, Count::RateLimited),
                     };
                     stats.count(workflow, count);
                     stats.count(workflow, Count::RejectedEnforced);
-                    if let Some(request) = entries.take(entry) {
-                        releases.push(Release::Refuse {
-                            stream: request.stream,
-                            origin: request.origin,
-                            attributes: request.attributes,
-                            cause,
-                            retry_after,
-                        });
-                    }
+                    let attributes = request.attributes;
+                    requests.take(ticket);
+                    releases.push(Release::Refuse {
+                        stream,
+                        origin,
+                        attributes,
+                        reason,
+                        retry_after,
+                    });
                 }
             }
         });
     }
 
     /// Nobody is held any more.
-    fn release_all(&mut self, now: Instant, releases: &mut Vec<Release>) {
-        let (entries, tally) = (&mut self.entries, &mut self.tally);
-        self.limiter.clear(now, |entry, _| {
-            if let Some(request) = entries.get_mut(entry) {
-                request.pass(now);
-                tally.row(request.origin.workflow).measured.admitted += 1;
+    fn release_all(&mut self, now: Instant, requests: &mut Requests, releases: &mut Vec<Release>) {
+        let tally = &mut self.tally;
+        self.limiter.clear(now, |ticket, _| {
+            if let Some((request, part)) = requests.both_mut(ticket) {
+                part.pass(request, now);
+                tally.row(part.origin.workflow).measured.admitted += 1;
                 let stream = request.stream;
-                releases.push(Release::Admit { entry, stream });
+                releases.push(Release::Admit { ticket, stream });
             }
         });
     }
@@ -256,24 +262,23 @@ impl Workflows {
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
-    pub fn reconfigure(
+    pub(crate) fn reconfigure(
         &mut self,
-        old: &StageConfig,
         new: &StageConfig,
         now: Instant,
         host: &impl Host,
+        requests: &mut Requests,
         releases: &mut Vec<Release>,
     ) -> Result<(), HostError> {
         let Some(config) = &new.workflows else {
-            self.retire(now, releases);
+            self.retire(now, requests, releases);
             return Ok(());
         };
-        self.rename(old, new);
         self.slots = f64::from(new.parallelism);
         self.longest_wait = Duration::from_micros(new.queue.timeout_us);
         let enforced = new.mode == Mode::Enforce;
         if self.enforced && !enforced {
-            self.release_all(now, releases);
+            self.release_all(now, requests, releases);
         }
         self.enforced = enforced;
         let back = std::mem::take(&mut self.retired);
@@ -295,33 +300,14 @@ impl Workflows {
         self.learn_names(host)
     }
 
-    /// Requests that the stage doesn't have yet keep their type and class by name.
-    fn rename(&mut self, old: &StageConfig, new: &StageConfig) {
-        if old.types == new.types && old.classes == new.classes {
-            return;
-        }
-        let types = renamed(
-            old.types.iter().map(|t| &t.name),
-            new.types.iter().map(|t| &t.name),
-        );
-        let classes = renamed(
-            old.classes.iter().map(|c| &c.name),
-            new.classes.iter().map(|c| &c.name),
-        );
-        let lowest = u16::try_from(new.classes.len().saturating_sub(1)).unwrap_or(0);
-        for request in self.entries.iter_mut() {
-            let attributes = &mut request.attributes;
-            let kind = types.get(usize::from(attributes.kind.0));
-            attributes.kind = TypeId(kind.copied().unwrap_or(0));
-            let class = classes.get(usize::from(attributes.class.0));
-            let class = class.copied().unwrap_or(lowest);
-            attributes.class = ClassId(u8::try_from(class).unwrap_or(u8::MAX));
-        }
-    }
-
     /// The policy is gone, or has no workflows any more: nobody is held or limited from now on.
-    pub fn retire(&mut self, now: Instant, releases: &mut Vec<Release>) {
-        self.release_all(now, releases);
+    pub(crate) fn retire(
+        &mut self,
+        now: Instant,
+        requests: &mut Requests,
+        releases: &mut Vec<Release>,
+    ) {
+        self.release_all(now, requests, releases);
         self.retired = true;
         self.lead = None;
     }
@@ -332,17 +318,12 @@ impl Workflows {
         self.retired
     }
 
-    /// Whether no request is under way.
+    /// Whether ticks should come soon: the limiter holds somebody, or intervals are short and there are
+    /// requests.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.len() == 0
-    }
-
-    /// Whether ticks should come soon: the limiter holds somebody, or intervals are short.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self, requests: &Requests) -> bool {
         let short = interval(&self.config) < SLOW_TICK;
-        self.limiter.held() > 0 || (short && !self.is_empty())
+        self.limiter.held() > 0 || (short && requests.len() > 0)
     }
 
     /// Shares what was measured with the other workers now: this one is about to end.

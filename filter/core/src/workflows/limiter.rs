@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::WorkflowId;
-use super::entries::Entry;
+use crate::decision::Ticket;
 use crate::engine::FAST_TICK;
 use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::time::Instant;
@@ -94,7 +94,7 @@ pub enum Fate {
 
 #[derive(Debug, Clone, Copy)]
 struct Waiter {
-    entry: Entry,
+    request: Ticket,
     arrived: Instant,
     /// When waiting becomes pointless.
     until: Instant,
@@ -260,10 +260,16 @@ impl Limiter {
     }
 
     /// Holds the request to which [`Limiter::arrive`] just said [`Verdict::Wait`].
-    pub fn hold(&mut self, workflow: WorkflowId, entry: Entry, now: Instant, tolerance: Duration) {
+    pub fn hold(
+        &mut self,
+        workflow: WorkflowId,
+        request: Ticket,
+        now: Instant,
+        tolerance: Duration,
+    ) {
         self.held += 1;
         self.line(workflow).waiters.push_back(Waiter {
-            entry,
+            request,
             arrived: now,
             until: now + tolerance,
         });
@@ -278,11 +284,11 @@ impl Limiter {
     }
 
     /// A request that is held leaves; false if it isn't held.
-    pub fn remove(&mut self, workflow: WorkflowId, entry: Entry) -> bool {
+    pub fn remove(&mut self, workflow: WorkflowId, request: Ticket) -> bool {
         let Some(line) = self.lines.get_mut(usize::from(workflow.0)) else {
             return false;
         };
-        let Some(at) = line.waiters.iter().position(|w| w.entry == entry) else {
+        let Some(at) = line.waiters.iter().position(|w| w.request == request) else {
             return false;
         };
         line.waiters.remove(at);
@@ -291,7 +297,7 @@ impl Limiter {
     }
 
     /// Lets those go whose turn it is, and those that would come too late.
-    pub fn release(&mut self, now: Instant, mut out: impl FnMut(Entry, Fate)) {
+    pub fn release(&mut self, now: Instant, mut out: impl FnMut(Ticket, Fate)) {
         if self.held == 0 {
             return;
         }
@@ -311,7 +317,7 @@ impl Limiter {
                 if !due {
                     break;
                 }
-                out(first.entry, Fate::Pass(now.since(first.arrived)));
+                out(first.request, Fate::Pass(now.since(first.arrived)));
                 waiters.pop_front();
                 tickets.pop_front();
             }
@@ -326,7 +332,7 @@ impl Limiter {
                     if kept {
                         at += 1;
                     } else {
-                        out(waiter.entry, Fate::Late(wait));
+                        out(waiter.request, Fate::Late(wait));
                     }
                     kept
                 });
@@ -336,7 +342,7 @@ impl Limiter {
     }
 
     /// Nobody is limited any more: lets all go.
-    pub fn clear(&mut self, now: Instant, out: impl FnMut(Entry, Fate)) {
+    pub fn clear(&mut self, now: Instant, out: impl FnMut(Ticket, Fate)) {
         for line in &mut self.lines {
             line.level = None;
             // What was left over is worth nothing under the next rate.

@@ -10,13 +10,13 @@ pub mod call_tree;
 pub mod calls;
 pub mod dominant;
 pub mod downstream;
-mod entries;
 pub mod estimates;
 mod exchange;
 mod lead;
 pub mod limiter;
 pub mod names;
 pub mod pairs;
+mod part;
 pub mod process;
 mod published;
 pub mod quantile;
@@ -30,8 +30,9 @@ pub mod wire;
 
 pub use call_tree::Token;
 pub use calls::{Answer, Call};
-pub use entries::Entry;
-pub use process::{Incoming, Passage, Release, Workflows};
+pub(crate) use part::Part;
+pub use process::Workflows;
+pub(crate) use process::{Passage, Release};
 
 /// Index of a workflow among those that a process knows; [`OTHER`] for those beyond the cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

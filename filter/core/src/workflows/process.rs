@@ -6,20 +6,21 @@
 use std::time::Duration;
 
 use super::call_tree::{Branch, Branches, MAX_BRANCHES};
-use super::entries::{Entries, Entry, Request};
 use super::lead::Lead;
 use super::limiter::{Limiter, Verdict};
 use super::names::Directory;
+use super::part::Part;
 use super::published::Published;
 use super::stats::{Count, ProcessCount, WorkflowStats};
 use super::tally::Tally;
 use super::wire;
 use super::{OTHER, ProcessId, ServiceId, WorkflowId};
 use crate::config::{Mode, StageConfig, WorkflowsConfig};
+use crate::decision::{Arrival, Ticket};
 use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
-use crate::refusal::{Cause, Origin};
+use crate::refusal::{Origin, Reason};
 use crate::request::Attributes;
-use crate::stage::Ticket;
+use crate::requests::{Request, Requests};
 use crate::stats;
 use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
@@ -27,39 +28,28 @@ use crate::workers::{Membership, WorkerId};
 /// Downstream services that are told apart.
 pub const MAX_SERVICES: u16 = 255;
 
-/// A request, as it arrives at the rate limiter.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Incoming {
-    /// The caller's name for it, unique among those that are under way.
-    pub stream: u32,
-    /// Its workflow (see [`Workflows::identify`]) and the process that sent it.
-    pub origin: Origin,
-    /// What else it says of itself.
-    pub attributes: Attributes,
-}
-
 /// What the rate limiter says to a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Passage {
+pub(crate) enum Passage {
     /// On to the stage.
-    Forward(Entry),
+    Forward(Ticket),
     /// Hold it until a [`Release`] names it.
-    Hold(Entry),
+    Hold(Ticket),
     /// Answer it now: why, and the time after which a request would pass.
-    Refuse(Cause, Duration),
+    Refuse(Reason, Duration),
 }
 
 /// What becomes of a request that the rate limiter held.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Release {
+pub(crate) enum Release {
     /// On to the stage.
     Admit {
         /// The request.
-        entry: Entry,
+        ticket: Ticket,
         /// The caller's name for it.
         stream: u32,
     },
-    /// Answer it now; its entry is void.
+    /// Answer it now; its ticket is void.
     Refuse {
         /// The caller's name for it.
         stream: u32,
@@ -68,7 +58,7 @@ pub enum Release {
         /// What it said of itself.
         attributes: Attributes,
         /// Why.
-        cause: Cause,
+        reason: Reason,
         /// Time after which a request would pass.
         retry_after: Duration,
     },
@@ -88,7 +78,6 @@ pub struct Workflows {
     pub(super) key: String,
     pub(super) process: ProcessId,
     pub(super) worker: WorkerId,
-    pub(super) entries: Entries,
     pub(super) names: Directory,
     pub(super) services: Directory,
     pub(super) limiter: Limiter,
@@ -181,7 +170,6 @@ impl Workflows {
             longest_wait: Duration::from_micros(stage.queue.timeout_us),
             process: process(host, &key, seed)?,
             worker: membership.id(),
-            entries: Entries::default(),
             names: directory("names", config.max_workflows)?,
             services: directory("services", MAX_SERVICES)?,
             limiter: Limiter::new(&prefix),
@@ -234,12 +222,18 @@ impl Workflows {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))
     }
 
-    /// A request arrives. With [`Passage::Forward`] and [`Passage::Hold`] every entry must meet its end:
-    /// [`Workflows::left`] or [`Workflows::served`].
+    /// A request arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is in the table, and is to be
+    /// [`Workflows::ended`].
     ///
     /// The drop policy (§4.3): a request waits only if what is left of its deadline, less the mean time that
     /// its workflow takes from here on, is more than the wait that is expected.
-    pub fn arrive(&mut self, host: &impl Host, now: Instant, request: &Incoming) -> Passage {
+    pub(crate) fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        requests: &mut Requests,
+        request: &Arrival,
+    ) -> Passage {
         let Origin { workflow, upstream } = request.origin;
         self.stats.count(workflow, Count::Offered);
         if workflow == OTHER && self.names.is_full() {
@@ -274,34 +268,33 @@ impl Workflows {
         let verdict = verdict.unwrap_or(Verdict::Pass);
         let refused = match verdict {
             Verdict::Pass | Verdict::Wait(_) => None,
-            Verdict::Late(wait) if hasty => Some((Cause::Deadline, Count::Deadline, wait)),
+            Verdict::Late(wait) if hasty => Some((Reason::Deadline, Count::Deadline, wait)),
             Verdict::Late(wait) | Verdict::Full(wait) => {
-                Some((Cause::RateLimited, Count::RateLimited, wait))
+                Some((Reason::RateLimited, Count::RateLimited, wait))
             }
         };
-        if let Some((cause, count, wait)) = refused {
+        if let Some((reason, count, wait)) = refused {
             self.stats.count(workflow, count);
             if self.enforced {
                 self.stats.count(workflow, Count::RejectedEnforced);
-                return Passage::Refuse(cause, wait);
+                return Passage::Refuse(reason, wait);
             }
         }
         let held = self.enforced && matches!(verdict, Verdict::Wait(_));
-        let entry = self.entries.insert(Request {
-            stream: request.stream,
+        let mut waits = Request::new(request.stream, attributes, now);
+        let mut part = Part {
             origin: request.origin,
-            attributes,
             deadline: attributes.own_deadline.map(|own| now + own),
             passed: None,
             started: None,
-            ticket: None,
             branch: None,
             resource: 0.0,
             done: None,
-        });
+        };
         if held {
-            self.limiter.hold(workflow, entry, now, tolerance);
-            return Passage::Hold(entry);
+            let ticket = requests.insert(waits, Some(part));
+            self.limiter.hold(workflow, ticket, now, tolerance);
+            return Passage::Hold(ticket);
         }
         if let Verdict::Wait(_) = verdict {
             self.limiter.use_up(workflow);
@@ -310,64 +303,25 @@ impl Workflows {
             self.stats.count(workflow, Count::Admitted);
         }
         self.tally.row(workflow).measured.admitted += 1;
-        if let Some(request) = self.entries.get_mut(entry) {
-            request.pass(now);
-        }
-        Passage::Forward(entry)
+        part.pass(&mut waits, now);
+        Passage::Forward(requests.insert(waits, Some(part)))
     }
 
-    /// Requests that the limiter holds.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.limiter.held()
-    }
-
-    /// Whose request it is.
-    #[must_use]
-    pub fn origin(&self, entry: Entry) -> Option<Origin> {
-        self.entries.get(entry).map(|request| request.origin)
-    }
-
-    /// The caller's name for a request; `None` once it has ended.
-    #[must_use]
-    pub fn stream(&self, entry: Entry) -> Option<u32> {
-        self.entries.get(entry).map(|request| request.stream)
-    }
-
-    /// What the stage is to know of a request: what it said, with the deadline of its workflow where it
-    /// named none and the totals of its workflow where it enters the mesh.
-    #[must_use]
-    pub fn attributes(&self, entry: Entry) -> Option<Attributes> {
-        self.entries.get(entry).map(|request| request.attributes)
-    }
-
-    /// The stage took the request in, with `ticket`.
-    pub fn admitted(&mut self, entry: Entry, ticket: Ticket) {
-        if let Some(request) = self.entries.get_mut(entry) {
-            request.ticket = Some(ticket);
-        }
-    }
-
-    /// The stage's promise to a request, once it is there.
-    #[must_use]
-    pub fn ticket(&self, entry: Entry) -> Option<Ticket> {
-        self.entries.get(entry)?.ticket
-    }
-
-    /// The request that the caller names `stream` goes to the backend now.
-    pub fn started(&mut self, now: Instant, stream: u32) {
+    /// A request goes to the backend now.
+    pub(crate) fn started(&mut self, now: Instant, requests: &mut Requests, ticket: Ticket) {
         self.account(now);
-        let entry = self.entries.named(stream);
-        let found = entry.and_then(|entry| Some((entry, self.entries.get_mut(entry)?)));
-        let Some((entry, request)) = found.filter(|(_, request)| request.started.is_none()) else {
+        let Some((_, part)) = requests.both_mut(ticket) else {
             return;
         };
-        request.started = Some(now);
+        if part.started.is_some() {
+            return;
+        }
+        part.started = Some(now);
         self.running += 1;
         self.generation = self.generation.wrapping_add(1);
-        request.branch = (entry.slot < MAX_BRANCHES).then_some(Branch {
+        part.branch = (ticket.slot < MAX_BRANCHES).then_some(Branch {
             worker: self.worker,
-            slot: entry.slot,
+            slot: ticket.slot,
             generation: self.generation,
         });
     }
@@ -379,47 +333,31 @@ impl Workflows {
         self.accounted = self.accounted.max(now);
     }
 
-    fn take(&mut self, now: Instant, entry: Entry) -> Option<Request> {
-        self.account(now);
-        let request = self.entries.take(entry)?;
-        if request.passed.is_none() {
-            self.limiter.remove(request.origin.workflow, entry);
-        }
-        if request.started.is_some() {
-            self.running = self.running.saturating_sub(1);
-        }
-        Some(request)
-    }
-
-    /// The stage refused a request that waited in it; whose it was.
-    pub fn expired(&mut self, now: Instant, stream: u32) -> Option<Origin> {
-        let entry = self.entries.named(stream)?;
-        self.take(now, entry).map(|request| request.origin)
-    }
-
-    /// The request ended without being served: refused by the stage, its client gone. Safe to call twice.
-    pub fn left(&mut self, now: Instant, entry: Entry) {
-        self.take(now, entry);
-    }
-
-    /// The request was served; `dequeued` is when it got its slot, where the stage knows better than
-    /// [`Workflows::started`]. Safe to call twice.
-    pub fn served(
+    /// The request of `ticket` ended. `served` is when it got its slot: `None` within where nobody can tell,
+    /// `None` where it was not served (its client gone).
+    pub(crate) fn ended(
         &mut self,
         host: &impl Host,
         now: Instant,
-        entry: Entry,
-        dequeued: Option<Instant>,
+        ticket: Ticket,
+        part: &Part,
+        served: Option<Option<Instant>>,
     ) {
-        let Some(mut request) = self.take(now, entry) else {
+        self.account(now);
+        if part.passed.is_none() {
+            self.limiter.remove(part.origin.workflow, ticket);
+        }
+        let Some(started) = part.started else {
             return;
         };
-        let Some(started) = request.started else {
+        self.running = self.running.saturating_sub(1);
+        let Some(dequeued) = served else {
             return;
         };
-        let Origin { workflow, upstream } = request.origin;
-        if upstream.is_none() && request.done.is_none() {
-            request.done = Some(self.done(host, now, &request, started));
+        let Origin { workflow, upstream } = part.origin;
+        let mut done = part.done;
+        if upstream.is_none() && done.is_none() {
+            done = Some(self.done(host, now, part, started));
         }
         self.stats.count(workflow, Count::Completed);
         let row = self.tally.row(workflow);
@@ -427,23 +365,14 @@ impl Workflows {
         measured.completed += 1;
         let service = now.since(dequeued.unwrap_or(started));
         measured.service = measured.service.saturating_add(service);
-        let completion = now.since(request.passed.unwrap_or(started));
+        let completion = now.since(part.passed.unwrap_or(started));
         measured.completion = measured.completion.saturating_add(completion);
-        measured.resource += request.resource;
-        if let Some(done) = request.done.filter(|_| upstream.is_none()) {
+        measured.resource += part.resource;
+        if let Some(done) = done.filter(|_| upstream.is_none()) {
             let entered = &mut row.entered;
             entered.requests += 1;
             entered.service = entered.service.saturating_add(done.elapsed);
             entered.work = entered.work.saturating_add(done.work);
-        }
-    }
-
-    /// The response of the request says how much of the second resource it used, in its units.
-    pub fn resource_used(&mut self, entry: Entry, amount: f64) {
-        if let Some(request) = self.entries.get_mut(entry)
-            && amount.is_finite()
-        {
-            request.resource = amount.max(0.0);
         }
     }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use headgate_core::classify::RequestView;
 use headgate_core::config::{Discipline, FilterConfig, Flow};
-use headgate_core::engine::{Action, Admission, Engine, Pass};
+use headgate_core::decision::{Action, Decision, Ticket};
+use headgate_core::engine::Engine;
 use headgate_core::host::memory::MemoryHost;
-use headgate_core::refusal::Cause;
+use headgate_core::refusal::Reason;
 use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;
 
@@ -98,8 +99,8 @@ pub(crate) fn config(parallelism: u32, discipline: &Discipline) -> FilterConfig 
 /// Where a request is.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    Queue(Pass),
-    Backend(Pass),
+    Queue(Ticket),
+    Backend(Ticket),
 }
 
 #[derive(Debug)]
@@ -117,7 +118,7 @@ pub(crate) struct Process {
     /// Everybody who got a slot, in that order.
     pub(crate) started: Vec<u32>,
     ever_started: BTreeSet<u32>,
-    pub(crate) refused: Vec<(u32, Cause)>,
+    pub(crate) refused: Vec<(u32, Reason)>,
     next_stream: u32,
     actions: Vec<Action>,
 }
@@ -178,13 +179,13 @@ impl Process {
             self.requests.insert(stream, held);
         };
         match admission {
-            Admission::PassBy => panic!("the stage is for every request"),
-            Admission::Forward(pass) => {
+            Decision::PassBy => panic!("the stage is for every request"),
+            Decision::Forward(pass) => {
                 hold(At::Backend(pass));
                 self.start(stream);
             }
-            Admission::Hold(pass) => hold(At::Queue(pass)),
-            Admission::Refuse(_, refusal) => self.refused.push((stream, refusal.cause)),
+            Decision::Hold(pass) => hold(At::Queue(pass)),
+            Decision::Refuse(refusal) => self.refused.push((stream, refusal.reason)),
         }
         self.act();
         stream
@@ -198,7 +199,7 @@ impl Process {
     fn act(&mut self) {
         for action in std::mem::take(&mut self.actions) {
             match action {
-                Action::Resume(stream) => {
+                Action::Resume { stream, .. } => {
                     let held = self.requests.get_mut(&stream).expect("known to its client");
                     let At::Queue(pass) = held.at else {
                         panic!("{stream} resumed in the backend")
@@ -208,10 +209,10 @@ impl Process {
                     held.at = At::Backend(pass);
                     self.start(stream);
                 }
-                Action::Refuse(stream, _, refusal) => {
+                Action::Refuse { stream, refusal } => {
                     let held = self.requests.remove(&stream).expect("refused once");
                     assert!(matches!(held.at, At::Queue(_)), "{stream} was served");
-                    self.refused.push((stream, refusal.cause));
+                    self.refused.push((stream, refusal.reason));
                 }
             }
         }

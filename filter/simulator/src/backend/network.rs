@@ -160,7 +160,10 @@ impl Network {
         if !self.done.is_empty() {
             return self.now;
         }
-        let slept = self.ends.peek().map_or(f64::INFINITY, |Reverse((at, _))| at.0);
+        let slept = self
+            .ends
+            .peek()
+            .map_or(f64::INFINITY, |Reverse((at, _))| at.0);
         let shared = self.stations.iter().filter_map(|station| {
             let Reverse((end, _)) = station.shared.peek()?;
             Some(self.now + (end.0 - station.attained).max(0.0) / station.speed())
@@ -177,7 +180,9 @@ impl Network {
         let slept = self.ends.peek().is_some_and(|Reverse((at, _))| at.0 <= now);
         let ending = self.stations.iter().position(|station| {
             let end = station.shared.peek().map(|Reverse((end, _))| end.0);
-            end.is_some_and(|end| self.now + (end - station.attained).max(0.0) / station.speed() <= now)
+            end.is_some_and(|end| {
+                self.now + (end - station.attained).max(0.0) / station.speed() <= now
+            })
         });
         self.pass_to(now);
         let job = if slept {
@@ -255,7 +260,12 @@ impl Network {
 impl Station {
     /// Work per time that each job at the cores gets.
     fn speed(&self) -> f64 {
-        let Step::Cores { cores, serial, crosstalk } = self.step else {
+        let Step::Cores {
+            cores,
+            serial,
+            crosstalk,
+        } = self.step
+        else {
             return 1.0;
         };
         let n = self.shared.len().max(1) as f64;
@@ -270,7 +280,11 @@ impl Backend for Network {
 
     fn next_end(&self) -> u64 {
         let next = self.next();
-        if next.is_infinite() { u64::MAX } else { next.ceil() as u64 }
+        if next.is_infinite() {
+            u64::MAX
+        } else {
+            next.ceil() as u64
+        }
     }
 
     fn end(&mut self, now: u64) -> Option<u32> {
@@ -311,7 +325,11 @@ mod tests {
                     ends[job as usize] = end;
                 }
             } else {
-                network.take(arrival, next as u32, &Request::new(arrival, 0, jobs[next].1));
+                network.take(
+                    arrival,
+                    next as u32,
+                    &Request::new(arrival, 0, jobs[next].1),
+                );
                 next += 1;
             }
         }
@@ -320,7 +338,10 @@ mod tests {
     #[test]
     fn workers_that_sleep_are_servers() {
         let two = Network::new(2, &[(1.0, Step::Sleep)], 2);
-        assert_eq!(ends(two, &[(0, 100), (10, 100), (20, 100), (30, 10)]), [100, 110, 200, 120]);
+        assert_eq!(
+            ends(two, &[(0, 100), (10, 100), (20, 100), (30, 10)]),
+            [100, 110, 200, 120]
+        );
     }
 
     #[test]
@@ -330,7 +351,10 @@ mod tests {
         assert_eq!(ends(one, &[(0, 300), (100, 500)]), [500, 800]);
         // The third waits for a worker.
         let sqlite = Network::new(2, &[(1.0, Step::cores(1.0))], 1);
-        assert_eq!(ends(sqlite, &[(0, 100), (0, 100), (0, 100)]), [200, 200, 300]);
+        assert_eq!(
+            ends(sqlite, &[(0, 100), (0, 100), (0, 100)]),
+            [200, 200, 300]
+        );
     }
 
     #[test]
@@ -347,7 +371,10 @@ mod tests {
             crosstalk: 0.25,
         };
         // 1 / (1 + 0.5 + 0.25 · 2) = ½ of full speed.
-        let found = ends(Network::new(u32::MAX, &[(1.0, step)], 2), &[(0, 300), (0, 300)]);
+        let found = ends(
+            Network::new(u32::MAX, &[(1.0, step)], 2),
+            &[(0, 300), (0, 300)],
+        );
         assert_eq!(found, [600, 600]);
     }
 
@@ -363,6 +390,9 @@ mod tests {
             four.advance().map(|_| at)
         })
         .collect();
-        assert_eq!(left, [100.0, 100.0, 100.0, 100.0, 200.0, 200.0, 300.0, 300.0]);
+        assert_eq!(
+            left,
+            [100.0, 100.0, 100.0, 100.0, 200.0, 200.0, 300.0, 300.0]
+        );
     }
 }

@@ -4,26 +4,23 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use headgate_core::config::{
-    ConfigError, DEFAULT_TYPE, FilterConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match, Measure, Mode,
-    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, StringMatchKind,
-    TypeConfig,
+    DEFAULT_TYPE, FilterConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match, Measure, Mode, QueueConfig,
+    QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, StringMatchKind, TypeConfig,
 };
+use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
+use headgate_core::engine::Engine;
 use headgate_core::host::HostError;
-use headgate_core::refusal::Origin;
+use headgate_core::refusal::{Origin, Refusal};
 use headgate_core::request::{Attributes, Progress, TypeId};
-use headgate_core::stage::{Arrival, Event, Outcome, Stage, Ticket};
+use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;
-use headgate_core::workers::Membership;
 use headgate_core::workflow;
-use headgate_core::workflows::wire::Announcement;
-use headgate_core::workflows::{
-    Call, Entry, Incoming, Passage, ProcessId, Release, Token, Workflows,
-};
+use headgate_core::workflows::{Call, OTHER, ProcessId, Token, WorkflowId};
 
 use super::clocks::Clock;
 use super::graph::{Graph, Service};
 use super::seen::ProcessSample;
-use super::spans::Span;
+use super::spans::{Said, Span};
 use super::world::Setup;
 use crate::host::LocalHost;
 use crate::simulation::SimulationError;
@@ -32,30 +29,15 @@ use crate::workload::dice::Dice;
 /// Longest wait in a queue of requests without a deadline: longer than any run.
 const FOREVER_US: u64 = 36_000_000_000;
 
-/// What a process asks for.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Asked {
-    /// Remember the request's place among its workflow's.
-    Holds { stream: u32, entry: Entry },
-    /// Remember its place in the stage: it waits.
-    Queued { stream: u32, ticket: Ticket },
-    /// It has a slot.
-    Begin { stream: u32, ticket: Option<Ticket> },
-    /// Answer it with a refusal.
-    Refuse { stream: u32 },
-}
+/// The only one of a process.
+const POLICY: PolicyId = PolicyId(0);
 
 /// A process.
 #[derive(Debug)]
 pub(super) struct Process {
     host: LocalHost,
     clock: Clock,
-    membership: Membership,
-    stage: Stage,
-    workflows: Option<Workflows>,
-    /// What the stage asked for, and whom the limiter lets go.
-    events: Vec<Event>,
-    releases: Vec<Release>,
+    engine: Engine,
     /// Names of workflows and services.
     names: Vec<String>,
     services: Vec<String>,
@@ -87,20 +69,19 @@ impl Process {
         seed: u64,
     ) -> Result<Self, SimulationError> {
         let host = LocalHost::default();
-        let config = stage(graph, &graph.services[service], setup);
-        check(&config)?;
-        let start = clock.at(0);
-        let membership = Membership::join(start, 1, &host)?;
-        let workflows = Workflows::new(&config, &membership, !seed, start, &host)?;
-        let stage = Stage::new(config, &membership, seed, &host)?;
+        let config = FilterConfig {
+            revision: String::new(),
+            stages: vec![stage(graph, &graph.services[service], setup)],
+            ..FilterConfig::default()
+        };
+        let (start, mut none_held) = (clock.at(0), Vec::new());
+        let mut engine = Engine::new(seed);
+        engine.configure(&host, start, &config, &mut none_held)?;
+        engine.join(&host, start, &mut none_held)?;
         let none = vec![0; graph.workflows.len()];
         Ok(Self {
             clock,
-            membership,
-            stage,
-            workflows,
-            events: Vec::new(),
-            releases: Vec::new(),
+            engine,
             names: graph.workflows.iter().map(|w| w.name.clone()).collect(),
             services: graph.services.iter().map(|s| s.name.clone()).collect(),
             flows: graph
@@ -130,8 +111,8 @@ impl Process {
         stream: u32,
         span: &Span,
         own_deadline: Option<Duration>,
-        asked: &mut Vec<Asked>,
-    ) -> Result<(), HostError> {
+        asked: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
         let workflow = usize::from(span.workflow);
         self.offered[workflow] += 1;
         let attributes = Attributes {
@@ -141,96 +122,28 @@ impl Process {
             ..Attributes::of(TypeId(span.workflow))
         };
         let now = self.clock.at(now);
-        let Some(workflows) = &mut self.workflows else {
-            return self.enter(now, stream, None, &attributes, asked);
-        };
-        let incoming = Incoming {
+        let arrival = Arrival {
             stream,
+            attributes,
             origin: Origin {
-                workflow: workflows.identify(&self.host, now, self.names[workflow].as_bytes()),
+                workflow: self.identify(now, workflow),
                 upstream: span.upstream,
             },
-            attributes,
         };
-        match workflows.arrive(&self.host, now, &incoming) {
-            Passage::Forward(entry) => self.pass(now, stream, entry, asked)?,
-            Passage::Hold(entry) => asked.push(Asked::Holds { stream, entry }),
-            Passage::Refuse(..) => asked.push(Asked::Refuse { stream }),
-        }
-        Ok(())
+        self.engine.admit(&self.host, now, POLICY, &arrival, asked)
     }
 
-    /// The limiter lets a request through.
-    fn pass(
-        &mut self,
-        now: Instant,
-        stream: u32,
-        entry: Entry,
-        asked: &mut Vec<Asked>,
-    ) -> Result<(), HostError> {
-        asked.push(Asked::Holds { stream, entry });
-        let attributes = self.workflows.as_ref().and_then(|w| w.attributes(entry));
-        match attributes {
-            Some(attributes) => self.enter(now, stream, Some(entry), &attributes, asked),
-            None => Ok(()),
-        }
-    }
-
-    /// A request comes to the stage.
-    fn enter(
-        &mut self,
-        now: Instant,
-        stream: u32,
-        entry: Option<Entry>,
-        attributes: &Attributes,
-        asked: &mut Vec<Asked>,
-    ) -> Result<(), HostError> {
-        let arrival = self
-            .stage
-            .arrive(&self.host, now, stream, attributes, &mut self.events)?;
-        let ticket = match arrival {
-            Arrival::Forward(ticket) => {
-                asked.push(Asked::Begin {
-                    stream,
-                    ticket: Some(ticket),
-                });
-                Some(ticket)
-            }
-            Arrival::Hold(ticket) => {
-                asked.push(Asked::Queued { stream, ticket });
-                Some(ticket)
-            }
-            Arrival::Refuse(_) => {
-                asked.push(Asked::Refuse { stream });
-                None
-            }
-        };
-        if let (Some(workflows), Some(entry), Some(ticket)) = (&mut self.workflows, entry, ticket) {
-            workflows.admitted(entry, ticket);
-        }
-        self.carry_on(asked);
-        Ok(())
-    }
-
-    /// What the stage asked for.
-    fn carry_on(&mut self, asked: &mut Vec<Asked>) {
-        asked.extend(self.events.drain(..).map(|event| match event {
-            Event::Resume { stream } => Asked::Begin {
-                stream,
-                ticket: None,
-            },
-            Event::Expire { stream, .. } => Asked::Refuse { stream },
-        }));
+    fn identify(&mut self, now: Instant, workflow: usize) -> WorkflowId {
+        let workflows = self.engine.workflows_mut(POLICY);
+        let name = self.names[workflow].as_bytes();
+        workflows.map_or(OTHER, |workflows| workflows.identify(&self.host, now, name))
     }
 
     /// A request got its slot; what it hands on with its calls.
-    pub(super) fn began(&mut self, now: u64, stream: u32) -> Option<Token> {
+    pub(super) fn began(&mut self, now: u64, ticket: Option<Ticket>) -> Option<Token> {
         self.pass_to(now);
         self.running += 1;
-        let workflows = self.workflows.as_mut()?;
-        let now = self.clock.at(now);
-        workflows.started(now, stream);
-        workflows.token(stream)
+        self.engine.token(ticket?)
     }
 
     /// A request that held a slot is answered; what the answer says besides.
@@ -239,43 +152,26 @@ impl Process {
         now: u64,
         span: &Span,
         ok: bool,
-        asked: &mut Vec<Asked>,
-    ) -> Result<Option<(Announcement, Progress)>, HostError> {
+        asked: &mut Vec<Action>,
+    ) -> Result<Option<Said>, HostError> {
         self.pass_to(now);
         self.running -= 1;
         self.completed[usize::from(span.workflow)] += u64::from(ok);
         let now = self.clock.at(now);
-        let mut said = None;
-        if let (Some(workflows), Some(entry)) = (&mut self.workflows, span.entry) {
-            let answer = workflows.answer(&self.host, now, entry);
-            said = answer.map(|answer| (answer.announcement, answer.progress));
-            let began = self.clock.at(span.began);
-            workflows.served(&self.host, now, entry, Some(began));
-        }
-        if let Some(ticket) = span.ticket {
-            let end = Outcome::Completed;
-            self.stage
-                .finish(&self.host, now, ticket, end, &mut self.events)?;
-            self.carry_on(asked);
-        }
-        Ok(said)
+        let Some(ticket) = span.ticket else {
+            return Ok(None);
+        };
+        let answer = self.engine.answer(&self.host, now, ticket);
+        self.engine
+            .finish(&self.host, now, ticket, Outcome::Completed, asked)?;
+        Ok(answer.map(|answer| (answer.announcement, answer.progress)))
     }
 
     /// A request is refused; what the refusal says besides.
-    pub(super) fn refused(&mut self, now: u64, span: &Span) -> Option<(Announcement, Progress)> {
-        let workflow = usize::from(span.workflow);
-        self.refused[workflow] += 1;
-        let workflows = self.workflows.as_mut()?;
-        let now = self.clock.at(now);
-        if let Some(entry) = span.entry {
-            workflows.left(now, entry);
-        }
-        let id = workflows.identify(&self.host, now, self.names[workflow].as_bytes());
-        let announcement = workflows.announcement(Origin {
-            workflow: id,
-            upstream: span.upstream,
-        });
-        Some((announcement, Progress::UNKNOWN))
+    pub(super) fn refused(&mut self, span: &Span, refusal: &Refusal) -> Option<Said> {
+        self.refused[usize::from(span.workflow)] += 1;
+        let workflows = self.engine.workflows(POLICY)?;
+        Some((workflows.announcement(refusal.origin?), Progress::UNKNOWN))
     }
 
     /// A request of this process calls a service: who calls, and what is noted of it.
@@ -285,7 +181,7 @@ impl Process {
         caller: &Span,
         service: usize,
     ) -> Option<(ProcessId, Call)> {
-        let workflows = self.workflows.as_mut()?;
+        let workflows = self.engine.workflows_mut(POLICY)?;
         let now = self.clock.at(now);
         let service = workflows.service(&self.host, now, self.services[service].as_bytes());
         let name = self.names[usize::from(caller.workflow)].as_bytes();
@@ -297,8 +193,8 @@ impl Process {
     }
 
     /// A call of this process ended; with nothing said it was given up.
-    pub(super) fn heard(&mut self, now: u64, call: Call, said: Option<(Announcement, Progress)>) {
-        let Some(workflows) = &mut self.workflows else {
+    pub(super) fn heard(&mut self, now: u64, call: Call, said: Option<Said>) {
+        let Some(workflows) = self.engine.workflows_mut(POLICY) else {
             return;
         };
         let (announcement, progress) = said.unzip();
@@ -339,23 +235,8 @@ impl Process {
         *turn
     }
 
-    pub(super) fn tick(&mut self, now: u64, asked: &mut Vec<Asked>) -> Result<(), HostError> {
-        let now = self.clock.at(now);
-        let changes = self.membership.tick(now, &self.host)?;
-        if let Some(workflows) = &mut self.workflows {
-            let releases = &mut self.releases;
-            workflows.tick(&self.host, now, &self.membership, &changes, releases)?;
-        }
-        for release in std::mem::take(&mut self.releases) {
-            match release {
-                Release::Admit { entry, stream } => self.pass(now, stream, entry, asked)?,
-                Release::Refuse { stream, .. } => asked.push(Asked::Refuse { stream }),
-            }
-        }
-        let (host, membership, events) = (&self.host, &self.membership, &mut self.events);
-        self.stage.tick(host, now, membership, &changes, events)?;
-        self.carry_on(asked);
-        Ok(())
+    pub(super) fn tick(&mut self, now: u64, asked: &mut Vec<Action>) -> Result<(), HostError> {
+        self.engine.tick(&self.host, self.clock.at(now), asked)
     }
 
     fn pass_to(&mut self, now: u64) {
@@ -368,7 +249,7 @@ impl Process {
         ProcessSample {
             busy: self.busy as f64 / 1e9,
             running: self.running,
-            queued: (self.stage.pending() as u32).saturating_sub(self.running),
+            queued: (self.engine.pending() as u32).saturating_sub(self.running),
             offered: self.offered.clone(),
             refused: self.refused.clone(),
             completed: self.completed.clone(),
@@ -377,7 +258,7 @@ impl Process {
     }
 
     fn rates(&mut self, now: u64) -> Vec<f64> {
-        let Some(workflows) = &mut self.workflows else {
+        let Some(workflows) = self.engine.workflows_mut(POLICY) else {
             return vec![f64::INFINITY; self.names.len()];
         };
         let now = self.clock.at(now);
@@ -440,14 +321,4 @@ fn kind(name: &str) -> TypeConfig {
         },
         slo: Vec::new(),
     }
-}
-
-/// Only what the filter would take.
-fn check(stage: &StageConfig) -> Result<(), ConfigError> {
-    let config = FilterConfig {
-        revision: String::new(),
-        stages: vec![stage.clone()],
-        ..FilterConfig::default()
-    };
-    config.check()
 }

@@ -1,11 +1,14 @@
 //! Requests that are on their way: one for each request at each process, and who waits for it.
 
+use headgate_core::decision::Ticket;
 use headgate_core::request::Progress;
-use headgate_core::stage::Ticket;
 use headgate_core::workflows::wire::Announcement;
-use headgate_core::workflows::{Call, Entry, ProcessId, Token};
+use headgate_core::workflows::{Call, ProcessId, Token};
 
 use super::seen::Ending;
+
+/// What an answer says besides.
+pub(super) type Said = (Announcement, Progress);
 
 /// Who waits for the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +59,6 @@ pub(super) struct Span {
     /// When it was sent, ns.
     pub(super) sent: u64,
     pub(super) ticket: Option<Ticket>,
-    /// Its place in the process's workflows, where it has any.
-    pub(super) entry: Option<Entry>,
     /// What it hands on with its calls.
     pub(super) token: Option<Token>,
     /// The process that called, where it says who it is.
@@ -65,9 +66,7 @@ pub(super) struct Span {
     /// What that process noted of the call.
     pub(super) call: Option<Call>,
     /// What the answer says besides.
-    pub(super) said: Option<(Announcement, Progress)>,
-    /// When it got its slot, ns.
-    pub(super) began: u64,
+    pub(super) said: Option<Said>,
     pub(super) step: u16,
     /// Calls of the step that were not made yet.
     pub(super) left: u32,

@@ -7,12 +7,14 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use headgate_core::config::{Discipline, WorkflowsConfig};
+use headgate_core::decision::{Action, Decision, Ticket};
+use headgate_core::refusal::Refusal;
 use headgate_core::time::nanos;
 
 use super::clocks::Clocks;
 use super::graph::{Count, Graph, Step};
 use super::load::{Load, partition};
-use super::process::{Asked, Process};
+use super::process::Process;
 use super::seen::{Ended, Ending, Sample, Seen};
 use super::spans::{Caller, Span, SpanId, Spans, State};
 use crate::simulation::SimulationError;
@@ -95,7 +97,7 @@ struct World<'a> {
     first: Vec<usize>,
     spans: Spans,
     /// What processes asked for.
-    asked: Vec<Asked>,
+    asked: Vec<Action>,
     /// By load.
     dice: Vec<Dice>,
     /// Requests of each load's trace that were sent.
@@ -242,12 +244,10 @@ impl<'a> World<'a> {
             deadline,
             sent: self.now,
             ticket: None,
-            entry: None,
             token: None,
             upstream: None,
             call: None,
             said: None,
-            began: 0,
             step: 0,
             left: 0,
             outstanding: 0,
@@ -272,7 +272,12 @@ impl<'a> World<'a> {
             // A header has no 0.
             .then(|| Duration::from_nanos(expires.saturating_sub(self.now).max(1_000)));
         let process = &mut self.processes[span.process as usize];
-        process.arrive(self.now, at, &span, own, &mut self.asked)?;
+        match process.arrive(self.now, at, &span, own, &mut self.asked)? {
+            Decision::PassBy => self.begin(at, None)?,
+            Decision::Forward(ticket) => self.begin(at, Some(ticket))?,
+            Decision::Hold(_) => {}
+            Decision::Refuse(refusal) => self.refused(at, &refusal),
+        }
         self.carry_out()
     }
 
@@ -283,18 +288,8 @@ impl<'a> World<'a> {
             let mut asked = std::mem::take(&mut self.asked);
             for asked in asked.drain(..) {
                 match asked {
-                    Asked::Holds { stream, entry } => {
-                        self.spans.at_mut(stream).entry = Some(entry);
-                    }
-                    Asked::Queued { stream, ticket } => {
-                        self.spans.at_mut(stream).ticket = Some(ticket);
-                    }
-                    Asked::Begin { stream, ticket } => {
-                        let span = self.spans.at_mut(stream);
-                        span.ticket = ticket.or(span.ticket);
-                        self.begin(stream)?;
-                    }
-                    Asked::Refuse { stream } => self.refused(stream),
+                    Action::Resume { stream, ticket } => self.begin(stream, Some(ticket))?,
+                    Action::Refuse { stream, refusal } => self.refused(stream, &refusal),
                 }
             }
             if self.asked.is_empty() {
@@ -306,19 +301,17 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn refused(&mut self, at: u32) {
-        let now = self.now;
+    fn refused(&mut self, at: u32, refusal: &Refusal) {
         let span = self.spans.at_mut(at);
-        span.said = self.processes[span.process as usize].refused(now, span);
+        span.said = self.processes[span.process as usize].refused(span, refusal);
         self.reply(at, Ending::Refused);
     }
 
     /// A request has its slot.
-    fn begin(&mut self, at: u32) -> Result<(), SimulationError> {
-        let now = self.now;
+    fn begin(&mut self, at: u32, ticket: Option<Ticket>) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
-        span.began = now;
-        span.token = self.processes[span.process as usize].began(now, at);
+        span.ticket = ticket;
+        span.token = self.processes[span.process as usize].began(self.now, ticket);
         self.step(at)
     }
 

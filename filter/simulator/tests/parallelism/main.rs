@@ -37,9 +37,22 @@ fn median(found: &Found, seconds: std::ops::Range<usize>) -> u32 {
 fn as_good_as_the_best(name: &str, service: &Service, fixed: &[u32]) {
     let found = service.run(None);
     let run = |&slots: &u32| (service.run(Some(slots)).goodput, slots);
-    let best = fixed.iter().map(run).max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
-    println!("{name}: {:.0}/s, P={} {:.0}/s, P {:?}", found.goodput, best.1, best.0, found.slots);
-    assert!(found.goodput >= 0.95 * best.0, "{name}: {:.0} of {:.0} at P={}", found.goodput, best.0, best.1);
+    let best = fixed
+        .iter()
+        .map(run)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .unwrap();
+    println!(
+        "{name}: {:.0}/s, P={} {:.0}/s, P {:?}",
+        found.goodput, best.1, best.0, found.slots
+    );
+    assert!(
+        found.goodput >= 0.95 * best.0,
+        "{name}: {:.0} of {:.0} at P={}",
+        found.goodput,
+        best.0,
+        best.1
+    );
 }
 
 #[test]
@@ -53,28 +66,64 @@ fn workers_that_sleep_are_counted() {
         let end = found.slots.len().min(service.seconds as usize);
         let slots = median(&found, end - 8..end);
         let near = (workers / 20).max(1);
-        assert!(slots.abs_diff(workers) <= near, "{slots} of {workers}: {:?}", found.slots);
+        assert!(
+            slots.abs_diff(workers) <= near,
+            "{slots} of {workers}: {:?}",
+            found.slots
+        );
     }
 }
 
 #[test]
 fn goodput_in_front_of_sleeping_workers_is_that_of_the_best_number() {
-    as_good_as_the_best("16 workers", &Service::new(PAPER, 16, SLEEP, 16.0), &[14, 16, 18, 20]);
-    as_good_as_the_best("2 workers", &Service::new(PAPER, 2, SLEEP, 2.0), &[1, 2, 3, 4]);
+    as_good_as_the_best(
+        "16 workers",
+        &Service::new(PAPER, 16, SLEEP, 16.0),
+        &[14, 16, 18, 20],
+    );
+    as_good_as_the_best(
+        "2 workers",
+        &Service::new(PAPER, 2, SLEEP, 2.0),
+        &[1, 2, 3, 4],
+    );
 }
 
 #[test]
 fn goodput_in_front_of_shared_cores_is_that_of_the_best_number() {
-    as_good_as_the_best("one core", &Service::new(PAPER, u32::MAX, CORE, 1.0), &[1, 2, 3, 4, 6]);
-    as_good_as_the_best("four cores", &Service::new(PAPER, u32::MAX, CORES, 4.0), &[3, 4, 5, 6, 8]);
-    as_good_as_the_best("contention", &Service::new(PAPER, u32::MAX, CONTENTION, 7.0), &[7, 8, 9, 10]);
-    as_good_as_the_best("SQLite", &Service::new(PAPER, 3, CORE, 1.0), &[1, 2, 3, 4, 6]);
+    as_good_as_the_best(
+        "one core",
+        &Service::new(PAPER, u32::MAX, CORE, 1.0),
+        &[1, 2, 3, 4, 6],
+    );
+    as_good_as_the_best(
+        "four cores",
+        &Service::new(PAPER, u32::MAX, CORES, 4.0),
+        &[3, 4, 5, 6, 8],
+    );
+    as_good_as_the_best(
+        "contention",
+        &Service::new(PAPER, u32::MAX, CONTENTION, 7.0),
+        &[7, 8, 9, 10],
+    );
+    as_good_as_the_best(
+        "SQLite",
+        &Service::new(PAPER, 3, CORE, 1.0),
+        &[1, 2, 3, 4, 6],
+    );
 }
 
 #[test]
 fn goodput_in_front_of_a_lock_or_a_pool_is_that_of_the_best_number() {
-    as_good_as_the_best("lock", &Service::new(PAPER, 64, LOCK, 5.0), &[5, 6, 7, 8, 10]);
-    as_good_as_the_best("pool", &Service::new(PAPER, 32, POOL, 10.0), &[8, 10, 12, 14]);
+    as_good_as_the_best(
+        "lock",
+        &Service::new(PAPER, 64, LOCK, 5.0),
+        &[5, 6, 7, 8, 10],
+    );
+    as_good_as_the_best(
+        "pool",
+        &Service::new(PAPER, 32, POOL, 10.0),
+        &[8, 10, 12, 14],
+    );
 }
 
 #[test]
@@ -87,7 +136,11 @@ fn lost_and_regained_capacity_is_followed_within_ten_seconds() {
     let found = service.run_on(None, Paced::new(service.network(), &[], &changes));
     let within = |seconds: std::ops::Range<usize>, workers: u32| {
         let slots = median(&found, seconds);
-        assert!(slots.abs_diff(workers) <= 1, "{slots} of {workers}: {:?}", found.slots);
+        assert!(
+            slots.abs_diff(workers) <= 1,
+            "{slots} of {workers}: {:?}",
+            found.slots
+        );
     };
     within(12..19, 16);
     within(30..34, 8);
@@ -102,20 +155,38 @@ fn what_changes_by_itself_is_not_taken_for_the_slots() {
     let service = Service::new(PAPER, 16, SLEEP, 16.0);
     let every = |step: u64, speed: &dyn Fn(u64) -> f64| -> Vec<(u64, f64)> {
         let last = service.seconds * SECOND;
-        (0..last / step).map(|n| (n * step, speed(n * step))).collect()
+        (0..last / step)
+            .map(|n| (n * step, speed(n * step)))
+            .collect()
     };
     let tenth = SECOND / 10;
     let seconds = |ns: u64| ns as f64 / SECOND as f64;
     let changes: [(&str, Vec<(u64, f64)>); 4] = [
         // 100 ms of every 2 s.
-        ("GC pauses", every(tenth, &|at| f64::from(at / tenth % 20 != 7))),
+        (
+            "GC pauses",
+            every(tenth, &|at| f64::from(at / tenth % 20 != 7)),
+        ),
         // 4 s of every 9 s at half of the speed.
-        ("a noisy neighbour", every(SECOND, &|at| if at / SECOND % 9 < 4 { 0.5 } else { 1.0 })),
-        ("a leak", every(tenth, &|at| 1.0 / (1.0 + seconds(at) / 30.0))),
-        ("a cold cache", every(tenth, &|at| (0.2 + 0.8 * seconds(at) / 20.0).min(1.0))),
+        (
+            "a noisy neighbour",
+            every(SECOND, &|at| if at / SECOND % 9 < 4 { 0.5 } else { 1.0 }),
+        ),
+        (
+            "a leak",
+            every(tenth, &|at| 1.0 / (1.0 + seconds(at) / 30.0)),
+        ),
+        (
+            "a cold cache",
+            every(tenth, &|at| (0.2 + 0.8 * seconds(at) / 20.0).min(1.0)),
+        ),
     ];
     for (name, speeds) in changes {
-        let goodput = |slots| service.run_on(slots, Paced::new(service.network(), &speeds, &[])).goodput;
+        let goodput = |slots| {
+            service
+                .run_on(slots, Paced::new(service.network(), &speeds, &[]))
+                .goodput
+        };
         let (found, best) = (goodput(None), goodput(Some(16)).max(goodput(Some(20))));
         assert!(found >= 0.95 * best, "{name}: {found:.0} of {best:.0}");
     }
@@ -130,7 +201,12 @@ fn a_backend_without_a_limit_in_reach_does_not_queue() {
         ..Service::new(PAPER, 400, SLEEP, 400.0)
     };
     let (found, free) = (service.run(None), service.run(Some(1_000)));
-    assert!(found.goodput >= 0.999 * free.goodput, "{:.0} of {:.0}", found.goodput, free.goodput);
+    assert!(
+        found.goodput >= 0.999 * free.goodput,
+        "{:.0} of {:.0}",
+        found.goodput,
+        free.goodput
+    );
 }
 
 #[test]
@@ -139,14 +215,30 @@ fn proxies_that_share_a_backend_share_its_slots() {
         seconds: 30,
         ..Service::new(PAPER, 16, SLEEP, 16.0)
     };
-    let run = |proxies, fixed| proxies::run(&service, proxies, fixed, Paced::new(service.network(), &[], &[]));
+    let run = |proxies, fixed| {
+        proxies::run(
+            &service,
+            proxies,
+            fixed,
+            Paced::new(service.network(), &[], &[]),
+        )
+    };
     let best = run(2, Some(8)).goodput;
     for proxies in [2, 3] {
         let found = run(proxies, None);
         for second in 15..30 {
             let total: u32 = found.slots.iter().map(|slots| slots[second - 1]).sum();
-            assert!((14..=22).contains(&total), "{total} slots after {second} s: {:?}", found.slots);
+            assert!(
+                (14..=22).contains(&total),
+                "{total} slots after {second} s: {:?}",
+                found.slots
+            );
         }
-        assert!(found.goodput >= 0.95 * best, "{:.0} of {best:.0}: {:?}", found.goodput, found.slots);
+        assert!(
+            found.goodput >= 0.95 * best,
+            "{:.0} of {best:.0}: {:?}",
+            found.goodput,
+            found.slots
+        );
     }
 }

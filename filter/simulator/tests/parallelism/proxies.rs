@@ -1,22 +1,25 @@
 //! Several proxies in front of one service, each with its own process and its own requests.
 
+use headgate_core::config::FilterConfig;
+use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
+use headgate_core::engine::Engine;
 use headgate_core::host::memory::MemoryHost;
+use headgate_core::refusal::Origin;
 use headgate_core::request::Attributes;
-use headgate_core::stage::{Arrival, Event, Outcome, Stage, Ticket};
+use headgate_core::stage::Outcome;
 use headgate_core::strategy::TypeId;
 use headgate_core::time::Instant;
-use headgate_core::workers::Membership;
 use headgate_simulator::backend::{Backend, Paced};
 use headgate_simulator::{Request, Source};
 
 use crate::service::{SECOND, Service};
 
+const POLICY: PolicyId = PolicyId(0);
 const TICK: u64 = SECOND / 100;
 
 struct Proxy {
     host: MemoryHost,
-    membership: Membership,
-    stage: Stage,
+    engine: Engine,
 }
 
 #[derive(Clone, Copy)]
@@ -35,15 +38,29 @@ pub(crate) struct Shared {
 }
 
 /// A run of `service` with its requests dealt out to so many proxies.
-pub(crate) fn run(service: &Service, proxies: usize, fixed: Option<u32>, mut backend: Paced) -> Shared {
+pub(crate) fn run(
+    service: &Service,
+    proxies: usize,
+    fixed: Option<u32>,
+    mut backend: Paced,
+) -> Shared {
     let workload = service.workload();
     let mut source = workload.steady(service.per_second(), service.seed);
     let mut all: Vec<Proxy> = (0..proxies)
         .map(|n| {
             let host = MemoryHost::new();
-            let membership = Membership::join(Instant::default(), 1, &host).unwrap();
-            let stage = Stage::new(service.stage(fixed), &membership, n as u64, &host).unwrap();
-            Proxy { host, membership, stage }
+            let mut engine = Engine::new(n as u64);
+            let config = FilterConfig {
+                stages: vec![service.stage(fixed)],
+                ..FilterConfig::default()
+            };
+            engine
+                .configure(&host, Instant::default(), &config, &mut Vec::new())
+                .unwrap();
+            engine
+                .join(&host, Instant::default(), &mut Vec::new())
+                .unwrap();
+            Proxy { host, engine }
         })
         .collect();
     let (mut jobs, mut free): (Vec<Job>, Vec<u32>) = (Vec::new(), Vec::new());
@@ -57,8 +74,8 @@ pub(crate) fn run(service: &Service, proxies: usize, fixed: Option<u32>, mut bac
             return Shared { slots, goodput };
         }
         let at = Instant::from_nanos(now);
-        let mut events = Vec::new();
-        let mut send = |jobs: &[Job], stream: u32| backend.take(now, stream, &jobs[stream as usize].request);
+        let mut actions = Vec::new();
+        let mut sent = Vec::new();
         if end == now {
             let Some(stream) = backend.end(now) else {
                 continue;
@@ -69,16 +86,19 @@ pub(crate) fn run(service: &Service, proxies: usize, fixed: Option<u32>, mut bac
             let counts = now > service.warm_up * SECOND && now - job.request.at <= limit;
             good += u64::from(counts);
             let proxy = &mut all[job.proxy];
-            let ticket = job.ticket.unwrap();
-            proxy.stage.finish(&proxy.host, at, ticket, Outcome::Completed, &mut events).unwrap();
+            let Some(ticket) = job.ticket else {
+                continue;
+            };
+            proxy
+                .engine
+                .finish(&proxy.host, at, ticket, Outcome::Completed, &mut actions)
+                .unwrap();
         } else if next_tick == now {
             next_tick += TICK;
             for (proxy, slots) in all.iter_mut().zip(&mut slots) {
-                let changes = proxy.membership.tick(at, &proxy.host).unwrap();
-                let Proxy { host, membership, stage } = proxy;
-                stage.tick(host, at, membership, &changes, &mut events).unwrap();
+                proxy.engine.tick(&proxy.host, at, &mut actions).unwrap();
                 if now.is_multiple_of(SECOND) {
-                    slots.push(stage.parallelism());
+                    slots.extend(proxy.engine.parallelism(POLICY));
                 }
             }
         } else {
@@ -86,28 +106,44 @@ pub(crate) fn run(service: &Service, proxies: usize, fixed: Option<u32>, mut bac
                 continue;
             };
             dealt = (dealt + 1) % proxies;
-            let job = Job { proxy: dealt, request, ticket: None };
+            let job = Job {
+                proxy: dealt,
+                request,
+                ticket: None,
+            };
             let stream = free.pop().unwrap_or_else(|| {
                 jobs.push(job);
                 jobs.len() as u32 - 1
             });
             jobs[stream as usize] = job;
             let proxy = &mut all[dealt];
-            let attributes = Attributes::of(TypeId(request.kind as u16));
-            match proxy.stage.arrive(&proxy.host, at, stream, &attributes, &mut events).unwrap() {
-                Arrival::Forward(ticket) => {
+            let arrival = Arrival {
+                stream,
+                attributes: Attributes::of(TypeId(request.kind as u16)),
+                origin: Origin::UNKNOWN,
+            };
+            match proxy
+                .engine
+                .admit(&proxy.host, at, POLICY, &arrival, &mut actions)
+                .unwrap()
+            {
+                Decision::Forward(ticket) => {
                     jobs[stream as usize].ticket = Some(ticket);
-                    send(&jobs, stream);
+                    sent.push(stream);
                 }
-                Arrival::Hold(ticket) => jobs[stream as usize].ticket = Some(ticket),
-                Arrival::Refuse(_) => free.push(stream),
+                Decision::Hold(ticket) => jobs[stream as usize].ticket = Some(ticket),
+                Decision::Refuse(_) => free.push(stream),
+                Decision::PassBy => sent.push(stream),
             }
         }
-        for event in events {
-            match event {
-                Event::Resume { stream } => send(&jobs, stream),
-                Event::Expire { stream, .. } => free.push(stream),
+        for action in actions {
+            match action {
+                Action::Resume { stream, .. } => sent.push(stream),
+                Action::Refuse { stream, .. } => free.push(stream),
             }
+        }
+        for stream in sent {
+            backend.take(now, stream, &jobs[stream as usize].request);
         }
     }
 }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use headgate_core::config::{
-    AutoParallelism, Discipline, HistogramWindow, Logic, Measure, Mode, Objective, QueueConfig, QueueMode,
-    ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
+    AutoParallelism, Discipline, HistogramWindow, Logic, Measure, Mode, Objective, QueueConfig,
+    QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
 use headgate_simulator::backend::{Network, Paced, Step};
-use headgate_simulator::{Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload};
+use headgate_simulator::{
+    Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload,
+};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
@@ -50,7 +52,12 @@ pub(crate) struct Found {
 }
 
 impl Service {
-    pub(crate) fn new(kinds: &'static [Kind], workers: u32, steps: &'static [(f64, Step)], capacity: f64) -> Self {
+    pub(crate) fn new(
+        kinds: &'static [Kind],
+        workers: u32,
+        steps: &'static [(f64, Step)],
+        capacity: f64,
+    ) -> Self {
         Self {
             kinds,
             workers,
@@ -73,7 +80,12 @@ impl Service {
 
     pub(crate) fn workload(&self) -> Workload {
         let load = |(at, &(name, share, mean, median, _)): (usize, &Kind)| {
-            TypeLoad::new(name, TypeId(at as u16), share, LogNormal::new(mean, median).unwrap())
+            TypeLoad::new(
+                name,
+                TypeId(at as u16),
+                share,
+                LogNormal::new(mean, median).unwrap(),
+            )
         };
         Workload::new(self.kinds.iter().enumerate().map(load).collect()).unwrap()
     }
@@ -108,7 +120,9 @@ impl Service {
             routes: Vec::new(),
             mode: Mode::Enforce,
             parallelism: fixed.unwrap_or(4),
-            auto_parallelism: fixed.is_none().then_some(AutoParallelism { min: 1, max: 1_000 }),
+            auto_parallelism: fixed
+                .is_none()
+                .then_some(AutoParallelism { min: 1, max: 1_000 }),
             queue: QueueConfig {
                 mode: QueueMode::Hold,
                 discipline: Discipline::Slack,
@@ -149,7 +163,11 @@ impl Service {
         };
         let mut source = Counting {
             inner: workload.steady(self.per_second(), self.seed),
-            limits: self.kinds.iter().map(|kind| kind.4[1] * 1_000_000).collect(),
+            limits: self
+                .kinds
+                .iter()
+                .map(|kind| kind.4[1] * 1_000_000)
+                .collect(),
             good: Vec::new(),
         };
         let outcome = run.with(&mut source, backend).unwrap();

@@ -4,7 +4,8 @@
 //! doesn't show to be there, and nothing is removed that isn't.
 
 use headgate_core::config::{Direction, ResourceReport};
-use headgate_core::engine::{Calling, Pass, Reply};
+use headgate_core::decision::Ticket;
+use headgate_core::engine::{Calling, Reply};
 use headgate_core::host::HostError;
 use headgate_core::workflows::{Token, resource, wire};
 
@@ -67,11 +68,11 @@ impl Vm {
     /// The request of `stream`, the effective one, goes on: tells the application the token by which its calls will be
     /// known; at a gateway it is the call. Without `headers` they are read again: those of a request that was held are
     /// gone.
-    pub(super) fn hand_on(&mut self, stream: u32, headers: Option<&Headers>) {
+    pub(super) fn hand_on(&mut self, stream: u32, ticket: Ticket, headers: Option<&Headers>) {
         if !self.workflows {
             return;
         }
-        let Some(token) = self.engine.token(stream) else {
+        let Some(token) = self.engine.token(ticket) else {
             return;
         };
         let told = (|| {
@@ -132,24 +133,27 @@ impl Vm {
         }
     }
 
-    /// The response of the backend to the request of `pass` begins: tells who asked what it may send, and learns what
-    /// the request used.
-    pub(crate) fn answer(&mut self, pass: Pass) {
-        if !pass.has_workflow() {
+    /// The response of the backend to the request of `ticket` begins: tells the sender what it may send, and
+    /// learns what the request used.
+    pub(crate) fn answer(&mut self, ticket: Ticket) {
+        if !self.engine.has_workflow(ticket) {
             return;
         }
         let Ok(now) = now() else { return };
-        self.learn_use(pass);
+        self.learn_use(ticket);
         let mut told = Ok(());
-        self.engine.answer(&self.host, now, pass, |name, value| {
+        let Some(answer) = self.engine.answer(&self.host, now, ticket) else {
+            return;
+        };
+        self.engine.tell(&answer, |name, value| {
             let set = ffi::set_response_header(name, value.as_bytes());
             told = std::mem::replace(&mut told, Ok(())).and(set);
         });
         self.check(told);
     }
 
-    fn learn_use(&mut self, pass: Pass) {
-        let used = match self.engine.resource_report(pass) {
+    fn learn_use(&mut self, ticket: Ticket) {
+        let used = match self.engine.resource_report(ticket) {
             None => return,
             Some(ResourceReport::Orca { metric }) => ffi::response_header(resource::ORCA)
                 .map(|value| value.and_then(|value| resource::orca(&value, metric))),
@@ -159,7 +163,7 @@ impl Vm {
             }
         };
         match used {
-            Ok(Some(amount)) => self.engine.resource_used(pass, amount),
+            Ok(Some(amount)) => self.engine.resource_used(ticket, amount),
             Ok(None) => {}
             Err(error) => self.complain(&error),
         }

@@ -15,7 +15,7 @@ fn raising_max_length_takes_effect() {
     e.configure(&h, t(3), &config(1, |s| s.queue.max_length = 50), &mut a)
         .unwrap();
     let r = e.arrive(&h, t(4), 3, &Req("/"), None, &mut a).unwrap();
-    assert!(matches!(r, Admission::Hold(_)), "{r:?}");
+    assert!(matches!(r, Decision::Hold(_)), "{r:?}");
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn dry_run_to_enforce_refuses_nothing_that_is_in_the_backend() {
         assert!(matches!(
             e.arrive(&h, t(s as u64), s, &Req("/"), None, &mut a)
                 .unwrap(),
-            Admission::Forward(_)
+            Decision::Forward(_)
         ));
     }
     e.configure(&h, t(500), &config(1, |_| {}), &mut a).unwrap();
@@ -40,7 +40,7 @@ fn dry_run_to_enforce_refuses_nothing_that_is_in_the_backend() {
     }
     let of_forwarded: Vec<_> = a
         .iter()
-        .filter(|x| matches!(x, Action::Resume(s) | Action::Refuse(s, ..) if *s < 9))
+        .filter(|x| matches!(x, Action::Resume { stream: s, .. } | Action::Refuse { stream: s, .. } if *s < 9))
         .collect();
     assert!(of_forwarded.is_empty(), "{of_forwarded:?}");
 }
@@ -53,7 +53,7 @@ fn an_edit_while_observing_changes_no_measurement_and_resumes_nobody() {
     let mut a = Vec::new();
     let observe = |p| config(p, |s| s.queue.mode = QueueMode::Observe);
     e.configure(&h, t(0), &observe(1), &mut a).unwrap();
-    let passes: Vec<Pass> = (1..=4)
+    let passes: Vec<Ticket> = (1..=4)
         .map(|s| {
             pass(
                 &e.arrive(&h, t(s as u64), s, &Req("/slow"), None, &mut a)
@@ -155,7 +155,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
             let (mut e, mut a) = (Engine::new(1), Vec::new());
             e.configure(&h, t(0), &types(before, Discipline::Fifo), &mut a)
                 .unwrap();
-            let passes: Vec<Pass> = (1..=3)
+            let passes: Vec<Ticket> = (1..=3)
                 .map(|s| pass(&e.arrive(&h, t(1), s, &Req("/slow"), None, &mut a).unwrap()))
                 .collect();
             h.calls.set(0);
@@ -163,7 +163,7 @@ fn an_edit_that_fails_is_made_or_not_made() {
             let edited = e.configure(&h, t(2), &types(after, Discipline::Sjf), &mut a);
             h.fail_at.set(0);
             let running = &e.running[0];
-            assert_eq!(&running.compiled.config, running.entrance.stage.config());
+            assert_eq!(&running.compiled.config, running.stage.config());
             let applied = running.compiled.config.types.len() == after;
             assert!(applied || edited.is_err(), "{fail_at}");
             (made, not_made) = (made + u32::from(applied), not_made + u32::from(!applied));
@@ -198,7 +198,7 @@ fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
             };
             let (mut e, mut a) = (Engine::new(1), Vec::new());
             e.configure(&h, t(0), &of(before), &mut a).unwrap();
-            let passes: Vec<Pass> = (1..=3)
+            let passes: Vec<Ticket> = (1..=3)
                 .map(|s| pass(&e.arrive(&h, t(1), s, &Req("/"), None, &mut a).unwrap()))
                 .collect();
             h.calls.set(0);

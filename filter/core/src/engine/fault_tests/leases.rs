@@ -45,7 +45,7 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
         next.tick(&h, t(n * 10), &mut a).unwrap();
     }
     let _ = keep;
-    assert!(matches!(r, Admission::Forward(_)) && slots(&m) == 1);
+    assert!(matches!(r, Decision::Forward(_)) && slots(&m) == 1);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_worker_is_not_buried_while_it_joins() {
     }));
     let mut e = Engine::new(2);
     e.configure(&joining, t(4_100), &c, &mut a).unwrap();
-    let passes: Vec<Pass> = (10..14)
+    let passes: Vec<Ticket> = (10..14)
         .map(|s| {
             pass(
                 &e.arrive(&joining, t(4_100), s, &Req("/"), None, &mut a)
@@ -199,8 +199,10 @@ fn a_client_that_left_during_a_stall_is_not_answered_from_its_own_on_done() {
     e.finish(&h, t(2_500), held, Outcome::Unmeasured, &mut a)
         .unwrap();
     assert!(
-        !a.iter()
-            .any(|x| matches!(x, Action::Resume(2) | Action::Refuse(2, ..))),
+        !a.iter().any(|x| matches!(
+            x,
+            Action::Resume { stream: 2, .. } | Action::Refuse { stream: 2, .. }
+        )),
         "{a:?}"
     );
 }
@@ -226,7 +228,7 @@ fn rejoin_with_failure(fail_at: u64) -> (u64, i64, u64) {
         x.tick(&h, t(n * 10), &mut a).unwrap();
         y.tick(&h, t(n * 10), &mut a).unwrap();
     }
-    let ps: Vec<Pass> = (10..13)
+    let ps: Vec<Ticket> = (10..13)
         .map(|s| pass(&y.arrive(&h, t(300), s, &Req("/"), None, &mut a).unwrap()))
         .collect();
     for n in 31..450 {

@@ -71,7 +71,7 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
         process
             .refused
             .iter()
-            .all(|(_, cause)| *cause == Cause::Backlog)
+            .all(|(_, reason)| *reason == Reason::Backlog)
     );
     // A smaller one fits in between; which workers had refused doesn't matter.
     let room = bound - (admitted - 1) * 10;

@@ -37,7 +37,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
     let token = front.workers[inbound]
         .as_ref()
         .unwrap()
-        .token(stream)
+        .token(pass)
         .unwrap();
     let baggage = format!("user=1,headgate={}", token.as_str());
     let mut well = true;
@@ -69,14 +69,15 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
         if let Some(&(_, pass, _)) = back.running.get(&there) {
             let later = now + Duration::from_millis(4);
             let engine = back.workers[0].as_mut().unwrap();
-            engine.answer(&back.host, later, pass, &mut set);
+            let answer = engine.answer(&back.host, later, pass);
+            engine.tell(&answer.unwrap(), &mut set);
         } else {
             well = false;
             match back.refused.last() {
                 Some(refusal) => {
                     let refusal = *refusal;
                     let engine = back.workers[0].as_mut().unwrap();
-                    engine.announce(StageId(0), &refusal, &mut set);
+                    engine.announce(&refusal, &mut set);
                 }
                 None => back.finish(there, Outcome::Unmeasured),
             }
@@ -91,12 +92,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
         });
     }
     let engine = front.workers[inbound].as_mut().unwrap();
-    engine.answer(
-        &front.host,
-        now + Duration::from_millis(10),
-        pass,
-        |_, _| {},
-    );
+    engine.answer(&front.host, now + Duration::from_millis(10), pass);
     well
 }
 
@@ -149,7 +145,7 @@ fn progress_comes_up_and_goes_down_the_tree() {
     // Known from the requests before: 10 ms in the slot of a, of which the calls took 4 each.
     let stream = a.arrive(0, &Request::of("a"), None);
     let engine = a.workers[0].as_ref().unwrap();
-    let token = engine.token(stream).unwrap();
+    let token = engine.token(a.running[&stream].1).unwrap();
     let call = Request::default().with(wire::REQUEST, token.as_str());
     let mut progress = String::new();
     a.ms += 3;
@@ -215,13 +211,13 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
         }
         let worker = gateway.next as usize % 2;
         let stream = gateway.arrive(worker, &Request::of("a"), None);
-        if !gateway.running.contains_key(&stream) {
+        let Some(&(_, ticket, _)) = gateway.running.get(&stream) else {
             continue;
-        }
+        };
         let mut told = BTreeMap::new();
         let calling = gateway.with(worker, |e, h, now, acts| {
             assert!(e.is_gateway());
-            let token = e.token(stream).unwrap();
+            let token = e.token(ticket).unwrap();
             // What a client made up is not asked.
             let request = Request::of("a").with(wire::REQUEST, "nonsense");
             let call = (&request, Some(token.as_bytes()));

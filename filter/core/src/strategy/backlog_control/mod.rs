@@ -43,8 +43,9 @@ mod record;
 
 use std::time::Duration;
 
-use super::{Admission, Controlled, Reason, Verdict, View};
+use super::{Admission, Bound, Controlled, View};
 use crate::config::{BacklogControlConfig, BacklogSignal, CostConfig, StageConfig};
+use crate::refusal::Reason;
 use crate::request::{Attributes, Served};
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -126,52 +127,6 @@ impl BacklogControl {
     #[must_use]
     pub fn bound(&self) -> Option<f64> {
         (self.known.bounded != 0.0).then(|| self.bound_of(&self.known))
-    }
-
-    /// The bound as a stat: AC's probability in millionths.
-    #[must_use]
-    pub fn gauge(&self) -> Option<u64> {
-        let scale = match self.signal {
-            BacklogSignal::Backlog | BacklogSignal::QueueLength => 1.0,
-            BacklogSignal::Proportional => 1e6,
-        };
-        self.bound().map(|bound| (bound * scale).round() as u64)
-    }
-
-    /// s(k), the mean service delay of the last period in which somebody was served.
-    #[must_use]
-    pub fn service_delay(&self) -> Duration {
-        Duration::try_from_secs_f64(self.known.delay).unwrap_or_default()
-    }
-
-    /// Time that a unit of work takes in a slot, s; `None` until it was measured, or where work is time.
-    #[must_use]
-    pub fn time_per_work(&self) -> Option<f64> {
-        Some(self.known.time_per_work).filter(|time| *time > 0.0 && !self.work_is_time)
-    }
-
-    /// p, ratio 0..=1, if clients are to be told.
-    #[must_use]
-    pub fn rejection_rate(&self) -> Option<f64> {
-        self.hint.then_some(self.rejection_rate)
-    }
-
-    /// Whether the decision depends on whether a slot is free.
-    #[must_use]
-    pub fn needs_slots_in_use(&self, queue_length: u32, work: u64) -> bool {
-        // Below 1 the chance decides; it is drawn once, in `decide`.
-        queue_length == 0
-            && self.bound().is_some_and(|bound| match self.signal {
-                BacklogSignal::Backlog => work as f64 > bound,
-                BacklogSignal::QueueLength => bound < 1.0,
-                BacklogSignal::Proportional => bound > 0.0,
-            })
-    }
-
-    /// The stage decided about a request, all things considered.
-    pub fn decided(&mut self, admitted: bool) {
-        self.fresh.received += 1.0;
-        self.fresh.refused += f64::from(!admitted);
     }
 
     /// The end of a period, or the start of the bound.
@@ -284,14 +239,58 @@ impl BacklogControl {
 }
 
 impl Admission for BacklogControl {
-    fn decide(&mut self, _request: &Attributes, view: &View<'_>, rng: &mut Rng) -> Verdict {
+    fn needs_slots_in_use(&self, queue_length: u32, work: u64) -> bool {
+        // Below 1 the chance decides; it is drawn once, in `decide`.
+        queue_length == 0
+            && self.bound().is_some_and(|bound| match self.signal {
+                BacklogSignal::Backlog => work as f64 > bound,
+                BacklogSignal::QueueLength => bound < 1.0,
+                BacklogSignal::Proportional => bound > 0.0,
+            })
+    }
+
+    fn decided(&mut self, admitted: bool) {
+        self.fresh.received += 1.0;
+        self.fresh.refused += f64::from(!admitted);
+    }
+
+    fn time_per_work(&self) -> Option<f64> {
+        Some(self.known.time_per_work).filter(|time| *time > 0.0 && !self.work_is_time)
+    }
+
+    fn rejection_rate(&self) -> Option<f64> {
+        self.hint.then_some(self.rejection_rate)
+    }
+
+    /// AC's probability in millionths.
+    fn controlled_bound(&self) -> Option<Bound> {
+        let scale = match self.signal {
+            BacklogSignal::Backlog | BacklogSignal::QueueLength => 1.0,
+            BacklogSignal::Proportional => 1e6,
+        };
+        Some(Bound {
+            value: (self.bound()? * scale).round() as u64,
+            service_delay: Duration::try_from_secs_f64(self.known.delay).unwrap_or_default(),
+        })
+    }
+
+    fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
+        Some(self)
+    }
+
+    fn decide(
+        &mut self,
+        _request: &Attributes,
+        view: &View<'_>,
+        rng: &mut Rng,
+    ) -> Result<(), Reason> {
         self.parallelism = view.parallelism;
         let cost = view.work as f64;
         let Some(bound) = self.bound() else {
-            return Verdict::Admit;
+            return Ok(());
         };
         if view.queue_length == 0 && view.slots_in_use < view.parallelism {
-            return Verdict::Admit;
+            return Ok(());
         }
         let over = match self.signal {
             BacklogSignal::Backlog => view.queue_work as f64 + cost > bound,
@@ -300,9 +299,9 @@ impl Admission for BacklogControl {
         };
         if over {
             self.fresh.over_bound += 1.0;
-            Verdict::Refuse(Reason::Backlog)
+            Err(Reason::Backlog)
         } else {
-            Verdict::Admit
+            Ok(())
         }
     }
 

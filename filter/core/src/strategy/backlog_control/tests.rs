@@ -92,7 +92,7 @@ fn decide_with(
         service_times: &times,
     };
     let request = Attributes::of(TypeId(0));
-    let admitted = control.decide(&request, &view, &mut Rng::new(1)) == Verdict::Admit;
+    let admitted = control.decide(&request, &view, &mut Rng::new(1)) == Ok(());
     control.decided(admitted);
     admitted
 }

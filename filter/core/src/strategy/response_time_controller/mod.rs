@@ -33,10 +33,12 @@ mod record;
 
 use std::time::Duration;
 
-use super::{Admission, Controlled, Reason, Verdict, View};
+use super::{Admission, Controlled, View};
 use crate::config::{ControlScope, ResponseTimeControllerConfig, StageConfig};
+use crate::refusal::Reason;
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::rng::Rng;
+use crate::service_times::ServiceTimes;
 use crate::time::Instant;
 
 use batch::Batch;
@@ -107,32 +109,11 @@ impl ResponseTimeController {
         }
     }
 
-    /// The quality in which the application should answer, ratio; `None` without degradation.
-    #[must_use]
-    pub fn quality(&self, kind: TypeId, class: ClassId) -> Option<f64> {
-        self.law.degradation?;
-        let controller = self.controllers.get(self.index(kind, class))?;
-        Some(controller.quality)
-    }
-
     /// The rate that is let in, requests/s; `None` where it isn't enforced.
     #[must_use]
     pub fn rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         let controller = self.controllers.get(self.index(kind, class))?;
         self.law.is_enforced(controller).then_some(controller.rate)
-    }
-
-    /// The greatest rate, requests/s.
-    #[must_use]
-    pub fn max_rate(&self) -> f64 {
-        self.law.max_rate
-    }
-
-    /// Time until there is a token again for who was just refused.
-    #[must_use]
-    pub fn next_token(&self, kind: TypeId, class: ClassId) -> Duration {
-        let part = self.parts.get(self.index(kind, class));
-        part.map_or(Duration::ZERO, |part| part.bucket.next_token())
     }
 
     fn index(&self, kind: TypeId, class: ClassId) -> usize {
@@ -189,16 +170,49 @@ impl ResponseTimeController {
 }
 
 impl Admission for ResponseTimeController {
-    fn decide(&mut self, request: &Attributes, view: &View<'_>, _rng: &mut Rng) -> Verdict {
+    fn quality(&self, kind: TypeId, class: ClassId) -> Option<f64> {
+        self.law.degradation?;
+        let controller = self.controllers.get(self.index(kind, class))?;
+        Some(controller.quality)
+    }
+
+    /// While degradation does without, the rate is no limit.
+    fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
+        Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
+    }
+
+    /// Until there is a token again.
+    fn retry_after(
+        &self,
+        request: &Attributes,
+        reason: Reason,
+        queue_wait: Duration,
+        _service_times: &ServiceTimes,
+    ) -> Duration {
+        let part = self.parts.get(self.index(request.kind, request.class));
+        part.filter(|_| reason == Reason::ResponseTime)
+            .map_or(queue_wait, |part| part.bucket.next_token())
+    }
+
+    fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
+        Some(self)
+    }
+
+    fn decide(
+        &mut self,
+        request: &Attributes,
+        view: &View<'_>,
+        _rng: &mut Rng,
+    ) -> Result<(), Reason> {
         if self.admits(request.kind, request.class, view.now) {
-            Verdict::Admit
+            Ok(())
         } else {
-            Verdict::Refuse(Reason::ResponseTime)
+            Err(Reason::ResponseTime)
         }
     }
 
     fn withdrawn(&mut self, _request: &Attributes) {
-        // A decorator may have admitted it without a token.
+        // Starvation avoidance may have admitted it without a token.
         if let Some(part) = self.taken.take().and_then(|at| self.parts.get_mut(at)) {
             part.bucket.give_back();
         }

@@ -387,9 +387,9 @@ fn a_token_that_was_not_needed_is_given_back() {
     }
     assert!(decide(&mut worker, at(2_000), 0));
     assert!(!decide(&mut worker, at(2_001), 0));
-    let next = worker.next_token(TypeId(0), ClassId(0)).as_secs_f64();
+    let next = worker.parts[0].bucket.next_token().as_secs_f64();
     assert!((15.0..=20.0).contains(&next), "{next}");
-    // What a decorator admitted had no token to give back.
+    // What starvation avoidance admitted had no token to give back.
     worker.withdrawn(&request(0));
     assert!(!decide(&mut worker, at(2_002), 0));
 }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::decision::PolicyId;
 use crate::host::memory::{Fault, MemoryHost};
 
 const W: WorkflowId = WorkflowId(3);
@@ -18,8 +19,9 @@ fn level(rate: f64) -> Level {
     }
 }
 
-fn entry(n: usize) -> Entry {
-    Entry {
+fn request(n: usize) -> Ticket {
+    Ticket {
+        policy: PolicyId(0),
         slot: n as u32,
         generation: 0,
     }
@@ -35,15 +37,15 @@ fn limiter(rate: f64) -> Limiter {
 fn arrive(limiter: &mut Limiter, host: &MemoryHost, ms: u64, n: usize, longest: u32) -> Verdict {
     let verdict = limiter.arrive(host, at(ms), W, longest, FOREVER).unwrap();
     if let Verdict::Wait(_) = verdict {
-        limiter.hold(W, entry(n), at(ms), FOREVER);
+        limiter.hold(W, request(n), at(ms), FOREVER);
     }
     verdict
 }
 
 fn release(limiter: &mut Limiter, ms: u64) -> Vec<(u32, bool)> {
     let mut out = Vec::new();
-    limiter.release(at(ms), |entry, fate| {
-        out.push((entry.slot, matches!(fate, Fate::Pass(_))));
+    limiter.release(at(ms), |request, fate| {
+        out.push((request.slot, matches!(fate, Fate::Pass(_))));
     });
     out
 }
@@ -120,7 +122,7 @@ fn a_leaver_leaves_its_turn_to_those_behind() {
     for n in 0..4 {
         arrive(&mut limiter, &host, 0, n, 9);
     }
-    assert!(limiter.remove(W, entry(1)) && !limiter.remove(W, entry(1)));
+    assert!(limiter.remove(W, request(1)) && !limiter.remove(W, request(1)));
     assert_eq!(release(&mut limiter, 31), [(0, true), (2, true), (3, true)]);
     // The last turn is the next one's.
     assert_eq!(
@@ -149,7 +151,7 @@ fn a_new_rate_holds_for_those_who_wait() {
     for n in 0..3 {
         let verdict = limiter.arrive(&host, at(201), W, 9, tolerance).unwrap();
         if let Verdict::Wait(_) = verdict {
-            limiter.hold(W, entry(n), at(201), tolerance);
+            limiter.hold(W, request(n), at(201), tolerance);
         }
     }
     limiter.set(
@@ -242,7 +244,7 @@ proptest! {
                     let w = at % 3;
                     if !waiting[w].is_empty() {
                         let slot = waiting[w].remove(at / 3 % waiting[w].len());
-                        prop_assert!(workers[w].remove(W, entry(slot as usize)));
+                        prop_assert!(workers[w].remove(W, request(slot as usize)));
                     }
                 }
                 Step::Tick(w) => {
@@ -293,7 +295,7 @@ proptest! {
                 }
                 if leave % 3 == 0 {
                     let slot = waiting[w].remove(usize::from(*leave) % waiting[w].len());
-                    prop_assert!(workers[w].remove(W, entry(slot as usize)));
+                    prop_assert!(workers[w].remove(W, request(slot as usize)));
                 }
             }
         }

@@ -32,7 +32,6 @@ impl World<'_> {
             called_by: parent.process,
             sent: self.now,
             ticket: None,
-            entry: None,
             token: None,
             upstream,
             call,

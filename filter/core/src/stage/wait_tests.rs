@@ -2,20 +2,18 @@
 //!
 //! The mix of Bouncer's Table 1 on ten slots: Poisson arrivals, lognormal processing times.
 
-// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
-#![allow(clippy::unwrap_used)]
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use headgate_core::config::{Discipline, FilterConfig, Flow, Logic, StageConfig, StrategyConfig};
-use headgate_core::host::memory::MemoryHost;
-use headgate_core::request::{Attributes, ClassId, TypeId};
-use headgate_core::rng::Rng;
-use headgate_core::stage::{Arrival, Event, Outcome, Stage, Ticket};
-use headgate_core::time::Instant;
-use headgate_core::workers::Membership;
+use crate::config::{Discipline, FilterConfig, Flow, Logic, StageConfig, StrategyConfig};
+use crate::decision::{Action, Decision, PolicyId, Ticket};
+use crate::host::memory::MemoryHost;
+use crate::request::{Attributes, ClassId, TypeId};
+use crate::rng::Rng;
+use crate::stage::{Outcome, Stage};
+use crate::time::Instant;
+use crate::workers::Membership;
 
 const P: u32 = 10;
 /// Share, mean and median of processing times in ms.
@@ -110,7 +108,7 @@ struct World {
     /// Worker, ticket and processing time in ns by stream.
     tickets: BTreeMap<u32, (usize, Ticket, u64)>,
     ends: BinaryHeap<Reverse<(u64, u32)>>,
-    events: Vec<Event>,
+    actions: Vec<Action>,
     counts: bool,
     /// By type, and by class.
     types: [Waits; 4],
@@ -122,7 +120,7 @@ impl World {
         let host = MemoryHost::new();
         let worker = |n| {
             let membership = Membership::join(Instant::default(), n, &host).unwrap();
-            let stage = Stage::new(config.clone(), &membership, n, &host).unwrap();
+            let stage = Stage::new(PolicyId(0), config.clone(), &membership, n, &host).unwrap();
             (membership, stage)
         };
         Self {
@@ -135,7 +133,7 @@ impl World {
             waiting: BTreeMap::new(),
             tickets: BTreeMap::new(),
             ends: BinaryHeap::new(),
-            events: Vec::new(),
+            actions: Vec::new(),
             counts: false,
             types: Default::default(),
             classes: Default::default(),
@@ -189,7 +187,7 @@ impl World {
                         now,
                         ticket,
                         Outcome::Completed,
-                        &mut self.events,
+                        &mut self.actions,
                     )
                     .unwrap();
             } else {
@@ -197,7 +195,7 @@ impl World {
                 for (membership, stage) in &mut self.workers {
                     let changes = membership.tick(now, &self.host).unwrap();
                     stage
-                        .tick(&self.host, now, membership, &changes, &mut self.events)
+                        .tick(&self.host, now, membership, &changes, &mut self.actions)
                         .unwrap();
                 }
             }
@@ -229,15 +227,15 @@ impl World {
         let estimate = stage.expected_wait(&self.host, now, &attributes).unwrap();
         self.next_stream += 1;
         let stream = self.next_stream;
-        let arrival = stage
-            .arrive(&self.host, now, stream, &attributes, &mut self.events)
+        let decision = stage
+            .arrive(&self.host, now, stream, &attributes, &mut self.actions)
             .unwrap();
-        match arrival {
-            Arrival::Forward(ticket) => {
+        match decision {
+            Decision::Forward(ticket) => {
                 self.tickets.insert(stream, (worker, ticket, processing));
                 self.ends.push(Reverse((self.now + processing, stream)));
             }
-            Arrival::Hold(ticket) => {
+            Decision::Hold(ticket) => {
                 self.tickets.insert(stream, (worker, ticket, processing));
                 if self.counts {
                     let waiting = Waiting {
@@ -249,20 +247,20 @@ impl World {
                     self.waiting.insert(stream, waiting);
                 }
             }
-            Arrival::Refuse(_) => {}
+            Decision::PassBy | Decision::Refuse(_) => {}
         }
         self.act();
     }
 
     fn act(&mut self) {
-        for event in std::mem::take(&mut self.events) {
-            match event {
-                Event::Resume { stream } => {
+        for action in std::mem::take(&mut self.actions) {
+            match action {
+                Action::Resume { stream, .. } => {
                     let (_, _, processing) = self.tickets[&stream];
                     self.ends.push(Reverse((self.now + processing, stream)));
                     self.left(stream, false);
                 }
-                Event::Expire { stream, .. } => {
+                Action::Refuse { stream, .. } => {
                     self.tickets.remove(&stream);
                     self.left(stream, true);
                 }
@@ -272,7 +270,7 @@ impl World {
         let now = self.at();
         for (membership, stage) in &mut self.workers {
             if self.host.take_wakes(membership.id()) > 0 {
-                stage.woken(&self.host, now, &mut self.events).unwrap();
+                stage.woken(&self.host, now, &mut self.actions).unwrap();
                 woken = true;
             }
         }

@@ -1,0 +1,71 @@
+//! What becomes of a request: the words in which strategies, stages, engines and the proxy's glue speak of it.
+
+use crate::refusal::{Origin, Refusal};
+use crate::request::Attributes;
+
+/// A policy's number within its engine; never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PolicyId(pub u32);
+
+/// A request's place in the table of its policy, from its arrival to its end. Once that is over the ticket
+/// is void: its slot is reused under another generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    /// The policy that decided.
+    pub policy: PolicyId,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// A request that arrives at a policy.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Arrival {
+    /// The caller's name for it, unique among those that are under way.
+    pub stream: u32,
+    /// What it says of itself, with its type and class.
+    pub attributes: Attributes,
+    /// Its workflow and the process that sent it; without meaning where the policy has no workflows.
+    pub origin: Origin,
+}
+
+/// The decision about a request at its arrival.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Decision {
+    /// No policy manages it: let it through.
+    PassBy,
+    /// Send it to the backend now.
+    Forward(Ticket),
+    /// Hold it until an [`Action`] names its stream.
+    Hold(Ticket),
+    /// Answer it now.
+    Refuse(Refusal),
+}
+
+/// What the caller must do for a request that it holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Action {
+    /// Send it to the backend: it has a slot, or its policy is gone.
+    Resume {
+        /// The caller's name for the request.
+        stream: u32,
+        /// The one that it was held with.
+        ticket: Ticket,
+    },
+    /// Answer it; its ticket is void.
+    Refuse {
+        /// The caller's name for the request.
+        stream: u32,
+        /// What to answer.
+        refusal: Refusal,
+    },
+}
+
+impl Action {
+    /// The caller's name for the request.
+    #[must_use]
+    pub fn stream(&self) -> u32 {
+        match *self {
+            Self::Resume { stream, .. } | Self::Refuse { stream, .. } => stream,
+        }
+    }
+}

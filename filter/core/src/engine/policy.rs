@@ -1,0 +1,323 @@
+//! One policy on one worker: the rate limiter of its workflows, if it has any, and then its stage.
+//!
+//! ```text
+//! request ─► limiter (Wisp §4.1, §4.3) ─► stage (strategy, queue, slots) ─► backend
+//! ```
+//!
+//! Both know a request by the same [`Ticket`]: the table of requests is the stage's, and a row has a part for
+//! the workflow.
+
+use super::Compiled;
+use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
+use crate::host::{Host, HostError};
+use crate::requests::Phase;
+use crate::stage::{Outcome, Stage};
+use crate::time::Instant;
+use crate::workers::{Changes, Membership};
+use crate::workflows::{Passage, Release, Token, Workflows};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Policy {
+    pub(super) id: PolicyId,
+    pub(super) compiled: Compiled,
+    pub(super) stage: Stage,
+    pub(super) workflows: Option<Workflows>,
+    seed: u64,
+    releases: Vec<Release>,
+}
+
+impl Policy {
+    /// The policy of `compiled` on the worker that `membership` names. `seed` makes its random decisions
+    /// repeatable.
+    ///
+    /// # Errors
+    /// [`HostError`] when the host refuses a metric.
+    pub(super) fn new(
+        id: PolicyId,
+        compiled: Compiled,
+        membership: &Membership,
+        seed: u64,
+        now: Instant,
+        host: &impl Host,
+    ) -> Result<Self, HostError> {
+        let config = &compiled.config;
+        Ok(Self {
+            id,
+            workflows: Workflows::new(config, membership, seed, now, host)?,
+            stage: Stage::new(id, config.clone(), membership, seed, host)?,
+            compiled,
+            seed,
+            releases: Vec::new(),
+        })
+    }
+
+    /// Requests of this worker that wait or run.
+    pub(super) fn pending(&self) -> usize {
+        self.stage.pending()
+    }
+
+    /// Whether ticks should come soon.
+    pub(super) fn is_busy(&self) -> bool {
+        let requests = &self.stage.requests;
+        let workflows = self.workflows.as_ref();
+        self.stage.is_busy() || workflows.is_some_and(|w| w.is_busy(requests))
+    }
+
+    /// A request arrives.
+    ///
+    /// # Errors
+    /// [`HostError`]; the caller lets the request through, unmanaged.
+    pub(super) fn arrive(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &Arrival,
+        actions: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
+        let Arrival {
+            stream,
+            attributes,
+            origin,
+        } = request;
+        let Some(workflows) = self.workflows.as_mut().filter(|w| !w.is_retired()) else {
+            return self.in_stage(now, actions, |stage, actions| {
+                stage.arrive(host, now, *stream, attributes, actions)
+            });
+        };
+        match workflows.arrive(host, now, &mut self.stage.requests, request) {
+            Passage::Hold(ticket) => Ok(Decision::Hold(ticket)),
+            Passage::Refuse(reason, wait) => {
+                let refusal = self.stage.refuse_before(attributes, *origin, reason, wait);
+                Ok(Decision::Refuse(refusal))
+            }
+            Passage::Forward(ticket) => self.enter(host, now, ticket, actions),
+        }
+    }
+
+    /// A request comes from the limiter to the stage.
+    fn enter(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        actions: &mut Vec<Action>,
+    ) -> Result<Decision, HostError> {
+        let decision = self.in_stage(now, actions, |stage, actions| {
+            stage.enter(host, now, ticket, actions)
+        });
+        if let (Ok(Decision::Forward(ticket)), Some(workflows)) = (&decision, &mut self.workflows) {
+            workflows.started(now, &mut self.stage.requests, *ticket);
+        }
+        decision
+    }
+
+    /// Lets the stage do something, and tells the workflows which requests go to the backend by it.
+    fn in_stage<T>(
+        &mut self,
+        now: Instant,
+        actions: &mut Vec<Action>,
+        f: impl FnOnce(&mut Stage, &mut Vec<Action>) -> T,
+    ) -> T {
+        let before = actions.len();
+        let done = f(&mut self.stage, actions);
+        if let Some(workflows) = &mut self.workflows {
+            for action in &actions[before..] {
+                if let Action::Resume { ticket, .. } = action {
+                    workflows.started(now, &mut self.stage.requests, *ticket);
+                }
+            }
+        }
+        done
+    }
+
+    /// A request ended. Safe to call twice.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn finish(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        outcome: Outcome,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let requests = &self.stage.requests;
+        if let (Some(workflows), Some(request), Some(part)) = (
+            &mut self.workflows,
+            requests.of(ticket),
+            requests.part(ticket),
+        ) {
+            let answered = matches!(outcome, Outcome::Completed | Outcome::Unsampled);
+            let served = match request.phase {
+                Phase::Running { dequeued } => Some(dequeued),
+                Phase::Queued => Some(None),
+                Phase::Arriving => None,
+            };
+            let served = served.filter(|_| answered);
+            workflows.ended(host, now, ticket, part, served);
+        }
+        self.in_stage(now, actions, |stage, actions| {
+            stage.finish(host, now, ticket, outcome, actions)
+        })
+    }
+
+    /// What the application is to hand on with its calls for a request; `None` before it goes to the backend.
+    pub(super) fn token(&self, ticket: Ticket) -> Option<Token> {
+        let requests = &self.stage.requests;
+        let (request, part) = (requests.of(ticket)?, requests.part(ticket)?);
+        self.workflows.as_ref()?.token(request, part)
+    }
+
+    /// Another worker freed a slot for a request that waits here.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn woken(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        self.in_stage(now, actions, |stage, actions| {
+            stage.woken(host, now, actions)
+        })
+    }
+
+    /// Housekeeping of both.
+    ///
+    /// # Errors
+    /// [`HostError`]; the next tick continues.
+    pub(super) fn tick(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        membership: &Membership,
+        changes: &Changes,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let ticked = self.in_stage(now, actions, |stage, actions| {
+            stage.tick(host, now, membership, changes, actions)
+        });
+        let Some(workflows) = &mut self.workflows else {
+            return ticked;
+        };
+        let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
+        let adapted = workflows.tick(host, now, membership, changes, requests, releases);
+        self.release(host, now, actions);
+        // Its last requests still tell their senders who answers.
+        let retired = self.workflows.as_ref().is_some_and(Workflows::is_retired);
+        if retired && !self.stage.requests.any_part() {
+            self.workflows = None;
+        }
+        ticked.and(adapted)
+    }
+
+    /// Carries out what the limiter decided about the requests that it held.
+    fn release(&mut self, host: &impl Host, now: Instant, actions: &mut Vec<Action>) {
+        let mut releases = std::mem::take(&mut self.releases);
+        for release in releases.drain(..) {
+            match release {
+                Release::Admit { ticket, stream } => {
+                    match self.enter(host, now, ticket, actions) {
+                        Ok(Decision::Hold(_)) => {}
+                        Ok(Decision::Refuse(refusal)) => {
+                            actions.push(Action::Refuse { stream, refusal });
+                        }
+                        // Where the host fails it goes on, unmanaged.
+                        Ok(Decision::Forward(_) | Decision::PassBy) | Err(_) => {
+                            actions.push(Action::Resume { stream, ticket });
+                        }
+                    }
+                }
+                Release::Refuse {
+                    stream,
+                    origin,
+                    attributes,
+                    reason,
+                    retry_after,
+                } => {
+                    let stage = &mut self.stage;
+                    let refusal = stage.refuse_before(&attributes, origin, reason, retry_after);
+                    actions.push(Action::Refuse { stream, refusal });
+                }
+            }
+        }
+        self.releases = releases;
+    }
+
+    /// Takes a new version of the policy over.
+    ///
+    /// # Errors
+    /// As [`Stage::reconfigure`].
+    pub(super) fn reconfigure(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        compiled: Compiled,
+        membership: &Membership,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let old = self.stage.config().clone();
+        let config = compiled.config.clone();
+        let changed = self.in_stage(now, actions, |stage, actions| {
+            stage.reconfigure(host, now, config, actions)
+        });
+        // Also where an error came after: types are classified as the stage numbers them.
+        if self.stage.config() == &compiled.config {
+            self.compiled = compiled;
+        }
+        let revived = self.workflows.as_ref().is_some_and(Workflows::is_retired);
+        if self.stage.config() == &old && !revived {
+            return changed;
+        }
+        let config = self.stage.config().clone();
+        let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
+        let kept = match (&mut self.workflows, &config.workflows) {
+            (Some(workflows), Some(_)) => {
+                workflows.reconfigure(&config, now, host, requests, releases)
+            }
+            (Some(workflows), None) => {
+                workflows.retire(now, requests, releases);
+                Ok(())
+            }
+            (none, Some(_)) => Workflows::new(&config, membership, self.seed, now, host)
+                .map(|workflows| *none = workflows),
+            (None, None) => Ok(()),
+        };
+        self.release(host, now, actions);
+        changed.and(kept)
+    }
+
+    /// The policy is gone: lets everybody through who waits.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn retire(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let retired = self.in_stage(now, actions, |stage, actions| {
+            stage.retire(host, now, actions)
+        });
+        if let Some(workflows) = &mut self.workflows {
+            workflows.retire(now, &mut self.stage.requests, &mut self.releases);
+        }
+        self.release(host, now, actions);
+        retired
+    }
+
+    /// Shares what is pending with the host now: the worker is about to end.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(super) fn flush(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        if let Some(workflows) = &mut self.workflows {
+            workflows.flush(host, now)?;
+        }
+        self.stage.flush(host, now)
+    }
+}

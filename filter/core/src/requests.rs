@@ -1,0 +1,237 @@
+//! The requests of a policy on one worker, from their arrival to their end.
+
+use std::time::Duration;
+
+use crate::decision::{PolicyId, Ticket};
+use crate::discipline::Turn;
+use crate::refusal::{Origin, Reason};
+use crate::request::Attributes;
+use crate::time::Instant;
+use crate::workflows::Part;
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Not in the stage yet: the limiter of its workflow holds it, or a decision about it is under way.
+    Arriving,
+    /// Waits for a slot.
+    Queued,
+    /// Holds a slot.
+    Running {
+        /// When it got the slot; `None` when nobody can tell, so that it can't be measured.
+        dequeued: Option<Instant>,
+    },
+}
+
+/// As what a request enters the strategy's measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// As it was served.
+    Real,
+    /// In a dry run: with the queue wait that it would have had.
+    Modelled(Duration),
+    /// In a dry run that would have refused it: not at all.
+    Refused,
+}
+
+/// A request, as the stage sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    /// The caller's name for it.
+    pub(crate) stream: u32,
+    /// What it said at its arrival, with its type and class of today.
+    pub(crate) attributes: Attributes,
+    /// When it came to the stage.
+    pub(crate) arrived: Instant,
+    /// When waiting becomes pointless.
+    pub(crate) deadline: Instant,
+    /// Why it is refused then.
+    pub(crate) late: Reason,
+    /// Its place in the order of the queue.
+    pub(crate) rank: u64,
+    /// What it spends of its flow's turns.
+    pub(crate) turn: Option<Turn>,
+    /// Its part of the queued work, in the unit of [`crate::work::Work`].
+    pub(crate) work: i64,
+    /// Estimated queue wait at its arrival if the queue were a FIFO.
+    pub(crate) fifo_wait: Duration,
+    /// Answers that its own stands for.
+    pub(crate) weight: u32,
+    pub(crate) counts: Counts,
+    pub(crate) phase: Phase,
+}
+
+impl Request {
+    /// A request that arrives.
+    pub(crate) fn new(stream: u32, attributes: Attributes, now: Instant) -> Self {
+        Self {
+            stream,
+            attributes,
+            arrived: now,
+            deadline: now,
+            late: Reason::QueueTimeout,
+            rank: 0,
+            turn: None,
+            work: 0,
+            fifo_wait: Duration::ZERO,
+            weight: 1,
+            counts: Counts::Real,
+            phase: Phase::Arriving,
+        }
+    }
+
+    /// Its group in the order of the queue ([`crate::discipline::Order::group`]).
+    pub(crate) fn group(&self) -> u16 {
+        self.turn.map_or(self.attributes.kind.0, |turn| turn.flow)
+    }
+}
+
+#[derive(Debug)]
+struct Row {
+    generation: u32,
+    request: Option<Request>,
+    /// What its workflow has to know of it.
+    part: Option<Part>,
+}
+
+/// A table with reused rows: nothing is allocated once it has grown to the usual load.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    policy: PolicyId,
+    rows: Vec<Row>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub(crate) fn new(policy: PolicyId) -> Self {
+        Self {
+            policy,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn insert(&mut self, request: Request, part: Option<Part>) -> Ticket {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(Row {
+                generation: 0,
+                request: None,
+                part: None,
+            });
+            // 2^32 requests don't fit in a wasm32 VM.
+            (self.rows.len() - 1) as u32
+        });
+        let row = &mut self.rows[slot as usize];
+        row.request = Some(request);
+        row.part = part;
+        Ticket {
+            policy: self.policy,
+            slot,
+            generation: row.generation,
+        }
+    }
+
+    /// The ticket of the request in `slot`.
+    pub(crate) fn ticket(&self, slot: u32) -> Option<Ticket> {
+        let row = self.rows.get(slot as usize)?;
+        row.request.as_ref().map(|_| Ticket {
+            policy: self.policy,
+            slot,
+            generation: row.generation,
+        })
+    }
+
+    fn row(&self, ticket: Ticket) -> Option<&Row> {
+        let row = self.rows.get(ticket.slot as usize)?;
+        (row.generation == ticket.generation).then_some(row)
+    }
+
+    fn row_mut(&mut self, ticket: Ticket) -> Option<&mut Row> {
+        let row = self.rows.get_mut(ticket.slot as usize)?;
+        (row.generation == ticket.generation).then_some(row)
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&Request> {
+        self.rows.get(slot as usize)?.request.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut Request> {
+        self.rows.get_mut(slot as usize)?.request.as_mut()
+    }
+
+    /// The request that `ticket` was given for; `None` once it was taken.
+    pub(crate) fn of(&self, ticket: Ticket) -> Option<&Request> {
+        self.row(ticket)?.request.as_ref()
+    }
+
+    pub(crate) fn of_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
+        self.row_mut(ticket)?.request.as_mut()
+    }
+
+    /// The part of the request that its workflow knows; `None` where it has none.
+    pub(crate) fn part(&self, ticket: Ticket) -> Option<&Part> {
+        self.row(ticket)?.part.as_ref()
+    }
+
+    /// The request and its part.
+    pub(crate) fn both_mut(&mut self, ticket: Ticket) -> Option<(&mut Request, &mut Part)> {
+        let row = self.row_mut(ticket)?;
+        Some((row.request.as_mut()?, row.part.as_mut()?))
+    }
+
+    /// Whose request it is, where it has a workflow.
+    pub(crate) fn origin(&self, ticket: Ticket) -> Option<Origin> {
+        self.part(ticket).map(|part| part.origin)
+    }
+
+    /// Takes the request that `ticket` was given for; `None` if it was taken before.
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Request> {
+        let row = self.row_mut(ticket)?;
+        let request = row.request.take()?;
+        row.part = None;
+        row.generation = row.generation.wrapping_add(1);
+        self.free.push(ticket.slot);
+        Some(request)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+
+    /// Whether any request has a workflow.
+    pub(crate) fn any_part(&self) -> bool {
+        self.rows.iter().any(|row| row.part.is_some())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
+        self.rows.iter().filter_map(|row| row.request.as_ref())
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Request> {
+        self.rows.iter_mut().filter_map(|row| row.request.as_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::TypeId;
+
+    fn request(stream: u32) -> Request {
+        Request::new(stream, Attributes::of(TypeId(0)), Instant::from_nanos(0))
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_one_request_only() {
+        let mut requests = Requests::default();
+        let first = requests.insert(request(1), None);
+        assert_eq!(requests.take(first).map(|r| r.stream), Some(1));
+        let second = requests.insert(request(2), None);
+        assert_eq!(second.slot, first.slot, "the place is reused");
+        assert!(
+            requests.take(first).is_none(),
+            "the old ticket does not take the new request"
+        );
+        assert_eq!(requests.take(second).map(|r| r.stream), Some(2));
+        assert_eq!(requests.len(), 0);
+    }
+}

@@ -1,0 +1,89 @@
+//! Starvation avoidance: overrides some refusals of the base strategy, so that no type is shut out
+//! (Bouncer §4).
+//!
+//! Both rules compare acceptance ratios over one sliding [`Window`] of decisions. The window is over all
+//! workers' decisions (`stage::acceptance`): own ones count at once, those of the others a tick later.
+//!
+//! The base is asked first, which changes no acceptance, so that a refusal for lack of room can stand:
+//! leave to break an objective is no leave to break a limit.
+
+use std::time::Duration;
+
+use super::{AcceptanceAllowance, HelpingTheUnderserved};
+use crate::config::{StageConfig, StarvationAvoidance};
+use crate::refusal::Reason;
+use crate::request::TypeId;
+use crate::rng::Rng;
+use crate::time::Instant;
+use crate::window::Window;
+
+/// When a refusal is overridden.
+#[derive(Debug, Clone, Copy)]
+pub enum Rule {
+    /// Bouncer Alg. 2.
+    AcceptanceAllowance(AcceptanceAllowance),
+    /// Bouncer Alg. 3.
+    HelpingTheUnderserved(HelpingTheUnderserved),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Avoidance {
+    /// When a refusal is overridden.
+    pub rule: Rule,
+    /// What was decided lately, by type.
+    pub window: Window,
+}
+
+impl Avoidance {
+    /// What a checked configuration asks for.
+    pub(super) fn from_config(config: &StageConfig) -> Option<Self> {
+        let (rule, window_us, step_us) = match config.starvation_avoidance.clone()? {
+            StarvationAvoidance::AcceptanceAllowance {
+                allowance,
+                window_us,
+                step_us,
+            } => {
+                let rule = AcceptanceAllowance::new(allowance);
+                (Rule::AcceptanceAllowance(rule), window_us, step_us)
+            }
+            StarvationAvoidance::HelpingTheUnderserved {
+                alpha,
+                window_us,
+                step_us,
+            } => {
+                let rule = HelpingTheUnderserved::new(alpha);
+                (Rule::HelpingTheUnderserved(rule), window_us, step_us)
+            }
+        };
+        let (duration, step) = (
+            Duration::from_micros(window_us),
+            Duration::from_micros(step_us),
+        );
+        Some(Self {
+            rule,
+            window: Window::new(config.types.len(), duration, step),
+        })
+    }
+
+    /// The decision about a request of type `kind`, of which the base says `decision`.
+    pub(super) fn review(
+        &mut self,
+        decision: Result<(), Reason>,
+        kind: TypeId,
+        now: Instant,
+        rng: &mut Rng,
+    ) -> Result<(), Reason> {
+        self.window.advance(now);
+        let decision = decision.or_else(|reason| {
+            let overridden = reason.answer().about_objectives
+                && match &self.rule {
+                    Rule::AcceptanceAllowance(rule) => rule.overrides(kind, &self.window, rng),
+                    Rule::HelpingTheUnderserved(rule) => rule.overrides(kind, &self.window, rng),
+                };
+            if overridden { Ok(()) } else { Err(reason) }
+        });
+        self.window.count(now, kind, decision.is_ok());
+        decision
+    }
+}
