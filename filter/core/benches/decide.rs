@@ -75,6 +75,7 @@ fn decide(c: &mut Criterion) {
                         queue_work: 40_000,
                         work: 1_000,
                         queue_wait: Duration::from_millis(if n.is_multiple_of(2) { 5 } else { 30 }),
+                        rival_wait: Duration::ZERO,
                         service_times: &times,
                     };
                     let kind = TypeId((rng.next_u64() % u64::from(types)) as u16);
@@ -113,6 +114,7 @@ fn control(c: &mut Criterion) {
                 queue_work: 40_000,
                 work: 1_000,
                 queue_wait: Duration::from_millis(30),
+                rival_wait: Duration::ZERO,
                 service_times: &times,
             };
             let kind = TypeId((rng.next_u64() % u64::from(types)) as u16);

@@ -67,6 +67,14 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAVAILABLE: i32 = 14;
 
 reasons! {
+    /// It is worth less per slot time than what the slots are needed for (`strategy::value_cut`).
+    Value {
+        name: "value",
+        text: "the slots are needed for requests that are worth more of their time",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: true,
+    }
     /// The queue holds as many requests as it may.
     QueueFull {
         name: "queue_full",

@@ -22,13 +22,20 @@
 //! ```
 //!
 //! The last two are the response time controller's; one controller for all types has them without the
-//! type.
+//! type. Bouncer's value cut has
+//!
+//! ```text
+//! headgate.policy.<namespace>/<name>.type.<type>.value_admitted_permille    gauge      part of the requests above the cut
+//! headgate.policy.<namespace>/<name>.value_budget_permille                  gauge      ρ: slots that are given out, 1000: P
+//! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance asks for more than P
+//! ```
 //!
 //! Counters are tallied in the worker and added to the host's once a tick: a host call per tick instead
 //! of several per request. Distributions are recorded as they happen.
 
 mod controllers;
 mod objectives;
+mod value_cut;
 
 use std::time::Duration;
 
@@ -40,6 +47,7 @@ use crate::strategy::Admission;
 
 use controllers::Controllers;
 use objectives::Objectives;
+use value_cut::ValueCutGauges;
 
 /// Types beyond this many share the stats of `_other`: each type costs some twenty metrics.
 pub const MAX_TYPES_IN_STATS: usize = 256;
@@ -142,6 +150,7 @@ pub struct StageStats {
     handover: MetricId,
     backlog_control: Option<BacklogControlGauges>,
     controllers: Controllers,
+    value_cut: Option<ValueCutGauges>,
     objectives: Objectives,
 }
 
@@ -194,6 +203,7 @@ impl StageStats {
                 _ => None,
             },
             controllers: Controllers::new(host, &prefix, &names, config)?,
+            value_cut: ValueCutGauges::new(host, &prefix, &names, config)?,
             objectives: Objectives::new(host, &prefix, &names, config)?,
         })
     }
@@ -297,6 +307,9 @@ impl StageStats {
         if let (Some(gauges), Some(bound)) = (&self.backlog_control, strategy.controlled_bound()) {
             host.record(gauges.bound, bound.value)?;
             host.record(gauges.delay, micros(bound.service_delay))?;
+        }
+        if let (Some(gauges), Some(cut)) = (&mut self.value_cut, strategy.value_cut()) {
+            gauges.publish(host, cut)?;
         }
         self.controllers.publish(host, strategy)
     }

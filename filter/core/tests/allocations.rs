@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{
-    BOUNCER, DEGRADATION, backlog_control, classes, response_time_controller, stage,
+    BOUNCER, DEGRADATION, VALUE_CUT, backlog_control, classes, response_time_controller, stage,
     starvation_avoidances,
 };
 use headgate_core::classify::RequestView;
@@ -82,6 +82,7 @@ fn run(
                 queue_work: ms % 50 * 1_000,
                 work: 1_000,
                 queue_wait: Duration::from_millis(ms % 40),
+                rival_wait: Duration::ZERO,
                 service_times: times,
             };
             let request = Attributes {
@@ -105,6 +106,7 @@ fn run(
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
+        strategy.learn(now, 8, times);
         if let Some(controlled) = strategy.base.controlled_mut() {
             record.resize(controlled.record_len(), 0.0);
             if ms == 0 {
@@ -276,6 +278,7 @@ fn deciding_queueing_and_measuring_allocate_nothing() {
     for decorator in starvation_avoidances() {
         for strategy in [
             BOUNCER,
+            VALUE_CUT,
             response_time_controller(TYPES.into(), 1, None),
             response_time_controller(TYPES.into(), 1, Some(DEGRADATION)),
         ] {

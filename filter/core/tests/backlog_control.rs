@@ -139,6 +139,7 @@ impl Plant {
             queue_work: self.backlog,
             work: cost,
             queue_wait: Duration::ZERO,
+            rival_wait: Duration::ZERO,
             service_times: &self.times,
         };
         let request = Attributes::of(TypeId(0));

@@ -181,6 +181,7 @@ impl Stage {
             queue_work: work.as_micros() as u64,
             work: mean(kind as u16).as_micros() as u64,
             queue_wait: work / PARALLELISM,
+            rival_wait: Duration::ZERO,
             service_times: &self.times,
         };
         if self

@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    BOUNCER, DEGRADATION, MAX_QUEUE, PARALLELISM, backlog_control, classes,
+    BOUNCER, DEGRADATION, MAX_QUEUE, PARALLELISM, VALUE_CUT, backlog_control, classes,
     response_time_controller, stage, starvation_avoidances,
 };
 use headgate_core::config::{BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig};
@@ -92,6 +92,12 @@ fn all() -> Vec<(String, StageConfig)> {
             ));
         }
     }
+    for decorator in starvation_avoidances() {
+        let mut config = stage(["fast", "slow", "default"], VALUE_CUT, decorator.clone());
+        config.classes = classes();
+        config.classes[1].value = 0.2;
+        all.push((format!("ValueCut {decorator:?}"), config));
+    }
     let by_class = response_time_controller(3, 2, None);
     let mut config = stage(["fast", "slow", "default"], by_class, None);
     config.classes = classes();
@@ -100,7 +106,8 @@ fn all() -> Vec<(String, StageConfig)> {
 }
 
 /// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
-fn tick(strategy: &mut Strategy, record: &mut Vec<f64>, now: Instant) {
+fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<f64>, now: Instant) {
+    strategy.learn(now, PARALLELISM, times);
     if let Some(controlled) = strategy.base.controlled_mut() {
         let unknown = record.is_empty();
         if unknown {
@@ -138,6 +145,7 @@ fn view(times: &ServiceTimes, now: Instant, slots: u32, queue: u32, wait: Durati
         queue_work: u64::from(queue) * 1_000,
         work: 1_000,
         queue_wait: wait,
+        rival_wait: Duration::ZERO,
         service_times: times,
     }
 }
@@ -359,7 +367,7 @@ fn serve(
     let (mut rng, mut record, mut admitted) = (Rng::new(12), Vec::new(), [0_u32; 3]);
     for i in 0..seconds * 100 {
         let now = at(i * 10);
-        tick(strategy, &mut record, now);
+        tick(strategy, &times, &mut record, now);
         for kind in KINDS {
             let view = view(&times, now, 0, 0, Duration::ZERO);
             if strategy.decide(&of(kind), &view, &mut rng) == Ok(()) {
@@ -498,7 +506,7 @@ proptest! {
     ) {
         // These keep a rate, whether slots are free or not.
         let keeps_a_rate = |name: &str| {
-            ["AcceptFraction", "ResponseTime"].iter().any(|rate| name.starts_with(rate))
+            ["AcceptFraction", "ResponseTime", "ValueCut"].iter().any(|rate| name.starts_with(rate))
         };
         for (name, config) in all().into_iter().filter(|(name, _)| !keeps_a_rate(name)) {
             let mut times = cold(&config);
@@ -514,7 +522,7 @@ proptest! {
                 let idle = slots < PARALLELISM && queue == 0;
                 prop_assert!(!idle || verdict == Ok(()), "{name}: {view:?}");
                 strategy.base.completed(&served(TypeId(kind.min(2)), ms(wait), ms(1)), at(now));
-                tick(&mut strategy, &mut record, at(now));
+                tick(&mut strategy, &times, &mut record, at(now));
             }
         }
     }

@@ -178,6 +178,15 @@ impl Timeline {
         }
     }
 
+    /// Of one type's requests in a bin, those served within `limit_us`, µs; all served without a limit.
+    pub(crate) fn within(&self, bin: usize, kind: usize, limit_us: Option<u64>) -> u64 {
+        let is_within = |us: &&u32| limit_us.is_none_or(|limit| u64::from(**us) <= limit);
+        let served = self
+            .tallies(bin, Some(kind))
+            .flat_map(|tally| &tally.served);
+        served.filter(is_within).count() as u64
+    }
+
     /// Response times of the served at these quantiles, ms.
     pub(crate) fn quantiles(
         &self,

@@ -41,6 +41,15 @@ impl TypeOutcome {
         served.then(|| self.response_times.value_at_quantile(q) as f64 / 1e3)
     }
 
+    /// Served within `limit_us`, µs; all that were served without a limit.
+    #[must_use]
+    pub fn within(&self, limit_us: Option<u64>) -> u64 {
+        match limit_us {
+            Some(limit) => self.response_times.count_between(0, limit),
+            None => self.response_times.len(),
+        }
+    }
+
     /// Percent of the offered.
     #[must_use]
     pub fn rejected_pct(&self) -> f64 {

@@ -102,7 +102,7 @@ proptest! {
         if !classes.is_empty() {
             let lists = classes.into_iter().chain([Vec::new()]).enumerate();
             stage.classes = lists
-                .map(|(i, matches)| ClassConfig { name: format!("c{i}"), matches })
+                .map(|(i, matches)| ClassConfig { name: format!("c{i}"), matches, value: 1.0 })
                 .collect();
         }
         let classifier = Classifier::new(&stage).unwrap();

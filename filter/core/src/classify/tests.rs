@@ -62,6 +62,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             name,
             matches,
             slo: Vec::new(),
+            value: 1.0,
         })
         .collect();
     StageConfig {

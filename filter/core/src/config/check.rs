@@ -241,6 +241,7 @@ impl StageConfig {
                     ),
                 );
             }
+            check_value(&format!("{at}.classes[{i}].value"), class.value)?;
             if class.matches.is_empty() != last {
                 return err(
                     format!("classes[{i}].matches"),
@@ -253,6 +254,13 @@ impl StageConfig {
         }
         Ok(())
     }
+}
+
+fn check_value(at: &str, value: f64) -> Result<(), ConfigError> {
+    if !(0.001..=1000.0).contains(&value) {
+        return Err(ConfigError::new(at, format!("{value}; 0.001 to 1000")));
+    }
+    Ok(())
 }
 
 fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
@@ -386,6 +394,7 @@ impl TypeConfig {
                 ),
             ));
         }
+        check_value(&format!("{at}.value"), self.value)?;
         let mut previous = 0.0;
         for (i, o) in self.slo.iter().enumerate() {
             if !(o.percentile > previous && o.percentile < 100.0) {

@@ -14,6 +14,9 @@ pub enum StrategyConfig {
         /// Which of a type's objectives must be missed for a refusal.
         #[serde(default)]
         logic: Logic,
+        /// Refuses what is worth least per slot time first, ahead of Alg. 1 (`strategy::value_cut`).
+        #[serde(default = "default_shed_by_value", skip_serializing_if = "is_true")]
+        shed_by_value: bool,
     },
     /// Refuses only when the queue is full (`queue.max_length`).
     MaxQueueLength,
@@ -42,6 +45,14 @@ pub enum StrategyConfig {
     BacklogControl(BacklogControlConfig),
     /// Lets in as many requests a second as measured response times allow (SEDA §3.2–3.4).
     ResponseTimeController(ResponseTimeControllerConfig),
+}
+
+const fn default_shed_by_value() -> bool {
+    true
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Which of a type's objectives an estimate must miss for a refusal (Bouncer §7, future work).

@@ -187,6 +187,17 @@ pub struct TypeConfig {
     /// Response time objectives, ascending by percentile; may be empty for strategies without any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slo: Vec<Objective>,
+    /// Worth of one answer within the objectives, relative to that of other types: 0.001 to 1000.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub value: f64,
+}
+
+const fn one() -> f64 {
+    1.0
+}
+
+fn is_one(value: &f64) -> bool {
+    value.to_bits() == 1.0_f64.to_bits()
 }
 
 /// A class of requests, by what they are worth.
@@ -198,6 +209,9 @@ pub struct ClassConfig {
     /// Any of these; empty only for the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
+    /// Factor of the values of types for its requests: 0.001 to 1000.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub value: f64,
 }
 
 /// One response time objective.

@@ -150,6 +150,9 @@ impl Order {
     /// is served in time only at the expense of others' slack. Judged by that, the same strategy
     /// rejects 13.7% and keeps all objectives (simulator, `slack-order`).
     ///
+    /// Below a value cut the queue holds little that has room to spare
+    /// ([`ValueCut`](crate::strategy::ValueCut)): there each type is judged by its own wait.
+    ///
     /// Orders by size, attained service or turn give each type its own place in the queue whatever the
     /// others' limits, and are judged by that place.
     #[must_use]

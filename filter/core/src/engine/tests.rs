@@ -250,7 +250,10 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
         objective_us: ms * 1_000,
     };
     let config = config(1, |stage| {
-        stage.strategy = StrategyConfig::Bouncer { logic: Logic::Any };
+        stage.strategy = StrategyConfig::Bouncer {
+            logic: Logic::Any,
+            shed_by_value: true,
+        };
         stage.types[0].slo = vec![objective(99.0, 10_000)];
         stage.types[1].slo = vec![objective(50.0, 150)];
     });
@@ -519,6 +522,7 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
             stage.mode = crate::config::Mode::DryRun;
             stage.strategy = crate::config::StrategyConfig::Bouncer {
                 logic: Default::default(),
+                shed_by_value: true,
             };
             for kind in &mut stage.types {
                 kind.slo.push(crate::config::Objective {

@@ -43,8 +43,8 @@ impl Control {
         strategy: &mut Strategy,
     ) -> Result<(), HostError> {
         match strategy.base.controlled_mut() {
-            Some(controlled) => self.advance(host, now, controlled),
-            None => Ok(()),
+            Some(controlled) if controlled.due(now) => self.advance(host, now, controlled),
+            Some(_) | None => Ok(()),
         }
     }
 

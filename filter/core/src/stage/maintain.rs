@@ -83,6 +83,8 @@ impl Stage {
         {
             exchange.run(host, now, demand)?;
         }
+        self.strategy
+            .learn(now, self.config.parallelism, &self.service_times);
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
@@ -169,6 +171,8 @@ impl Stage {
         }
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
+            self.strategy
+                .learn(now, config.parallelism, &self.service_times);
             // What the record knows serves the next request already; if not, the next tick gets it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             (self.acceptance, self.demand) = (acceptance, demand);

@@ -32,6 +32,8 @@ pub(super) struct Sight {
     pub(super) wait: Duration,
     /// The one that it is judged by ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
     pub(super) judged_wait: Duration,
+    /// That of its rival under a value cut.
+    pub(super) rival_wait: Duration,
     /// What it adds to the work of the queue.
     pub(super) work: u64,
 }
@@ -72,20 +74,28 @@ impl Stage {
         };
         let fifo_wait = modelled.map_or_else(|| self.drain_time(queue), |m| m.wait);
         // Where nobody waits there may well be a free slot.
-        let wait = if self.order.reorders() && queue.length > 0 {
-            self.places.queue_wait(self.order.group(request), fifo_wait)
-        } else {
-            fifo_wait
+        let wait_of = |request: &Attributes| {
+            if self.order.reorders() && queue.length > 0 {
+                self.places.queue_wait(self.order.group(request), fifo_wait)
+            } else {
+                fifo_wait
+            }
         };
+        let wait = wait_of(request);
+        let cut = self.strategy.base.value_cut();
+        let rival = cut.and_then(|cut| cut.rival(request));
         Ok(Sight {
             queue,
             modelled,
             wait,
-            judged_wait: if self.order.admits_by_drain() {
+            judged_wait: if cut.is_none() && self.order.admits_by_drain() {
                 fifo_wait
             } else {
                 wait
             },
+            rival_wait: rival.map_or(Duration::ZERO, |kind| {
+                wait_of(&Attributes { kind, ..*request })
+            }),
             work: self.work.of(request, times),
         })
     }
@@ -210,6 +220,7 @@ impl Stage {
             queue_work,
             work: sight.work,
             queue_wait: sight.judged_wait,
+            rival_wait: sight.rival_wait,
             service_times: &self.service_times,
         };
         Ok(self.strategy.decide(request, &view, &mut self.rng))

@@ -336,7 +336,10 @@ fn estimates_are_near_the_waits_in_a_full_queue() {
 
 #[test]
 fn estimates_are_near_the_waits_of_those_whom_bouncer_admits() {
-    let bouncer = StrategyConfig::Bouncer { logic: Logic::Any };
+    let bouncer = StrategyConfig::Bouncer {
+        logic: Logic::Any,
+        shed_by_value: false,
+    };
     each(&bouncer, 3, assert_near);
 }
 

@@ -7,13 +7,16 @@ use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::request::{ClassId, TypeId};
 use crate::strategy::Admission;
 
+/// A gauge, and what it was set to here.
+pub(super) type Gauge = (MetricId, Option<u64>);
+
 /// The gauges of one controller, with what they were set to here.
 #[derive(Debug)]
 struct ControllerStats {
     kind: TypeId,
     class: ClassId,
-    rate: (MetricId, Option<u64>),
-    quality: Option<(MetricId, Option<u64>)>,
+    rate: Gauge,
+    quality: Option<Gauge>,
 }
 
 /// Gauges of a stage's controllers; none where something else decides.
@@ -74,9 +77,9 @@ impl Controllers {
 }
 
 /// Sets a gauge to thousandths of `value`.
-fn set(
+pub(super) fn set(
     host: &impl Host,
-    (gauge, last): &mut (MetricId, Option<u64>),
+    (gauge, last): &mut Gauge,
     value: Option<f64>,
 ) -> Result<(), HostError> {
     let thousandths = value.map(|value| (value * 1e3).round() as u64);

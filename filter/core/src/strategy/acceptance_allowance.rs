@@ -32,6 +32,11 @@ impl AcceptanceAllowance {
         Self { allowance }
     }
 
+    /// The probability with which a refusal is overridden, of types that are not below A.
+    pub(super) const fn floor(&self) -> f64 {
+        self.allowance
+    }
+
     /// Whether a request of type `kind` is accepted that the strategy refused.
     pub(super) fn overrides(&self, kind: TypeId, window: &Window, rng: &mut Rng) -> bool {
         let ratio = window.acceptance_ratio(kind);

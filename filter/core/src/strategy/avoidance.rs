@@ -66,6 +66,15 @@ impl Avoidance {
         })
     }
 
+    /// The probability with which a refusal of type `kind` is overridden.
+    #[must_use]
+    pub fn floor(&self, kind: TypeId) -> f64 {
+        match &self.rule {
+            Rule::AcceptanceAllowance(rule) => rule.floor(),
+            Rule::HelpingTheUnderserved(rule) => rule.help(kind, &self.window),
+        }
+    }
+
     /// The decision about a request of type `kind`, of which the base says `decision`.
     pub(super) fn review(
         &mut self,

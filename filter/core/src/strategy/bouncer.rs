@@ -21,39 +21,38 @@
 //! misses an objective [by itself](crate::service_times::Estimate::condemned), a request that finds no
 //! queue is admitted. Nobody waits for it, and nothing else can refresh the histogram.
 //!
+//! Ahead of Alg. 1, unless that is switched off, comes [`ValueCut`]: under overload it refuses what is worth
+//! least per slot time, also where that would meet its objectives.
+//!
 //! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in service,
 //! which Eq. 2 doesn't count either.
 
 use std::time::Duration;
 
-use super::{Admission, View};
+use super::{Admission, Controlled, ValueCut, View};
 use crate::config::Logic;
 use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::rng::Rng;
 use crate::service_times::{Objective, ServiceTimes};
 
-/// Bouncer's basic formulation.
-#[derive(Debug, Clone, Copy, Default)]
+/// Bouncer's basic formulation, below a value cut.
+#[derive(Debug, Default)]
 pub struct Bouncer {
     logic: Logic,
+    /// What is refused first; `None`: the paper's Bouncer.
+    cut: Option<ValueCut>,
 }
 
 impl Bouncer {
-    /// Refuses what misses any or all of its objectives.
+    /// Refuses what misses any or all of its objectives, and before that what is below `cut`.
     #[must_use]
-    pub fn new(logic: Logic) -> Self {
-        Self { logic }
+    pub fn new(logic: Logic, cut: Option<ValueCut>) -> Self {
+        Self { logic, cut }
     }
-}
 
-impl Admission for Bouncer {
-    fn decide(
-        &mut self,
-        request: &Attributes,
-        view: &View<'_>,
-        _rng: &mut Rng,
-    ) -> Result<(), Reason> {
+    /// Alg. 1.
+    fn judge(&self, request: &Attributes, view: &View<'_>) -> Result<(), Reason> {
         let estimate = view.service_times.estimate(request.kind);
         if estimate.condemned && view.queue_wait.is_zero() {
             return Ok(());
@@ -69,6 +68,41 @@ impl Admission for Bouncer {
             _ => Ok(()),
         }
     }
+}
+
+impl Admission for Bouncer {
+    fn decide(
+        &mut self,
+        request: &Attributes,
+        view: &View<'_>,
+        rng: &mut Rng,
+    ) -> Result<(), Reason> {
+        if let Some(cut) = &mut self.cut
+            && !cut.admits(request, rng)
+        {
+            return Err(Reason::Value);
+        }
+        let mut decision = self.judge(request, view);
+        if let Some(cut) = &mut self.cut {
+            if !cut.is_below_ceiling(request, view.queue_wait, view.rival_wait) {
+                decision = Err(Reason::Value);
+            }
+            cut.decided(request, decision.is_ok());
+        }
+        decision
+    }
+
+    fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
+        self.cut.as_mut().map(|cut| cut as &mut dyn Controlled)
+    }
+
+    fn value_cut(&self) -> Option<&ValueCut> {
+        self.cut.as_ref()
+    }
+
+    fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
+        self.cut.as_mut()
+    }
 
     /// Until the estimate at the objective that was missed is met again.
     fn retry_after(
@@ -78,6 +112,9 @@ impl Admission for Bouncer {
         queue_wait: Duration,
         service_times: &ServiceTimes,
     ) -> Duration {
+        if reason == Reason::Value {
+            return queue_wait.max(ValueCut::HORIZON);
+        }
         let estimate = service_times.estimate(request.kind);
         let mut pairs = estimate.quantiles.iter().zip(estimate.objectives);
         let missed = pairs.find(|(_, target)| reason == Reason::Objective(target.percentile));

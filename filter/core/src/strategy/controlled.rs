@@ -13,6 +13,11 @@ pub trait Controlled {
     /// Numbers in the record. A record of another length is not ours and starts anew.
     fn record_len(&self) -> usize;
 
+    /// Whether [`Controlled::sync`] has something to do at `now`. Until then the record is not read.
+    fn due(&self, _now: Instant) -> bool {
+        true
+    }
+
     /// Fills a record that nobody wrote yet.
     fn initial(&self, now: Instant, record: &mut [f64]);
 

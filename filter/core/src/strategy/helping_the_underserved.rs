@@ -50,7 +50,7 @@ impl HelpingTheUnderserved {
     }
 
     /// The probability to override a rejection.
-    fn help(&self, kind: TypeId, window: &Window) -> f64 {
+    pub(super) fn help(&self, kind: TypeId, window: &Window) -> f64 {
         let average = window.average_acceptance_ratio();
         let (Some(ar), Some(aar)) = (window.acceptance_ratio(kind), average) else {
             return 0.0;

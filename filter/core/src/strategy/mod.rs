@@ -18,6 +18,7 @@ mod helping_the_underserved;
 mod max_queue_length;
 mod max_queue_wait;
 mod response_time_controller;
+mod value_cut;
 
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub use helping_the_underserved::HelpingTheUnderserved;
 pub use max_queue_length::MaxQueueLength;
 pub use max_queue_wait::MaxQueueWait;
 pub use response_time_controller::ResponseTimeController;
+pub use value_cut::ValueCut;
 
 pub use crate::request::TypeId;
 
@@ -58,8 +60,11 @@ pub struct View<'a> {
     /// What this request would add to it.
     pub work: u64,
     /// Mean queue wait that this request is to be judged by: Bouncer's Eq. 2, or what fits the discipline
-    /// that the queue really uses ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain)).
+    /// that the queue really uses ([`Order::admits_by_drain`](crate::discipline::Order::admits_by_drain));
+    /// below a value cut the wait that this request can expect.
     pub queue_wait: Duration,
+    /// That of its rival under a value cut ([`ValueCut::rival`]); zero without one.
+    pub rival_wait: Duration,
     /// Measured processing times by type.
     pub service_times: &'a ServiceTimes,
 }
@@ -107,6 +112,16 @@ pub trait Admission: std::fmt::Debug {
 
     /// The feedback control of the strategy, if it has one.
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
+        None
+    }
+
+    /// The value cut of the strategy, if it has one.
+    fn value_cut(&self) -> Option<&ValueCut> {
+        None
+    }
+
+    /// The value cut of the strategy, for what was measured.
+    fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
         None
     }
 
@@ -192,6 +207,16 @@ impl Strategy {
         }
     }
 
+    /// Tells the value cut, if there is one, what it goes by: before every run of the law.
+    pub fn learn(&mut self, now: Instant, slots: u32, times: &ServiceTimes) {
+        let Self { base, avoidance } = self;
+        if let Some(cut) = base.value_cut_mut().filter(|cut| cut.due(now)) {
+            cut.learn(slots, times, |kind| {
+                avoidance.as_ref().map_or(0.0, |a| a.floor(kind))
+            });
+        }
+    }
+
     /// The request that was just admitted was refused after all.
     pub fn withdrawn(&mut self, request: &Attributes) {
         if let Some(avoidance) = &mut self.avoidance {
@@ -210,7 +235,17 @@ fn base(config: &StageConfig) -> Box<dyn Admission> {
         )
     };
     match &config.strategy {
-        StrategyConfig::Bouncer { logic } => Box::new(Bouncer::new(*logic)),
+        StrategyConfig::Bouncer {
+            logic,
+            shed_by_value,
+        } => {
+            let cut = || {
+                let values: Vec<f64> = config.types.iter().map(|kind| kind.value).collect();
+                let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
+                ValueCut::new(&values, &scales)
+            };
+            Box::new(Bouncer::new(*logic, shed_by_value.then(cut)))
+        }
         StrategyConfig::MaxQueueLength => Box::new(MaxQueueLength::new(config.queue.max_length)),
         StrategyConfig::MaxQueueWait {
             limit_us,

@@ -13,7 +13,17 @@ pub(crate) const PARALLELISM: u32 = 8;
 pub(crate) const MAX_QUEUE: u32 = 100;
 
 /// Bouncer with the defaults: histograms swap every second and need 50 samples.
-pub(crate) const BOUNCER: StrategyConfig = StrategyConfig::Bouncer { logic: Logic::Any };
+/// As in the paper: nothing is shed by value.
+pub(crate) const BOUNCER: StrategyConfig = StrategyConfig::Bouncer {
+    logic: Logic::Any,
+    shed_by_value: false,
+};
+
+/// Sheds by value ahead of Alg. 1.
+pub(crate) const VALUE_CUT: StrategyConfig = StrategyConfig::Bouncer {
+    logic: Logic::Any,
+    shed_by_value: true,
+};
 
 /// Bouncer's starvation avoidance: none, Alg. 2 with A = 0.1, Alg. 3 with α = 1. D = 1 s, Δ = 10 ms.
 pub(crate) fn starvation_avoidances() -> [Option<StarvationAvoidance>; 3] {
@@ -61,6 +71,7 @@ pub(crate) fn classes() -> Vec<ClassConfig> {
     let class = |name: &str| ClassConfig {
         name: name.into(),
         matches: Vec::new(),
+        value: 1.0,
     };
     vec![class("gold"), class("rest")]
 }
@@ -93,6 +104,7 @@ pub(crate) fn stage<'a>(
         name: name.into(),
         matches: Vec::new(),
         slo: slo.to_vec(),
+        value: 1.0,
     };
     StageConfig {
         policy: "default/search".into(),

@@ -319,5 +319,6 @@ fn kind(name: &str) -> TypeConfig {
             }],
         },
         slo: Vec::new(),
+        value: 1.0,
     }
 }

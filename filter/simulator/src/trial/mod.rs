@@ -1,6 +1,7 @@
 //! A policy under a workload: what would it do to this traffic?
 
 mod figures;
+mod ideal;
 mod rows;
 mod tables;
 
@@ -190,6 +191,7 @@ impl Trial {
         report.figures = figures::figures(self, &results, &runs, seeds);
         report.rows = results.iter().flat_map(|case| case.records(self)).collect();
         report.notes.clone_from(&self.notes);
+        report.notes.extend(tables::hardly_answered(self, &results));
         Ok(report)
     }
 
@@ -397,3 +399,5 @@ fn bins(begin: u64, end: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod value_tests;

@@ -2,6 +2,7 @@
 
 use headgate_core::strategy::TypeId;
 
+use super::ideal::{Demand, ideal};
 use super::{Case, CaseOutcome, Offered, Trial};
 use crate::observe::Timeline;
 use crate::report::Record;
@@ -38,6 +39,11 @@ pub(super) struct TypeRow {
     /// Requests per second.
     pub(super) offered: f64,
     pub(super) rejected_pct: f64,
+    /// Percent of the offered that was answered within the objective at its type's highest percentile, or
+    /// answered at all where there is none; of all types together, percent of the value.
+    pub(super) within_pct: f64,
+    /// The same of an [`ideal`] admission; `None` where mean service times are not known.
+    pub(super) ideal_pct: Option<f64>,
     /// Percentiles and response times of the served at them, ms.
     pub(super) times: Vec<(f64, Option<f64>)>,
     pub(super) utilization: f64,
@@ -67,6 +73,8 @@ impl CaseRows {
                 .with("factor", self.factor)
                 .with("type", row.name.as_str())
                 .with("rejected_pct", row.rejected_pct)
+                .with("within_pct", row.within_pct)
+                .with("ideal_pct", row.ideal_pct)
                 .with("rt_p50_ms", row.at(50.0))
                 .with("rt_p90_ms", row.at(90.0))
                 .with("utilization", row.utilization)
@@ -101,10 +109,73 @@ impl Trial {
         Some(objective.objective_us as f64 / 1e3)
     }
 
+    /// The objective at the highest percentile of a type, µs.
+    fn limit_us(&self, kind: Option<TypeId>) -> Option<u64> {
+        let kind = self.stage.types.get(usize::from(kind?.0))?;
+        kind.slo.last().map(|objective| objective.objective_us)
+    }
+
+    /// Worth of an answer, by type of the traffic.
+    fn values(&self) -> Vec<f64> {
+        let class_of = |at: usize| match &self.plan.offered {
+            Offered::Loads { workload, .. } | Offered::Phases { workload, .. } => {
+                workload.types().get(at).map(|kind| kind.class)
+            }
+            Offered::Recorded { .. } => None,
+        };
+        let scale = |at: usize| {
+            let class = self.stage.classes.get(usize::from(class_of(at)?))?;
+            Some(class.value)
+        };
+        let value = |kind: TypeId| self.stage.types.get(usize::from(kind.0)).map(|t| t.value);
+        let kinds = self.kinds().into_iter().enumerate();
+        kinds
+            .map(|(at, (_, kind))| value(kind).unwrap_or(1.0) * scale(at).unwrap_or(1.0))
+            .collect()
+    }
+
+    /// Adds what an ideal admission would answer at `per_second`, and weighs the row of all types by value.
+    fn against_ideal(&self, mut rows: Vec<TypeRow>, per_second: f64) -> Vec<TypeRow> {
+        let values = self.values();
+        if let Offered::Loads { workload, .. } | Offered::Phases { workload, .. } =
+            &self.plan.offered
+        {
+            let demands: Vec<Demand> = workload
+                .types()
+                .iter()
+                .zip(&values)
+                .map(|(kind, value)| Demand {
+                    value: *value,
+                    per_second: per_second * workload.share_of(kind),
+                    mean_ms: kind.service_time.mean_ms(),
+                })
+                .collect();
+            for (row, part) in rows.iter_mut().zip(ideal(&demands, self.stage.parallelism)) {
+                row.ideal_pct = Some(100.0 * part);
+            }
+        }
+        let Some((all, types)) = rows.split_last_mut() else {
+            return rows;
+        };
+        let weighed = |of: fn(&TypeRow) -> Option<f64>| {
+            let weight = |row: &TypeRow, value: &f64| row.offered * value;
+            let pairs = || types.iter().zip(&values);
+            let total: f64 = pairs().map(|(row, value)| weight(row, value)).sum();
+            let sum: Option<f64> = pairs()
+                .map(|(row, value)| Some(of(row)? * weight(row, value)))
+                .sum();
+            sum.map(|sum| sum / total.max(f64::MIN_POSITIVE))
+        };
+        all.within_pct = weighed(|row| Some(row.within_pct)).unwrap_or(0.0);
+        all.ideal_pct = weighed(|row| row.ideal_pct);
+        rows
+    }
+
     /// Results of a case from its runs: phase by phase where it has phases.
     pub(super) fn rows_of(&self, case: &Case, runs: &[CaseOutcome]) -> Vec<CaseRows> {
         let Offered::Phases { workload, phases } = &self.plan.offered else {
-            let of_runs: Vec<Vec<TypeRow>> = runs.iter().map(|run| self.whole(case, run)).collect();
+            let rows_of = |run| self.against_ideal(self.whole(case, run), case.per_second);
+            let of_runs: Vec<Vec<TypeRow>> = runs.iter().map(rows_of).collect();
             return vec![CaseRows {
                 span: Span::Whole,
                 per_second: case.per_second,
@@ -119,7 +190,8 @@ impl Trial {
             let per_second = workload.per_second(phase.rate, self.stage.parallelism);
             let to = from + phase.duration.as_secs_f64();
             let timelines = runs.iter().filter_map(|run| run.phases.as_ref());
-            let of_runs: Vec<Vec<TypeRow>> = timelines.map(|t| self.bin(t, i)).collect();
+            let rows_of = |t: &Timeline| self.against_ideal(self.bin(t, i), per_second);
+            let of_runs: Vec<Vec<TypeRow>> = timelines.map(rows_of).collect();
             all.push(CaseRows {
                 span: Span::Phase(i + 1, from, to),
                 per_second,
@@ -145,6 +217,8 @@ impl Trial {
                 kind,
                 offered: case.per_second * of.offered as f64 / total,
                 rejected_pct: of.rejected_pct(),
+                within_pct: percent(of.within(self.limit_us(kind)), of.offered),
+                ideal_pct: None,
                 times: self
                     .percentiles()
                     .into_iter()
@@ -169,17 +243,24 @@ impl Trial {
             .map(|(name, kind, at)| {
                 let moment = timeline.moment(bin, at);
                 let times = timeline.quantiles(bin, at, &quantiles);
+                let within = at.map_or(0, |at| timeline.within(bin, at, self.limit_us(kind)));
                 TypeRow {
                     name: name.to_owned(),
                     kind,
                     offered: moment.offered as f64 / seconds,
                     rejected_pct: moment.rejected_pct,
+                    within_pct: percent(within, moment.offered),
+                    ideal_pct: None,
                     times: percentiles.iter().copied().zip(times).collect(),
                     utilization,
                 }
             })
             .collect()
     }
+}
+
+fn percent(part: u64, of: u64) -> f64 {
+    100.0 * part as f64 / of.max(1) as f64
 }
 
 /// Averages over runs, whose rows are alike.
@@ -197,6 +278,8 @@ pub(super) fn average(runs: &[Vec<TypeRow>]) -> Vec<TypeRow> {
             kind: row.kind,
             offered: over(|row| row.offered),
             rejected_pct: over(|row| row.rejected_pct),
+            within_pct: over(|row| row.within_pct),
+            ideal_pct: mean(same().filter_map(|row| row.ideal_pct)),
             times: times
                 .map(|(i, (percentile, _))| (*percentile, time(i)))
                 .collect(),

@@ -12,6 +12,8 @@ pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
         "type".to_owned(),
         "offered/s".to_owned(),
         "rejected, %".to_owned(),
+        "within, %".to_owned(),
+        "ideal, %".to_owned(),
     ];
     columns.extend(percentiles.iter().map(|p| format!("p{p}, ms")));
     columns.push("utilization".to_owned());
@@ -24,10 +26,36 @@ pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
             .collect(),
     };
     Table {
-        title: "by type; response times of the served, and in brackets their objectives".to_owned(),
+        title: "by type; answered within the objective at the highest percentile, by value in all; the same \
+                of an ideal admission; response times of the served, and in brackets their objectives"
+            .to_owned(),
         columns,
         groups: results.iter().map(group).collect(),
     }
+}
+
+/// Percent of rejections above which a type's objectives say nothing: the few that were served found the
+/// slots free.
+const HARDLY_ANSWERED_PCT: f64 = 90.0;
+
+fn is_hardly_answered(row: &TypeRow) -> bool {
+    row.rejected_pct > HARDLY_ANSWERED_PCT
+}
+
+/// A sentence for each type that is hardly answered.
+pub(super) fn hardly_answered(trial: &Trial, results: &[CaseRows]) -> Vec<String> {
+    let named = |row: &&TypeRow| row.kind.is_some() && is_hardly_answered(row);
+    let notes = |case: &CaseRows| {
+        let title = heading(trial, case);
+        let note = |row: &TypeRow| {
+            let (name, answered) = (&row.name, 100.0 - row.rejected_pct);
+            format!(
+                "{title}: {answered:.1}% of {name} is answered; its objectives don't count as met"
+            )
+        };
+        case.rows.iter().filter(named).map(note).collect::<Vec<_>>()
+    };
+    results.iter().flat_map(notes).collect()
 }
 
 fn heading(trial: &Trial, case: &CaseRows) -> String {
@@ -50,12 +78,14 @@ fn round(x: f64) -> f64 {
 
 fn table_row(trial: &Trial, row: &TypeRow, percentiles: &[f64]) -> TableRow {
     let rejected = Cell::Number(row.rejected_pct, 2);
-    let mut cells = vec![Cell::Number(row.offered, 0), rejected];
+    let within = Cell::Number(row.within_pct, 2);
+    let ideal = Cell::number(row.ideal_pct, 2);
+    let mut cells = vec![Cell::Number(row.offered, 0), rejected, within, ideal];
     for percentile in percentiles {
         let ms = row.at(*percentile);
         let limit = trial.objective(row.kind, *percentile);
         cells.push(match (ms, limit) {
-            (Some(ours), Some(limit)) => Cell::Limited(Limited {
+            (Some(ours), Some(limit)) if !is_hardly_answered(row) => Cell::Limited(Limited {
                 ours,
                 decimals: 1,
                 limit,

@@ -11,7 +11,7 @@ pub(super) fn strategy(subject: &Subject<'_>) -> Part {
     let stage = subject.stage;
     let slots = stage.parallelism;
     let (name, does) = match &stage.strategy {
-        StrategyConfig::Bouncer { logic } => ("Bouncer", bouncer(stage, *logic)),
+        StrategyConfig::Bouncer { logic, .. } => ("Bouncer", bouncer(stage, *logic)),
         StrategyConfig::MaxQueueLength => {
             let full = match stage.queue.max_length {
                 0 => "refuses what finds no free slot".to_owned(),

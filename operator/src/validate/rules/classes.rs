@@ -43,6 +43,7 @@ pub(super) fn classes(
         checked.push(ClassConfig {
             name: class.name.clone(),
             matches: check_matches(&class.matches, &at.field("matches"), problems),
+            value: 1.0,
         });
     }
     checked

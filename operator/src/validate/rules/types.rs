@@ -95,6 +95,7 @@ pub(super) fn types(
             name: kind.name.clone(),
             matches: rules,
             slo,
+            value: 1.0,
         });
     }
     // Stable: the others keep their order, in which the first that matches wins.

@@ -103,6 +103,7 @@ fn bouncer_without_objectives_is_refused() {
     let c = config(1, |s| {
         s.strategy = StrategyConfig::Bouncer {
             logic: Default::default(),
+            shed_by_value: true,
         }
     });
     let error = Engine::new(1)

@@ -89,6 +89,7 @@ fn decide_with(
         queue_work: backlog,
         work: cost,
         queue_wait: Duration::ZERO,
+        rival_wait: Duration::ZERO,
         service_times: &times,
     };
     let request = Attributes::of(TypeId(0));

@@ -61,7 +61,10 @@ pub(super) fn helping_the_underserved(alpha: f64) -> StarvationAvoidance {
 pub(super) fn bouncer(avoidance: Option<StarvationAvoidance>) -> StageConfig {
     StageConfig {
         starvation_avoidance: avoidance,
-        ..stage(StrategyConfig::Bouncer { logic: Logic::Any })
+        ..stage(StrategyConfig::Bouncer {
+            logic: Logic::Any,
+            shed_by_value: false,
+        })
     }
 }
 
@@ -145,6 +148,7 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
                 objective_us: u64::from(ms) * 1_000,
             })
             .to_vec(),
+        value: 1.0,
     };
     StageConfig {
         policy: "default/simulated".to_owned(),

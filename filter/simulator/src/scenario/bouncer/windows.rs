@@ -50,7 +50,10 @@ pub(super) fn sweep() -> Option<Sweep> {
 
 fn series(name: &'static str, logic: Logic, window: HistogramWindow) -> Series {
     let mut stage: StageConfig = bouncer(None);
-    stage.strategy = StrategyConfig::Bouncer { logic };
+    stage.strategy = StrategyConfig::Bouncer {
+        logic,
+        shed_by_value: false,
+    };
     stage.service_times.window = window;
     by_load(name, &stage)
 }

@@ -137,6 +137,7 @@ pub(super) fn stage(approach: Approach) -> StageConfig {
             }],
         },
         slo: Vec::new(),
+        value: 1.0,
     };
     StageConfig {
         policy: "default/simulated".to_owned(),

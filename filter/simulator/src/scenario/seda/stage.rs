@@ -99,6 +99,7 @@ fn kind(name: &str) -> TypeConfig {
             }],
         },
         slo: Vec::new(),
+        value: 1.0,
         name,
     }
 }
@@ -119,5 +120,6 @@ fn class(number: usize, classes: usize) -> ClassConfig {
                 ..Match::default()
             }],
         },
+        value: 1.0,
     }
 }

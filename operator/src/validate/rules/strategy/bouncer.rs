@@ -29,6 +29,7 @@ pub(super) fn config(settings: Option<&BouncerSettings>) -> StrategyConfig {
     let logic = settings.map(|s| s.logic).unwrap_or_default();
     StrategyConfig::Bouncer {
         logic: logic.into(),
+        shed_by_value: true,
     }
 }
 

@@ -1,0 +1,62 @@
+//! What the value cut lets in: gauges of a stage and of its types.
+//!
+//! All workers see the same cut, and each writes what it sees when that has changed.
+
+use super::controllers::{Gauge, set};
+use crate::config::{StageConfig, StrategyConfig};
+use crate::host::{Host, HostError, MetricKind};
+use crate::request::TypeId;
+use crate::strategy::ValueCut;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ValueCutGauges {
+    /// By type.
+    admitted: Vec<Gauge>,
+    budget: Gauge,
+    floors: Gauge,
+}
+
+impl ValueCutGauges {
+    /// `names` are those of the types in stats. `None` where nothing is shed by value.
+    pub(super) fn new(
+        host: &impl Host,
+        prefix: &str,
+        names: &[&str],
+        config: &StageConfig,
+    ) -> Result<Option<Self>, HostError> {
+        let StrategyConfig::Bouncer {
+            shed_by_value: true,
+            ..
+        } = config.strategy
+        else {
+            return Ok(None);
+        };
+        let gauge = |name: &str| {
+            let id = host.define(MetricKind::Gauge, &format!("{prefix}.{name}"))?;
+            Ok((id, None))
+        };
+        Ok(Some(Self {
+            admitted: names
+                .iter()
+                .map(|name| gauge(&format!("type.{name}.value_admitted_permille")))
+                .collect::<Result<_, HostError>>()?,
+            budget: gauge("value_budget_permille")?,
+            floors: gauge("floors_over_capacity")?,
+        }))
+    }
+
+    /// Publishes what has changed.
+    pub(super) fn publish(&mut self, host: &impl Host, cut: &ValueCut) -> Result<(), HostError> {
+        for (kind, gauge) in (0..).map(TypeId).zip(&mut self.admitted) {
+            set(host, gauge, Some(cut.admitted(kind)))?;
+        }
+        set(host, &mut self.budget, Some(cut.budget()))?;
+        let over = u64::from(!cut.floors_fit());
+        if self.floors.1 != Some(over) {
+            host.record(self.floors.0, over)?;
+            self.floors.1 = Some(over);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof, proptest};
+
+use super::*;
+
+/// A type that is known: value, mean and slack in ms, slots that it asks for.
+#[derive(Debug, Clone, Copy)]
+struct Known(f64, f64, f64, f64);
+
+/// The mix at twice the full load of 16 slots: 60% × 2.5 ms, 30% × 4 ms, 10% × 60 ms.
+const MIX: [Known; 3] = [
+    Known(1.0, 2.5, 47.0, 32.0 * 1.5 / 8.7),
+    Known(1.0, 4.0, 46.0, 32.0 * 1.2 / 8.7),
+    Known(1.0, 60.0, 141.0, 32.0 * 6.0 / 8.7),
+];
+const SLOTS: f64 = 16.0;
+
+fn known(types: &[Known], scales: &[f64]) -> ValueCut {
+    let values: Vec<f64> = types.iter().map(|known| known.0).collect();
+    let mut cut = ValueCut::new(&values, scales);
+    for (kind, known) in cut.kinds.iter_mut().zip(types) {
+        *kind = Kind {
+            mean: known.1 / 1e3,
+            slack: Some(known.2 / 1e3),
+            ..Kind::default()
+        };
+    }
+    for (at, cell) in cut.cells.iter_mut().enumerate() {
+        cell.rate = types[at / cut.classes].3 / cut.classes as f64;
+    }
+    cut.slots = SLOTS;
+    cut
+}
+
+fn filled(types: &[Known]) -> ValueCut {
+    let mut cut = known(types, &[]);
+    cut.fill();
+    cut
+}
+
+fn of(kind: u16) -> Attributes {
+    Attributes::of(TypeId(kind))
+}
+
+fn ms(ms: f64) -> Duration {
+    Duration::from_secs_f64(ms / 1e3)
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+#[test]
+fn slot_time_goes_to_what_is_worth_most() {
+    let cut = filled(&MIX);
+    assert_eq!(
+        (cut.admitted(TypeId(0)), cut.admitted(TypeId(1))),
+        (1.0, 1.0)
+    );
+    let left = SLOTS - MIX[0].3 - MIX[1].3;
+    assert!((cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9);
+
+    // What is worth thirty times as much comes before the cheap.
+    let mut dear = MIX;
+    dear[2].0 = 30.0;
+    let cut = filled(&dear);
+    assert!((cut.admitted(TypeId(2)) - SLOTS / MIX[2].3).abs() < 1e-9);
+    assert!(cut.admitted(TypeId(0)) < 0.01 && cut.admitted(TypeId(1)) < 0.01);
+}
+
+#[test]
+fn equals_are_cut_alike() {
+    for costs in [[10.0, 10.0, 10.0], [10.0, 10.4, 10.8], [10.8, 10.4, 10.0]] {
+        let cut = filled(&costs.map(|cost| Known(1.0, cost, 40.0, 10.0)));
+        for kind in 0..3 {
+            let part = cut.admitted(TypeId(kind));
+            assert!((part - SLOTS / 30.0).abs() < 1e-9, "{costs:?}: {part}");
+        }
+    }
+}
+
+#[test]
+fn a_class_scales_the_value() {
+    let mut cut = known(&[Known(1.0, 10.0, 40.0, 20.0)], &[1.0, 0.2]);
+    cut.fill();
+    let admitted = |class| cut.cells[cut.cell(TypeId(0), ClassId(class))].admitted;
+    assert_eq!(admitted(0), 1.0);
+    assert!((admitted(1) - 0.6).abs() < 1e-9);
+    assert!((cut.admitted(TypeId(0)) - 0.8).abs() < 1e-9);
+    // Classes of one value are one.
+    assert_eq!(known(&MIX, &[0.5, 0.5]).cells.len(), 3);
+}
+
+#[test]
+fn floors_come_first_and_say_when_they_do_not_fit() {
+    let mut cut = known(&MIX, &[]);
+    cut.kinds[2].floor = 0.3;
+    cut.fill();
+    assert!(cut.floors_fit());
+    // 0.3 of reports, all others, and what is left of the slots.
+    let left = SLOTS - MIX[0].3 - MIX[1].3 - 0.3 * MIX[2].3;
+    assert!(left < 0.0, "the cut is among the cheap now");
+    assert_eq!(cut.admitted(TypeId(0)), 1.0);
+    let search = (SLOTS - MIX[0].3 - 0.3 * MIX[2].3) / MIX[1].3;
+    assert!((cut.admitted(TypeId(1)) - search).abs() < 1e-9);
+
+    cut.kinds[2].floor = 0.8;
+    cut.fill();
+    assert!(!cut.floors_fit());
+}
+
+#[test]
+fn the_ceiling_is_the_slack_of_what_is_worth_more() {
+    let cut = filled(&MIX);
+    assert!(
+        cut.is_below_ceiling(&of(0), ms(1e6), ms(1e6)),
+        "nothing is worth more"
+    );
+    assert!(cut.is_below_ceiling(&of(2), ms(41.3), ms(0.0)));
+    assert!(!cut.is_below_ceiling(&of(2), ms(41.5), ms(0.0)));
+    assert!(!cut.is_below_ceiling(&of(2), ms(0.0), ms(41.5)));
+    assert_eq!(
+        cut.rival(&of(2)),
+        None,
+        "a report waits longer than what it must spare"
+    );
+    assert_eq!(
+        cut.rival(&of(1)),
+        Some(TypeId(0)),
+        "under Slack fast waits longer than search"
+    );
+    assert!(!cut.is_below_ceiling(&of(1), ms(0.0), ms(42.4)));
+
+    // A type that hardly anybody asks for doesn't hold up the others.
+    let mut rare = [MIX[0], MIX[1], MIX[2], Known(1.0, 1.0, 0.5, 0.001)];
+    assert!(filled(&rare).is_below_ceiling(&of(2), ms(41.3), ms(0.0)));
+    rare[3].3 = 1.0;
+    assert!(!filled(&rare).is_below_ceiling(&of(2), ms(1.0), ms(0.0)));
+}
+
+#[test]
+fn what_cannot_be_weighed_is_left_to_alg_1() {
+    let mut cut = known(&MIX, &[]);
+    (cut.kinds[0].cold, cut.kinds[0].slack) = (true, None);
+    cut.fill();
+    assert_eq!(cut.admitted(TypeId(0)), 1.0);
+    let left = SLOTS - MIX[0].3 - MIX[1].3;
+    assert!(
+        (cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9,
+        "its work is set aside"
+    );
+
+    (cut.kinds[0].cold, cut.kinds[0].condemned) = (false, true);
+    cut.fill();
+    assert_eq!(cut.admitted(TypeId(0)), 1.0);
+    let left = SLOTS - MIX[1].3;
+    assert!(
+        (cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9,
+        "it enters where nobody waits"
+    );
+    cut.decided(&of(0), false);
+    assert_eq!(cut.refused, 0.0);
+}
+
+#[test]
+fn a_type_that_nobody_asks_for_takes_nothing() {
+    let types = [MIX[0], MIX[1], Known(1.0, 8.0, 40.0, 0.0), MIX[2]];
+    let mut cut = known(&types, &[]);
+    for cold in [false, true] {
+        cut.kinds[2].cold = cold;
+        cut.fill();
+        let left = SLOTS - MIX[0].3 - MIX[1].3;
+        assert!((cut.admitted(TypeId(3)) - left / MIX[2].3).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn a_type_that_is_cut_is_still_measured() {
+    let cut = filled(&[Known(1.0, 1.0, 40.0, 20.0), Known(1.0, 100.0, 40.0, 5.0)]);
+    assert!((cut.admitted(TypeId(1)) - PROBES * SLOTS / 5.0).abs() < 1e-9);
+    // However few of them there are.
+    let cut = filled(&[Known(1.0, 1.0, 40.0, 20.0), Known(1.0, 100.0, 40.0, 0.0)]);
+    assert_eq!(cut.admitted(TypeId(1)), 1.0);
+}
+
+#[test]
+fn the_budget_follows_refusals_above_the_cut() {
+    let mut cut = filled(&MIX);
+    let mut record = vec![0.0; cut.record_len()];
+    cut.initial(at(0), &mut record);
+    let mut rho = |ms: u64, refused: u32| {
+        for n in 0..100 {
+            cut.decided(&of(0), n >= refused);
+        }
+        // The marginal type doesn't count.
+        cut.cells[2].above = false;
+        cut.decided(&of(2), false);
+        assert!(cut.sync(at(ms), &mut record));
+        cut.stored();
+        cut.budget()
+    };
+    assert_eq!(rho(100, 2), 1.004);
+    assert_eq!(rho(200, 3), 1.004 * 0.98);
+    for step in 0..200 {
+        rho(300 + 100 * step, 50);
+    }
+    assert_eq!(rho(30_000, 50), 0.3);
+    for step in 0..300 {
+        rho(30_100 + 100 * step, 0);
+    }
+    assert_eq!(rho(70_000, 0), 1.3);
+}
+
+#[test]
+fn workers_count_arrivals_once_and_agree() {
+    let mut rng = Rng::new(1);
+    let mut workers: Vec<ValueCut> = (0..3).map(|_| known(&MIX, &[])).collect();
+    let mut record = vec![0.0; workers[0].record_len()];
+    workers[0].initial(at(0), &mut record);
+    for now in 1..=10_000_u64 {
+        // Every ms some worker gets 4 × 2.5 ms of fast and, each tenth, a report: 10 and 6 slots.
+        let worker = &mut workers[(now * 7 % 3) as usize];
+        for _ in 0..4 {
+            worker.admits(&of(0), &mut rng);
+        }
+        if now % 10 == 0 {
+            worker.admits(&of(2), &mut rng);
+        }
+        for worker in &mut workers {
+            if now % 10 == 0 && worker.due(at(now)) && worker.sync(at(now), &mut record) {
+                worker.stored();
+            }
+        }
+    }
+    for worker in &mut workers {
+        worker.sync(at(10_001), &mut record);
+        assert!(
+            (worker.cells[0].rate - 10.0).abs() < 0.1,
+            "{:?}",
+            worker.cells[0]
+        );
+        assert!(
+            (worker.cells[2].rate - 6.0).abs() < 0.1,
+            "{:?}",
+            worker.cells[2]
+        );
+    }
+    assert_eq!(workers[0].budget(), workers[2].budget());
+}
+
+#[test]
+fn odd_records_and_clocks_are_survived() {
+    let mut cut = filled(&MIX);
+    let mut record = vec![1e300; cut.record_len()];
+    assert!(cut.sync(at(1_000_000), &mut record));
+    assert!(cut.budget() <= RHO.1);
+    // The clock steps back by a quarter of an hour.
+    assert!(cut.sync(at(100_000), &mut record));
+    for step in 1..50 {
+        let mut rng = Rng::new(step);
+        cut.admits(&of(0), &mut rng);
+        cut.sync(at(100_000 + 100 * step), &mut record);
+        cut.stored();
+    }
+    assert!(
+        cut.cells.iter().all(|c| c.rate.is_finite() && c.rate < 1.0),
+        "{:?}",
+        cut.cells
+    );
+}
+
+fn any_type() -> impl Strategy<Value = Known> {
+    let rate = prop_oneof![Just(0.0), 0.001..100.0];
+    (0.001..1000.0, 0.01..10_000.0, -10.0..1_000.0, rate)
+        .prop_map(|(value, mean, slack, rate)| Known(value, mean, slack, rate))
+}
+
+proptest! {
+    #[test]
+    fn the_budget_is_kept_and_the_order_too(
+        types in proptest::collection::vec(any_type(), 1..20),
+        rho in 0.3..1.3,
+        floor in prop_oneof![Just(0.0), 0.0..1.0],
+    ) {
+        let mut cut = known(&types, &[]);
+        cut.rho = rho;
+        for kind in &mut cut.kinds {
+            kind.floor = floor;
+        }
+        cut.fill();
+        let fraction = |at: usize| cut.admitted(TypeId(at as u16));
+        let (mut entering, mut floors) = (0.0, 0.0);
+        for (at, known) in types.iter().enumerate() {
+            prop_assert!((0.0..=1.0).contains(&fraction(at)));
+            entering += known.3 * (floor + (1.0 - floor) * fraction(at));
+            floors += known.3 * floor;
+        }
+        prop_assert!(entering <= f64::max(rho * SLOTS, floors) + PROBES * SLOTS + 1e-6);
+        prop_assert_eq!(cut.floors_fit(), floors <= SLOTS);
+        for (a, dearer) in types.iter().enumerate() {
+            for (b, other) in types.iter().enumerate() {
+                if dearer.0 / dearer.1 * EQUAL > other.0 / other.1 && cut.cells[b].above {
+                    prop_assert!(cut.cells[a].above, "{dearer:?} before {other:?}");
+                }
+            }
+        }
+    }
+}
