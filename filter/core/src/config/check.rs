@@ -89,13 +89,13 @@ impl StageConfig {
                 format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism),
             );
         }
-        if let Some(AutoParallelism { min, max }) = self.auto_parallelism {
-            if !(1..=max.min(MAX_PARALLELISM)).contains(&min) || max > MAX_PARALLELISM {
-                return err(
-                    "auto_parallelism",
-                    format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}"),
-                );
-            }
+        if let Some(AutoParallelism { min, max }) = self.auto_parallelism
+            && (!(1..=max).contains(&min) || max > MAX_PARALLELISM)
+        {
+            return err(
+                "auto_parallelism",
+                format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}"),
+            );
         }
         if self.queue.max_length > MAX_QUEUE_LENGTH {
             return err(

@@ -15,7 +15,7 @@ pub enum StrategyConfig {
         #[serde(default)]
         logic: Logic,
         /// Refuses what is worth least per slot time first, ahead of Alg. 1 (`strategy::value_cut`).
-        #[serde(default)]
+        #[serde(default, skip_serializing_if = "is_false")]
         shed_by_value: bool,
     },
     /// Refuses only when the queue is full (`queue.max_length`).
@@ -45,6 +45,10 @@ pub enum StrategyConfig {
     BacklogControl(BacklogControlConfig),
     /// Lets in as many requests a second as measured response times allow (SEDA §3.2–3.4).
     ResponseTimeController(ResponseTimeControllerConfig),
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// Which of a type's objectives an estimate must miss for a refusal (Bouncer §7, future work).

@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn bounds_that_are_edited_hold_at_the_next_look() {
-        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), vec![0.0; RECORD]);
+        let (auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), vec![0.0; RECORD]);
         auto.initial(at(0), &mut record);
         let tight = AutoParallelism { min: 7, max: 7 };
         let mut edited = Auto::new("default/a", &tight, 7, 1);

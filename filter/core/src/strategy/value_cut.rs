@@ -454,7 +454,7 @@ impl Controlled for ValueCut {
         }
         let elapsed = seconds(now) - *stepped;
         // A clock that stepped back starts a new step.
-        if elapsed >= STEP || elapsed < 0.0 {
+        if !(0.0..STEP).contains(&elapsed) {
             let weight = if elapsed > 0.0 {
                 let age = (seconds(now) - *first).max(elapsed);
                 (1.0 - (-elapsed / RATE_TIME).exp()).max((elapsed / age).min(1.0))

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use headgate_core::config::{
-    AutoParallelism, Discipline, HistogramWindow, Logic, Measure, Mode, Objective, QueueConfig,
-    QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
+    AutoParallelism, Discipline, ErrorsConfig, HistogramWindow, Logic, Measure, Mode, Objective,
+    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
 use headgate_simulator::backend::{Network, Paced, Step};
@@ -97,6 +97,7 @@ impl Service {
     /// The stage; P is found where `fixed` is none.
     pub(crate) fn stage(&self, fixed: Option<u32>) -> StageConfig {
         let kind = |(name, objectives): (&str, [u64; 2])| TypeConfig {
+            value: 1.0,
             name: name.to_owned(),
             slo: [(50.0, objectives[0]), (90.0, objectives[1])]
                 .map(|(percentile, ms)| Objective {
@@ -115,6 +116,7 @@ impl Service {
             ..kind(("default", [50, 150]))
         });
         StageConfig {
+            errors: ErrorsConfig::default(),
             policy: "default/found".to_owned(),
             generation: 1,
             routes: Vec::new(),
@@ -135,7 +137,10 @@ impl Service {
                 min_samples: 20,
                 window: HistogramWindow::DualBuffer,
             },
-            strategy: StrategyConfig::Bouncer { logic: Logic::Any },
+            strategy: StrategyConfig::Bouncer {
+                logic: Logic::Any,
+                shed_by_value: false,
+            },
             starvation_avoidance: None,
             types,
             classes: Vec::new(),
