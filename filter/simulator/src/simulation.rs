@@ -28,7 +28,6 @@ use crate::workload::{Traffic, Workload, WorkloadError};
 const POLICY: PolicyId = PolicyId(0);
 /// As in Envoy.
 const TICK_NS: u64 = 10_000_000;
-const SECOND_NS: u64 = 1_000_000_000;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +107,6 @@ impl Run<'_> {
             types: world.types,
             utilization,
             simulated: world.simulated,
-            parallelism: world.parallelism,
         })
     }
 }
@@ -176,7 +174,6 @@ struct World<'a, S, B> {
     busy: u128,
     types: Vec<TypeOutcome>,
     simulated: u64,
-    parallelism: Vec<u32>,
 }
 
 impl<'a, S: Source, B: Backend> World<'a, S, B> {
@@ -209,7 +206,6 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
                 .collect::<Result<_, _>>()
                 .map_err(|e| SimulationError::Results(e.to_string()))?,
             simulated: 0,
-            parallelism: Vec::new(),
             host,
         })
     }
@@ -290,9 +286,6 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     }
 
     fn tick(&mut self) -> Result<(), SimulationError> {
-        if self.next_tick.is_multiple_of(SECOND_NS) && self.next_tick > 0 {
-            self.parallelism.extend(self.engine.parallelism(POLICY));
-        }
         self.next_tick += TICK_NS;
         let now = Instant::from_nanos(self.now);
         self.engine.tick(&self.host, now, &mut self.actions)?;

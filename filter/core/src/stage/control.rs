@@ -23,22 +23,16 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// The record under this key.
-    pub(super) fn new(key: String) -> Self {
-        Self {
-            key,
-            record: Vec::new(),
-            bytes: Vec::new(),
-        }
-    }
-
-    /// The record of a policy's strategy.
-    pub(super) fn of_strategy(policy: &str, mode: Mode) -> Self {
+    pub(super) fn new(policy: &str, mode: Mode) -> Self {
         let kind = match mode {
             Mode::Enforce => "control",
             Mode::DryRun => "control-dry-run",
         };
-        Self::new(format!("headgate/{kind}/{policy}"))
+        Self {
+            key: format!("headgate/{kind}/{policy}"),
+            record: Vec::new(),
+            bytes: Vec::new(),
+        }
     }
 
     /// Advances the strategy's record, if it has one.
@@ -54,8 +48,7 @@ impl Control {
         }
     }
 
-    /// Advances a record.
-    pub(super) fn advance(
+    fn advance(
         &mut self,
         host: &impl Host,
         now: Instant,
@@ -139,7 +132,7 @@ mod tests {
         let mut workers: Vec<(Control, Counting)> = (0..3)
             .map(|_| {
                 (
-                    Control::of_strategy("default/a", Mode::Enforce),
+                    Control::new("default/a", Mode::Enforce),
                     Counting::default(),
                 )
             })
@@ -166,7 +159,7 @@ mod tests {
             let version = host.load(key).unwrap().map(|(_, version)| version);
             host.store(key, &odd, Expected::from(version)).unwrap();
             let mut counting = Counting::default();
-            Control::of_strategy("default/a", Mode::Enforce)
+            Control::new("default/a", Mode::Enforce)
                 .advance(&host, Instant::default(), &mut counting)
                 .unwrap();
             assert_eq!(counting.limit, 1_000.0);

@@ -92,10 +92,6 @@ impl Stage {
         self.others.clear();
         self.others.extend_from_slice(membership.others());
         self.expire_late(host, now, actions)?;
-        let mode = self.config.mode;
-        if self.slots.run(host, now, mode, &self.service_times)? {
-            self.stats.slots(host, self.slots.count())?;
-        }
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.base.demand_mut())
@@ -189,7 +185,7 @@ impl Stage {
 
         self.stats = new_stats;
         if !same_mode {
-            self.control = Control::of_strategy(&config.policy, config.mode);
+            self.control = Control::new(&config.policy, config.mode);
         }
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
@@ -209,7 +205,6 @@ impl Stage {
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
         }
-        self.slots.reconfigure(&self.config, &config);
         let old_order = std::mem::replace(&mut self.order, order);
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
         self.rename(&config);

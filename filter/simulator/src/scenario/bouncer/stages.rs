@@ -156,7 +156,6 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: PARALLELISM,
-        auto_parallelism: None,
         queue: QueueConfig {
             mode: QueueMode::Hold,
             discipline: Discipline::Fifo,

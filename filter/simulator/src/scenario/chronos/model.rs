@@ -145,7 +145,6 @@ pub(super) fn stage(approach: Approach) -> StageConfig {
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: WORKERS,
-        auto_parallelism: None,
         queue: QueueConfig {
             mode: QueueMode::Hold,
             discipline: Discipline::Fifo,
