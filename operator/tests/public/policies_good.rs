@@ -59,6 +59,7 @@ fn examples_are_right() {
         "max-queue-length.yaml",
         "max-queue-wait.yaml",
         "response-time-controller.yaml",
+        "value.yaml",
         "workflows.yaml",
     ];
     assert_eq!(names, strategies);
