@@ -187,6 +187,8 @@ fn waiting(rig: &Rig, count: u64) -> Result<load::Running> {
     let mut spec = LoadSpec::new(rig.addr(), kinds, rate, Duration::from_secs(4));
     (spec.protocol, spec.connections) = (Protocol::Http2, 64);
     spec.max_outstanding = 2 * count as usize;
+    // Envoy may be stopped for longer than the requests may wait.
+    spec.drain = Duration::from_secs(60);
     let load = load::start(spec)?;
     until("the queue to fill", || {
         match rig.policy_stat("queue_length") {
