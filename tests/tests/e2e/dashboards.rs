@@ -61,8 +61,9 @@ fn named(mut policy: Value, name: &str) -> Value {
 
 fn policies() -> Vec<Value> {
     let mix = mix::bouncer(SCALE);
-    let search = policy::for_mix(P, &mix);
+    let mut search = policy::for_mix(P, &mix);
     let mut trial = named(search.clone(), "trial");
+    search["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": true}});
     trial["spec"]["mode"] = json!("DryRun");
     let mut mail = named(
         policy::policy(P, &[json!({"name": "default", "slo": {"p90": "500ms"}})]),
