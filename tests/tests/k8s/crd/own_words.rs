@@ -132,6 +132,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         "Too many",
         &[
             "classes-seventeen",
+            "errors-many",
             "queue-drr-weights-many",
             "target-pods-seventeen-labels",
             "targets-seventeen",
