@@ -120,6 +120,15 @@ impl MemoryHost {
         metrics.all.iter().map(row).collect()
     }
 
+    /// Sets all counters to 0, as Envoy's `POST /reset_counters` does.
+    pub fn reset_counters(&self) {
+        for metric in &self.metrics().all {
+            if metric.kind == MetricKind::Counter {
+                metric.value.store(0, Ordering::SeqCst);
+            }
+        }
+    }
+
     /// Names of all blobs, sorted.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
