@@ -105,10 +105,10 @@ fn run(
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
-        if let Some(controlled) = strategy.base.controlled_mut() {
-            if controlled.sync(now, record) {
-                controlled.stored();
-            }
+        if let Some(controlled) = strategy.base.controlled_mut()
+            && controlled.sync(now, record)
+        {
+            controlled.stored();
         }
     }
     counted

@@ -101,10 +101,10 @@ fn all() -> Vec<(String, StageConfig)> {
 
 /// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
 fn tick(strategy: &mut Strategy, record: &mut Vec<u8>, now: Instant) {
-    if let Some(controlled) = strategy.base.controlled_mut() {
-        if controlled.sync(now, record) {
-            controlled.stored();
-        }
+    if let Some(controlled) = strategy.base.controlled_mut()
+        && controlled.sync(now, record)
+    {
+        controlled.stored();
     }
     strategy.base.tick(now);
 }
