@@ -8,7 +8,7 @@
 //! longer. Then `P = P / S`, since by Little's law S is the number of requests in flight over those in service. A
 //! dry run, which holds nobody, has no other part.
 //!
-//! **Knee.** With the slots full and `e_up`, `e_down` as in [`super::elasticity`], z = 1.3 (2 at the knee) and θ = 0.6, or 0.75 as
+//! **Knee.** With the slots full and `e_up`, `e_down` as in [`super::elasticity`], z = 1.3 (2 for shrinking from rest) and θ = 0.6, or 0.75 as
 //! long as service times leave room in the objectives:
 //!
 //! ```text
@@ -37,6 +37,7 @@
 //! to be in the queue. But when capacity halves it shows at once, at an unchanged P: S > 1.5 for three blocks.
 //! P = 1.1 · (requests in flight) / S then. If S stays, requests were not waiting: the service itself got slower.
 //! P returns, today's times become the reference, and the next such attempt is at least 10 s, 20 s … 60 s off.
+//! And where a type is refused for its service time alone while slots are free, P becomes the number in use.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ pub const SHARED: u32 = 5;
 
 /// Standard errors between an estimate and its threshold.
 const CONFIDENCE: f64 = 1.3;
-/// The same at the knee, where the question is asked again every block.
+/// The same for fewer slots at the knee: the question is asked again every block, and being wrong costs throughput.
 const CONFIDENCE_AT_REST: f64 = 2.0;
 /// θ.
 const KNEE: f64 = 0.6;
@@ -76,7 +77,7 @@ const SUSPECT: f64 = 1.3;
 /// Blocks in a row that are stretched before a jump, and after it before its effect is judged.
 const STRETCHED_BLOCKS: f64 = 3.0;
 /// Slots of a start up to which service times become the reference.
-const COMPARABLE: f64 = 4.0;
+const COMPARABLE: f64 = 8.0;
 /// Samples without which a block says nothing about S.
 const FEWEST_SAMPLES: f64 = 15.0;
 /// Pause after a jump that was wrong, ns.
@@ -262,7 +263,7 @@ impl Law {
     /// already.
     #[must_use]
     pub fn is_comparable(&self) -> bool {
-        self.starting <= 0.0 || self.base <= COMPARABLE || self.epoch <= 0.0
+        self.starting <= 0.0 || self.base <= COMPARABLE
     }
 
     /// The schedule.
@@ -364,7 +365,7 @@ impl Law {
     /// Doubles the slots while that doesn't stretch service times.
     fn start(&mut self, now: Instant, view: &View) {
         let [samples, pt, reference] = self.full;
-        if samples < self.base.clamp(10.0, 20.0) || reference <= 0.0 {
+        if samples < self.base.clamp(4.0, 20.0) || reference <= 0.0 {
             return;
         }
         let stretch = pt / reference;
@@ -402,15 +403,27 @@ impl Law {
         }
         // By Little's law; samples may stand for more requests than one, but not for more than slots.
         let in_flight = (pt * 1e9 / elapsed).min(self.base);
-        let is_full = in_flight > 0.7 * self.base || view.condemned;
-        if self.stretch <= STRETCHED || !is_full || (now.as_nanos() as f64) < self.no_jump_before {
+        let is_full = in_flight > 0.7 * self.base;
+        let is_stretched =
+            self.stretch > STRETCHED && (now.as_nanos() as f64) >= self.no_jump_before;
+        if !(is_full && is_stretched) && (is_full || !view.condemned) {
             self.stretched_blocks = 0.0;
             return false;
         }
         self.stretched_blocks += 1.0;
-        let target = (1.1 * in_flight / self.stretch).round().max(1.0);
+        let target = if is_full {
+            (1.1 * in_flight / self.stretch).round().max(1.0)
+        } else {
+            in_flight.ceil().max(1.0)
+        };
         if self.stretched_blocks < STRETCHED_BLOCKS || target >= self.base {
             return false;
+        }
+        if !is_full {
+            // Requests are refused for the time that the backend takes, with slots to spare: learn with those in use.
+            (self.reach, self.resting) = (REACH_AT_FIRST, 0.0);
+            self.go(target, now, view);
+            return true;
         }
         (self.jumped_from, self.jumped_at, self.judged_in) =
             (self.base, self.stretch, STRETCHED_BLOCKS);
@@ -427,10 +440,11 @@ impl Law {
         let Some((up, down)) = self.moments.elasticities(dither.ln_up(), dither.ln_down()) else {
             return;
         };
-        let z = if self.resting > 0.0 {
+        let z = CONFIDENCE;
+        let sure = if self.resting > 0.0 {
             CONFIDENCE_AT_REST
         } else {
-            CONFIDENCE
+            z
         };
         if up.value + z * up.error < -1.0 || down.value + z * down.error < -1.0 {
             // No backend serves faster the more requests it has; something else moved.
@@ -441,10 +455,16 @@ impl Law {
         let doubt = if self.stretch > SUSPECT { 3.0 } else { z };
         let grows = up.value + doubt * up.error < theta;
         let (share_more, share_all) = self.sharing(up, down, view);
-        let both = mean(up, down);
-        let far_above = both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
-        let shrinks =
-            down.value - z * down.error > theta + DEAD_BAND || (self.slots() > SHARED && far_above);
+        let bounded = Estimate {
+            value: up.value.min(1.0),
+            ..up
+        };
+        let both = mean(bounded, down);
+        // At the knee, what is measured above it would speak for what is measured below.
+        let far_above =
+            self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
+        let shrinks = down.value - sure * down.error > theta + DEAD_BAND
+            || (self.slots() > SHARED && far_above);
         if grows || share_more {
             let base = self.base;
             if grows {
