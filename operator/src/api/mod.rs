@@ -17,8 +17,8 @@ mod workflows;
 pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostType};
 pub use duration::{Duration, ParseDurationError};
 pub use policy::{
-    AdmissionPolicySpec, MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType,
-    RequestClass,
+    AdmissionPolicySpec, AutoParallelism, MeasureType, ModeType, Parallelism, PolicyTargetRef,
+    QueryType, RequestClass,
 };
 pub use queue::{DeficitRoundRobin, DisciplineType, FlowType, Queue, QueueModeType};
 pub use request_match::{

@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
-use headgate_core::config::{Match, Mode, StageConfig, TypeConfig};
+use headgate_core::config::{AutoParallelism, Match, Mode, StageConfig, TypeConfig};
 use serde::Serialize;
 
 use super::input::Scale;
@@ -93,6 +93,25 @@ impl RequestView for ExplainArgs {
     }
 }
 
+/// P: a number, or the bounds of what is found.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+enum Slots {
+    Fixed(u32),
+    Auto { auto: AutoParallelism },
+}
+
+impl std::fmt::Display for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Fixed(slots) => write!(f, "{slots}"),
+            Self::Auto {
+                auto: AutoParallelism { min, max },
+            } => write!(f, "found by each proxy, {min} to {max}"),
+        }
+    }
+}
+
 /// The answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -108,7 +127,7 @@ struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<Class>,
     mode: String,
-    parallelism: u32,
+    parallelism: Slots,
     strategy: Part,
     #[serde(skip_serializing_if = "Option::is_none")]
     starvation_avoidance: Option<Part>,
@@ -212,7 +231,10 @@ fn explain(
             Mode::Enforce => "Enforce".to_owned(),
             Mode::DryRun => "DryRun: decides and counts, refuses nothing, holds nothing".to_owned(),
         },
-        parallelism: stage.parallelism,
+        parallelism: match stage.auto_parallelism {
+            None => Slots::Fixed(stage.parallelism),
+            Some(auto) => Slots::Auto { auto },
+        },
         strategy: strategy::strategy(&subject),
         starvation_avoidance: strategy::starvation_avoidance(stage),
         queue: queue::queue(&subject),
