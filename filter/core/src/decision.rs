@@ -1,4 +1,4 @@
-//! What becomes of a request: the words in which strategies, stages, engines and the proxy's glue speak of it.
+//! The decision about a request, in the types that strategies, stages, engines and the proxy's glue share.
 
 use crate::refusal::{Origin, Refusal};
 use crate::request::Attributes;
@@ -41,7 +41,7 @@ pub enum Decision {
     Refuse(Refusal),
 }
 
-/// What the caller must do for a request that it holds.
+/// An action that the caller must carry out for a request that it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
     /// Send it to the backend: it has a slot, or its policy is gone.

@@ -394,7 +394,7 @@ impl Engine {
         self.policy(ticket.policy)?.stage.quality(ticket)
     }
 
-    /// Which answers to this request are errors; `None` when its policy is gone.
+    /// Returns which answers to this request are errors; `None` when its policy is gone.
     #[must_use]
     pub fn errors(&self, ticket: Ticket) -> Option<&ErrorsConfig> {
         Some(&self.policy(ticket.policy)?.stage.config().errors)

@@ -21,8 +21,8 @@
 //! misses an objective [by itself](crate::service_times::Estimate::condemned), a request that finds no
 //! queue is admitted. Nobody waits for it, and nothing else can refresh the histogram.
 //!
-//! Ahead of Alg. 1, unless that is switched off, comes [`ValueCut`]: under overload it refuses what is worth
-//! least per slot time, also where that would meet its objectives.
+//! With `shed_by_value`, which is off by default, [`ValueCut`] decides ahead of Alg. 1: under overload it refuses the
+//! requests that are worth least per slot time, also those that would meet their objectives.
 //!
 //! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in service,
 //! which Eq. 2 doesn't count either.
