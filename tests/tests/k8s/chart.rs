@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use anyhow::Result;
 use headgate_tests::chart::{self, NAMESPACE};
 use headgate_tests::kube::ApiServer;
 use headgate_tests::wait;
@@ -15,10 +16,9 @@ use serde_json::Value;
 /// Every object of the cluster but what nobody decides about: `resource.group namespace/name` and its uid.
 type Inventory = BTreeMap<String, String>;
 
-fn inventory(server: &ApiServer) -> Inventory {
-    let resources = server
-        .kubectl(&["api-resources", "--verbs=list", "--output=name"])
-        .unwrap();
+/// Fails while a definition is on its way out: it is listed, and can't be asked for any more.
+fn inventory(server: &ApiServer) -> Result<Inventory> {
+    let resources = server.kubectl(&["api-resources", "--verbs=list", "--output=name"])?;
     let mut inventory = Inventory::new();
     // Events fade by themselves; the others are answers, and no objects.
     let resources: Vec<&str> = resources
@@ -27,10 +27,8 @@ fn inventory(server: &ApiServer) -> Inventory {
         .filter(|name| *name != "componentstatuses")
         .collect();
     for resource in resources {
-        let list = server
-            .kubectl(&["get", resource, "--all-namespaces", "--output=json"])
-            .unwrap();
-        let list: Value = serde_json::from_str(&list).unwrap();
+        let list = server.kubectl(&["get", resource, "--all-namespaces", "--output=json"])?;
+        let list: Value = serde_json::from_str(&list)?;
         for object in list["items"].as_array().unwrap() {
             let metadata = &object["metadata"];
             inventory.insert(
@@ -43,7 +41,7 @@ fn inventory(server: &ApiServer) -> Inventory {
             );
         }
     }
-    inventory
+    Ok(inventory)
 }
 
 /// What is in one of the two only.
@@ -61,7 +59,8 @@ fn difference(before: &Inventory, after: &Inventory) -> Vec<String> {
 /// need a moment to remove what belonged to what was deleted.
 fn wait_for_nothing_left(server: &ApiServer, before: &Inventory, ignored: &[&str]) {
     wait::until("nothing left by the release", || {
-        let rest: Vec<String> = difference(before, &inventory(server))
+        let now = inventory(server).map_err(|error| format!("{error:#}"))?;
+        let rest: Vec<String> = difference(before, &now)
             .into_iter()
             .filter(|line| !ignored.iter().any(|part| line.contains(part)))
             .collect();
@@ -175,10 +174,10 @@ fn a_release_loses_nothing_and_leaves_nothing() {
             .map_err(|error| format!("{error:#}"))
     })
     .unwrap();
-    let before = inventory(&server);
+    let before = inventory(&server).unwrap();
 
     helm(&server, "install", &[]);
-    let installed = inventory(&server);
+    let installed = inventory(&server).unwrap();
     assert!(
         difference(&before, &installed).len() > 10,
         "{:?}",
