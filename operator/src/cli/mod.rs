@@ -16,6 +16,7 @@ pub mod render;
 pub mod run;
 pub mod simulate;
 pub mod status;
+pub mod suggest;
 pub mod sysid;
 pub mod table;
 pub mod tls;
@@ -46,6 +47,8 @@ pub enum Command {
     Render(render::RenderArgs),
     /// Tell which rule a request matches, and why
     Explain(explain::ExplainArgs),
+    /// Suggest a first policy, from an access log or from what a proxy measured
+    Suggest(suggest::SuggestArgs),
     /// Try a policy under a workload, or run an experiment of the papers
     Simulate(simulate::SimulateArgs),
     /// Serve the policies of a folder to proxies
@@ -101,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Render(args) => render::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Suggest(args) => suggest::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => bootstrap::run(&args),

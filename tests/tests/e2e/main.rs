@@ -12,6 +12,7 @@ mod refusals;
 mod routes;
 mod simulated;
 mod strategies;
+mod suggest;
 mod top;
 mod workflows;
 mod xds;

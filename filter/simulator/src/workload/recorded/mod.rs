@@ -84,9 +84,11 @@ pub struct Recording {
     requests: Vec<Request>,
     /// Requests that Envoy answered itself.
     unserved: u64,
-    /// Lines that were passed by: reason, count, and the first of them.
-    passed: Vec<(Passed, u64, Vec<u64>)>,
+    passed: PassedLines,
 }
+
+/// Lines that were passed by: reason, count, and the first of them.
+type PassedLines = Vec<(Passed, u64, Vec<u64>)>;
 
 /// Whether `head`, the begin of a file, is that of an access log rather than of YAML.
 #[must_use]
@@ -109,24 +111,13 @@ impl Recording {
     ///
     /// # Errors
     /// [`RecordingError`].
-    pub fn read(mut log: impl BufRead, stage: &StageConfig) -> Result<Self, RecordingError> {
+    pub fn read(log: impl BufRead, stage: &StageConfig) -> Result<Self, RecordingError> {
         let classifier = Classifier::new(stage)?;
         let mut reader = Reader::default();
-        let mut line = Vec::new();
-        for number in 1_u64.. {
-            line.clear();
-            let read = log.read_until(b'\n', &mut line);
-            match read {
-                Ok(0) => break,
-                Ok(_) => reader.take(number, &line, &classifier),
-                Err(error) => {
-                    return Err(RecordingError::Read {
-                        line: number,
-                        error,
-                    });
-                }
-            }
-        }
+        reader.passed = read_lines(log, |fields| {
+            reader.requests.push(raw(fields, &classifier)?);
+            Ok(())
+        })?;
         reader.finish(stage)
     }
 
@@ -244,6 +235,59 @@ fn say((reason, count, examples): &(Passed, u64, Vec<u64>)) -> String {
     )
 }
 
+/// Hands the fields of each line to `take`; returns the lines that nobody can use.
+fn read_lines(
+    mut log: impl BufRead,
+    mut take: impl FnMut(&Fields) -> Result<(), Passed>,
+) -> Result<PassedLines, RecordingError> {
+    let mut passed = PassedLines::new();
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        match log.read_until(b'\n', &mut line) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => {
+                return Err(RecordingError::Read {
+                    line: number,
+                    error,
+                });
+            }
+        }
+        if let Err(reason) = read_line(&line, &mut take) {
+            pass(&mut passed, number, reason);
+        }
+    }
+    Ok(passed)
+}
+
+fn read_line(
+    line: &[u8],
+    take: &mut impl FnMut(&Fields) -> Result<(), Passed>,
+) -> Result<(), Passed> {
+    if line.len() > LONGEST_LINE {
+        return Err(Passed::TooLong);
+    }
+    let line = String::from_utf8_lossy(line);
+    if line.trim().is_empty() {
+        return Ok(());
+    }
+    take(&fields(&line)?)
+}
+
+fn pass(passed: &mut PassedLines, number: u64, reason: Passed) {
+    let at = passed.iter().position(|(r, ..)| *r == reason);
+    let at = at.unwrap_or_else(|| {
+        passed.push((reason, 0, Vec::new()));
+        passed.len() - 1
+    });
+    let (_, count, examples) = &mut passed[at];
+    *count += 1;
+    if examples.len() < EXAMPLES {
+        examples.push(number);
+    }
+}
+
 /// A request whose time is in the epoch, and may have taken no service.
 struct Raw {
     start_ns: u64,
@@ -254,37 +298,10 @@ struct Raw {
 #[derive(Default)]
 struct Reader {
     requests: Vec<Raw>,
-    passed: Vec<(Passed, u64, Vec<u64>)>,
+    passed: PassedLines,
 }
 
 impl Reader {
-    fn take(&mut self, number: u64, line: &[u8], classifier: &Classifier) {
-        if line.len() > LONGEST_LINE {
-            return self.pass(number, Passed::TooLong);
-        }
-        let line = String::from_utf8_lossy(line);
-        if line.trim().is_empty() {
-            return;
-        }
-        match fields(&line).and_then(|fields| raw(&fields, classifier)) {
-            Ok(raw) => self.requests.push(raw),
-            Err(reason) => self.pass(number, reason),
-        }
-    }
-
-    fn pass(&mut self, number: u64, reason: Passed) {
-        let at = self.passed.iter().position(|(r, ..)| *r == reason);
-        let at = at.unwrap_or_else(|| {
-            self.passed.push((reason, 0, Vec::new()));
-            self.passed.len() - 1
-        });
-        let (_, count, examples) = &mut self.passed[at];
-        *count += 1;
-        if examples.len() < EXAMPLES {
-            examples.push(number);
-        }
-    }
-
     fn finish(mut self, stage: &StageConfig) -> Result<Recording, RecordingError> {
         if self.requests.is_empty() {
             let found: Vec<String> = self.passed.iter().map(say).collect();
@@ -354,12 +371,53 @@ impl Reader {
     }
 }
 
-fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
+/// A request of an access log, whatever policy it is for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Logged<'a> {
+    /// Begin, ns since the Unix epoch.
+    pub start_ns: u64,
+    /// Method.
+    pub method: Option<&'a str>,
+    /// Path, with its query.
+    pub path: Option<&'a str>,
+    /// How long the backend worked on it, ns; `None` when Envoy answered it itself.
+    pub service_ns: Option<u64>,
+}
+
+/// Hands each request of a log, JSON lines or text, to `take`. Returns what a reader should know of the other lines, a
+/// sentence each.
+///
+/// # Errors
+/// [`RecordingError::Read`].
+pub fn read_requests(
+    log: impl BufRead,
+    mut take: impl FnMut(Logged<'_>),
+) -> Result<Vec<String>, RecordingError> {
+    let passed = read_lines(log, |fields| {
+        let (start_ns, service_ns) = times(fields)?;
+        take(Logged {
+            start_ns,
+            method: fields.request.method.as_deref(),
+            path: fields.request.path.as_deref(),
+            service_ns,
+        });
+        Ok(())
+    })?;
+    Ok(passed.iter().map(say).collect())
+}
+
+/// Begin and service time of a request, ns.
+fn times(fields: &Fields) -> Result<(u64, Option<u64>), Passed> {
     let start_ns = fields.start_ns.ok_or(Passed::NoStart)?;
     let service_ns = match fields.reached_upstream {
         Some(false) => None,
         _ => Some(fields.service_ns().ok_or(Passed::NoDuration)?),
     };
+    Ok((start_ns, service_ns))
+}
+
+fn raw(fields: &Fields, classifier: &Classifier) -> Result<Raw, Passed> {
+    let (start_ns, service_ns) = times(fields)?;
     let place = place(classifier, &fields.request).ok_or(Passed::Bypasses)?;
     let request = Request {
         class: place.class,

@@ -1,0 +1,156 @@
+//! `headgate suggest`: a first policy, from traffic that was measured.
+
+mod policy;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use headgate_core::config::DEFAULT_TYPE;
+use headgate_simulator::workload::recorded::read_requests;
+
+use super::Output;
+use super::top::client::Client;
+use super::top::place::Place;
+use super::top::sample::{PolicySample, Stats};
+use policy::{Found, Measured, Slots};
+use routes::Routes;
+
+/// Answers from which a route's percentiles are believed; the filter's `minSamples`.
+const ENOUGH: usize = 50;
+
+/// Prints a first policy, with a comment on where each number comes from.
+///
+/// From an access log: a type for each route that was asked for often enough, with ids in paths folded, and objectives
+/// from what the answers took. From a proxy with a policy in DryRun whose only type is default: objectives for that.
+#[derive(Debug, Clone, Args)]
+pub struct SuggestArgs {
+    /// An access log of Envoy, text or JSON lines; - for standard input
+    #[arg(value_name = "FILE", required_unless_present = "proxy")]
+    pub log: Option<PathBuf>,
+    /// Admin address of an Envoy that measures, HOST:PORT or unix:/PATH
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "log")]
+    pub proxy: Option<Place>,
+    /// The Service that the policy is for
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "default/app", value_parser = service)]
+    pub service: Service,
+    /// Most types beside default; of more routes those that took most time get one
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=200))]
+    pub types: u16,
+}
+
+/// What the policy targets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+fn service(text: &str) -> Result<Service, String> {
+    let label = |part: &str| {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        (1..=63).contains(&part.len())
+            && part.bytes().all(inner)
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if label(namespace) && label(name) => Ok(Service {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
+        _ => Err("a namespace and the name of a Service in it, such as default/search".to_owned()),
+    }
+}
+
+/// Suggests.
+///
+/// # Errors
+/// A log that can't be read or has too few requests; a proxy that can't be asked or measured too little.
+pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
+    let found = match (&args.log, &args.proxy) {
+        (Some(log), _) => of_log(log, usize::from(args.types))?,
+        (None, Some(proxy)) => of_proxy(proxy)?,
+        // The command line asks for one.
+        (None, None) => bail!("an access log, or --proxy"),
+    };
+    Ok(Output::ok(policy::text(&found, &args.service)))
+}
+
+fn of_log(path: &Path, types: usize) -> anyhow::Result<Found> {
+    let standard = path.as_os_str() == "-";
+    let name = match standard {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    };
+    let input: Box<dyn Read> = match standard {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(File::open(path).with_context(|| format!("{name}: can't be read"))?),
+    };
+    let mut routes = Routes::default();
+    let notes = read_requests(BufReader::new(input), |request| routes.add(&request));
+    let notes = notes.with_context(|| name.clone())?;
+    let why = || match notes.as_slice() {
+        [] => String::new(),
+        notes => format!("; {}", notes.join("; ")),
+    };
+    let few = || anyhow!("{name}: fewer than {ENOUGH} answers of a backend{}", why());
+    routes.found(types, notes.clone()).ok_or_else(few)
+}
+
+fn of_proxy(place: &Place) -> anyhow::Result<Found> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the runtime failed")?;
+    let mut client = Client::new(place.clone(), None);
+    let sample = runtime.block_on(client.sample());
+    let sample = sample.with_context(|| format!("--proxy {place}"))?;
+    let mut policies = sample.policies.iter();
+    let (Some((name, policy)), None) = (policies.next(), policies.next()) else {
+        let names: Vec<&str> = sample.policies.keys().map(String::as_str).collect();
+        bail!(
+            "--proxy {place}: it runs {}; one policy in DryRun whose only type is {DEFAULT_TYPE} would be right",
+            match names.is_empty() {
+                true => "no policy".to_owned(),
+                false => names.join(" and "),
+            }
+        );
+    };
+    of_policy(policy).with_context(|| format!("--proxy {place}: policy {name}"))
+}
+
+fn of_policy(policy: &PolicySample) -> anyhow::Result<Found> {
+    let (Some(stats), 1) = (policy.types.get(DEFAULT_TYPE), policy.types.len()) else {
+        let types: Vec<&str> = policy.types.keys().map(String::as_str).collect();
+        bail!(
+            "it has the types {}; one whose only type is {DEFAULT_TYPE} would be right",
+            types.join(", ")
+        );
+    };
+    let all = measured(stats).with_context(|| {
+        format!("fewer than {ENOUGH} answers measured so far; let it measure longer")
+    })?;
+    Ok(Found {
+        all,
+        routes: Vec::new(),
+        slots: Slots::OfPolicy(policy.own.value("slots").unwrap_or(1).max(1)),
+        notes: vec!["Types per route need an access log: headgate suggest access.log".to_owned()],
+    })
+}
+
+/// Percentiles of what a type's requests took in a dry run, which holds none.
+fn measured(stats: &Stats) -> Option<Measured> {
+    let spread = stats.histogram("response_time_us")?.since(None);
+    let ms = |q: f64| Some(spread.quantile(q)? / 1e3);
+    (spread.count() >= ENOUGH as u64).then_some(Measured {
+        requests: spread.count(),
+        p50_ms: ms(0.5)?,
+        p90_ms: ms(0.9)?,
+    })
+}

@@ -1,0 +1,252 @@
+//! What `headgate suggest` prints: a policy in YAML whose comments say where each number comes from.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use headgate_core::config::DEFAULT_TYPE;
+
+use super::Service;
+use super::routes::FOLDED;
+
+/// Least objective, ms: what access logs and timers resolve well.
+const LEAST_MS: f64 = 10.0;
+/// Longest name of a type.
+const MAX_NAME: usize = 63;
+
+/// What requests took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measured {
+    pub(super) requests: u64,
+    pub(super) p50_ms: f64,
+    pub(super) p90_ms: f64,
+}
+
+/// A route that gets a type of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Route {
+    /// Where the same path has several.
+    pub(super) method: Option<String>,
+    /// Elements of the path.
+    pub(super) path: Vec<String>,
+    pub(super) measured: Measured,
+    /// Part of all service time, ratio 0..=1.
+    pub(super) of_time: f64,
+}
+
+/// What is known of the slots.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Slots {
+    /// Requests in service on average in the busiest second.
+    Busiest(f64),
+    /// Those of the policy that measured.
+    OfPolicy(u64),
+}
+
+/// All that was found.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Found {
+    /// Over all requests.
+    pub(super) all: Measured,
+    /// By the time that they took, the most first.
+    pub(super) routes: Vec<Route>,
+    /// What is known of the slots.
+    pub(super) slots: Slots,
+    /// What a reader should know, a sentence each.
+    pub(super) notes: Vec<String>,
+}
+
+/// Objectives, ms: twice what the requests take themselves, and room for one (p50) or two (p90) slow requests, at the 90th
+/// percentile of all, that may be served before them.
+fn objectives(own: &Measured, all: &Measured) -> (f64, f64) {
+    let p50 = round_up(2.0 * own.p50_ms + all.p90_ms);
+    let p90 = round_up(2.0 * own.p90_ms + 2.0 * all.p90_ms);
+    (p50, p90.max(p50))
+}
+
+/// Up to 1, 1.5, 2, 3, 5 or 7 times a power of ten, at least [`LEAST_MS`].
+pub(super) fn round_up(ms: f64) -> f64 {
+    let ms = ms.max(LEAST_MS);
+    let power = 10_f64.powf(ms.log10().floor());
+    let step = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter();
+    // What rounding of the logarithm adds is no reason for the next step.
+    let mut enough = step
+        .map(|step| step * power)
+        .filter(|to| *to >= ms * (1.0 - 1e-9));
+    enough.next().unwrap_or(10.0 * power)
+}
+
+/// The policy.
+pub(super) fn text(found: &Found, service: &Service) -> String {
+    let mut text = String::new();
+    let mut line = |words: &str| {
+        text.push_str(words);
+        text.push('\n');
+    };
+    let all = &found.all;
+    line(&format!(
+        "# Suggested by headgate suggest from {} answers. Look it over, then try it:",
+        all.requests
+    ));
+    line("#   headgate validate policy.yaml");
+    line("#   headgate simulate --policy policy.yaml --workload access.log");
+    for note in &found.notes {
+        line(&format!("# {note}"));
+    }
+    line("apiVersion: headgate.dev/v1alpha1");
+    line("kind: AdmissionPolicy");
+    line(&format!(
+        "metadata: {{name: {}, namespace: {}}}",
+        service.name, service.namespace
+    ));
+    line("spec:");
+    line(
+        "  mode: DryRun        # decides and counts, and refuses nothing; remove it when the counts are as you want them",
+    );
+    line("  targetRefs:");
+    line(&format!(
+        "  - {{group: \"\", kind: Service, name: {}}}",
+        service.name
+    ));
+    line(&parallelism(found.slots));
+    line(
+        "  # Objectives are twice what a type's requests took, and room for slow requests before them: one at the median,",
+    );
+    line(&format!(
+        "  # two at the 90th percentile, of {} each (the 90th percentile of all). Rounded up to 1, 1.5, 2, 3, 5 or 7.",
+        shown(all.p90_ms)
+    ));
+    line("  types:");
+    let mut names = BTreeSet::from([DEFAULT_TYPE.to_owned()]);
+    for route in in_order(&found.routes) {
+        line(&format!(
+            "  # {}, {:.0}% of all time",
+            took(&route.measured),
+            route.of_time * 100.0
+        ));
+        line(&format!("  - name: {}", name(route, &mut names)));
+        line("    matches:");
+        line(&format!("    - {}", matching(route)));
+        line(&format!("    slo: {}", slo(&route.measured, all)));
+    }
+    let which = match found.routes.is_empty() {
+        true => "All requests",
+        false => "All others, by what all requests took",
+    };
+    line(&format!("  # {which}: {}", took(all)));
+    line(&format!("  - name: {DEFAULT_TYPE}"));
+    line(&format!("    slo: {}", slo(all, all)));
+    text
+}
+
+fn parallelism(slots: Slots) -> String {
+    match slots {
+        Slots::Busiest(busiest) => format!(
+            "  # Twice the {busiest:.1} requests that were in service in the busiest second.\n  parallelism: {{total: {}}}",
+            (2.0 * busiest).ceil().max(1.0)
+        ),
+        Slots::OfPolicy(slots) => {
+            format!("  # As in the policy that measured.\n  parallelism: {{total: {slots}}}")
+        }
+    }
+}
+
+fn took(measured: &Measured) -> String {
+    format!(
+        "{} answers took {} (p50) and {} (p90)",
+        measured.requests,
+        shown(measured.p50_ms),
+        shown(measured.p90_ms)
+    )
+}
+
+fn shown(ms: f64) -> String {
+    let text = match ms {
+        ms if ms < 10.0 => format!("{ms:.1}"),
+        _ => format!("{ms:.0}"),
+    };
+    format!("{} ms", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+fn slo(own: &Measured, all: &Measured) -> String {
+    let (p50, p90) = objectives(own, all);
+    format!("{{p50: {p50:.0}ms, p90: {p90:.0}ms}}")
+}
+
+/// What matches less comes first, since the first match wins: fixed paths before those with ids, then the longer ones.
+fn in_order(routes: &[Route]) -> Vec<&Route> {
+    let mut routes: Vec<&Route> = routes.iter().collect();
+    routes.sort_by_key(|route| {
+        let folded = route
+            .path
+            .iter()
+            .filter(|element| *element == FOLDED)
+            .count();
+        (folded, std::cmp::Reverse(route.path.len()))
+    });
+    routes
+}
+
+/// `GET /users/{id}/orders` → `users-id-orders`; with the method where there are several, and a number where it is taken.
+fn name(route: &Route, taken: &mut BTreeSet<String>) -> String {
+    let mut name = String::new();
+    for part in route.method.iter().chain(&route.path) {
+        for c in part.chars() {
+            if c.is_ascii_alphanumeric() {
+                name.push(c.to_ascii_lowercase());
+            } else if !name.is_empty() && !name.ends_with('-') {
+                name.push('-');
+            }
+        }
+        if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    // Room for a number.
+    name.truncate(MAX_NAME - 4);
+    let name = match name.trim_end_matches('-') {
+        "" => "root".to_owned(),
+        name => name.to_owned(),
+    };
+    let free = |name: &String| !taken.contains(name);
+    let numbered = (2..).map(|n| format!("{name}-{n}"));
+    let found = std::iter::once(name.clone()).chain(numbered).find(free);
+    let found = found.unwrap_or(name);
+    taken.insert(found.clone());
+    found
+}
+
+fn matching(route: &Route) -> String {
+    let folded = route.path.iter().any(|element| element == FOLDED);
+    let mut value = String::new();
+    for element in &route.path {
+        value.push('/');
+        match folded {
+            true if element == FOLDED => value.push_str("[^/]+"),
+            true => escape(element, &mut value),
+            false => value.push_str(element),
+        }
+    }
+    let kind = if folded { "RegularExpression" } else { "Exact" };
+    let mut text = format!("{{path: {{type: {kind}, value: {}}}", quoted(&value));
+    if let Some(method) = &route.method {
+        // Writing to a String does not fail.
+        let _ = write!(text, ", method: {}", quoted(method));
+    }
+    text.push('}');
+    text
+}
+
+/// So that a regular expression means the text itself.
+fn escape(text: &str, to: &mut String) {
+    for c in text.chars() {
+        if c.is_ascii_punctuation() && !matches!(c, '-' | '_' | '~' | '%') {
+            to.push('\\');
+        }
+        to.push(c);
+    }
+}
+
+/// As YAML reads it back, whatever is in it.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

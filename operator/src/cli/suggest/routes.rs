@@ -1,0 +1,176 @@
+//! Routes of an access log: methods and paths, with what varies in them folded.
+//!
+//! Two rules, both easy to check by eye:
+//!
+//! 1. An element of a path is an id if it is a number, a UUID, or has at least 8 characters of which one is a digit and all
+//!    are hexadecimal, or at least 20 of which one is a digit.
+//! 2. Where more than [`NAMES`] different elements follow the same ones, they are names of things, and fold as ids do.
+//!
+//! Memory is bounded: by [`PATHS`] different paths, after rule 1, and 4 bytes a request. What comes after that many paths
+//! counts as `default`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use headgate_simulator::workload::recorded::Logged;
+
+use super::ENOUGH;
+use super::policy::{Found, Measured, Route, Slots};
+
+/// Different elements in one place from which on they are names of things.
+const NAMES: usize = 20;
+/// Most different paths that are told apart.
+const PATHS: usize = 20_000;
+/// What stands in a template for what varies.
+pub(super) const FOLDED: &str = "{id}";
+
+/// A method and the elements of a path.
+type Key = (String, Vec<String>);
+
+/// What was read so far.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// Service times by route, ms.
+    times: BTreeMap<Key, Vec<f32>>,
+    /// Those of requests whose path came too late, or that have none.
+    other: Vec<f32>,
+    /// Slots' time that began in each second, ms.
+    seconds: BTreeMap<u64, f64>,
+}
+
+impl Routes {
+    /// A request that the backend answered.
+    pub(super) fn add(&mut self, request: &Logged<'_>) {
+        let Some(ns) = request.service_ns else {
+            return;
+        };
+        let ms = ns as f64 / 1e6;
+        *self
+            .seconds
+            .entry(request.start_ns / 1_000_000_000)
+            .or_default() += ms;
+        let ms = ms as f32;
+        let Some(path) = request.path else {
+            return self.other.push(ms);
+        };
+        let key = (request.method.unwrap_or("GET").to_owned(), elements(path));
+        let known = self.times.len();
+        match self.times.get_mut(&key) {
+            Some(times) => times.push(ms),
+            None if known < PATHS => {
+                self.times.insert(key, vec![ms]);
+            }
+            None => self.other.push(ms),
+        }
+    }
+
+    /// At most `most` routes that have enough answers, those that took most time; `None` if there are too few answers.
+    pub(super) fn found(self, most: usize, notes: Vec<String>) -> Option<Found> {
+        let routes = fold_names(self.times);
+        let mut everything: Vec<f32> = routes
+            .values()
+            .flatten()
+            .chain(&self.other)
+            .copied()
+            .collect();
+        let all = Measured::of(&mut everything)?;
+        let total = everything
+            .iter()
+            .map(|ms| f64::from(*ms))
+            .sum::<f64>()
+            .max(f64::MIN_POSITIVE);
+        let mut methods: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+        for (_, path) in routes.keys() {
+            *methods.entry(path.clone()).or_default() += 1;
+        }
+        let mut routes: Vec<Route> = routes
+            .into_iter()
+            .filter_map(|((method, path), mut times)| {
+                let measured = Measured::of(&mut times)?;
+                let time: f64 = times.iter().map(|ms| f64::from(*ms)).sum();
+                Some(Route {
+                    // The method says something only where there are several.
+                    method: methods.get(&path).is_some_and(|n| *n > 1).then_some(method),
+                    path,
+                    measured,
+                    of_time: time / total,
+                })
+            })
+            .collect();
+        routes.sort_by(|a, b| b.of_time.total_cmp(&a.of_time));
+        routes.truncate(most);
+        let busiest = self.seconds.values().copied().fold(0.0, f64::max);
+        Some(Found {
+            all,
+            routes,
+            slots: Slots::Busiest(busiest / 1e3),
+            notes,
+        })
+    }
+}
+
+impl Measured {
+    /// Of these times, which it sorts; `None` if they are too few.
+    fn of(times: &mut [f32]) -> Option<Self> {
+        if times.len() < ENOUGH {
+            return None;
+        }
+        times.sort_unstable_by(f32::total_cmp);
+        let quantile = |q: f64| {
+            let rank = (times.len() as f64 * q).ceil() as usize;
+            f64::from(times[rank.clamp(1, times.len()) - 1])
+        };
+        Some(Self {
+            requests: times.len() as u64,
+            p50_ms: quantile(0.5),
+            p90_ms: quantile(0.9),
+        })
+    }
+}
+
+/// The elements of a path without its query, ids folded (rule 1).
+fn elements(path: &str) -> Vec<String> {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let element = |text: &str| match is_id(text) {
+        true => FOLDED.to_owned(),
+        false => text.to_owned(),
+    };
+    path.trim_start_matches('/')
+        .split('/')
+        .map(element)
+        .collect()
+}
+
+fn is_id(element: &str) -> bool {
+    let digits = element.bytes().filter(u8::is_ascii_digit).count();
+    if digits == 0 {
+        return false;
+    }
+    let hex = element.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    digits == element.len() || (hex && element.len() >= 8) || element.len() >= 20
+}
+
+/// Folds names of things (rule 2), from the first element of paths to the last.
+fn fold_names(mut times: BTreeMap<Key, Vec<f32>>) -> BTreeMap<Key, Vec<f32>> {
+    let depth = times.keys().map(|(_, path)| path.len()).max().unwrap_or(0);
+    for at in 0..depth {
+        let mut names: BTreeMap<Vec<String>, BTreeSet<String>> = BTreeMap::new();
+        for (_, path) in times.keys() {
+            if let Some(element) = path.get(at) {
+                let here = names.entry(path[..at].to_vec()).or_default();
+                here.insert(element.clone());
+            }
+        }
+        let mut folded: BTreeMap<Key, Vec<f32>> = BTreeMap::new();
+        for ((method, mut path), mut of_path) in times {
+            if path.len() > at && names.get(&path[..at]).is_some_and(|n| n.len() > NAMES) {
+                FOLDED.clone_into(&mut path[at]);
+            }
+            folded
+                .entry((method, path))
+                .or_default()
+                .append(&mut of_path);
+        }
+        times = folded;
+    }
+    times
+}

@@ -1,0 +1,55 @@
+//! `headgate suggest` asks a real Envoy what it measured in a dry run, and what it suggests is enforced.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::headgate::run_command;
+use headgate_tests::rig::Rig;
+use headgate_tests::wait::until;
+use headgate_tests::{policy, wait};
+use serde_json::{Value, json};
+
+/// Processing time of all requests.
+const SERVICE: Duration = Duration::from_millis(20);
+
+#[test]
+fn what_a_dry_run_measured_becomes_a_policy() -> Result<()> {
+    let backend = BackendConfig::new(1_000, vec![ServiceType::constant("/", SERVICE)]);
+    let mut observed = policy::policy(
+        4,
+        &[json!({"name": "default", "slo": {"p50": "1s", "p90": "1s"}})],
+    );
+    observed["spec"]["mode"] = json!("DryRun");
+    let rig = Rig::builder(backend, observed).start()?;
+    let proxy = format!("--proxy={}", rig.envoy.admin());
+    let suggest = || run_command(&["suggest", &proxy, "--service=default/search"]);
+    let refusal = suggest().unwrap_err();
+    ensure!(
+        format!("{refusal:#}").contains("fewer than 50 answers measured so far"),
+        "{refusal:#}"
+    );
+    for _ in 0..60 {
+        ensure!(rig.get("/")?.status == 200);
+    }
+    // Envoy adds to its histograms when it flushes them.
+    let suggested = until("a suggestion", || suggest().map_err(|e| format!("{e:#}")))?;
+    let mut suggested: Value = serde_saphyr::from_str(&suggested)?;
+    let slo = &suggested["spec"]["types"][0]["slo"];
+    let ms = |name: &str| -> Option<u64> { slo[name].as_str()?.strip_suffix("ms")?.parse().ok() };
+    // Twice 20 ms and once 20 ms, or twice; what a slow machine adds is in both.
+    ensure!(ms("p50") >= Some(70) && ms("p90") >= Some(100), "{slo}");
+    ensure!(ms("p90") <= Some(1_000), "{slo}");
+    ensure!(suggested["spec"]["parallelism"]["total"] == 4);
+    suggested["metadata"]["name"] = json!("search");
+    suggested["spec"]["mode"] = json!("Enforce");
+    rig.edit_policy(&suggested)?;
+    let (accepted, message) = rig.accepted()?;
+    ensure!(accepted, "{message}");
+    wait::until("an answer under the suggested policy", || {
+        match rig.get("/") {
+            Ok(answer) if answer.status == 200 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+}
