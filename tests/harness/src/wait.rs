@@ -67,11 +67,12 @@ pub struct MachineLock {
 /// If the lock file in the temporary directory can't be opened or locked.
 pub fn lock_machine() -> Result<MachineLock> {
     let path = std::env::temp_dir().join("headgate-tests.lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path);
+    // Who comes second may be another user, who can read it.
+    let create = |_| {
+        let mut options = File::options();
+        options.create(true).truncate(false).write(true).open(&path)
+    };
+    let file = File::open(&path).or_else(create);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
     file.lock()
         .with_context(|| format!("cannot lock {}", path.display()))?;
