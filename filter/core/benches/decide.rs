@@ -139,7 +139,6 @@ fn control(c: &mut Criterion) {
                 return;
             }
             if let Some(controlled) = strategy.base.controlled_mut() {
-                record.resize(controlled.record_len(), 0.0);
                 if controlled.sync(now, &mut record) {
                     controlled.stored();
                 }
