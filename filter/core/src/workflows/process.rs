@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use super::adaptation::Adaptation;
 use super::call_tree::{Branch, Branches, MAX_BRANCHES};
-use super::lead::Lead;
 use super::limiter::{Limiter, Verdict};
 use super::names::Directory;
 use super::part::Part;
@@ -88,7 +88,8 @@ pub struct Workflows {
     /// Counts how often [`Workflows::published`] changed, over all workers.
     pub(super) sequence: MetricId,
     pub(super) seen: Option<u64>,
-    pub(super) lead: Option<Lead>,
+    /// Algorithm 1; what it knows is in the record of all workers.
+    pub(super) adaptation: Adaptation,
     /// By workflow.
     pub(super) deadlines: Vec<Option<Duration>>,
     /// Revision of the names that stats and deadlines have.
@@ -167,7 +168,7 @@ impl Workflows {
             published: Published::default(),
             sequence: host.define(MetricKind::State, &format!("{prefix}.rates_changes"))?,
             seen: None,
-            lead: None,
+            adaptation: Adaptation::new(config),
             deadlines: Vec::new(),
             named: None,
             served: None,
