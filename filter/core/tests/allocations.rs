@@ -107,10 +107,10 @@ fn run(
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
         strategy.learn(now, 8, times);
-        if let Some(controlled) = strategy.base.controlled_mut() {
-            if controlled.sync(now, record) {
-                controlled.stored();
-            }
+        if let Some(controlled) = strategy.base.controlled_mut()
+            && controlled.sync(now, record)
+        {
+            controlled.stored();
         }
     }
     counted
