@@ -51,6 +51,11 @@ impl Counter {
         self.fresh
     }
 
+    /// What all workers counted, as far as it is known here.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen
+    }
+
     /// Adds what was counted here.
     pub(crate) fn publish(&mut self, host: &impl Host) -> Result<(), HostError> {
         if self.fresh > 0 {

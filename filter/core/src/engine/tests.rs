@@ -754,3 +754,45 @@ proptest! {
         process.assert_nothing_booked();
     }
 }
+
+/// How many `process` admits from `worker` before one is refused for its wait.
+fn admitted_until_refused(process: &mut Process, worker: usize) -> usize {
+    let before = process.refused.len();
+    for admitted in 0..=100 {
+        process.arrive(worker, "/");
+        if let Some((_, reason)) = process.refused.get(before) {
+            assert_eq!(*reason, Reason::QueueWait);
+            return admitted;
+        }
+    }
+    panic!("nothing was refused");
+}
+
+#[test]
+fn the_mean_of_all_is_known_to_a_late_worker_and_after_an_edit() {
+    let limited_to = |limit_us| {
+        config(1, |stage| {
+            stage.strategy = StrategyConfig::MaxQueueWait {
+                limit_us,
+                type_limits_us: BTreeMap::new(),
+                window_us: 60_000_000,
+                step_us: 1_000_000,
+            };
+        })
+    };
+    let mut process = Process::new(1, &limited_to(450_000));
+    for _ in 0..20 {
+        let stream = process.arrive(0, "/");
+        process.run_for(Duration::from_millis(100));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_millis(10));
+    process.workers.push(Some(Engine::new(2)));
+    process.configure(&limited_to(450_000));
+    // One runs, and l · 100 ms > 450 ms for l = 5 (Eq. 5).
+    assert_eq!(admitted_until_refused(&mut process, 1), 6);
+    process.configure(&limited_to(750_000));
+    assert_eq!(admitted_until_refused(&mut process, 1), 3);
+    process.configure(&limited_to(950_000));
+    assert_eq!(admitted_until_refused(&mut process, 0), 2);
+}

@@ -3,6 +3,10 @@
 //! P is the whole process's, so the arrivals that it is held against must be, too. Each worker adds what
 //! it counted to process-wide counters at every tick, and takes what the others added into its own
 //! window: as in [`super::acceptance`], own requests count at once, theirs a tick later.
+//!
+//! A window that is new, because its worker joined late or because an edit replaced it, starts with one completion of the
+//! mean that the process measured so far. With an empty one the strategy would admit everything until the next
+//! completion, which a queue behind long requests postpones.
 
 use std::time::Duration;
 
@@ -18,6 +22,8 @@ pub(super) struct DemandExchange {
     received: Counter,
     completed: Counter,
     processing_us: Counter,
+    /// Mean processing time of all that the process completed before, µs; `None` once the window has it.
+    before_us: Option<u64>,
 }
 
 impl DemandExchange {
@@ -36,12 +42,18 @@ impl DemandExchange {
             }
             StrategyConfig::MaxQueueWait { .. } | StrategyConfig::AcceptFraction { .. } => {}
         }
+        Self::open(host, prefix).map(Some)
+    }
+
+    fn open(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
         let counter = |what| Counter::new(host, &format!("{prefix}.demand_{what}"));
-        Ok(Some(Self {
+        let (completed, processing_us) = (counter("completed")?, counter("processing_us")?);
+        Ok(Self {
+            before_us: processing_us.seen().checked_div(completed.seen()),
             received: counter("received")?,
-            completed: counter("completed")?,
-            processing_us: counter("processing_us")?,
-        }))
+            completed,
+            processing_us,
+        })
     }
 
     /// A request arrived at this worker.
@@ -72,6 +84,9 @@ impl DemandExchange {
         let completed = exchange(&mut self.completed)?;
         let processing_us = exchange(&mut self.processing_us)?;
         demand.add(now, received, completed, processing_us);
+        if let Some(mean_us) = self.before_us.take() {
+            demand.add(now, 0, 1, mean_us);
+        }
         Ok(())
     }
 }
@@ -82,12 +97,7 @@ mod tests {
     use crate::host::memory::MemoryHost;
 
     fn exchange(host: &MemoryHost) -> DemandExchange {
-        let counter = |name| Counter::new(host, name).unwrap();
-        DemandExchange {
-            received: counter("received"),
-            completed: counter("completed"),
-            processing_us: counter("processing"),
-        }
+        DemandExchange::open(host, "stage").unwrap()
     }
 
     #[test]
@@ -114,10 +124,15 @@ mod tests {
             // Two requests a millisecond, two milliseconds each.
             assert!((demand.slots(at(2_000)) - 4.0).abs() < 0.05);
         }
-        // A worker that comes later starts with an empty window.
+        // A worker that comes later knows the mean of what came before it, and no arrivals.
         let mut late = exchange(&host);
         let mut demand = window();
         late.run(&host, at(2_000), &mut demand).unwrap();
-        assert_eq!(demand.mean_processing(), None);
+        assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
+        assert_eq!(demand.slots(at(3_000)), 0.0);
+        // What it measures itself soon outweighs that.
+        demand.add(at(2_100), 99, 99, 99 * 6_000);
+        late.run(&host, at(2_100), &mut demand).unwrap();
+        assert_eq!(demand.mean_processing(), Some(Duration::from_micros(5_960)));
     }
 }

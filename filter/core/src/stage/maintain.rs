@@ -94,10 +94,7 @@ impl Stage {
         self.expire_late(host, now, actions)?;
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
-        if let (Some(exchange), Some(demand)) = (&mut self.demand, self.strategy.base.demand_mut())
-        {
-            exchange.run(host, now, demand)?;
-        }
+        self.exchange_demand(host, now)?;
         self.strategy
             .learn(now, self.config.parallelism, &self.service_times);
         self.control.run(host, now, &mut self.strategy)?;
@@ -114,6 +111,13 @@ impl Stage {
             .queue(host, queue.length, self.time(queue.work))?;
         self.stats.control(host, self.strategy.base.as_ref())?;
         self.stats.flush(host)
+    }
+
+    fn exchange_demand(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        match (&mut self.demand, self.strategy.base.demand_mut()) {
+            (Some(exchange), Some(demand)) => exchange.run(host, now, demand),
+            _ => Ok(()),
+        }
     }
 
     /// The worker with the lowest number corrects a lasting drift, so that it is corrected once.
@@ -194,6 +198,7 @@ impl Stage {
             // What the record knows serves the next request already; if not, the next tick gets it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             (self.acceptance, self.demand) = (acceptance, demand);
+            self.exchange_demand(host, now).or(Ok(()))?;
         }
         if !same_mode
             || config.types != self.config.types

@@ -13,8 +13,6 @@ use crate::mix::QueryType;
 const STARVED: f64 = 0.2;
 /// Answers from which a median is judged in the seconds around an edit.
 const ENOUGH: u64 = 200;
-/// Share of the costliest type that may pass in the second after an edit. A filter that has to learn anew admits all.
-const BLIND: f64 = 0.5;
 /// How soon an edit must show.
 const IN_FORCE: Duration = Duration::from_secs(1);
 /// Share of the ideal goodput that must be reached. It bounds what refusing, idle slots and late answers cost together.
@@ -46,7 +44,7 @@ pub(super) fn claims(seen: &Seen<'_>) -> Vec<Claim> {
         claims.extend([
             acknowledged(seen.edits),
             tighter_objective_kept(seen, tightened, allowance),
-            learned_kept(seen, tightened),
+            kept_meanwhile(seen, tightened),
             allowance_kept(seen, allowance),
         ]);
     }
@@ -190,33 +188,31 @@ fn tighter_objective_kept(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
     }
 }
 
-/// A filter that had forgotten its histograms would admit everything until it had learned again, the costliest type too.
-fn learned_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
-    let costliest = costliest(seen.mix);
-    let query = &seen.mix[costliest];
-    let second = totals(
-        seen.samples,
-        costliest,
-        query,
-        after(edit),
-        after(edit) + IN_FORCE,
-    );
-    let before = seen
-        .with
-        .types
-        .get(costliest)
-        .map_or(0.0, |kind| kind.totals.acceptance());
+/// Not by the share of the costliest type that passes meanwhile: its median is near the tightened objective, so that share
+/// depends on how the last fifty of its service times happened to fall.
+fn kept_meanwhile(seen: &Seen<'_>, edit: &Edit) -> Claim {
+    let second: Vec<(&QueryType, Totals)> = seen
+        .mix
+        .iter()
+        .enumerate()
+        .map(|(kind, query)| {
+            let (from, to) = (after(edit), after(edit) + IN_FORCE);
+            (query, totals(seen.samples, kind, query, from, to))
+        })
+        .filter(|(_, totals)| totals.acceptance() >= STARVED)
+        .collect();
+    let evidence: Vec<String> = second
+        .iter()
+        .map(|(query, totals)| {
+            let (p50, p90) = (totals.p50_ms.unwrap_or(0.0), totals.p90_ms.unwrap_or(0.0));
+            format!("{} {p50:.0}/{p90:.0} ms", query.name)
+        })
+        .collect();
     Claim {
-        text: "What the filter had learned survives the edit: no second of blind admission"
+        text: "The edit disturbs nobody: in the second after it every type that isn't starved keeps the objectives from before"
             .to_owned(),
-        seen: second.offered > 0 && before < BLIND && second.acceptance() < BLIND,
-        evidence: format!(
-            "{}: {} of {} answered in the second after the edit, {:.1}% before",
-            query.name,
-            second.answered,
-            second.offered,
-            before * 100.0
-        ),
+        seen: second.len() >= 2 && second.iter().all(|(_, totals)| totals.inside()),
+        evidence: format!("p50/p90: {}", evidence.join(", ")),
     }
 }
 
