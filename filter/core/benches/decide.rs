@@ -138,11 +138,10 @@ fn control(c: &mut Criterion) {
             if !(ticks || n.is_multiple_of(200)) {
                 return;
             }
-            if let Some(controlled) = strategy.base.controlled_mut() {
-                record.resize(controlled.record_len(), 0.0);
-                if controlled.sync(now, &mut record) {
-                    controlled.stored();
-                }
+            if let Some(controlled) = strategy.base.controlled_mut()
+                && controlled.sync(now, &mut record)
+            {
+                controlled.stored();
             }
         };
         // Until requests are refused.

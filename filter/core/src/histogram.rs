@@ -15,6 +15,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::time::nanos;
 
 /// log2 of the buckets per power of two.
@@ -198,6 +200,23 @@ impl Histogram {
             previous = bucket;
         }
         Some(this)
+    }
+}
+
+/// As [`Histogram::encode`] has it.
+impl Serialize for Histogram {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        to.serialize_bytes(&bytes)
+    }
+}
+
+impl<'a> Deserialize<'a> for Histogram {
+    fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        let mut bytes = <&[u8]>::deserialize(from)?;
+        let known = Self::decode(&mut bytes).filter(|_| bytes.is_empty());
+        known.ok_or_else(|| serde::de::Error::custom("no histogram"))
     }
 }
 

@@ -22,7 +22,7 @@ pub enum MetricKind {
     Counter,
     /// A level, for people: a process may be configured not to have it, and then nobody is told.
     Gauge,
-    /// A level that decisions depend on. Readable, and the same atomic number in every worker.
+    /// A number that decisions depend on. Readable, and the same atomic number in every worker.
     State,
     /// A distribution. Write-only.
     Histogram,

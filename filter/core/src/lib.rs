@@ -25,6 +25,7 @@ pub mod request;
 mod requests;
 pub mod rng;
 pub mod service_times;
+mod shared;
 pub mod stage;
 pub mod stats;
 pub mod strategy;

@@ -21,6 +21,9 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
 //!
+//! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of `default`: while the type
+//! is cold, these are what it is judged by.
+//!
 //! The last two are the response time controller's; one controller for all types has them without the
 //! type. Bouncer's value cut has
 //!

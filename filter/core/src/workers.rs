@@ -18,6 +18,7 @@
 use std::time::Duration;
 
 use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::shared;
 use crate::time::Instant;
 
 /// A heartbeat older than this is a dead VM's.
@@ -29,7 +30,6 @@ pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
-const ATTEMPTS: u32 = 64;
 /// Set in an entry while the VM with the rest of the nonce gives a dead VM's share back.
 const BURIAL: u64 = 1 << 63;
 
@@ -106,7 +106,7 @@ impl Membership {
             swept: now,
             sweep_from: 0,
         };
-        this.look(&entries(host)?.0);
+        this.look(&entries(host)?);
         Ok(this)
     }
 
@@ -163,7 +163,7 @@ impl Membership {
         }
         // Before the list is read: see the module.
         host.record(self.heartbeat, millis(now))?;
-        let (list, _) = entries(host)?;
+        let list = entries(host)?;
         if list.get(self.id as usize) != Some(&self.nonce) {
             self.id = claim(now, self.nonce, host)?;
             self.joins += 1;
@@ -265,64 +265,53 @@ fn others(list: &[u64], own: WorkerId) -> Vec<WorkerId> {
         .collect()
 }
 
-fn entries(host: &impl Host) -> Result<(Vec<u64>, Option<crate::host::Version>), HostError> {
-    let Some((bytes, version)) = host.load(KEY)? else {
-        return Ok((Vec::new(), None));
-    };
-    let entry = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_le_bytes);
-    Ok((
-        bytes
-            .chunks_exact(ENTRY)
-            .take(MAX_WORKERS as usize)
-            .map(entry)
-            .collect(),
-        Some(version),
-    ))
+fn entries(host: &impl Host) -> Result<Vec<u64>, HostError> {
+    Ok(host
+        .load(KEY)?
+        .map_or_else(Vec::new, |(bytes, _)| decode(&bytes)))
 }
 
-/// Changes the list by compare-and-swap. `change` returns `None` to leave it as it is.
+fn decode(bytes: &[u8]) -> Vec<u64> {
+    let entry = |chunk: &[u8]| chunk.try_into().map_or(0, u64::from_le_bytes);
+    let entries = bytes.chunks_exact(ENTRY).map(entry);
+    entries.take(MAX_WORKERS as usize).collect()
+}
+
+/// Changes the list. `change` returns `None` to leave it as it is.
 fn update<T>(
     host: &impl Host,
     mut change: impl FnMut(&mut Vec<u64>) -> Option<T>,
 ) -> Result<Option<T>, HostError> {
-    for _ in 0..ATTEMPTS {
-        let (mut list, version) = entries(host)?;
-        let Some(result) = change(&mut list) else {
-            return Ok(None);
-        };
-        let bytes: Vec<u8> = list.iter().flat_map(|nonce| nonce.to_le_bytes()).collect();
-        match host.store(KEY, &bytes, version.into()) {
-            Ok(()) => return Ok(Some(result)),
-            Err(HostError::Conflict) => {}
-            Err(other) => return Err(other),
+    // The format is not that of other records: workers of another version read it, too.
+    shared::change_bytes(host, KEY, |bytes| {
+        let mut list = decode(bytes);
+        let result = change(&mut list);
+        if result.is_some() {
+            *bytes = list.iter().flat_map(|nonce| nonce.to_le_bytes()).collect();
         }
-    }
-    Err(HostError::Conflict)
+        (result.is_some(), result)
+    })
 }
 
 fn claim(now: Instant, nonce: u64, host: &impl Host) -> Result<WorkerId, HostError> {
-    for _ in 0..ATTEMPTS {
-        let (mut list, version) = entries(host)?;
+    let mut heartbeat = Ok(());
+    let claimed = update(host, |list| {
         let id = list.iter().position(|&n| n == 0).unwrap_or(list.len());
-        let Some(number) = u32::try_from(id).ok().filter(|&id| id < MAX_WORKERS) else {
-            return Err(HostError::Call {
-                call: "join: all worker numbers are taken",
-                status: 0,
-            });
-        };
+        let number = u32::try_from(id).ok().filter(|&id| id < MAX_WORKERS)?;
         // Before the number shows: its gauge still has the heartbeat of whoever had it last, by which
         // the others would bury us at once.
-        host.record(heartbeat_metric(host, number)?, millis(now))?;
+        heartbeat =
+            heartbeat_metric(host, number).and_then(|metric| host.record(metric, millis(now)));
+        heartbeat.as_ref().ok()?;
         list.resize(list.len().max(id + 1), 0);
         list[id] = nonce;
-        let bytes: Vec<u8> = list.iter().flat_map(|nonce| nonce.to_le_bytes()).collect();
-        match host.store(KEY, &bytes, version.into()) {
-            Ok(()) => return Ok(number),
-            Err(HostError::Conflict) => {}
-            Err(other) => return Err(other),
-        }
-    }
-    Err(HostError::Conflict)
+        Some(number)
+    })?;
+    heartbeat?;
+    claimed.ok_or(HostError::Call {
+        call: "join: all worker numbers are taken",
+        status: 0,
+    })
 }
 
 /// Replaces the entry of `id` if it is still `from`; true for the one caller that did.

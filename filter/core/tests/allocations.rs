@@ -66,7 +66,7 @@ fn run(
     times: &mut ServiceTimes,
     rng: &mut Rng,
     host: &MemoryHost,
-    record: &mut Vec<f64>,
+    record: &mut Vec<u8>,
     (begin, end): (u64, u64),
 ) -> u64 {
     let mut counted = 0;
@@ -107,14 +107,10 @@ fn run(
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
         strategy.learn(now, 8, times);
-        if let Some(controlled) = strategy.base.controlled_mut() {
-            record.resize(controlled.record_len(), 0.0);
-            if ms == 0 {
-                controlled.initial(now, record);
-            }
-            if controlled.sync(now, record) {
-                controlled.stored();
-            }
+        if let Some(controlled) = strategy.base.controlled_mut()
+            && controlled.sync(now, record)
+        {
+            controlled.stored();
         }
     }
     counted

@@ -6,8 +6,6 @@
 //! into the drawers that its own path opens (`index`). What order means is defined by the plain scan
 //! in [`trace`], which `headgate explain` prints, and a property test holds both to the same answer.
 //!
-//! Reading a header costs more than anything else here, and in Envoy it is a host call:
-//! [`Classifier::needs`] says what the rules look at, so that a filter reads nothing else.
 //! Values are bytes: what arrives on the wire need not be UTF-8. A regular expression never matches a
 //! value that is not. Nothing is allocated for a request.
 
@@ -34,8 +32,8 @@ pub use condition::{Condition, MAX_PATTERN, check_pattern};
 /// The header that tells a gRPC request.
 pub const CONTENT_TYPE: &str = "content-type";
 
-/// What the rules may look at. Every method is called at most a few times for a request, and only for
-/// what [`Classifier::needs`] names.
+/// What the rules may look at. Every method is called at most a few times for a request, and only for what
+/// some rule looks at.
 pub trait RequestView {
     /// `:path`, with its query string.
     fn path(&self) -> Option<&[u8]>;
@@ -64,46 +62,6 @@ pub enum Classified {
     Type(TypeId),
 }
 
-/// What the rules of a stage look at.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Needs {
-    /// `:path`.
-    pub path: bool,
-    /// `:method`.
-    pub method: bool,
-    /// Whether some rule is for gRPC; then `path` is set and `headers` holds `content-type`.
-    pub grpc: bool,
-    /// The route's name.
-    pub route: bool,
-    /// Lower case names, sorted, without duplicates.
-    pub headers: Vec<String>,
-}
-
-impl Needs {
-    /// What both `self` and `other` need; for a filter that reads once for several stages.
-    pub fn merge(&mut self, other: &Self) {
-        self.path |= other.path;
-        self.method |= other.method;
-        self.grpc |= other.grpc;
-        self.route |= other.route;
-        self.headers.extend_from_slice(&other.headers);
-        self.headers.sort_unstable();
-        self.headers.dedup();
-    }
-
-    fn add(&mut self, rule: &Match) {
-        self.path |= rule.path.is_some() || rule.grpc.is_some();
-        self.method |= rule.method.is_some();
-        self.grpc |= rule.grpc.is_some();
-        self.route |= rule.route.is_some();
-        if rule.grpc.is_some() {
-            self.headers.push(CONTENT_TYPE.to_owned());
-        }
-        self.headers
-            .extend(rule.headers.iter().map(|h| h.name.to_ascii_lowercase()));
-    }
-}
-
 /// The compiled rules of one stage.
 #[derive(Debug)]
 pub struct Classifier {
@@ -112,7 +70,8 @@ pub struct Classifier {
     default: TypeId,
     classes: Index,
     lowest: ClassId,
-    needs: Needs,
+    /// Whether any rule looks at the path.
+    looks_at_path: bool,
     routes: Routes,
 }
 
@@ -136,19 +95,17 @@ impl Classifier {
                 )
             })?;
 
-        let mut needs = Needs {
-            route: !stage.routes.is_empty(),
-            ..Needs::default()
-        };
+        let mut looks_at_path = false;
+        let mut look = |rule: &Match| looks_at_path |= rule.path.is_some() || rule.grpc.is_some();
         let mut excluded = Index::default();
         for (i, rule) in stage.excluded.iter().enumerate() {
-            needs.add(rule);
+            look(rule);
             excluded.insert(TypeId(0), Conditions::new(rule, &format!("excluded[{i}]"))?);
         }
         let mut types = Index::default();
         for (id, kind) in (0..default.0).map(TypeId).zip(&stage.types) {
             for (i, rule) in kind.matches.iter().enumerate() {
-                needs.add(rule);
+                look(rule);
                 let at = format!("types[{}].matches[{i}]", id.0);
                 types.insert(id, Conditions::new(rule, &at)?);
             }
@@ -157,21 +114,19 @@ impl Classifier {
         for (c, class) in stage.classes.iter().enumerate() {
             let id = TypeId(u16::try_from(c).unwrap_or(u16::MAX));
             for (i, rule) in class.matches.iter().enumerate() {
-                needs.add(rule);
+                look(rule);
                 let at = format!("classes[{c}].matches[{i}]");
                 classes.insert(id, Conditions::new(rule, &at)?);
             }
         }
         let lowest = stage.classes.len().saturating_sub(1);
-        needs.headers.sort_unstable();
-        needs.headers.dedup();
         Ok(Self {
             excluded,
             types,
             default,
             classes,
             lowest: class_id(lowest),
-            needs,
+            looks_at_path,
             routes: Routes::new(&stage.routes),
         })
     }
@@ -183,11 +138,7 @@ impl Classifier {
 
     /// The type of a request, or that it bypasses the stage.
     pub fn classify(&self, request: &impl RequestView) -> Classified {
-        let path = if self.needs.path {
-            request.path().map(without_query)
-        } else {
-            None
-        };
+        let path = self.path(request);
         if self.excluded.first(path, request).is_some() {
             return Classified::Excluded;
         }
@@ -199,19 +150,14 @@ impl Classifier {
         if self.lowest == ClassId(0) {
             return self.lowest;
         }
-        let path = if self.needs.path {
-            request.path().map(without_query)
-        } else {
-            None
-        };
+        let path = self.path(request);
         let first = self.classes.first(path, request);
         first.map_or(self.lowest, |class| class_id(class.0.into()))
     }
 
-    /// What the rules look at.
-    #[must_use]
-    pub fn needs(&self) -> &Needs {
-        &self.needs
+    fn path<'a>(&self, request: &'a impl RequestView) -> Option<&'a [u8]> {
+        let path = self.looks_at_path.then(|| request.path())??;
+        Some(without_query(path))
     }
 }
 

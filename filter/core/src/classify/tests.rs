@@ -369,40 +369,6 @@ fn the_first_type_that_matches_wins() {
 }
 
 #[test]
-fn only_what_rules_look_at_is_needed() {
-    let needs = |rules| {
-        Classifier::new(&stage(rules, Vec::new()))
-            .unwrap()
-            .needs()
-            .clone()
-    };
-    assert_eq!(needs(vec![]), Needs::default());
-    assert_eq!(
-        needs(vec![vec![exact("/a")]]),
-        Needs {
-            path: true,
-            ..Needs::default()
-        }
-    );
-    let grpc = Match {
-        grpc: Some(GrpcMatch::default()),
-        ..header(StringMatchKind::Exact, "B", "")
-    };
-    let mut both = needs(vec![vec![grpc]]);
-    assert_eq!(
-        both,
-        Needs {
-            path: true,
-            grpc: true,
-            headers: vec!["b".into(), "content-type".into()],
-            ..Needs::default()
-        }
-    );
-    both.merge(&needs(vec![vec![header(StringMatchKind::Exact, "a", "")]]));
-    assert_eq!(both.headers, ["a", "b", "content-type"]);
-}
-
-#[test]
 fn a_stage_for_some_routes_covers_only_those() {
     let mut config = stage(vec![], vec![]);
     assert!(
@@ -412,7 +378,6 @@ fn a_stage_for_some_routes_covers_only_those() {
     );
     config.routes = vec!["r".into()];
     let classifier = Classifier::new(&config).unwrap();
-    assert!(classifier.needs().route);
     assert!(!classifier.covers(&Request::default()));
     assert!(classifier.covers(&Request {
         route: Some(b"r".to_vec()),

@@ -204,7 +204,7 @@ impl Policy {
             return ticked;
         };
         let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
-        let adapted = workflows.tick(host, now, membership, changes, requests, releases);
+        let adapted = workflows.tick(host, now, membership.id(), requests, releases);
         self.release(host, now, actions);
         // Its last requests still tell their senders who answers.
         let retired = self.workflows.as_ref().is_some_and(Workflows::is_retired);

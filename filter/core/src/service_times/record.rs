@@ -34,16 +34,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::shared::epoch;
-use crate::config::MAX_HISTOGRAM_STEPS;
-use crate::histogram::{Histogram, put_varint, take_varint};
-use crate::time::Instant;
+use serde::{Deserialize, Serialize};
 
-/// First bytes of every record: whose it is, and the version of the format. Other blobs are not ours to
-/// read: learning starts over and the next store replaces them.
-const HEADER: [u8; 3] = [b'H', b'T', 2];
-/// The format before: one dual buffer.
-const HEADER_1: [u8; 3] = [b'H', b'T', 1];
+use super::shared::epoch;
+use crate::histogram::Histogram;
+use crate::time::Instant;
 
 /// When samples become readable, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +68,7 @@ impl Window {
 }
 
 /// A closed step.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Step {
     /// When its last samples were added.
     last: Instant,
@@ -82,7 +77,7 @@ struct Step {
 }
 
 /// What the workers share about one type.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// Counts the changes of what is readable; tells a worker whether it has seen that.
     pub(super) generation: u64,
@@ -166,7 +161,12 @@ impl Record {
 
     /// Whether the oldest step can be missed.
     fn can_forget(&self, window: &Window) -> bool {
-        let newer: u64 = self.steps.iter().skip(1).map(|step| step.count).sum();
+        let newer: u64 = self
+            .steps
+            .iter()
+            .skip(1)
+            .map(|step| step.count)
+            .fold(0, u64::saturating_add);
         newer >= window.enough()
     }
 
@@ -191,68 +191,6 @@ impl Record {
             }
         }
         sum
-    }
-
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let steps: usize = self.steps.iter().map(|s| s.histogram.len() + 24).sum();
-        let mut out = Vec::with_capacity(steps + 256);
-        out.extend_from_slice(&HEADER);
-        put_varint(&mut out, self.generation);
-        put_varint(&mut out, self.closed.as_nanos());
-        put_varint(&mut out, self.populated.as_nanos());
-        self.populating.encode(&mut out);
-        for step in &self.steps {
-            put_varint(&mut out, step.last.as_nanos());
-            put_varint(&mut out, step.count);
-            put_varint(&mut out, step.histogram.len() as u64);
-            out.extend_from_slice(&step.histogram);
-        }
-        out
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        if let Some(mut input) = bytes.strip_prefix(&HEADER_1) {
-            return Self::decode_version_1(&mut input).filter(|_| input.is_empty());
-        }
-        let mut input = bytes.strip_prefix(&HEADER)?;
-        let mut this = Self {
-            generation: take_varint(&mut input)?,
-            closed: Instant::from_nanos(take_varint(&mut input)?),
-            populated: Instant::from_nanos(take_varint(&mut input)?),
-            populating: Histogram::decode(&mut input)?,
-            steps: VecDeque::new(),
-        };
-        while !input.is_empty() {
-            let last = Instant::from_nanos(take_varint(&mut input)?);
-            let count = take_varint(&mut input)?;
-            let len = usize::try_from(take_varint(&mut input)?).ok()?;
-            let (histogram, rest) = input.split_at_checked(len)?;
-            input = rest;
-            this.steps.push_back(Step {
-                last,
-                count,
-                histogram: histogram.to_vec(),
-            });
-        }
-        // One more, because the newest may be a part.
-        (this.steps.len() <= MAX_HISTOGRAM_STEPS + 1).then_some(this)
-    }
-
-    /// What an older version of this code has learned.
-    fn decode_version_1(input: &mut &[u8]) -> Option<Self> {
-        let generation = take_varint(input)?;
-        let closed = Instant::from_nanos(take_varint(input)?);
-        let readable = Histogram::decode(input)?;
-        let populating = Histogram::decode(input)?;
-        // When its last samples came isn't known; at least they are older than those that populate.
-        let steps = (!readable.is_empty()).then(|| Step::new(Instant::default(), &readable));
-        Some(Self {
-            generation,
-            closed,
-            populated: closed,
-            populating,
-            steps: steps.into_iter().collect(),
-        })
     }
 }
 

@@ -50,8 +50,7 @@ fn window(min_samples: u32) -> Window {
 
 /// The shared record of `slow`, as it is.
 fn record(host: &MemoryHost) -> Record {
-    let (bytes, _) = host.load(KEY).unwrap().unwrap();
-    Record::decode(&bytes).unwrap()
+    crate::shared::load(host, KEY).unwrap()
 }
 
 #[test]
@@ -188,30 +187,6 @@ fn a_window_of_another_kind_reads_on_and_takes_its_own_shape_within_an_interval(
         let (bytes, _) = host.load(KEY).unwrap().unwrap();
         let histograms = 1 + to as usize;
         assert!(bytes.len() < 40 * histograms + 40, "{} bytes", bytes.len());
-    }
-}
-
-#[test]
-fn what_the_version_before_learned_is_read() {
-    let (mut readable, mut populating) = (Histogram::default(), Histogram::default());
-    (0..60).for_each(|_| readable.record(ms(10)));
-    (0..40).for_each(|_| populating.record(ms(20)));
-    let mut old = vec![b'H', b'T', 1, 7];
-    crate::histogram::put_varint(&mut old, at(900).as_nanos());
-    readable.encode(&mut old);
-    populating.encode(&mut old);
-    for steps in [1, STEPS] {
-        let host = MemoryHost::new();
-        host.store(KEY, &old, crate::host::Expected::Absent)
-            .unwrap();
-        let mut times = ServiceTimes::new(settings(steps, 50));
-        times.sync(at(950), &host, PREFIX).unwrap();
-        assert_eq!(times.mean(SLOW), Some(ms(10)));
-        (0..40).for_each(|_| times.record(SLOW, ms(20), 1));
-        for now in [960, 1_060, 2_000, 3_000] {
-            times.sync(at(now), &host, PREFIX).unwrap();
-        }
-        assert_eq!(times.mean(SLOW), Some(ms(20)));
     }
 }
 

@@ -516,8 +516,7 @@ fn answers_that_found_no_room_in_the_log_still_count_as_traffic() {
     times.flush(at(1_000), &host, PREFIX).unwrap();
     times.flush(at(2_000), &host, PREFIX).unwrap();
     let key = format!("{PREFIX}/general");
-    let (bytes, _) = host.load(&key).unwrap().unwrap();
-    let record = Record::decode(&bytes).unwrap();
+    let record: Record = crate::shared::load(&host, &key).unwrap();
     assert_eq!(record.readable().count(), CAPACITY as u64 + 1);
     assert_eq!(record.readable().mean(), Some(ms(11)));
 }

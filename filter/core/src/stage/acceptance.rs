@@ -7,28 +7,21 @@
 //! (10 ms, the paper's Δ) later.
 
 use crate::config::StageConfig;
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{Host, HostError};
 use crate::request::TypeId;
+use crate::shared::Counter;
 use crate::time::Instant;
 use crate::window::Window;
 
 /// Types whose counters are read per tick; with more, the turn goes round.
 const READS: usize = 64;
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Pair {
-    received: u64,
-    accepted: u64,
-}
-
 #[derive(Debug)]
 struct Row {
-    received: MetricId,
-    accepted: MetricId,
-    /// Decided here and not yet added.
-    fresh: Pair,
-    /// The counters as last read.
-    seen: Pair,
+    received: Counter,
+    accepted: Counter,
+    /// Requests that others accepted, and of which it is not known yet that they were received.
+    ahead: u64,
 }
 
 /// See the module.
@@ -51,18 +44,10 @@ impl Exchange {
         }
         let row = |kind: &crate::config::TypeConfig| {
             let name = |what| format!("{prefix}.type.{}.window_{what}", kind.name);
-            let received = host.define(MetricKind::Counter, &name("received"))?;
-            let accepted = host.define(MetricKind::Counter, &name("accepted"))?;
-            // What was decided before this worker came is no news.
-            let seen = Pair {
-                received: host.read(received)?,
-                accepted: host.read(accepted)?,
-            };
             Ok(Row {
-                received,
-                accepted,
-                fresh: Pair::default(),
-                seen,
+                received: Counter::new(host, &name("received"))?,
+                accepted: Counter::new(host, &name("accepted"))?,
+                ahead: 0,
             })
         };
         let rows = config
@@ -79,12 +64,12 @@ impl Exchange {
 
     /// Counts a decision of this worker.
     pub(super) fn count(&mut self, kind: TypeId, accepted: bool) {
-        let fresh = &mut self.rows[kind.0 as usize].fresh;
-        if fresh.received == 0 {
+        let row = &mut self.rows[kind.0 as usize];
+        if row.received.fresh() == 0 {
             self.dirty.push(kind.0);
         }
-        fresh.received += 1;
-        fresh.accepted += u64::from(accepted);
+        row.received.count(1);
+        row.accepted.count(accepted.into());
     }
 
     /// Whether other workers don't know all of this worker's decisions yet.
@@ -100,33 +85,23 @@ impl Exchange {
         window: &mut Window,
     ) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
+            // Ours is in the window already.
             let row = &mut self.rows[kind as usize];
-            // Ours is in the window already. A counter refuses to be increased by zero.
-            let Pair { received, accepted } = row.fresh;
-            if received > 0 {
-                host.add(row.received, received.cast_signed())?;
-                row.seen.received += received;
-                row.fresh.received = 0;
-            }
-            if accepted > 0 {
-                host.add(row.accepted, accepted.cast_signed())?;
-                row.seen.accepted += accepted;
-                row.fresh.accepted = 0;
-            }
+            row.accepted.publish(host)?;
+            row.received.publish(host)?;
             self.dirty.pop();
         }
         for _ in 0..self.rows.len().min(READS) {
             self.turn = (self.turn + 1) % self.rows.len();
             let row = &mut self.rows[self.turn];
-            // Accepted first: a request counted in between is then a rejection for one tick, and the
-            // window never holds more accepted than received.
-            let accepted = host.read(row.accepted)?.saturating_sub(row.seen.accepted);
-            let received = host.read(row.received)?.saturating_sub(row.seen.received);
+            row.ahead += row.accepted.others(host)?;
+            let received = row.received.others(host)?;
             if received > 0 {
                 let kind = TypeId(u16::try_from(self.turn).unwrap_or(u16::MAX));
-                window.add(now, kind, received, accepted.min(received));
-                row.seen.received += received;
-                row.seen.accepted += accepted.min(received);
+                // The window never holds more accepted than received.
+                let accepted = row.ahead.min(received);
+                window.add(now, kind, received, accepted);
+                row.ahead -= accepted;
             }
         }
         Ok(())

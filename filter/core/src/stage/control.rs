@@ -1,25 +1,21 @@
 //! The shared record of a feedback-controlled strategy: read, advance, store if nobody else did.
 //!
 //! See [`Controlled`] for the idea. The record lives in data that the workers share, under the policy's
-//! name, so that it survives edits of the policy and new VMs. It is a row of `f64`, little-endian.
+//! name, so that it survives edits of the policy and new VMs.
 //!
 //! A dry run has a record of its own. Nothing follows from what is only watched, so a law that finds its
 //! target missed goes on to its limit; enforcement that began there would refuse nearly everything.
 
 use crate::config::Mode;
-use crate::host::{Expected, Host, HostError};
+use crate::host::{Host, HostError};
+use crate::shared;
 use crate::strategy::{Controlled, Strategy};
 use crate::time::Instant;
-
-/// Attempts against other workers that store at the same moment; the next tick goes on.
-const ATTEMPTS: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Control {
     key: String,
-    record: Vec<f64>,
-    bytes: Vec<u8>,
 }
 
 impl Control {
@@ -30,14 +26,12 @@ impl Control {
         };
         Self {
             key: format!("headgate/{kind}/{policy}"),
-            record: Vec::new(),
-            bytes: Vec::new(),
         }
     }
 
     /// Advances the strategy's record, if it has one.
     pub(super) fn run(
-        &mut self,
+        &self,
         host: &impl Host,
         now: Instant,
         strategy: &mut Strategy,
@@ -49,54 +43,29 @@ impl Control {
     }
 
     fn advance(
-        &mut self,
+        &self,
         host: &impl Host,
         now: Instant,
         controlled: &mut dyn Controlled,
     ) -> Result<(), HostError> {
-        for _ in 0..ATTEMPTS {
-            let loaded = host.load(&self.key)?;
-            let expected = Expected::from(loaded.as_ref().map(|(_, version)| *version));
-            self.record.clear();
-            self.record.resize(controlled.record_len(), 0.0);
-            let known = loaded.is_some_and(|(bytes, _)| decode(&bytes, &mut self.record));
-            if !known {
-                controlled.initial(now, &mut self.record);
-            }
-            if !controlled.sync(now, &mut self.record) && known {
-                return Ok(());
-            }
-            self.bytes.clear();
-            self.bytes
-                .extend(self.record.iter().flat_map(|number| number.to_le_bytes()));
-            match host.store(&self.key, &self.bytes, expected) {
-                Ok(()) => {
-                    controlled.stored();
-                    return Ok(());
-                }
-                Err(HostError::Conflict) => {}
-                Err(error) => return Err(error),
-            }
+        let stored = shared::change_bytes(host, &self.key, |record| {
+            let changed = controlled.sync(now, record);
+            (changed, changed)
+        });
+        match stored {
+            Ok(true) => controlled.stored(),
+            // Too many other workers at once: the next tick goes on.
+            Ok(false) | Err(HostError::Conflict) => {}
+            Err(error) => return Err(error),
         }
         Ok(())
     }
 }
 
-/// Fills `record` from `bytes`; false if they are not a record of this length, or not of numbers.
-fn decode(bytes: &[u8], record: &mut [f64]) -> bool {
-    let (words, rest) = bytes.as_chunks::<8>();
-    if words.len() != record.len() || !rest.is_empty() {
-        return false;
-    }
-    for (number, word) in record.iter_mut().zip(words) {
-        *number = f64::from_le_bytes(*word);
-    }
-    record.iter().all(|number| number.is_finite())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Expected;
     use crate::host::memory::MemoryHost;
 
     /// Counts, over all workers; the law sets the limit to the count whenever it is run.
@@ -107,18 +76,11 @@ mod tests {
     }
 
     impl Controlled for Counting {
-        fn record_len(&self) -> usize {
-            1
-        }
-
-        fn initial(&self, _now: Instant, record: &mut [f64]) {
-            record[0] = 1_000.0;
-        }
-
-        fn sync(&mut self, _now: Instant, record: &mut [f64]) -> bool {
-            record[0] += self.fresh;
-            self.limit = record[0];
-            self.fresh > 0.0
+        fn sync(&mut self, _now: Instant, record: &mut Vec<u8>) -> bool {
+            let known = shared::decode(record);
+            self.limit = known.unwrap_or(1_000.0) + self.fresh;
+            shared::encode(&self.limit, record);
+            known.is_none() || self.fresh > 0.0
         }
 
         fn stored(&mut self) {
@@ -152,19 +114,15 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_shape_starts_anew() {
+    fn what_is_no_record_starts_anew() {
         let host = MemoryHost::new();
         let key = "headgate/control/default/a";
-        for odd in [vec![0; 7], vec![0; 16], f64::NAN.to_le_bytes().to_vec()] {
-            let version = host.load(key).unwrap().map(|(_, version)| version);
-            host.store(key, &odd, Expected::from(version)).unwrap();
-            let mut counting = Counting::default();
-            Control::new("default/a", Mode::Enforce)
-                .advance(&host, Instant::default(), &mut counting)
-                .unwrap();
-            assert_eq!(counting.limit, 1_000.0);
-            let (bytes, _) = host.load(key).unwrap().unwrap();
-            assert_eq!(bytes, 1_000f64.to_le_bytes());
-        }
+        host.store(key, &[0; 16], Expected::Absent).unwrap();
+        let mut counting = Counting::default();
+        Control::new("default/a", Mode::Enforce)
+            .advance(&host, Instant::default(), &mut counting)
+            .unwrap();
+        assert_eq!(counting.limit, 1_000.0);
+        assert_eq!(shared::load(&host, key), Ok(1_000.0));
     }
 }

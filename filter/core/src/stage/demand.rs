@@ -12,50 +12,16 @@ use std::time::Duration;
 
 use crate::config::{StageConfig, StrategyConfig};
 use crate::demand::Demand;
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{Host, HostError};
+use crate::shared::Counter;
 use crate::time::Instant;
-
-#[derive(Debug)]
-struct Number {
-    counter: MetricId,
-    /// Counted here and not yet added.
-    fresh: u64,
-    /// The counter as last read.
-    seen: u64,
-}
-
-impl Number {
-    fn new(host: &impl Host, name: &str) -> Result<Self, HostError> {
-        let counter = host.define(MetricKind::Counter, name)?;
-        Ok(Self {
-            counter,
-            fresh: 0,
-            // What was counted before this worker came is no news.
-            seen: host.read(counter)?,
-        })
-    }
-
-    /// Adds this worker's part; returns the others'.
-    fn exchange(&mut self, host: &impl Host) -> Result<u64, HostError> {
-        // A counter refuses to be increased by zero.
-        if self.fresh > 0 {
-            host.add(self.counter, self.fresh.cast_signed())?;
-            self.seen += self.fresh;
-            self.fresh = 0;
-        }
-        let total = host.read(self.counter)?;
-        let others = total.saturating_sub(self.seen);
-        self.seen = total;
-        Ok(others)
-    }
-}
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct DemandExchange {
-    received: Number,
-    completed: Number,
-    processing_us: Number,
+    received: Counter,
+    completed: Counter,
+    processing_us: Counter,
     /// Mean processing time of all that the process completed before, µs; `None` once the window has it.
     before_us: Option<u64>,
 }
@@ -80,15 +46,11 @@ impl DemandExchange {
     }
 
     fn open(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
-        let number = |what| Number::new(host, &format!("{prefix}.demand_{what}"));
-        let [received, completed, processing_us] = [
-            number("received")?,
-            number("completed")?,
-            number("processing_us")?,
-        ];
+        let counter = |what| Counter::new(host, &format!("{prefix}.demand_{what}"));
+        let (completed, processing_us) = (counter("completed")?, counter("processing_us")?);
         Ok(Self {
-            before_us: processing_us.seen.checked_div(completed.seen),
-            received,
+            before_us: processing_us.seen().checked_div(completed.seen()),
+            received: counter("received")?,
             completed,
             processing_us,
         })
@@ -96,14 +58,15 @@ impl DemandExchange {
 
     /// A request arrived at this worker.
     pub(super) fn received(&mut self) {
-        self.received.fresh += 1;
+        self.received.count(1);
     }
 
     /// One was served.
     pub(super) fn completed(&mut self, processing: Duration, weight: u32) {
         let micros = u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 40);
-        self.completed.fresh += u64::from(weight);
-        self.processing_us.fresh += micros.saturating_mul(u64::from(weight));
+        self.completed.count(u64::from(weight));
+        self.processing_us
+            .count(micros.saturating_mul(u64::from(weight)));
     }
 
     /// Adds this worker's counts to the counters, and the others' to `demand`.
@@ -113,9 +76,13 @@ impl DemandExchange {
         now: Instant,
         demand: &mut Demand,
     ) -> Result<(), HostError> {
-        let received = self.received.exchange(host)?;
-        let completed = self.completed.exchange(host)?;
-        let processing_us = self.processing_us.exchange(host)?;
+        let exchange = |counter: &mut Counter| {
+            counter.publish(host)?;
+            counter.others(host)
+        };
+        let received = exchange(&mut self.received)?;
+        let completed = exchange(&mut self.completed)?;
+        let processing_us = exchange(&mut self.processing_us)?;
         demand.add(now, received, completed, processing_us);
         if let Some(mean_us) = self.before_us.take() {
             demand.add(now, 0, 1, mean_us);

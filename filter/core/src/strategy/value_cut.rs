@@ -80,10 +80,13 @@ mod tests;
 use std::cmp::Ordering;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Controlled;
 use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
 use crate::service_times::{Estimate, ServiceTimes, Source};
+use crate::shared;
 use crate::time::Instant;
 
 /// Time between two steps of the law, s; a little less, as clocks in floats have it.
@@ -109,11 +112,83 @@ const PROBES: f64 = 0.005;
 /// Part of the value whose slack is not protected.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// First number of a record, so that another strategy's is not taken for one.
+/// First of a record, so that another strategy's is not taken for one.
 const SIGNATURE: f64 = 2_012_001.0;
-/// Numbers in the record before those of the cells: the signature; time of the last step and of the first,
-/// s; ρ; value above the cut in this step, and of that refused.
-const HEAD: usize = 6;
+
+/// The record of [`Controlled`].
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    /// Says whose record it is.
+    signature: f64,
+    /// Time of the last step, s.
+    stepped: f64,
+    /// Time of the first step, s.
+    first: f64,
+    rho: f64,
+    /// Value above the cut in this step.
+    above: f64,
+    /// Of that, refused.
+    refused: f64,
+    /// By cell.
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Row {
+    /// Slots asked for: λm.
+    rate: f64,
+    /// Work that arrived in this step, s of slot time.
+    fresh: f64,
+}
+
+impl Record {
+    fn new(secs: f64, cells: usize) -> Self {
+        Self {
+            signature: SIGNATURE,
+            stepped: secs,
+            first: secs,
+            rho: 1.0,
+            above: 0.0,
+            refused: 0.0,
+            rows: vec![Row::default(); cells],
+        }
+    }
+
+    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    fn is_finite(&self) -> bool {
+        let head = [self.stepped, self.first, self.rho, self.above, self.refused];
+        let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
+        head.into_iter().chain(rows).all(f64::is_finite)
+    }
+
+    /// Advances the averages and ρ if that is due.
+    fn step(&mut self, secs: f64) -> bool {
+        let elapsed = secs - self.stepped;
+        // A clock that stepped back starts a new step.
+        if (0.0..STEP).contains(&elapsed) {
+            return false;
+        }
+        let weight = if elapsed > 0.0 {
+            let age = (secs - self.first).max(elapsed);
+            (1.0 - (-elapsed / RATE_TIME).exp()).max((elapsed / age).min(1.0))
+        } else {
+            self.first = secs;
+            0.0
+        };
+        for row in &mut self.rows {
+            row.rate += weight * (row.fresh / elapsed.max(STEP) - row.rate);
+            row.fresh = 0.0;
+        }
+        let next = if self.refused <= TOLERATED * self.above {
+            self.rho + INCREASE
+        } else {
+            self.rho * (1.0 - DECREASE)
+        };
+        self.rho = next.clamp(RHO.0, RHO.1);
+        (self.stepped, self.above, self.refused) = (secs, 0.0, 0.0);
+        true
+    }
+}
 
 /// What is known of a type.
 #[derive(Debug, Clone, Copy, Default)]
@@ -418,71 +493,38 @@ impl Kind {
 }
 
 impl Controlled for ValueCut {
-    fn record_len(&self) -> usize {
-        HEAD + 2 * self.cells.len()
-    }
-
     fn due(&self, now: Instant) -> bool {
         now < self.synced || now.since(self.synced) >= EXCHANGE
     }
 
-    fn initial(&self, now: Instant, record: &mut [f64]) {
-        record.fill(0.0);
-        if let [signature, stepped, first, rho, ..] = record {
-            (*signature, *rho) = (SIGNATURE, 1.0);
-            (*stepped, *first) = (seconds(now), seconds(now));
-        }
-    }
-
-    fn sync(&mut self, now: Instant, record: &mut [f64]) -> bool {
+    fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         self.synced = now;
-        let foreign = record.first() != Some(&SIGNATURE);
-        if foreign {
-            self.initial(now, record);
-        }
-        let Some((head, rows)) = record.split_first_chunk_mut::<HEAD>() else {
-            return false;
+        let secs = seconds(now);
+        let ours = |known: &Record| {
+            known.signature == SIGNATURE
+                && known.rows.len() == self.cells.len()
+                && known.is_finite()
         };
-        let (rows, _) = rows.as_chunks_mut::<2>();
-        let [_, stepped, first, rho, above, refused] = head;
-        *above += self.decided;
-        *refused += self.refused;
-        let mut changed = foreign || self.decided > 0.0;
-        for (cell, [_, fresh]) in self.cells.iter().zip(rows.iter_mut()) {
-            *fresh += cell.fresh;
+        let read = shared::decode(record).filter(ours);
+        let mut changed = read.is_none() || self.decided > 0.0;
+        let mut known = read.unwrap_or_else(|| Record::new(secs, self.cells.len()));
+        known.above += self.decided;
+        known.refused += self.refused;
+        for (cell, row) in self.cells.iter().zip(&mut known.rows) {
+            row.fresh += cell.fresh;
             changed |= cell.fresh > 0.0;
         }
-        let elapsed = seconds(now) - *stepped;
-        // A clock that stepped back starts a new step.
-        if !(0.0..STEP).contains(&elapsed) {
-            let weight = if elapsed > 0.0 {
-                let age = (seconds(now) - *first).max(elapsed);
-                (1.0 - (-elapsed / RATE_TIME).exp()).max((elapsed / age).min(1.0))
-            } else {
-                *first = seconds(now);
-                0.0
-            };
-            for [rate, fresh] in rows.iter_mut() {
-                *rate += weight * (*fresh / elapsed.max(STEP) - *rate);
-                *fresh = 0.0;
-            }
-            let rises = *refused <= TOLERATED * *above;
-            let next = if rises {
-                *rho + INCREASE
-            } else {
-                *rho * (1.0 - DECREASE)
-            };
-            *rho = next.clamp(RHO.0, RHO.1);
-            (*stepped, *above, *refused) = (seconds(now), 0.0, 0.0);
-            changed = true;
-        }
-        if self.stepped.to_bits() != stepped.to_bits() {
-            self.stepped = *stepped;
-            self.rho = rho.clamp(RHO.0, RHO.1);
-            for (cell, [rate, _]) in self.cells.iter_mut().zip(rows.iter()) {
-                cell.rate = rate.max(0.0);
+        changed |= known.step(secs);
+        if self.stepped.to_bits() != known.stepped.to_bits() {
+            self.stepped = known.stepped;
+            self.rho = known.rho.clamp(RHO.0, RHO.1);
+            for (cell, row) in self.cells.iter_mut().zip(&known.rows) {
+                cell.rate = row.rate.max(0.0);
             }
             self.fill();
+        }
+        if changed {
+            shared::encode(&known, record);
         }
         changed
     }

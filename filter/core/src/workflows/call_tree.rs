@@ -24,18 +24,18 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{ProcessId, WorkflowId};
-use crate::histogram::{put_varint, take_varint};
-use crate::host::{Expected, Host, HostError};
+use crate::host::{Host, HostError};
 use crate::request::{ClassId, Progress};
-use crate::time::Instant;
+use crate::shared;
+use crate::time::{Instant, as_nanos};
 use crate::workers::WorkerId;
 
 /// Requests of one worker whose calls are added up at the same time.
 pub const MAX_BRANCHES: u32 = 4096;
 
-const HEADER: [u8; 3] = [b'H', b'B', 1];
-const ATTEMPTS: u32 = 8;
 /// Digits of a token: 6 bits each, all of them allowed in headers and in a baggage.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 /// Largest span in a token, µs: 71 minutes, which a duration that isn't known is, too.
@@ -211,7 +211,7 @@ impl Parent {
 }
 
 /// What the calls of a request add up to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Children {
     generation: u32,
     /// When the request went to the backend, µs.
@@ -221,12 +221,16 @@ pub(super) struct Children {
     /// Since when some are.
     since: Instant,
     /// Time with some under way, those of now not counted.
+    #[serde(with = "as_nanos")]
     covered: Duration,
     /// Σ duration(child), of those that ended.
+    #[serde(with = "as_nanos")]
     durations: Duration,
     /// Σ elapsed(child).
+    #[serde(with = "as_nanos")]
     elapsed: Duration,
     /// Σ work(child).
+    #[serde(with = "as_nanos")]
     work: Duration,
     ended: u64,
 }
@@ -273,41 +277,6 @@ impl Children {
             total_work: None,
         }
     }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&HEADER);
-        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        for number in [
-            self.generation.into(),
-            self.started,
-            self.outstanding,
-            self.since.as_nanos(),
-            nanos(self.covered),
-            nanos(self.durations),
-            nanos(self.elapsed),
-            nanos(self.work),
-            self.ended,
-        ] {
-            put_varint(out, number);
-        }
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let input = &mut bytes.strip_prefix(&HEADER)?;
-        let mut span = || take_varint(input);
-        let found = Self {
-            generation: u32::try_from(span()?).ok()?,
-            started: span()?,
-            outstanding: span()?,
-            since: Instant::from_nanos(span()?),
-            covered: Duration::from_nanos(span()?),
-            durations: Duration::from_nanos(span()?),
-            elapsed: Duration::from_nanos(span()?),
-            work: Duration::from_nanos(span()?),
-            ended: span()?,
-        };
-        input.is_empty().then_some(found)
-    }
 }
 
 /// The branches of a process, seen from one worker.
@@ -315,7 +284,6 @@ impl Children {
 pub(super) struct Branches {
     prefix: String,
     key: String,
-    bytes: Vec<u8>,
 }
 
 impl Branches {
@@ -323,7 +291,6 @@ impl Branches {
         Self {
             prefix,
             key: String::new(),
-            bytes: Vec::new(),
         }
     }
 
@@ -344,9 +311,8 @@ impl Branches {
         branch: Branch,
     ) -> Result<Option<Children>, HostError> {
         self.find(branch);
-        let loaded = host.load(&self.key)?;
-        let found = loaded.and_then(|(bytes, _)| Children::decode(&bytes));
-        Ok(found.filter(|found| found.generation == branch.generation))
+        let found: Children = shared::load(host, &self.key)?;
+        Ok(Some(found).filter(|found| found.generation == branch.generation))
     }
 
     /// Changes what the calls of a request add up to. Where it made none before, `begins` is when it went to
@@ -360,33 +326,22 @@ impl Branches {
     ) -> Result<Option<Children>, HostError> {
         let begins = begins.map(|at| at.as_nanos() / 1_000);
         self.find(branch);
-        for _ in 0..ATTEMPTS {
-            let loaded = host.load(&self.key)?;
-            let there = loaded
-                .as_ref()
-                .and_then(|(bytes, _)| Children::decode(bytes));
-            let before = match (there, begins) {
-                (Some(there), _) if there.generation == branch.generation => there,
-                (Some(there), Some(started)) if there.started > started => return Ok(None),
-                (_, Some(started)) => Children {
+        let (_, before) = shared::change(host, &self.key, |there: &mut Children| {
+            if there.generation != branch.generation {
+                let Some(started) = begins.filter(|started| there.started <= *started) else {
+                    return (false, None);
+                };
+                *there = Children {
                     generation: branch.generation,
                     started,
                     ..Children::default()
-                },
-                (_, None) => return Ok(None),
-            };
-            let mut after = before;
-            change(&mut after);
-            self.bytes.clear();
-            after.encode(&mut self.bytes);
-            let expected = Expected::from(loaded.map(|(_, version)| version));
-            match host.store(&self.key, &self.bytes, expected) {
-                Ok(()) => return Ok(Some(before)),
-                Err(HostError::Conflict) => {}
-                Err(error) => return Err(error),
+                };
             }
-        }
-        Err(HostError::Conflict)
+            let before = *there;
+            change(there);
+            (true, Some(before))
+        })?;
+        Ok(before)
     }
 
     /// A call begins of the request that went to the backend at `started`; what the earlier ones add up to.

@@ -25,6 +25,9 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::adaptation::is_amount;
 use super::pairs::{Pair, Pairs};
 use super::quantile::quantile;
 use super::{ProcessId, ServiceId, WorkflowId};
@@ -46,7 +49,7 @@ const NO_CALLS: f64 = 1e-6;
 type Key = (WorkflowId, ServiceId, ProcessId);
 
 /// A process that requests of a workflow call.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) key: Key,
     /// Calls that were answered, a moving sum beside that of requests completed.
@@ -82,14 +85,20 @@ impl Pair for Entry {
     fn last_seen(&self) -> Option<Instant> {
         self.called.max(self.heard.map(|(_, at)| at))
     }
+
+    fn is_valid(&self) -> bool {
+        is_amount(self.calls) && self.heard.is_none_or(|(rate, _)| rate >= 0.0)
+    }
 }
 
 /// See the module. In ascending order of workflow, service and process.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Downstream {
     pub(super) entries: Pairs<Entry>,
+    #[serde(skip)]
     expired: u64,
     /// Rates of one service.
+    #[serde(skip)]
     rates: Vec<f64>,
 }
 
@@ -103,6 +112,11 @@ pub struct Limit {
 }
 
 impl Downstream {
+    /// Whether the bounds are kept, and the order that look-ups rely on.
+    pub(super) fn is_valid(&self) -> bool {
+        self.entries.is_valid()
+    }
+
     /// Counts calls. To be called after [`Downstream::decay`].
     pub fn called(&mut self, key: Key, count: u64, now: Instant) {
         if count == 0 {

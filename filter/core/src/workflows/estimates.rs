@@ -17,6 +17,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// τ of arrival rates and utilization, in control intervals.
 pub const DEMAND_INTERVALS: u32 = 5;
 /// τ of averages over requests, in control intervals.
@@ -41,7 +43,7 @@ pub fn keep_requests(keep: f64, requests: f64) -> f64 {
 }
 
 /// A quotient of two moving averages.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Quotient {
     /// S.
     pub sum: f64,
@@ -64,7 +66,7 @@ impl Quotient {
 }
 
 /// What is known of one workflow.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Estimates {
     /// Requests offered by seconds.
     pub offered: Quotient,

@@ -1,47 +1,34 @@
 //! What [`Workflows`] does between requests: it lets those go whom the limiter held, exchanges what was measured
-//! with the other workers, leads if it is its turn, and takes changes of its configuration over.
+//! with the other workers, runs Algorithm 1 if that is due, and takes changes of its configuration over.
 
 use std::time::Duration;
 
-use super::lead::{Lead, Tools};
 use super::limiter::Fate;
 use super::process::{Release, Workflows};
 use super::published::Published;
-use super::stats::Count;
+use super::record::{Record, Run};
+use super::stats::{Count, ProcessCount};
 use super::{OTHER, WorkflowId};
 use crate::config::{Mode, StageConfig, WorkflowsConfig};
 use crate::engine::SLOW_TICK;
-use crate::host::{Expected, Host, HostError};
+use crate::host::{Host, HostError};
 use crate::refusal::Reason;
 use crate::requests::Requests;
+use crate::shared;
 use crate::time::Instant;
-use crate::workers::{Changes, Membership, WorkerId};
-
-const ATTEMPTS: u32 = 4;
-
-/// Stores a blob whose reader only wants the latest.
-fn replace(host: &impl Host, key: &str, bytes: &[u8]) -> Result<(), HostError> {
-    for _ in 0..ATTEMPTS {
-        let expected = Expected::from(host.load(key)?.map(|(_, version)| version));
-        match host.store(key, bytes, expected) {
-            Err(HostError::Conflict) => {}
-            stored => return stored,
-        }
-    }
-    Err(HostError::Conflict)
-}
+use crate::workers::WorkerId;
 
 fn interval(config: &WorkflowsConfig) -> Duration {
     Duration::from_micros(config.interval_us)
 }
 
 impl Workflows {
-    fn mailbox(&self, worker: WorkerId) -> String {
-        format!("{}/mailbox/{worker}", self.key)
+    fn record(&self) -> String {
+        format!("{}/record", self.key)
     }
 
-    /// Housekeeping: releases whom the limiter held, exchanges what was measured with the other workers
-    /// and, on the worker that leads, runs Algorithm 1.
+    /// Housekeeping on `worker`: releases whom the limiter held, exchanges what was measured with the other
+    /// workers, and runs Algorithm 1 if that is due.
     ///
     /// # Errors
     /// [`HostError`]; the next tick continues.
@@ -49,30 +36,22 @@ impl Workflows {
         &mut self,
         host: &impl Host,
         now: Instant,
-        membership: &Membership,
-        changes: &Changes,
+        worker: WorkerId,
         requests: &mut Requests,
         releases: &mut Vec<Release>,
     ) -> Result<(), HostError> {
-        self.worker = membership.id();
+        self.worker = worker;
         if self.retired {
             if std::mem::take(&mut self.shown) {
                 self.stats.withdraw(host)?;
             }
             return self.stats.flush(host);
         }
-        let mut done = Ok(());
-        for &dead in &changes.dead {
-            let mailbox = self.mailbox(dead);
-            done = done.and(self.tally.collect(host, &mailbox));
-        }
-        done = done.and(self.learn_names(host));
+        let mut done = self.learn_names(host);
         if now.since(self.exchanged) >= interval(&self.config) {
             self.exchanged = now;
             self.account(now);
-            let mailbox = self.mailbox(self.worker);
-            done = done.and(self.tally.deposit(host, &mailbox));
-            done = done.and(self.lead(host, now, membership));
+            done = done.and(self.exchange(host, now));
         }
         done = done.and(self.learn_rates(host));
         self.release(host, now, requests, releases);
@@ -121,68 +100,53 @@ impl Workflows {
         self.named = None;
     }
 
-    /// Runs Algorithm 1 if no worker with a lower number lives.
-    fn lead(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-        membership: &Membership,
-    ) -> Result<(), HostError> {
-        let own = membership.id();
-        if membership.others().iter().any(|&other| other < own) {
-            self.lead = None;
-            return Ok(());
-        }
-        // Another worker may have led until now.
-        self.learn_rates(host)?;
-        if self.lead.is_none() {
-            let state = host.load(&format!("{}/state", self.key))?;
-            let state = state.as_ref().map(|(bytes, _)| bytes.as_slice());
-            self.lead = Some(Lead::new(&self.config, state, &self.published));
-        }
-        let key = &self.key;
-        let Some(lead) = &mut self.lead else {
-            return Ok(());
-        };
-        let others = membership.others();
-        let collected = lead.collect(host, own, others, |id| format!("{key}/mailbox/{id}"));
-        if now.since(self.published.at) < interval(&self.config) / 2 {
-            return collected;
-        }
-        let mut tools = Tools {
+    /// Adds what was measured here to the record. Who comes first after the interval's end runs Algorithm 1.
+    fn exchange(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
+        let key = self.record();
+        let (tally, adaptation, limiter) = (&self.tally, &mut self.adaptation, &mut self.limiter);
+        let run = Run {
+            now,
             config: &self.config,
             slots: self.slots,
-            names: &mut self.names,
+            names: &self.names,
             services: &self.services,
-            limiter: &mut self.limiter,
-            stats: &mut self.stats,
-            published: &self.published,
         };
-        let (published, shown) = lead.run(host, now, &mut tools);
+        let (record, found) = shared::change(host, &key, |record: &mut Record| {
+            record.add(tally);
+            let due = now.since(record.published.at) >= interval(run.config);
+            let found = due.then(|| record.run(host, adaptation, limiter, &run));
+            (due || !tally.is_empty(), found)
+        })?;
+        self.tally.clear();
+        let Some(found) = found else {
+            return Ok(());
+        };
         self.shown = true;
-        let mut bytes = Vec::new();
-        published.encode(&mut bytes);
-        let told = replace(host, &format!("{key}/rates"), &bytes);
-        bytes.clear();
-        lead.state(&mut bytes);
-        let kept = replace(host, &format!("{key}/state"), &bytes);
-        // Others look when this moves; nobody misses a rate that could not be stored.
-        let announced = host.add(self.sequence, 1);
-        self.apply(published);
-        collected.and(shown).and(told).and(kept).and(announced)
+        self.apply(record.published);
+        // Others look when this moves.
+        let mut done = host.add(self.sequence, 1);
+        self.stats
+            .count_process(ProcessCount::Expired, found.expired);
+        for (workflow, waiting) in &found.workflows {
+            let shown = self.stats.found(host, &self.names, workflow, *waiting);
+            done = done.and(shown);
+        }
+        if !found.idle.is_empty() {
+            done = done.and(self.names.free(host, &found.idle));
+        }
+        done
     }
 
-    /// Takes over what the leader published, if it did.
+    /// Takes over what another worker published, if one did.
     pub(super) fn learn_rates(&mut self, host: &impl Host) -> Result<(), HostError> {
         let sequence = host.read(self.sequence)?;
         if self.seen == Some(sequence) {
             return Ok(());
         }
-        let loaded = host.load(&format!("{}/rates", self.key))?;
+        let record: Record = shared::load(host, &self.record())?;
         self.seen = Some(sequence);
-        let published = loaded.and_then(|(bytes, _)| Published::decode(&bytes));
-        if let Some(published) = published.filter(|p| p.at > self.published.at) {
-            self.apply(published);
+        if record.published.at > self.published.at {
+            self.apply(record.published);
         }
         Ok(())
     }
@@ -289,10 +253,8 @@ impl Workflows {
         self.names.set_cap(config.max_workflows);
         self.names.sync(host)?;
         self.reserve(host, now);
-        if let Some(lead) = &mut self.lead {
-            lead.reconfigure(config);
-        }
-        // Levels of before: the leader's next run sets those of now.
+        self.adaptation.reconfigure(config);
+        // Levels of before: the next run sets those of now.
         for row in &self.published.rows {
             self.limiter
                 .set(row.workflow, self.published.level(row.workflow));
@@ -309,7 +271,6 @@ impl Workflows {
     ) {
         self.release_all(now, requests, releases);
         self.retired = true;
-        self.lead = None;
     }
 
     /// Whether its policy is gone, or has no workflows any more.
@@ -332,9 +293,14 @@ impl Workflows {
     /// [`HostError`].
     pub fn flush(&mut self, host: &impl Host, now: Instant) -> Result<(), HostError> {
         self.account(now);
-        let mailbox = self.mailbox(self.worker);
-        let told = self.tally.deposit(host, &mailbox);
-        told.and(self.stats.flush(host))
+        let told = shared::change(host, &self.record(), |record: &mut Record| {
+            record.add(&self.tally);
+            (!self.tally.is_empty(), ())
+        });
+        if told.is_ok() {
+            self.tally.clear();
+        }
+        told.map(drop).and(self.stats.flush(host))
     }
 
     /// The rate in force, requests/s; infinite where none is.

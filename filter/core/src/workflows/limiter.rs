@@ -9,7 +9,7 @@
 //! wait(n)  = (n − level(t)) / σ
 //! ```
 //!
-//! The leader publishes (t0, tickets(t0), σ), so a new rate holds for those that wait, too. Since numbers are
+//! Each run of Algorithm 1 publishes (t0, tickets(t0), σ), so a new rate holds for those that wait, too. Since numbers are
 //! drawn process-wide, no more than σ·t requests go in the long run and no worker has a share of its own
 //! that others could use better; and a worker that dies takes only its waiters' numbers along.
 //!

@@ -12,7 +12,6 @@ pub mod dominant;
 pub mod downstream;
 pub mod estimates;
 mod exchange;
-mod lead;
 pub mod limiter;
 pub mod names;
 pub mod pairs;
@@ -20,6 +19,7 @@ mod part;
 pub mod process;
 mod published;
 pub mod quantile;
+mod record;
 pub mod resource;
 pub mod shares;
 pub mod sharing;
@@ -34,8 +34,12 @@ pub(crate) use part::Part;
 pub use process::Workflows;
 pub(crate) use process::{Passage, Release};
 
+use serde::{Deserialize, Serialize};
+
 /// Index of a workflow among those that a process knows; [`OTHER`] for those beyond the cap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct WorkflowId(pub u16);
 
 /// Workflows that have no rate of their own share this one, `_other`.
@@ -44,7 +48,9 @@ pub const OTHER: WorkflowId = WorkflowId(0);
 pub const OTHER_NAME: &str = "_other";
 
 /// A process of the mesh, as it names itself: drawn at random when it starts, so that one that was restarted is another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct ProcessId(pub u64);
 
 impl ProcessId {
@@ -53,5 +59,5 @@ impl ProcessId {
 }
 
 /// Index of a downstream service among those that a process calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServiceId(pub u16);

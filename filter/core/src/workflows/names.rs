@@ -1,8 +1,8 @@
 //! Names and their ids, one directory for a process: of workflows, and of the services that it calls.
 //!
 //! Names come from outside and there is no end of them, so only so many get an id of their own; the others
-//! share id 0, and cost no host call once the directory is full. The directory is a blob that workers change
-//! by compare-and-swap; each keeps a copy, which a tick renews when a gauge says that something changed.
+//! share id 0, and cost no host call once the directory is full. The directory is a record ([`crate::shared`]);
+//! each worker keeps a copy, which a tick renews when a gauge says that something changed.
 //!
 //! An id that was idle for long may be freed and given to another name. Until their next tick other workers
 //! may then still take the old name for the new one: some milliseconds after minutes without a request.
@@ -13,20 +13,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::MAX_WORKFLOW_NAME as MAX_NAME;
-use crate::histogram::{put_varint, take_varint};
-use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
+use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::shared;
 use crate::time::Instant;
 
-/// First bytes of the blob: whose it is, and the version of the format.
-const HEADER: [u8; 3] = [b'H', b'N', 1];
-const ATTEMPTS: u32 = 8;
 /// After a failure no name is added for this long, lest every request runs into it.
 const RETRY: Duration = Duration::from_millis(100);
-/// Flags of an id in the blob.
-const TAKEN: u64 = 1;
-/// It stood for another name before.
-const REUSED: u64 = 2;
 
 /// What a worker's copy of `names` names takes at most, bytes: each name twice, its places in both tables,
 /// and what tables keep free to grow.
@@ -35,7 +30,7 @@ pub const fn bytes_for(names: usize) -> usize {
     1024 + names * (2 * MAX_NAME + 160)
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Id {
     name: Option<Box<[u8]>>,
     /// It stood, or stands, for a second name.
@@ -154,7 +149,7 @@ impl Directory {
         if self.seen == Some(changes) {
             return Ok(false);
         }
-        let (ids, _) = self.load(host)?;
+        let ids = shared::load(host, &self.key)?;
         self.learn(ids);
         self.seen = Some(changes);
         Ok(true)
@@ -165,7 +160,8 @@ impl Directory {
     /// # Errors
     /// [`HostError`]; nothing is freed then.
     pub fn free(&mut self, host: &impl Host, idle: &[u16]) -> Result<(), HostError> {
-        let freed = self.update(host, |ids| {
+        self.update(host, |ids| {
+            let mut freed = false;
             for &id in idle {
                 let place = ids.get_mut(usize::from(id).wrapping_sub(1));
                 if let Some(place) = place.filter(|place| place.name.is_some()) {
@@ -173,11 +169,11 @@ impl Directory {
                         name: None,
                         reused: true,
                     };
+                    freed = true;
                 }
             }
-            Some(())
-        });
-        freed.map(drop)
+            (freed, ())
+        })
     }
 
     fn add(&mut self, host: &impl Host, name: &[u8]) -> Result<Option<u16>, HostError> {
@@ -185,64 +181,45 @@ impl Directory {
         let added = self.update(host, |ids| {
             if let Some(at) = ids.iter().position(|id| id.name.as_deref() == Some(name)) {
                 // Another worker was first.
-                return Some(at).filter(|at| *at < cap);
+                return (false, Some(at).filter(|at| *at < cap));
             }
             let free = ids.iter().position(|id| id.name.is_none());
             let at = free.unwrap_or(ids.len());
             if at >= cap {
-                return None;
+                return (false, None);
             }
             ids.resize(ids.len().max(at + 1), Id::default());
             ids[at].name = Some(name.into());
-            Some(at)
+            (true, Some(at))
         })?;
         Ok(added.and_then(|at| u16::try_from(at + 1).ok()))
     }
 
-    /// Changes the directory; `change` returns `None` to leave it as it is.
+    /// Changes the directory; `change` returns whether it did.
     fn update<T>(
         &mut self,
         host: &impl Host,
-        mut change: impl FnMut(&mut Vec<Id>) -> Option<T>,
-    ) -> Result<Option<T>, HostError> {
-        for _ in 0..ATTEMPTS {
-            let (before, expected) = self.load(host)?;
-            let mut ids = before.clone();
-            let Some(result) = change(&mut ids) else {
-                self.learn(ids);
-                return Ok(None);
-            };
-            if ids == before {
-                self.learn(ids);
-                return Ok(Some(result));
-            }
-            match host.store(&self.key, &encode(&ids), expected) {
-                Ok(()) => {
-                    self.learn(ids);
-                    // Others learn of it with the next change, if not by this.
-                    host.add(self.changes, 1).or(Ok(()))?;
-                    return Ok(Some(result));
-                }
-                Err(HostError::Conflict) => {}
-                Err(error) => return Err(error),
-            }
+        mut change: impl FnMut(&mut Vec<Id>) -> (bool, T),
+    ) -> Result<T, HostError> {
+        let (ids, (changed, result)) = shared::change(host, &self.key, |ids: &mut Vec<Id>| {
+            let (changed, result) = change(ids);
+            (changed, (changed, result))
+        })?;
+        self.learn(ids);
+        if changed {
+            // Others learn of it with the next change, if not by this.
+            host.add(self.changes, 1).or(Ok(()))?;
         }
-        Err(HostError::Conflict)
-    }
-
-    fn load(&self, host: &impl Host) -> Result<(Vec<Id>, Expected), HostError> {
-        let Some((bytes, version)) = host.load(&self.key)? else {
-            return Ok((Vec::new(), Expected::Absent));
-        };
-        // What is no directory is replaced with the next change.
-        Ok((
-            decode(&bytes).unwrap_or_default(),
-            Expected::Version(version),
-        ))
+        Ok(result)
     }
 
     fn learn(&mut self, mut ids: Vec<Id>) {
         ids.truncate(usize::from(self.cap));
+        // Nobody stores such a name.
+        for id in &mut ids {
+            id.name
+                .take_if(|name| !(1..=MAX_NAME).contains(&name.len()));
+        }
         if ids == self.ids {
             return;
         }
@@ -266,50 +243,14 @@ impl Directory {
     }
 }
 
-fn encode(ids: &[Id]) -> Vec<u8> {
-    let mut out = HEADER.to_vec();
-    put_varint(&mut out, ids.len() as u64);
-    for id in ids {
-        let taken = if id.name.is_some() { TAKEN } else { 0 };
-        let reused = if id.reused { REUSED } else { 0 };
-        put_varint(&mut out, taken | reused);
-        if let Some(name) = &id.name {
-            put_varint(&mut out, name.len() as u64);
-            out.extend_from_slice(name);
-        }
-    }
-    out
-}
-
-fn decode(bytes: &[u8]) -> Option<Vec<Id>> {
-    let mut input = bytes.strip_prefix(&HEADER)?;
-    let count = take_varint(&mut input)?;
-    let mut ids = Vec::new();
-    for _ in 0..u16::try_from(count).ok()? {
-        let flags = take_varint(&mut input)?;
-        let name = if flags & TAKEN == 0 {
-            None
-        } else {
-            let length = usize::try_from(take_varint(&mut input)?).ok()?;
-            let (name, rest) = input.split_at_checked(length.min(MAX_NAME + 1))?;
-            input = rest;
-            (1..=MAX_NAME).contains(&name.len()).then_some(())?;
-            Some(name.into())
-        };
-        ids.push(Id {
-            name,
-            reused: flags & REUSED != 0,
-        });
-    }
-    input.is_empty().then_some(ids)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::host::Expected;
     use crate::host::memory::{Fault, MemoryHost};
+    use crate::shared::ATTEMPTS;
 
     const T: Instant = Instant::from_nanos(1);
 
@@ -416,7 +357,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
-            let mut blob = if ours { HEADER.to_vec() } else { Vec::new() };
+            let mut blob = if ours { shared::HEADER.to_vec() } else { Vec::new() };
             blob.extend(bytes);
             let host = MemoryHost::new();
             host.store("names", &blob, Expected::Absent).unwrap();

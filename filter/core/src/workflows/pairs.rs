@@ -5,6 +5,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+use serde::{Deserialize, Serialize};
+
 use super::WorkflowId;
 use crate::time::Instant;
 
@@ -28,15 +30,20 @@ pub(super) trait Pair {
     fn workflow(key: Self::Key) -> WorkflowId;
     /// When it was last seen; `None` for never.
     fn last_seen(&self) -> Option<Instant>;
+    /// Whether its numbers can be.
+    fn is_valid(&self) -> bool;
 }
 
 /// See the module. In ascending order of keys.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pairs<P> {
     pairs: Vec<P>,
+    #[serde(skip)]
     evicted: u32,
+    #[serde(skip)]
     arrived: u32,
     /// Where the last one was found: what is counted often comes in order.
+    #[serde(skip)]
     place: usize,
 }
 
@@ -72,9 +79,12 @@ impl<P: Pair> Pairs<P> {
         self.arrived = 0;
     }
 
-    /// Adds one whose key is above all others'.
-    pub(super) fn push(&mut self, pair: P) {
-        self.pairs.push(pair);
+    /// Whether there are no more than may be, in their order.
+    pub(super) fn is_valid(&self) -> bool {
+        let ascend = |pair: &[P]| pair[0].key() < pair[1].key();
+        self.len() <= P::TOTAL
+            && self.pairs.windows(2).all(ascend)
+            && self.pairs.iter().all(P::is_valid)
     }
 
     pub(super) fn retain(&mut self, keep: impl FnMut(&P) -> bool) {

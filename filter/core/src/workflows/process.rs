@@ -5,22 +5,22 @@
 
 use std::time::Duration;
 
+use super::adaptation::Adaptation;
 use super::call_tree::{Branch, Branches, MAX_BRANCHES};
-use super::lead::Lead;
 use super::limiter::{Limiter, Verdict};
 use super::names::Directory;
 use super::part::Part;
 use super::published::Published;
 use super::stats::{Count, ProcessCount, WorkflowStats};
 use super::tally::Tally;
-use super::wire;
 use super::{OTHER, ProcessId, ServiceId, WorkflowId};
 use crate::config::{Mode, StageConfig, WorkflowsConfig};
 use crate::decision::{Arrival, Ticket};
-use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
+use crate::host::{Host, HostError, MetricId, MetricKind};
 use crate::refusal::{Origin, Reason};
 use crate::request::Attributes;
 use crate::requests::{Request, Requests};
+use crate::shared;
 use crate::stats;
 use crate::time::Instant;
 use crate::workers::{Membership, WorkerId};
@@ -88,7 +88,8 @@ pub struct Workflows {
     /// Counts how often [`Workflows::published`] changed, over all workers.
     pub(super) sequence: MetricId,
     pub(super) seen: Option<u64>,
-    pub(super) lead: Option<Lead>,
+    /// Algorithm 1; what it knows is in the record of all workers.
+    pub(super) adaptation: Adaptation,
     /// By workflow.
     pub(super) deadlines: Vec<Option<Duration>>,
     /// Revision of the names that stats and deadlines have.
@@ -117,29 +118,17 @@ fn mix(seed: u64) -> u64 {
 
 /// The name of this process, drawn by the first of its workers.
 fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
-    let key = format!("{key}/process");
-    // A lost race is won by whom the next look finds.
-    for _ in 0..2 {
-        let loaded = host.load(&key)?;
-        let known = loaded
-            .as_ref()
-            .and_then(|(bytes, _)| wire::parse_process(bytes));
-        if let Some(known) = known {
-            return Ok(known);
+    let drawn = key
+        .bytes()
+        .fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
+    let (process, ()) = shared::change(host, &format!("{key}/process"), |process| {
+        let unknown = *process == ProcessId::UNKNOWN;
+        if unknown {
+            *process = ProcessId(drawn.max(1));
         }
-        let mut text = String::new();
-        let drawn = key
-            .bytes()
-            .fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
-        wire::put_process(&mut text, ProcessId(drawn.max(1)));
-        let expected = Expected::from(loaded.map(|(_, version)| version));
-        match host.store(&key, text.as_bytes(), expected) {
-            Ok(()) => return Ok(ProcessId(drawn.max(1))),
-            Err(HostError::Conflict) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(HostError::Conflict)
+        (unknown, ())
+    })?;
+    Ok(process)
 }
 
 impl Workflows {
@@ -179,7 +168,7 @@ impl Workflows {
             published: Published::default(),
             sequence: host.define(MetricKind::State, &format!("{prefix}.rates_changes"))?,
             seen: None,
-            lead: None,
+            adaptation: Adaptation::new(config),
             deadlines: Vec::new(),
             named: None,
             served: None,

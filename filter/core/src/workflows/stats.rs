@@ -229,7 +229,7 @@ impl WorkflowStats {
         }
     }
 
-    /// Publishes what the leader found of a workflow. Of ids that share stats, none is shown.
+    /// Publishes what a run found of a workflow. Of ids that share stats, none is shown.
     pub(super) fn found(
         &mut self,
         host: &impl Host,

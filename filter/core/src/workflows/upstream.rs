@@ -19,6 +19,9 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::adaptation::is_amount;
 use super::estimates::keep_requests;
 use super::pairs::{Pair, Pairs};
 use super::{ProcessId, WorkflowId};
@@ -36,7 +39,7 @@ pub const SILENT: Duration = Duration::from_secs(10);
 type Key = (WorkflowId, ProcessId);
 
 /// A process that sends requests of a workflow.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) key: Key,
     /// Requests it sent, a moving sum.
@@ -72,15 +75,24 @@ impl Pair for Entry {
     fn last_seen(&self) -> Option<Instant> {
         Some(self.last)
     }
+
+    fn is_valid(&self) -> bool {
+        is_amount(self.sent) && self.rate >= 0.0
+    }
 }
 
 /// See the module. In ascending order of workflow and process.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Upstream {
     pub(super) entries: Pairs<Entry>,
 }
 
 impl Upstream {
+    /// Whether the bounds are kept, and the order that look-ups rely on.
+    pub(super) fn is_valid(&self) -> bool {
+        self.entries.is_valid()
+    }
+
     /// Begins an interval: lets what was sent in earlier ones count for less, and forgets those that fell silent.
     pub fn decay(&mut self, keep: f64, now: Instant) {
         self.entries.begin();

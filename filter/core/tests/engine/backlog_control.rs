@@ -62,7 +62,7 @@ impl Second {
 struct Plant {
     strategy: Strategy,
     times: ServiceTimes,
-    record: Vec<f64>,
+    record: Vec<u8>,
     rng: Rng,
     now: Instant,
     ticked: Instant,
@@ -83,8 +83,9 @@ impl Plant {
         config.queue.timeout_us = 3_600_000_000;
         let mut strategy = Strategy::from_config(&config);
         let controlled = strategy.base.controlled_mut().unwrap();
-        let mut record = vec![0.0; controlled.record_len()];
-        controlled.initial(Instant::default(), &mut record);
+        let mut record = Vec::new();
+        controlled.sync(Instant::default(), &mut record);
+        controlled.stored();
         Self {
             strategy,
             times: ServiceTimes::new(Settings::from_config(&config)),

@@ -105,17 +105,12 @@ fn all() -> Vec<(String, StageConfig)> {
 }
 
 /// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
-fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<f64>, now: Instant) {
+fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<u8>, now: Instant) {
     strategy.learn(now, PARALLELISM, times);
-    if let Some(controlled) = strategy.base.controlled_mut() {
-        let unknown = record.is_empty();
-        if unknown {
-            record.resize(controlled.record_len(), 0.0);
-            controlled.initial(now, record);
-        }
-        if controlled.sync(now, record) || unknown {
-            controlled.stored();
-        }
+    if let Some(controlled) = strategy.base.controlled_mut()
+        && controlled.sync(now, record)
+    {
+        controlled.stored();
     }
     strategy.base.tick(now);
 }
@@ -411,8 +406,7 @@ fn what_a_worker_told_the_others_it_does_not_tell_again() {
             continue;
         };
         let now = at(10_000);
-        let mut record = vec![0.0; controlled.record_len()];
-        controlled.initial(now, &mut record);
+        let mut record = Vec::new();
         controlled.sync(now, &mut record);
         controlled.stored();
         assert!(!controlled.sync(now, &mut record), "{name}");

@@ -10,14 +10,6 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
         let p = p.to_owned();
         config(3, move |s| s.policy = p)
     };
-    let both = {
-        let mut c = other("ns/p");
-        c.stages.push(other("ns/q").stages.remove(0));
-        c.stages[0].routes = vec!["x".into()];
-        c.stages.swap(0, 1);
-        c
-    };
-    let _ = both;
     let mut a = Vec::new();
     // Old VM with policy q only; new VM (upgrade + edit) with policy p.
     let mut old = Engine::new(1);

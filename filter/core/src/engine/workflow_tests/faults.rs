@@ -23,14 +23,14 @@ fn a_worker_dies_with_those_it_holds() {
 }
 
 #[test]
-fn the_next_worker_leads_when_the_leader_dies() {
+fn another_worker_runs_algorithm_1_when_the_first_dies() {
     let mut proxy = Proxy::new(3, &config(|_| {}));
     proxy.load("a", 300, 3_000);
     let changes = proxy.stat("rates_changes");
     proxy.workers[0] = None;
     proxy.held.retain(|_, (worker, _)| *worker != 0);
     proxy.running.retain(|_, (worker, ..)| *worker != 0);
-    // Nobody leads until the lease has run out: the rate holds all the time.
+    // The rate holds all the time.
     for _ in 0..8 {
         proxy.load("a", 300, 1_000);
         let passed = proxy.passed_in(1_000);
@@ -38,7 +38,7 @@ fn the_next_worker_leads_when_the_leader_dies() {
     }
     assert!(
         proxy.stat("rates_changes") > changes + 20,
-        "somebody leads again"
+        "another worker runs it"
     );
     let demand = proxy.stat("workflow.a.demand_mhz");
     assert!((280_000..=320_000).contains(&demand), "{demand}");

@@ -49,13 +49,14 @@ use crate::config::{BacklogControlConfig, BacklogSignal, CostConfig, StageConfig
 use crate::refusal::Reason;
 use crate::request::{Attributes, Served};
 use crate::rng::Rng;
+use crate::shared;
 use crate::time::Instant;
 use crate::work::MAX_WORK;
 
 pub use pi::Gains;
 
 use pi::{Control, dead_time};
-use record::{LEN, Record, Sums};
+use record::{Record, Sums};
 
 /// Requests served before there is a bound.
 const FIRST_SERVED: f64 = 20.0;
@@ -324,24 +325,17 @@ impl Admission for BacklogControl {
 }
 
 impl Controlled for BacklogControl {
-    fn record_len(&self) -> usize {
-        LEN
-    }
-
-    fn initial(&self, now: Instant, record: &mut [f64]) {
-        Record::new(self.signature, now, self.period).write(record);
-    }
-
-    fn sync(&mut self, now: Instant, record: &mut [f64]) -> bool {
-        let read = Record::read(record, self.signature);
-        let mut shared = read.unwrap_or_else(|| Record::new(self.signature, now, self.period));
+    fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
+        let ours = |record: &Record| record.signature == self.signature && record.is_finite();
+        let read = shared::decode(record).filter(ours);
+        let mut known = read.unwrap_or_else(|| Record::new(self.signature, now, self.period));
         let mut changed = read.is_none() || !self.fresh.is_empty();
-        shared.sums.add(&self.fresh);
-        shared.largest = shared.largest.max(self.largest);
-        changed |= self.advance(now, &mut shared);
-        self.rejection_rate = shared.rejection_rate(now, self.period);
-        self.known = shared;
-        shared.write(record);
+        known.sums.add(&self.fresh);
+        known.largest = known.largest.max(self.largest);
+        changed |= self.advance(now, &mut known);
+        self.rejection_rate = known.rejection_rate(now, self.period);
+        self.known = known;
+        shared::encode(&known, record);
         changed
     }
 

@@ -47,6 +47,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// K_P and K_I.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gains {
@@ -76,7 +78,7 @@ impl Gains {
 }
 
 /// The state of the law at the end of a period.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Control {
     /// d_t, the bound.
     pub(super) bound: f64,

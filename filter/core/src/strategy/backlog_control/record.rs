@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::pi::Control;
 use crate::time::{Instant, nanos};
 
 /// Counted since some moment: in the record since the period began, in a worker since its last sync.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Sums {
     /// Requests decided about.
     pub(super) received: f64,
@@ -44,7 +46,7 @@ impl Sums {
 }
 
 /// The record of `strategy::controlled`, by name.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct Record {
     /// Says whose record it is and what its numbers count.
     pub(super) signature: f64,
@@ -68,9 +70,6 @@ pub(super) struct Record {
     pub(super) largest: f64,
 }
 
-/// Numbers in a [`Record`].
-pub(super) const LEN: usize = 22;
-
 impl Record {
     pub(super) fn new(signature: f64, now: Instant, period: Duration) -> Self {
         Self {
@@ -80,65 +79,8 @@ impl Record {
         }
     }
 
-    /// `None` for numbers that another kind of control, or one of another unit, left behind.
-    pub(super) fn read(numbers: &[f64], signature: f64) -> Option<Self> {
-        let &[
-            signed,
-            ends,
-            received,
-            refused,
-            over_bound,
-            served,
-            delay,
-            processing,
-            cost,
-            work,
-            received_before,
-            refused_before,
-            bounded,
-            bound,
-            step,
-            has_error,
-            error,
-            limiting,
-            last_delay,
-            time_per_cost,
-            time_per_work,
-            largest,
-        ] = numbers
-        else {
-            return None;
-        };
-        (signed == signature).then_some(Self {
-            signature,
-            ends,
-            sums: Sums {
-                received,
-                refused,
-                over_bound,
-                served,
-                delay,
-                processing,
-                cost,
-                work,
-            },
-            received_before,
-            refused_before,
-            bounded,
-            control: Control {
-                bound,
-                step,
-                error: (has_error != 0.0).then_some(error),
-                limiting,
-            },
-            delay: last_delay,
-            time_per_cost,
-            time_per_work,
-            largest,
-        })
-    }
-
-    pub(super) fn write(&self, numbers: &mut [f64]) {
+    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    pub(super) fn is_finite(&self) -> bool {
         let Sums {
             received,
             refused,
@@ -149,33 +91,28 @@ impl Record {
             cost,
             work,
         } = self.sums;
-        let own: [f64; LEN] = [
-            self.signature,
+        let sums = [
+            received, refused, over_bound, served, delay, processing, cost, work,
+        ];
+        let Control {
+            bound,
+            step,
+            error,
+            limiting,
+        } = self.control;
+        let control = [bound, step, error.unwrap_or(0.0), limiting];
+        let own = [
             self.ends,
-            received,
-            refused,
-            over_bound,
-            served,
-            delay,
-            processing,
-            cost,
-            work,
             self.received_before,
             self.refused_before,
             self.bounded,
-            self.control.bound,
-            self.control.step,
-            f64::from(self.control.error.is_some()),
-            self.control.error.unwrap_or(0.0),
-            self.control.limiting,
             self.delay,
             self.time_per_cost,
             self.time_per_work,
             self.largest,
         ];
-        for (number, own) in numbers.iter_mut().zip(own) {
-            *number = own;
-        }
+        let mut all = sums.iter().chain(&control).chain(&own);
+        all.all(|number| number.is_finite())
     }
 
     /// Whether the period is over. One that has more than twice its length to go was begun by another clock;
@@ -222,20 +159,6 @@ fn nanos_f64(at: Instant) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_record_reads_as_it_was_written() {
-        let mut numbers: Vec<f64> = (1..=LEN as u32).map(f64::from).collect();
-        let record = Record::read(&numbers, 1.0).unwrap();
-        assert_eq!(Record::read(&numbers, 2.0), None, "somebody else's");
-        assert_eq!(Record::read(&numbers[1..], 2.0), None, "of another length");
-        let before = numbers.clone();
-        numbers.fill(0.0);
-        record.write(&mut numbers);
-        // `has_error` is a flag.
-        numbers[15] = before[15];
-        assert_eq!(numbers, before);
-    }
 
     #[test]
     fn periods_follow_each_other_and_a_late_one_starts_over() {

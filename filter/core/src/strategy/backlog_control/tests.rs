@@ -47,12 +47,13 @@ fn serve(control: &mut BacklogControl, requests: u32, cost: u64, wait_ms: u64) {
 }
 
 /// A record and the workers that share it.
-struct Shared(Vec<f64>);
+struct Shared(Vec<u8>);
 
 impl Shared {
     fn new(control: &BacklogControl, now: Instant) -> Self {
-        let mut record = vec![0.0; control.record_len()];
-        control.initial(now, &mut record);
+        let mut record = Vec::new();
+        let begun = Record::new(control.signature, now, control.period);
+        shared::encode(&begun, &mut record);
         Self(record)
     }
 

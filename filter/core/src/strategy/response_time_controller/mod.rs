@@ -42,12 +42,13 @@ use crate::refusal::Reason;
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
+use crate::shared;
 use crate::time::Instant;
 
 use batch::Batch;
 use bucket::Bucket;
 use law::Law;
-use record::{Controller, FIELDS, seconds};
+use record::{Controller, seconds};
 
 /// See the module.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ pub struct ResponseTimeController {
     scope: ControlScope,
     classes: usize,
     /// Names what the numbers in the record belong to.
-    fingerprint: f64,
+    fingerprint: u64,
     /// By type, then by class; so are the next two.
     targets: Vec<f64>,
     parts: Vec<Part>,
@@ -249,33 +250,21 @@ impl Admission for ResponseTimeController {
 }
 
 impl Controlled for ResponseTimeController {
-    fn record_len(&self) -> usize {
-        1 + self.parts.len() * FIELDS
-    }
-
-    fn initial(&self, now: Instant, record: &mut [f64]) {
-        let Some((first, controllers)) = record.split_first_mut() else {
-            return;
-        };
-        *first = self.fingerprint;
-        let initial = self.law.initial(seconds(now));
-        for part in controllers.as_chunks_mut().0 {
-            initial.write(part);
-        }
-    }
-
-    fn sync(&mut self, now: Instant, record: &mut [f64]) -> bool {
+    fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let secs = seconds(now);
-        // Types or classes have changed: the numbers are somebody else's.
-        let foreign = record.first() != Some(&self.fingerprint);
-        if foreign {
-            self.initial(now, record);
+        // Where types or classes have changed, the controllers are somebody else's.
+        let ours = |(fingerprint, controllers): &(u64, Vec<Controller>)| {
+            *fingerprint == self.fingerprint
+                && controllers.len() == self.parts.len()
+                && controllers.iter().all(Controller::is_finite)
+        };
+        let read = shared::decode(record).filter(ours);
+        let mut changed = read.is_none();
+        match read {
+            Some((_, controllers)) => self.controllers = controllers,
+            None => self.controllers.fill(self.law.initial(secs)),
         }
-        let mut changed = foreign;
-        let record = record.split_at_mut(1).1.as_chunks_mut().0;
-        let shared = self.controllers.iter_mut().zip(&*record);
-        for (part, (controller, numbers)) in self.parts.iter_mut().zip(shared) {
-            *controller = Controller::read(numbers);
+        for (part, controller) in self.parts.iter_mut().zip(&mut self.controllers) {
             self.law.clamp(controller);
             part.folded = false;
             changed |= part.bucket.has_news();
@@ -289,11 +278,10 @@ impl Controlled for ResponseTimeController {
         for at in 0..self.parts.len() {
             changed |= self.run(at, secs);
         }
-        let adopted = self.parts.iter_mut().zip(&self.controllers);
-        for ((part, controller), numbers) in adopted.zip(record) {
+        for (part, controller) in self.parts.iter_mut().zip(&self.controllers) {
             part.bucket.adopt(now, controller);
-            controller.write(numbers);
         }
+        shared::encode(&(self.fingerprint, &self.controllers), record);
         changed
     }
 
@@ -310,8 +298,8 @@ impl Controlled for ResponseTimeController {
 }
 
 /// A number that two configurations share only if their controllers are the same in number and meaning:
-/// FNV-1a of scope and names, as an integer that an `f64` holds exactly.
-fn fingerprint(scope: ControlScope, config: &StageConfig) -> f64 {
+/// FNV-1a of scope and names.
+fn fingerprint(scope: ControlScope, config: &StageConfig) -> u64 {
     let kinds = config.types.iter().map(|kind| kind.name.as_str());
     let kinds = kinds.filter(|_| scope == ControlScope::Type);
     let classes = config.classes.iter().map(|class| class.name.as_str());
@@ -324,7 +312,7 @@ fn fingerprint(scope: ControlScope, config: &StageConfig) -> f64 {
     {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
-    (hash >> 12) as f64
+    hash
 }
 
 #[cfg(test)]

@@ -1,14 +1,13 @@
-//! What the workers share of a controller, as numbers in the record of [`Controlled`].
+//! What the workers share of a controller in the record of [`Controlled`].
 //!
 //! [`Controlled`]: crate::strategy::Controlled
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Instant;
 
-/// Numbers a controller has in the record.
-pub(super) const FIELDS: usize = 14;
-
 /// A controller: one class of one type, or of all types.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Controller {
     /// Tokens the bucket gets, requests/s.
     pub(super) rate: f64,
@@ -41,89 +40,29 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// Reads one from its part of the record.
-    pub(super) fn read(part: &[f64; FIELDS]) -> Self {
-        let &[
-            rate,
-            current,
-            aged,
-            missing,
-            runs_in_vain,
-            quality,
-            raised,
-            at_the_door,
-            refused,
-            ran,
-            busy,
-            level,
-            arrivals,
-            accounted,
-        ] = part;
-        Self {
-            rate,
-            // The record holds finite numbers only.
-            current: (current >= 0.0).then_some(current),
-            aged: aged > 0.0,
-            missing: missing > 0.0,
-            runs_in_vain,
-            quality,
-            raised,
-            at_the_door: at_the_door > 0.0,
-            refused,
-            ran,
-            busy,
-            level,
-            arrivals,
-            accounted,
-        }
+    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    pub(super) fn is_finite(&self) -> bool {
+        self.numbers().iter().all(|number| number.is_finite())
     }
 
-    /// Writes it to its part of the record.
-    pub(super) fn write(&self, part: &mut [f64; FIELDS]) {
-        *part = [
+    pub(super) fn numbers(&self) -> [f64; 11] {
+        [
             self.rate,
-            self.current.unwrap_or(-1.0),
-            f64::from(self.aged),
-            f64::from(self.missing),
+            self.current.unwrap_or(0.0),
             self.runs_in_vain,
             self.quality,
             self.raised,
-            f64::from(self.at_the_door),
             self.refused,
             self.ran,
             self.busy,
             self.level,
             self.arrivals,
             self.accounted,
-        ];
+        ]
     }
 }
 
 /// Seconds since the clock's epoch: to the microsecond for centuries.
 pub(super) fn seconds(now: Instant) -> f64 {
     now.as_nanos() as f64 / 1e9
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_written_is_read() {
-        let mut numbers = [0.0; FIELDS];
-        for (i, number) in numbers.iter_mut().enumerate() {
-            *number = 0.5 + i as f64;
-        }
-        // Flags are 0 or 1.
-        (numbers[2], numbers[3], numbers[7]) = (1.0, 0.0, 1.0);
-        let mut written = [0.0; FIELDS];
-        Controller::read(&numbers).write(&mut written);
-        assert_eq!(written, numbers);
-        let unmeasured = Controller {
-            current: None,
-            ..Controller::read(&numbers)
-        };
-        unmeasured.write(&mut written);
-        assert_eq!(Controller::read(&written), unmeasured);
-    }
 }

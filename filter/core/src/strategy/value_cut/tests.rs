@@ -185,8 +185,8 @@ fn a_type_that_is_cut_is_still_measured() {
 #[test]
 fn the_budget_follows_refusals_above_the_cut() {
     let mut cut = filled(&MIX);
-    let mut record = vec![0.0; cut.record_len()];
-    cut.initial(at(0), &mut record);
+    let mut record = Vec::new();
+    cut.sync(at(0), &mut record);
     let mut rho = |ms: u64, refused: u32| {
         for n in 0..100 {
             cut.decided(&of(0), n >= refused);
@@ -214,8 +214,8 @@ fn the_budget_follows_refusals_above_the_cut() {
 fn workers_count_arrivals_once_and_agree() {
     let mut rng = Rng::new(1);
     let mut workers: Vec<ValueCut> = (0..3).map(|_| known(&MIX, &[])).collect();
-    let mut record = vec![0.0; workers[0].record_len()];
-    workers[0].initial(at(0), &mut record);
+    let mut record = Vec::new();
+    workers[0].sync(at(0), &mut record);
     for now in 1..=10_000_u64 {
         // Every ms some worker gets 4 × 2.5 ms of fast and, each tenth, a report: 10 and 6 slots.
         let worker = &mut workers[(now * 7 % 3) as usize];
@@ -250,7 +250,21 @@ fn workers_count_arrivals_once_and_agree() {
 #[test]
 fn odd_records_and_clocks_are_survived() {
     let mut cut = filled(&MIX);
-    let mut record = vec![1e300; cut.record_len()];
+    let huge = Row {
+        rate: 1e300,
+        fresh: 1e300,
+    };
+    let odd = Record {
+        stepped: 1e300,
+        first: 1e300,
+        rho: 1e300,
+        above: 1e300,
+        refused: 1e300,
+        rows: vec![huge; cut.cells.len()],
+        ..Record::new(0.0, 0)
+    };
+    let mut record = Vec::new();
+    shared::encode(&odd, &mut record);
     assert!(cut.sync(at(1_000_000), &mut record));
     assert!(cut.budget() <= RHO.1);
     // The clock steps back by a quarter of an hour.

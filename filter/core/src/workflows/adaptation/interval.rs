@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::Instant;
 use crate::workflows::{ProcessId, ServiceId, WorkflowId};
 
@@ -30,7 +32,7 @@ pub struct Interval<'a> {
 }
 
 /// What one workflow did in an interval.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Measured {
     /// Which.
     pub workflow: WorkflowId,
@@ -49,7 +51,7 @@ pub struct Measured {
 }
 
 /// Calls that requests of a workflow made to a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calls {
     /// Whose.
     pub workflow: WorkflowId,
@@ -62,7 +64,7 @@ pub struct Calls {
 }
 
 /// A rate that a downstream process announced to this one.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Heard {
     /// Of which workflow.
     pub workflow: WorkflowId,
@@ -78,7 +80,7 @@ pub struct Heard {
 }
 
 /// Requests that an upstream process sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamDemand {
     /// Of which workflow.
     pub workflow: WorkflowId,

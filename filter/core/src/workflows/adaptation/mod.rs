@@ -18,12 +18,12 @@
 //! heard; a chain of n hops needs at least n intervals to pass a change on.
 
 mod interval;
-mod state;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use interval::{Calls, Heard, Interval, Measured, UpstreamDemand};
-pub use state::StateError;
 
 use super::downstream::Downstream;
 use super::estimates::{Estimates, Keep, Quotient, Sums};
@@ -39,7 +39,7 @@ pub const MAX_SERVICES: usize = 1024;
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// What limits a workflow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bottleneck {
     /// This process: its rate is the local policy's.
     Local,
@@ -67,10 +67,11 @@ pub struct Snapshot {
 }
 
 /// A name that an id stands for.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Name {
+    #[serde(skip)]
     text: String,
-    /// Of the text, or of what another worker's state said; `None`: not assigned yet.
+    /// Of the text, or of the one that another worker assigned; `None`: not assigned yet.
     hash: Option<u64>,
 }
 
@@ -96,17 +97,23 @@ fn hash(text: &str) -> u64 {
     })
 }
 
-#[derive(Debug)]
+/// What is configured comes with the name ([`Adaptation::assign`]).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Workflow {
     name: Name,
+    #[serde(skip, default = "one")]
     weight: f64,
+    #[serde(skip)]
     guarantee: f64,
+    #[serde(skip)]
     quantile: Option<f64>,
     /// Something was measured.
     seen: bool,
+    #[serde(skip)]
     sums: Sums,
     estimates: Estimates,
     /// The part of calls of earlier intervals that still counts.
+    #[serde(skip, default = "one")]
     keep_calls: f64,
     local: f64,
     downstream: f64,
@@ -134,6 +141,28 @@ impl Default for Workflow {
 }
 
 impl Workflow {
+    fn is_valid(&self) -> bool {
+        let Estimates {
+            offered,
+            admitted,
+            completed,
+            service,
+            resource,
+            completion,
+        } = self.estimates;
+        let sums = [
+            offered.sum,
+            offered.count,
+            admitted,
+            completed,
+            service,
+            resource,
+            completion,
+        ];
+        let mut rates = [self.local, self.downstream, self.rate].into_iter();
+        sums.into_iter().all(is_amount) && rates.all(|rate| rate >= 0.0)
+    }
+
     fn configure(&mut self, config: &WorkflowConfig) {
         self.weight = config.weight;
         self.guarantee = config.guarantee.unwrap_or(0.0);
@@ -152,17 +181,22 @@ impl Workflow {
     }
 }
 
-#[derive(Debug, Default)]
+const fn one() -> f64 {
+    1.0
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Service {
     name: Name,
+    #[serde(skip)]
     quantile: Option<f64>,
 }
 
-/// The rates of a process and what they are found from.
-#[derive(Debug)]
-pub struct Adaptation {
-    config: WorkflowsConfig,
-    sharing: Sharing,
+/// What an [`Adaptation`] knows from one run to the next.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Of the sharing policy that `memory` is of.
+    policy: u64,
     /// By id.
     workflows: Vec<Workflow>,
     services: Vec<Service>,
@@ -174,6 +208,30 @@ pub struct Adaptation {
     utilization: [Quotient; 2],
     /// The last run.
     now: Instant,
+}
+
+impl State {
+    /// Whether it keeps to the bounds that are relied on, and its numbers to their ranges.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let quotients = self.utilization.iter().flat_map(|q| [q.sum, q.count]);
+        let mut amounts = quotients.chain(self.memory.iter().filter_map(|memory| memory.rate));
+        amounts.all(is_amount)
+            && self.workflows.iter().all(Workflow::is_valid)
+            && self.memory.len() == self.workflows.len()
+            && self.workflows.len() <= usize::from(MAX_WORKFLOWS) + 1
+            && self.services.len() <= MAX_SERVICES
+            && self.downstream.is_valid()
+            && self.upstream.is_valid()
+    }
+}
+
+/// The rates of a process and what they are found from.
+#[derive(Debug)]
+pub struct Adaptation {
+    config: WorkflowsConfig,
+    sharing: Sharing,
+    state: State,
     loads: Vec<Load>,
     rates: Vec<f64>,
 }
@@ -185,18 +243,25 @@ impl Adaptation {
         let mut adaptation = Self {
             config: config.clone(),
             sharing: Sharing::new(&config.sharing),
-            workflows: Vec::new(),
-            services: Vec::new(),
-            downstream: Downstream::default(),
-            upstream: Upstream::default(),
-            memory: Vec::new(),
-            utilization: [Quotient::default(); 2],
-            now: Instant::default(),
+            state: State::default(),
             loads: Vec::new(),
             rates: Vec::new(),
         };
-        adaptation.assign(OTHER, OTHER_NAME);
+        adaptation.exchange(State::default());
         adaptation
+    }
+
+    /// Goes on from `state`; returns what was known before. Names of workflows and services are to be assigned
+    /// again; what was measured under an id stays if it is assigned the same name.
+    pub fn exchange(&mut self, state: State) -> State {
+        let before = std::mem::replace(&mut self.state, state);
+        let policy = hash(&format!("{:?}", self.config.sharing));
+        if self.state.policy != policy {
+            self.state.policy = policy;
+            self.state.memory.fill(Memory::default());
+        }
+        self.assign(OTHER, OTHER_NAME);
+        before
     }
 
     /// Goes on with another configuration. Estimates stay; a change of the sharing policy starts that anew.
@@ -206,13 +271,14 @@ impl Adaptation {
         }
         if self.config.sharing != config.sharing {
             self.sharing = Sharing::new(&config.sharing);
-            self.memory.fill(Memory::default());
         }
         self.config = config.clone();
-        for workflow in &mut self.workflows {
+        let state = std::mem::take(&mut self.state);
+        self.exchange(state);
+        for workflow in &mut self.state.workflows {
             workflow.configure(&settings(config, &workflow.name.text));
         }
-        for service in &mut self.services {
+        for service in &mut self.state.services {
             service.quantile = config.service_quantiles.get(&service.name.text).copied();
         }
     }
@@ -237,19 +303,19 @@ impl Adaptation {
         if at >= MAX_SERVICES {
             return;
         }
-        if self.services.len() <= at {
-            self.services.resize_with(at + 1, Service::default);
+        if self.state.services.len() <= at {
+            self.state.services.resize_with(at + 1, Service::default);
         }
-        let known = &mut self.services[at];
+        let known = &mut self.state.services[at];
         known.quantile = self.config.service_quantiles.get(name).copied();
         if known.name.assign(name) {
-            self.downstream.forget_service(service);
+            self.state.downstream.forget_service(service);
         }
     }
 
     /// Forgets what was measured of a workflow, whose id may stand for another one from now on.
     pub fn forget(&mut self, workflow: WorkflowId) {
-        if let Some(known) = self.workflows.get_mut(usize::from(workflow.0)) {
+        if let Some(known) = self.state.workflows.get_mut(usize::from(workflow.0)) {
             *known = Workflow::default();
             self.clear(workflow);
         }
@@ -260,19 +326,19 @@ impl Adaptation {
         let elapsed = interval.elapsed.max(SHORTEST);
         let configured = Duration::from_micros(self.config.interval_us);
         let ttl = Duration::from_micros(self.config.rate_ttl_us);
-        self.now = interval.now;
+        self.state.now = interval.now;
         self.measure(interval, elapsed, Keep::new(elapsed, configured));
-        self.downstream.expire(interval.now, ttl);
+        self.state.downstream.expire(interval.now, ttl);
         // Line 1.
         self.share(interval.slots, intervals(elapsed, configured));
-        for (id, workflow) in self.workflows.iter_mut().enumerate() {
+        for (id, workflow) in self.state.workflows.iter_mut().enumerate() {
             if !workflow.seen {
                 continue;
             }
             let id = WorkflowId(id as u16);
             // Lines 2 to 4, and Q of line 5, by service.
             let own = workflow.quantile.unwrap_or(self.config.quantile);
-            let services = &self.services;
+            let services = &self.state.services;
             let q = |service: ServiceId| {
                 let service = services.get(usize::from(service.0));
                 service.and_then(|known| known.quantile).unwrap_or(own)
@@ -280,7 +346,10 @@ impl Adaptation {
             // Calls are counted when they are answered, so they are those of requests that have come to an end. By
             // requests admitted, α would be too small, and rates too high, as long as latencies grow.
             let completed = workflow.estimates.completed;
-            let limit = self.downstream.limit(id, completed, q, interval.now, ttl);
+            let limit = self
+                .state
+                .downstream
+                .limit(id, completed, q, interval.now, ttl);
             // Line 5.
             workflow.downstream = limit.map_or(f64::INFINITY, |limit| limit.rate);
             workflow.rate = workflow.local.min(workflow.downstream);
@@ -291,7 +360,7 @@ impl Adaptation {
                 _ => workflow.local.is_finite().then_some(Bottleneck::Local),
             };
             let demand = workflow.estimates.demand();
-            self.upstream.split(id, workflow.rate, demand);
+            self.state.upstream.split(id, workflow.rate, demand);
         }
     }
 
@@ -306,20 +375,23 @@ impl Adaptation {
     #[must_use]
     pub fn announced(&self, workflow: WorkflowId, upstream: ProcessId) -> Option<f64> {
         let rate = self.rate(workflow);
-        let announced = self.upstream.announced(workflow, upstream, rate);
+        let announced = self.state.upstream.announced(workflow, upstream, rate);
         announced.is_finite().then_some(announced)
     }
 
     /// What [`Adaptation::announced`] says of a process that it has not seen.
     #[must_use]
     pub fn announced_to_newcomers(&self, workflow: WorkflowId) -> Option<f64> {
-        let announced = self.upstream.newcomer(workflow, self.rate(workflow));
+        let announced = self.state.upstream.newcomer(workflow, self.rate(workflow));
         announced.is_finite().then_some(announced)
     }
 
     /// All limits that upstream processes are told, by workflow and process, ascending. Allocates nothing.
     pub fn announcements(&self) -> impl Iterator<Item = (WorkflowId, ProcessId, f64)> + '_ {
-        self.upstream.iter().filter(|(_, _, rate)| rate.is_finite())
+        self.state
+            .upstream
+            .iter()
+            .filter(|(_, _, rate)| rate.is_finite())
     }
 
     /// Mean time of a request of `workflow` from its admission to its end; `None` as long as none has completed.
@@ -330,7 +402,7 @@ impl Adaptation {
 
     /// The workflows seen so far, ascending. Allocates nothing.
     pub fn workflows(&self) -> impl Iterator<Item = Snapshot> + '_ {
-        let all = self.workflows.iter().enumerate();
+        let all = self.state.workflows.iter().enumerate();
         all.filter(|(_, w)| w.seen).map(|(id, w)| Snapshot {
             workflow: WorkflowId(id as u16),
             rate: w.rate,
@@ -344,7 +416,7 @@ impl Adaptation {
 
     /// Rates of downstream processes that ran out since the last call, without anything newer.
     pub fn take_expired(&mut self) -> u64 {
-        self.downstream.take_expired()
+        self.state.downstream.take_expired()
     }
 
     /// Takes what was counted into the estimates.
@@ -363,31 +435,33 @@ impl Adaptation {
             sums.resource += amount(measured.resource);
             sums.completion += measured.completion.as_secs_f64();
         }
-        for workflow in self.workflows.iter_mut().filter(|w| w.seen) {
+        for workflow in self.state.workflows.iter_mut().filter(|w| w.seen) {
             let sums = std::mem::take(&mut workflow.sums);
             workflow.keep_calls = workflow.estimates.add(keep, seconds, &sums);
         }
-        let workflows = &self.workflows;
-        self.downstream.decay(|workflow| {
+        let workflows = &self.state.workflows;
+        self.state.downstream.decay(|workflow| {
             let known = workflows.get(usize::from(workflow.0));
             known.map_or(0.0, |workflow| workflow.keep_calls)
         });
         for calls in interval.calls.iter().filter(|c| is_known(c.workflow)) {
             let key = (calls.workflow, calls.service, calls.process);
-            self.downstream.called(key, calls.count, interval.now);
+            self.state.downstream.called(key, calls.count, interval.now);
         }
         for heard in interval.heard.iter().filter(|h| is_known(h.workflow)) {
             let key = (heard.workflow, heard.service, heard.process);
-            self.downstream
+            self.state
+                .downstream
                 .heard(key, heard.rate, heard.at.min(interval.now));
         }
-        self.upstream.decay(keep.cost, interval.now);
+        self.state.upstream.decay(keep.cost, interval.now);
         for demand in interval.upstream.iter().filter(|d| is_known(d.workflow)) {
             let (workflow, process) = (demand.workflow, demand.process);
-            self.upstream
+            self.state
+                .upstream
                 .sent(workflow, process, demand.offered, interval.now);
         }
-        let [slots, resource] = &mut self.utilization;
+        let [slots, resource] = &mut self.state.utilization;
         slots.add(
             keep.demand,
             amount(interval.busy),
@@ -403,13 +477,13 @@ impl Adaptation {
     fn share(&mut self, slots: f64, intervals: f64) {
         // A workflow of which nothing has completed yet is taken for one like the others.
         let mut all = Estimates::default();
-        for Workflow { estimates, .. } in self.workflows.iter().filter(|w| w.seen) {
+        for Workflow { estimates, .. } in self.state.workflows.iter().filter(|w| w.seen) {
             all.completed += estimates.completed;
             all.service += estimates.service;
             all.resource += estimates.resource;
         }
         self.loads.clear();
-        for (id, workflow) in self.workflows.iter().enumerate() {
+        for (id, workflow) in self.state.workflows.iter().enumerate() {
             if !workflow.seen {
                 continue;
             }
@@ -420,20 +494,24 @@ impl Adaptation {
                 demand: workflow.estimates.demand(),
                 downstream: workflow.downstream,
                 cost: cost(&workflow.estimates).or_else(|| cost(&all)),
-                leaf: self.downstream.is_leaf(id),
+                leaf: self.state.downstream.is_leaf(id),
                 weight: workflow.weight,
                 guarantee: workflow.guarantee,
             });
         }
         let capacity = Capacity {
             slots,
-            utilization: self.utilization.map(|u| u.value(0.0).unwrap_or(0.0)),
+            utilization: self.state.utilization.map(|u| u.value(0.0).unwrap_or(0.0)),
             intervals,
         };
-        self.sharing
-            .run(&capacity, &self.loads, &mut self.memory, &mut self.rates);
+        self.sharing.run(
+            &capacity,
+            &self.loads,
+            &mut self.state.memory,
+            &mut self.rates,
+        );
         for (load, &rate) in self.loads.iter().zip(&self.rates) {
-            self.workflows[usize::from(load.workflow.0)].local = rate;
+            self.state.workflows[usize::from(load.workflow.0)].local = rate;
         }
     }
 
@@ -443,24 +521,24 @@ impl Adaptation {
             return None;
         }
         let at = usize::from(workflow.0);
-        if self.workflows.len() <= at {
-            self.workflows.resize_with(at + 1, Workflow::default);
-            self.memory.resize(at + 1, Memory::default());
+        if self.state.workflows.len() <= at {
+            self.state.workflows.resize_with(at + 1, Workflow::default);
+            self.state.memory.resize(at + 1, Memory::default());
         }
-        self.workflows.get_mut(at)
+        self.state.workflows.get_mut(at)
     }
 
     fn seen(&self, workflow: WorkflowId) -> Option<&Workflow> {
-        let known = self.workflows.get(usize::from(workflow.0));
+        let known = self.state.workflows.get(usize::from(workflow.0));
         known.filter(|workflow| workflow.seen)
     }
 
     fn clear(&mut self, workflow: WorkflowId) {
         let at = usize::from(workflow.0);
-        self.workflows[at].forget();
-        self.memory[at] = Memory::default();
-        self.downstream.forget(workflow);
-        self.upstream.forget(workflow);
+        self.state.workflows[at].forget();
+        self.state.memory[at] = Memory::default();
+        self.state.downstream.forget(workflow);
+        self.state.upstream.forget(workflow);
     }
 }
 
@@ -474,7 +552,11 @@ fn settings(config: &WorkflowsConfig, name: &str) -> WorkflowConfig {
 
 /// An amount that was measured; what can't be one counts as none.
 fn amount(x: f64) -> f64 {
-    if x > 0.0 && x.is_finite() { x } else { 0.0 }
+    if is_amount(x) { x } else { 0.0 }
+}
+
+pub(super) fn is_amount(x: f64) -> bool {
+    x >= 0.0 && x.is_finite()
 }
 
 fn seconds(seconds: f64) -> Option<Duration> {

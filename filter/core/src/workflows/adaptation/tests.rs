@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{ResourceConfig, ResourceReport, WorkflowSource};
+use crate::shared;
 
 mod figure_3;
 
@@ -252,11 +253,15 @@ fn another_worker_goes_on_where_one_stopped() {
         );
     }
     let mut bytes = Vec::new();
-    first.to_bytes(&mut bytes);
-    let mut second = Adaptation::from_bytes(&config, &bytes).unwrap();
-    let mut again = Vec::new();
-    second.to_bytes(&mut again);
-    assert_eq!(bytes, again);
+    shared::encode(&first.state, &mut bytes);
+    let state: State = shared::decode(&bytes).unwrap();
+    assert!(state.is_valid());
+    let going_on = |state: &State| {
+        let mut adaptation = Adaptation::new(&config);
+        adaptation.exchange(state.clone());
+        adaptation
+    };
+    let mut second = going_on(&state);
     assign(&mut second);
     for n in 20..40 {
         step(&mut first, at(n), 1, 200, None);
@@ -276,7 +281,7 @@ fn another_worker_goes_on_where_one_stopped() {
         }
     }
     // An id that stands for something else by now begins anew.
-    let mut third = Adaptation::from_bytes(&config, &bytes).unwrap();
+    let mut third = going_on(&state);
     third.assign(WorkflowId(1), "one");
     third.assign(WorkflowId(2), "three");
     let seen: Vec<WorkflowId> = third.workflows().map(|w| w.workflow).collect();
@@ -285,26 +290,27 @@ fn another_worker_goes_on_where_one_stopped() {
 
 #[test]
 fn what_is_no_state_is_refused() {
-    let config = config(0.5, bottleneck(0.9));
-    let mut adaptation = Adaptation::new(&config);
+    let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
     adaptation.assign_service(ServiceId(1), "storage");
     for n in 0..5 {
         step(&mut adaptation, at(n), 1 + n as u16, 100, Some(60.0));
     }
     let mut bytes = Vec::new();
-    adaptation.to_bytes(&mut bytes);
-    let read = |bytes: &[u8]| Adaptation::from_bytes(&config, bytes).err();
-    assert_eq!(read(&bytes), None);
-    assert_eq!(read(&[]), Some(StateError::Damaged(0)));
-    assert_eq!(read(&[2]), Some(StateError::Version(2)));
-    for length in 1..bytes.len() {
-        assert!(
-            matches!(read(&bytes[..length]), Some(StateError::Damaged(_))),
-            "{length}"
-        );
+    shared::encode(&adaptation.state, &mut bytes);
+    let read = |bytes: &[u8]| shared::decode::<State>(bytes);
+    assert!(read(&bytes).is_some_and(|state| state.is_valid()));
+    for length in 0..bytes.len() {
+        assert_eq!(read(&bytes[..length]), None, "{length}");
     }
     bytes.push(0);
-    assert_eq!(read(&bytes), Some(StateError::Damaged(bytes.len() - 1)));
+    assert_eq!(read(&bytes), None);
+    // Memory of other workflows, and pairs out of order.
+    let mut other = adaptation.state.clone();
+    other.memory.pop();
+    assert!(!other.is_valid());
+    let mut other = adaptation.state.clone();
+    other.downstream.entries.reverse();
+    assert!(!other.is_valid());
 }
 
 fn anything() -> impl Strategy<Value = f64> {
@@ -435,10 +441,11 @@ proptest! {
                     prop_assert!(rate >= 0.0 && rate.is_finite());
                 }
             }
-            let mut bytes = Vec::new();
-            adaptation.to_bytes(&mut bytes);
-            let mut again = Vec::new();
-            Adaptation::from_bytes(&config, &bytes).unwrap().to_bytes(&mut again);
+            let (mut bytes, mut again) = (Vec::new(), Vec::new());
+            shared::encode(&adaptation.state, &mut bytes);
+            let read: State = shared::decode(&bytes).unwrap();
+            prop_assert!(read.is_valid());
+            shared::encode(&read, &mut again);
             prop_assert_eq!(bytes, again);
         }
     }
@@ -463,13 +470,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        if let Some(first) = bytes.first_mut() {
-            *first = 1;
-        }
-        let config = config(0.5, bottleneck(0.9));
-        if let Ok(mut read) = Adaptation::from_bytes(&config, &bytes) {
-            step(&mut read, at(1), 1, 100, None);
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let bytes = [&shared::HEADER[..], &bytes].concat();
+        if let Some(read) = shared::decode(&bytes).filter(State::is_valid) {
+            let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
+            adaptation.exchange(read);
+            step(&mut adaptation, at(1), 1, 100, None);
         }
     }
 
@@ -482,12 +488,13 @@ proptest! {
             step(&mut adaptation, at(n), 1 + (n % 2) as u16, 100, Some(60.0));
         }
         let mut bytes = Vec::new();
-        adaptation.to_bytes(&mut bytes);
+        shared::encode(&adaptation.state, &mut bytes);
         let flip = flip.index(bytes.len());
         bytes[flip] ^= with;
-        if let Ok(mut read) = Adaptation::from_bytes(&config, &bytes) {
-            step(&mut read, at(6), 1, 100, None);
-            for seen in read.workflows() {
+        if let Some(read) = shared::decode(&bytes).filter(State::is_valid) {
+            adaptation.exchange(read);
+            step(&mut adaptation, at(6), 1, 100, None);
+            for seen in adaptation.workflows() {
                 prop_assert!(seen.rate >= 0.0);
             }
         }

@@ -135,9 +135,9 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = Parent::of_token(ProcessId(1), &bytes);
-        let mut ours = HEADER.to_vec();
+        let mut ours = shared::HEADER.to_vec();
         ours.extend(&bytes);
-        if let Some(children) = Children::decode(&ours) {
+        if let Some(children) = shared::decode::<Children>(&ours) {
             let _ = children.progress(at(0), at(1));
         }
     }

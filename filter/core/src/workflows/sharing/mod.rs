@@ -12,6 +12,8 @@ mod static_guarantees;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use bottleneck_fairness::BottleneckFairness;
 pub use dominant_resource::DominantResource;
 pub use static_guarantees::StaticGuarantees;
@@ -78,7 +80,7 @@ pub enum Sharing {
 }
 
 /// What a policy remembers of a workflow from one run to the next.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// Its rate, requests/s; `None`: it is new.
     pub rate: Option<f64>,

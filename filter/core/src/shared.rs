@@ -1,0 +1,247 @@
+//! State that all workers of a process share: counters that each adds its part to, and records that each
+//! may change.
+//!
+//! A [`Counter`] costs no lock and no message: a worker adds what it counted to a process-wide number and
+//! learns from its growth what the others counted. That number is no counter of Envoy's: those are reset by
+//! `POST /reset_counters`, and a stats matcher may reject them. [`MetricKind::State`] is neither.
+//!
+//! A record is for more than a sum. It is a value in shared data that is only ever changed by
+//! compare-and-swap, so nobody leads and nobody waits: a change that meets another worker's is made again
+//! on the newer value. Each failed attempt is another worker's success.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
+
+/// How often a change that meets another worker's is made again before it is left to the next occasion.
+pub(crate) const ATTEMPTS: u32 = 64;
+/// First bytes of every record: whose it is, and the version of the format. Other bytes are not ours to
+/// read: the record starts over.
+pub(crate) const HEADER: [u8; 3] = [b'H', b'G', 1];
+
+/// A number that all workers count together.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    metric: MetricId,
+    /// Counted here and not yet added.
+    fresh: u64,
+    /// The counter as last read, and what was added here since.
+    seen: u64,
+}
+
+impl Counter {
+    pub(crate) fn new(host: &impl Host, name: &str) -> Result<Self, HostError> {
+        let metric = host.define(MetricKind::State, name)?;
+        Ok(Self {
+            metric,
+            fresh: 0,
+            // What was counted before this worker came is no news.
+            seen: host.read(metric)?,
+        })
+    }
+
+    /// Counts `n` here.
+    pub(crate) fn count(&mut self, n: u64) {
+        self.fresh = self.fresh.saturating_add(n);
+    }
+
+    /// What the others don't know yet.
+    pub(crate) fn fresh(&self) -> u64 {
+        self.fresh
+    }
+
+    /// What all workers counted, as far as it is known here.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Adds what was counted here.
+    pub(crate) fn publish(&mut self, host: &impl Host) -> Result<(), HostError> {
+        if self.fresh > 0 {
+            host.add(self.metric, self.fresh.cast_signed())?;
+            self.seen = self.seen.saturating_add(self.fresh);
+            self.fresh = 0;
+        }
+        Ok(())
+    }
+
+    /// What the others added since the last call.
+    pub(crate) fn others(&mut self, host: &impl Host) -> Result<u64, HostError> {
+        let total = host.read(self.metric)?;
+        // Less than what was seen: another worker tested whether the host keeps the number (`host::unfiltered`).
+        let others = total.saturating_sub(self.seen);
+        self.seen = total;
+        Ok(others)
+    }
+}
+
+/// The value in `bytes`; `None` if they are no record, or none of this type.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&HEADER)?).ok()?;
+    rest.is_empty().then_some(value)
+}
+
+/// Replaces `bytes` by `value`.
+pub(crate) fn encode<T: Serialize>(value: &T, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    bytes.extend_from_slice(&HEADER);
+    // Fails only for values of unknown length, which no record has; nothing reads the rest as a record.
+    *bytes = postcard::to_extend(value, std::mem::take(bytes)).unwrap_or_default();
+}
+
+/// The record at `key`; the default if nobody stored one yet, or one of another type.
+pub(crate) fn load<T: DeserializeOwned + Default>(
+    host: &impl Host,
+    key: &str,
+) -> Result<T, HostError> {
+    let loaded = host.load(key)?;
+    Ok(loaded
+        .and_then(|(bytes, _)| decode(&bytes))
+        .unwrap_or_default())
+}
+
+/// Changes the record at `key`. `change` gets it as [`load`] returns it, and returns whether it changed it, beside
+/// its own result. Returns the record as it is now, and that result.
+///
+/// # Errors
+/// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept changing it.
+pub(crate) fn change<T: Serialize + DeserializeOwned + Default, R>(
+    host: &impl Host,
+    key: &str,
+    mut change: impl FnMut(&mut T) -> (bool, R),
+) -> Result<(T, R), HostError> {
+    change_bytes(host, key, |bytes| {
+        let mut record = decode(bytes).unwrap_or_default();
+        let (changed, result) = change(&mut record);
+        if changed {
+            encode(&record, bytes);
+        }
+        (changed, (record, result))
+    })
+}
+
+/// As [`change`], for who reads and writes the bytes itself. `change` returns whether they are to be stored.
+pub(crate) fn change_bytes<R>(
+    host: &impl Host,
+    key: &str,
+    mut change: impl FnMut(&mut Vec<u8>) -> (bool, R),
+) -> Result<R, HostError> {
+    for _ in 0..ATTEMPTS {
+        let (mut bytes, version) = host.load(key)?.unzip();
+        let bytes = bytes.get_or_insert_default();
+        let (changed, result) = change(bytes);
+        if !changed {
+            return Ok(result);
+        }
+        match host.store(key, bytes, Expected::from(version)) {
+            Ok(()) => return Ok(result),
+            Err(HostError::Conflict) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(HostError::Conflict)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::host::Unfiltered;
+    use crate::host::memory::{Fault, MemoryHost};
+
+    fn every_worker_learns_what_the_others_counted_once(memory: &MemoryHost) {
+        // A host of its own for each: so each tests whether the number is kept, if nothing was counted yet.
+        let worker = || {
+            let host = Unfiltered::new(memory);
+            (Counter::new(&host, "c").unwrap(), host, 0)
+        };
+        let mut workers = [(); 3].map(|()| worker());
+        for n in 0..90 {
+            let (counter, _, known) = &mut workers[n % 3];
+            counter.count(1);
+            *known += 1;
+            if n % 7 == 0 {
+                for (counter, host, known) in &mut workers {
+                    counter.publish(host).unwrap();
+                    *known += counter.others(host).unwrap();
+                }
+            }
+        }
+        for _ in 0..2 {
+            for (counter, host, known) in &mut workers {
+                counter.publish(host).unwrap();
+                *known += counter.others(host).unwrap();
+            }
+        }
+        assert_eq!(workers.map(|(_, _, known)| known), [90; 3]);
+        // What was counted before a worker came is no news.
+        let (mut late, host, _) = worker();
+        assert_eq!(late.others(&host), Ok(0));
+    }
+
+    #[test]
+    fn counts_add_up_whatever_stats_the_process_rejects() {
+        let memory = MemoryHost::new();
+        every_worker_learns_what_the_others_counted_once(&memory);
+        let memory = MemoryHost::new();
+        memory.reject("c");
+        every_worker_learns_what_the_others_counted_once(&memory);
+    }
+
+    #[test]
+    fn what_others_count_is_seen_again_at_once_after_the_number_fell() {
+        let host = MemoryHost::new();
+        let [mut a, mut b] = [(); 2].map(|()| Counter::new(&host, "c").unwrap());
+        a.count(1_000);
+        a.publish(&host).unwrap();
+        assert_eq!(b.others(&host), Ok(1_000));
+        host.record(a.metric, 0).unwrap();
+        assert_eq!(b.others(&host), Ok(0));
+        a.count(3);
+        a.publish(&host).unwrap();
+        assert_eq!((a.others(&host), b.others(&host)), (Ok(0), Ok(3)));
+    }
+
+    #[test]
+    fn changes_of_all_workers_add_up() {
+        let host = MemoryHost::new();
+        let add = |n: u64| {
+            let added = change(&host, "r", |sum: &mut u64| {
+                *sum += n;
+                (n > 0, ())
+            });
+            added.map(|(sum, ())| sum)
+        };
+        assert_eq!((add(1), add(2)), (Ok(1), Ok(3)));
+        host.inject(Fault::StoreConflicts, ATTEMPTS - 1);
+        assert_eq!(add(3), Ok(6), "once for all attempts");
+        host.inject(Fault::StoreConflicts, ATTEMPTS);
+        assert_eq!(add(4), Err(HostError::Conflict));
+        assert_eq!(load(&host, "r"), Ok(6_u64));
+        let calls = host.calls();
+        assert_eq!(add(0), Ok(6));
+        assert_eq!(host.calls() - calls, 1, "what stays is not stored");
+    }
+
+    #[test]
+    fn other_bytes_are_no_record() {
+        let host = MemoryHost::new();
+        host.store("r", b"something else", Expected::Absent)
+            .unwrap();
+        assert_eq!(load::<u64>(&host, "r"), Ok(0));
+        let begun = change(&host, "r", |n: &mut u64| (true, std::mem::replace(n, 7)));
+        assert_eq!(begun, Ok((7, 0)));
+        assert_eq!(load(&host, "r"), Ok(7_u64));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
+            let mut blob = if ours { HEADER.to_vec() } else { Vec::new() };
+            blob.extend(bytes);
+            let _ = decode::<Vec<(u16, Option<String>, f64)>>(&blob);
+        }
+    }
+}
