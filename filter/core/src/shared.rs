@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 
 use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
 
-/// How often a change that meets another worker's is made again before it is left to the next occasion.
-pub(crate) const ATTEMPTS: u32 = 64;
+/// How often a change that meets another worker's is made again before it is left to the next occasion: few, as a record
+/// of thousands of workflows takes milliseconds to read and write.
+pub(crate) const ATTEMPTS: u32 = 8;
 /// First bytes of every record: whose it is, and the version of the format. Other bytes are not ours to
 /// read: the record starts over.
 pub(crate) const HEADER: [u8; 3] = [b'H', b'G', 1];
@@ -111,7 +112,7 @@ pub(crate) fn change<T: Serialize + DeserializeOwned + Default, R>(
     key: &str,
     mut change: impl FnMut(&mut T) -> (bool, R),
 ) -> Result<(T, R), HostError> {
-    change_bytes(host, key, |bytes| {
+    change_bytes(host, key, ATTEMPTS, |bytes| {
         let mut record = decode(bytes).unwrap_or_default();
         let (changed, result) = change(&mut record);
         if changed {
@@ -121,13 +122,15 @@ pub(crate) fn change<T: Serialize + DeserializeOwned + Default, R>(
     })
 }
 
-/// As [`change`], for who reads and writes the bytes itself. `change` returns whether they are to be stored.
+/// As [`change`], for who reads and writes the bytes itself and knows how many `attempts` to make. `change` returns whether
+/// the bytes are to be stored.
 pub(crate) fn change_bytes<R>(
     host: &impl Host,
     key: &str,
+    attempts: u32,
     mut change: impl FnMut(&mut Vec<u8>) -> (bool, R),
 ) -> Result<R, HostError> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..attempts {
         let (mut bytes, version) = host.load(key)?.unzip();
         let bytes = bytes.get_or_insert_default();
         let (changed, result) = change(bytes);

@@ -30,6 +30,8 @@ pub const MAX_WORKERS: u32 = 1024;
 
 const KEY: &str = "headgate/workers/1";
 const ENTRY: usize = 8;
+/// As many VMs as start at once may be in each other's way; the list is short.
+const ATTEMPTS: u32 = 64;
 /// Set in an entry while the VM with the rest of the nonce gives a dead VM's share back.
 const BURIAL: u64 = 1 << 63;
 
@@ -283,7 +285,7 @@ fn update<T>(
     mut change: impl FnMut(&mut Vec<u64>) -> Option<T>,
 ) -> Result<Option<T>, HostError> {
     // The format is not that of other records: workers of another version read it, too.
-    shared::change_bytes(host, KEY, |bytes| {
+    shared::change_bytes(host, KEY, ATTEMPTS, |bytes| {
         let mut list = decode(bytes);
         let result = change(&mut list);
         if result.is_some() {

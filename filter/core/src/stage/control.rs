@@ -48,7 +48,7 @@ impl Control {
         now: Instant,
         controlled: &mut dyn Controlled,
     ) -> Result<(), HostError> {
-        let stored = shared::change_bytes(host, &self.key, |record| {
+        let stored = shared::change_bytes(host, &self.key, shared::ATTEMPTS, |record| {
             let changed = controlled.sync(now, record);
             (changed, changed)
         });
