@@ -12,6 +12,7 @@ mod report;
 mod services;
 mod variants;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -147,8 +148,10 @@ pub struct TypeMeasured {
     pub answered: usize,
     /// 2xx within the p90 objective.
     pub good: usize,
-    /// 503 and 429.
+    /// 503, 429, and whatever else Headgate refuses with.
     pub refused: usize,
+    /// These by Headgate's reason.
+    pub reasons: BTreeMap<String, usize>,
     /// Other statuses, and clients that gave up.
     pub failed: usize,
     /// Median of the 2xx, ms.
@@ -213,6 +216,13 @@ const CALM: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(10)];
 const CHANGED: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(15)];
 /// After it.
 const AFTER: Duration = Duration::from_secs(15);
+/// Ends of the parts of a run with a change, since its begin.
+fn change_edges() -> [Duration; 5] {
+    let [calm, changed] = [CALM, CHANGED].map(|parts| parts.iter().sum::<Duration>());
+    let end = calm + changed;
+    [CALM[0], calm, calm + CHANGED[0], end, end + AFTER]
+}
+
 /// How often a run is repeated whose load was not the one asked for.
 const ATTEMPTS: usize = 3;
 
@@ -352,24 +362,30 @@ impl Bench<'_> {
         } else {
             0
         };
-        let total = options.rounds * chosen.len() * (options.loads.len() + changes);
-        let mut ran = 0;
+        let constant = options.warmup + options.measured;
+        let [.., changing] = change_edges();
+        let one_round =
+            constant.mul_f64(options.loads.len() as f64) + changing.mul_f64(changes as f64);
+        let total = one_round.mul_f64((options.rounds * chosen.len()) as f64);
+        let mut ran = Duration::ZERO;
         let started = Instant::now();
-        let mut say = |what: String, result: &Measured| {
-            ran += 1;
-            let left = started.elapsed().as_secs_f64() / ran as f64 * (total - ran) as f64;
+        let mut say = |what: String, length: Duration, result: &Measured| {
+            ran += length;
+            let done = ran.as_secs_f64() / total.as_secs_f64();
+            let left = started.elapsed().mul_f64(1.0 / done - 1.0);
             progress(&format!(
-                "{}: {what}: {} ({ran} of {total}, {:.0} min left)",
+                "{}: {what}: {} ({:.0}% done, {:.0} min left)",
                 report.service,
                 result.words(),
-                left / 60.0
+                done * 100.0,
+                left.as_secs_f64() / 60.0
             ));
         };
         for round in 1..=options.rounds {
             for &load in &options.loads {
                 for (row, variant) in &chosen {
                     let result = self.constant(variant, load, options.measured, round)?;
-                    say(format!("round {round}, {load}×, {row}"), &result);
+                    say(format!("round {round}, {load}×, {row}"), constant, &result);
                     report.runs.push(Run {
                         row: row.clone(),
                         load,
@@ -382,7 +398,11 @@ impl Bench<'_> {
                 for (row, variant) in &chosen {
                     let (parts, curve) = self.change(variant, change, round)?;
                     if let Some(late) = parts.get(2) {
-                        say(format!("round {round}, {}, {row}", change.title()), late);
+                        say(
+                            format!("round {round}, {}, {row}", change.title()),
+                            changing,
+                            late,
+                        );
                     }
                     report.changes.push(ChangeRun {
                         row: row.clone(),
@@ -497,13 +517,7 @@ impl Bench<'_> {
         }
         let disturbed = (change == Change::Capacity).then_some((calm, calm + changed));
         let (outcome, envoy_cores) = self.load(variant, &stages, round, disturbed)?;
-        let edges = [
-            CALM[0],
-            calm,
-            calm + CHANGED[0],
-            calm + changed,
-            calm + changed + AFTER,
-        ];
+        let edges = change_edges();
         let parts = edges
             .windows(2)
             .map(|edge| self.measured(&outcome, edge[0], edge[1], envoy_cores));
@@ -573,19 +587,13 @@ impl Bench<'_> {
         to: Duration,
         envoy_cores: f64,
     ) -> Measured {
-        let answers: Vec<&Answer> = outcome
-            .answers
-            .iter()
-            .filter(|answer| from <= answer.sent && answer.sent < to)
-            .collect();
-        let types: Vec<TypeMeasured> = self
-            .mix
-            .iter()
-            .enumerate()
-            .map(|(kind, query)| {
-                TypeMeasured::of(query, answers.iter().filter(|answer| answer.kind == kind))
-            })
-            .collect();
+        let of_kind = |(kind, query): (usize, &QueryType)| {
+            let sent =
+                |answer: &&Answer| answer.kind == kind && from <= answer.sent && answer.sent < to;
+            let answers: Vec<&Answer> = outcome.answers.iter().filter(sent).collect();
+            TypeMeasured::of(query, &answers)
+        };
+        let types: Vec<TypeMeasured> = self.mix.iter().enumerate().map(of_kind).collect();
         let total =
             |count: fn(&TypeMeasured) -> usize| types.iter().map(count).sum::<usize>() as f64;
         Measured {
@@ -600,37 +608,33 @@ impl Bench<'_> {
 }
 
 impl TypeMeasured {
-    fn of<'a>(query: &QueryType, answers: impl Iterator<Item = &'a &'a Answer> + Clone) -> Self {
-        let count = |matches: fn(u16) -> bool| {
-            answers
-                .clone()
-                .filter(|answer| matches(answer.status))
-                .count()
-        };
-        let is_ok: fn(u16) -> bool = |status| (200..300).contains(&status);
+    fn of(query: &QueryType, answers: &[&Answer]) -> Self {
+        let refusal =
+            |answer: &&&Answer| answer.reason.is_some() || matches!(answer.status, 429 | 503);
         let mut latencies: Vec<Duration> = answers
-            .clone()
-            .filter(|answer| is_ok(answer.status))
+            .iter()
+            .filter(|answer| (200..300).contains(&answer.status))
             .map(|answer| answer.latency)
             .collect();
         latencies.sort();
         let quantile = |percent: usize| {
-            latencies
-                .get(latencies.len() * percent / 100)
-                .map(|l| l.as_secs_f64() * 1e3)
+            let latency = latencies.get(latencies.len() * percent / 100);
+            latency.map(|latency| latency.as_secs_f64() * 1e3)
         };
-        let sent = answers.clone().count();
-        let (answered, refused) = (latencies.len(), count(|status| matches!(status, 429 | 503)));
+        let mut reasons = BTreeMap::new();
+        for reason in answers.iter().filter_map(|answer| answer.reason.clone()) {
+            *reasons.entry(reason).or_insert(0) += 1;
+        }
+        let good = |latency: &&Duration| in_time(query, **latency);
+        let (answered, refused) = (latencies.len(), answers.iter().filter(refusal).count());
         Self {
             name: query.name,
-            sent,
+            sent: answers.len(),
             answered,
-            good: latencies
-                .iter()
-                .filter(|latency| in_time(query, **latency))
-                .count(),
+            good: latencies.iter().filter(good).count(),
             refused,
-            failed: sent - answered - refused,
+            reasons,
+            failed: answers.len() - answered - refused,
             p50_ms: quantile(50),
             p90_ms: quantile(90),
         }

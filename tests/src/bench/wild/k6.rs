@@ -39,7 +39,7 @@ impl Stage {
 }
 
 /// An answer, or a client that gave up.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
     /// Index of its type in the mix.
     pub(super) kind: usize,
@@ -49,6 +49,8 @@ pub(super) struct Answer {
     pub(super) latency: Duration,
     /// HTTP status; 0 for a client that gave up.
     pub(super) status: u16,
+    /// Why Headgate refused it, if it did.
+    pub(super) reason: Option<String>,
 }
 
 /// What came of a load.
@@ -182,8 +184,8 @@ fn collect(mut lines: Lines<BufReader<ChildStdout>>, mix: &[QueryType]) -> Resul
         match metric {
             "answer" => {
                 let kind = mix.iter().position(|query| query.name == scenario);
-                let status = tags.split('&').find_map(|tag| tag.strip_prefix("status="));
-                let (Some(kind), Some(status)) = (kind, status) else {
+                let tag = |name: &str| tags.split('&').find_map(|tag| tag.strip_prefix(name));
+                let (Some(kind), Some(status)) = (kind, tag("status=")) else {
                     bail!("a sample of k6 without type or status: {line}");
                 };
                 let latency = Duration::from_secs_f64(value.parse::<f64>()? / 1e3);
@@ -192,6 +194,7 @@ fn collect(mut lines: Lines<BufReader<ChildStdout>>, mix: &[QueryType]) -> Resul
                     sent: Duration::from_millis(timestamp.parse()?).saturating_sub(latency),
                     latency,
                     status: status.parse()?,
+                    reason: tag("reason=").map(str::to_owned),
                 });
             }
             "late" => late.push(value.parse::<f64>()?),

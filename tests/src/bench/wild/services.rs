@@ -3,6 +3,7 @@
 //!
 //! A service, its database and whatever competes with it run on one core; proxy and load have the others.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -278,15 +279,21 @@ impl Site {
             "postgresql://library@127.0.0.1:{}/postgres",
             self.database_port
         );
-        let fill = sources(self.service).join("fill.sql");
         let python = programs::service_python()?;
-        wait::until("PostgreSQL to run the script that fills it", || {
+        let run = |script: &str, arguments: &[&OsStr]| {
             let mut command = Command::new(python);
-            let script = "import psycopg, sys; psycopg.connect(sys.argv[1], autocommit=True).execute(open(sys.argv[2]).read())";
-            command.args(["-c", script, &url]).arg(&fill);
-            process::run(&mut command, None).map_err(|e| e.to_string())
+            command.arg("-c").arg(script).arg(&url).args(arguments);
+            process::run(&mut command, None)
+        };
+        wait::until("PostgreSQL to take connections", || {
+            run("import psycopg, sys; psycopg.connect(sys.argv[1])", &[]).map_err(|e| e.to_string())
         })
         .with_context(|| self.database.as_ref().map(Child::tail).unwrap_or_default())?;
+        run(
+            "import psycopg, sys; psycopg.connect(sys.argv[1], autocommit=True).execute(open(sys.argv[2]).read())",
+            &[sources(self.service).join("fill.sql").as_os_str()],
+        )
+        .context("filling the database")?;
         Ok(())
     }
 
@@ -337,14 +344,15 @@ impl Running {
         self.disturbance = None;
     }
 
-    /// Mean time of `count` requests of each type, one after the other, without any load: their service times.
+    /// Mean time of `count` requests of each type, one after the other, without any load: their service times. As many
+    /// before them warm up caches and connect the workers to their database.
     ///
     /// # Errors
     /// If one isn't answered.
-    pub(super) fn measure(&self, mix: &mut [QueryType], count: u32) -> Result<()> {
+    pub(super) fn measure(&self, mix: &mut [QueryType], count: usize) -> Result<()> {
         for query in mix {
             let mut times: Vec<Duration> = Vec::new();
-            for _ in 0..count {
+            for _ in 0..2 * count {
                 let sent = Instant::now();
                 let answer = http::get(self.addr, query.path)?;
                 if answer.status != 200 {
@@ -352,11 +360,11 @@ impl Running {
                 }
                 times.push(sent.elapsed());
             }
+            let mut times = times.split_off(count);
             times.sort();
             // The slowest tenth has met something else on this machine.
-            times.truncate(times.len() - times.len() / 10);
-            query.mean =
-                times.iter().sum::<Duration>() / u32::try_from(times.len()).unwrap_or(1).max(1);
+            times.truncate((count - count / 10).max(1));
+            query.mean = times.iter().sum::<Duration>().div_f64(times.len() as f64);
             query.median = times.get(times.len() / 2).copied().unwrap_or_default();
         }
         Ok(())
