@@ -205,7 +205,7 @@ impl Site {
                         self.database_port
                     ),
                 )?;
-                let mut pool = as_user(&programs::postgres()?.join("pgbouncer"));
+                let mut pool = not_as_root(&programs::postgres()?.join("pgbouncer"));
                 pool.arg(settings);
                 children.push(self.spawn("pgbouncer", &pool)?);
                 let mut command = on_core(programs::service_python()?);
@@ -242,14 +242,7 @@ impl Site {
         let programs = programs::postgres()?;
         let dir = self.dir.path();
         let data = dir.join("data");
-        fs::create_dir(&data)?;
-        if geteuid().is_root() {
-            // PostgreSQL refuses to run as root.
-            use std::os::unix::fs::{PermissionsExt, chown};
-            fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
-            chown(&data, Some(NOBODY), Some(NOBODY))?;
-        }
-        let mut init = as_user(&programs.join("initdb"));
+        let mut init = not_as_root(&programs.join("initdb"));
         init.args([
             "--username=library",
             "--auth=trust",
@@ -261,7 +254,7 @@ impl Site {
         .arg(&data)
         .current_dir("/");
         process::run(&mut init, None).context("initdb")?;
-        let mut server = as_user(&programs.join("postgres"));
+        let mut server = not_as_root(&programs.join("postgres"));
         server
             .args([
                 "-h",
@@ -408,9 +401,6 @@ impl Drop for Site {
     }
 }
 
-/// User id of `nobody`, who runs PostgreSQL where root runs the benchmark.
-const NOBODY: u32 = 65_534;
-
 fn sources(service: Service) -> PathBuf {
     programs::repository()
         .join("tests/wild")
@@ -424,22 +414,15 @@ fn on_core(program: &Path) -> Command {
     command
 }
 
-/// A program on the services' core that refuses to be run by root. It keeps the right to enter root's folders, where
-/// downloaded programs are.
-fn as_user(program: &Path) -> Command {
+/// A program on the services' core that refuses to be run by root. For root, it gets a namespace in which root's id is
+/// that of `nobody`: it thinks that it is nobody, and can still read root's folders, where downloaded programs are.
+fn not_as_root(program: &Path) -> Command {
     if !geteuid().is_root() {
         return on_core(program);
     }
-    let mut command = on_core(Path::new("setpriv"));
-    let id = NOBODY.to_string();
+    let mut command = on_core(Path::new("unshare"));
     command
-        .args(["--reuid", &id, "--regid", &id, "--clear-groups"])
-        .args([
-            "--inh-caps",
-            "+dac_read_search",
-            "--ambient-caps",
-            "+dac_read_search",
-        ])
+        .args(["--user", "--map-user=65534", "--map-group=65534", "--"])
         .arg(program);
     command
 }
