@@ -208,6 +208,10 @@ pub const QUICK: [&str; 6] = [
     "headgate-p6-shed",
 ];
 
+/// Load in front of which candidates are compared, as a multiple of capacity: between those of the targets.
+const SEARCH_LOAD: f64 = 1.75;
+/// Measured time of each candidate. The best is measured again, so a choice among equals by chance does no harm.
+const SEARCH_TIME: Duration = Duration::from_secs(5);
 /// Load of the runs with a change, as a multiple of capacity.
 const CHANGE_LOAD: f64 = 0.9;
 /// Before the change: a time to adapt, and a measured one.
@@ -441,7 +445,7 @@ impl Bench<'_> {
         rows
     }
 
-    /// The best candidate of a family at [`Variant::SEARCH_LOAD`].
+    /// The best candidate of a family at [`SEARCH_LOAD`].
     fn choose(
         &self,
         family: Family,
@@ -472,8 +476,12 @@ impl Bench<'_> {
                 }
                 return Ok((row, Some(candidate)));
             }
-            let result =
-                self.constant(&candidate, Variant::SEARCH_LOAD, self.options.measured, 0)?;
+            let result = self.constant(
+                &candidate,
+                SEARCH_LOAD,
+                SEARCH_TIME.min(self.options.measured),
+                0,
+            )?;
             progress(&format!("search: {}: {}", candidate.name, result.words()));
             row.searched
                 .push((candidate.name.clone(), result.goodput_rps));

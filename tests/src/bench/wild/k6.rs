@@ -1,9 +1,9 @@
 //! Load from k6: open loop, one scenario per type of request, answers read as they come.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -166,7 +166,10 @@ fn scenario(mix: &[QueryType], stages: &[Stage], kind: usize) -> Value {
 }
 
 /// Reads k6's samples: `metric,timestamp (ms),value,scenario,tags,…`. Times of sending are since 1970 at first.
-fn collect(mut lines: Lines<BufReader<ChildStdout>>, mix: &[QueryType]) -> Result<Outcome> {
+fn collect(
+    mut lines: impl Iterator<Item = io::Result<String>>,
+    mix: &[QueryType],
+) -> Result<Outcome> {
     let Some(head) = lines.next().transpose()? else {
         return Ok(Outcome::default());
     };
@@ -205,4 +208,54 @@ fn collect(mut lines: Lines<BufReader<ChildStdout>>, mix: &[QueryType]) -> Resul
     late.sort_by(f64::total_cmp);
     outcome.late_p99_ms = late.get(late.len() * 99 / 100).copied().unwrap_or_default();
     Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Service;
+    use super::*;
+
+    #[test]
+    fn samples_become_answers() -> Result<()> {
+        let mix = Service::Sqlite.mix();
+        let text = "metric_name,timestamp,metric_value,scenario,extra_tags,metadata\n\
+                    late,1000,3.5,search,,\n\
+                    http_reqs,1000,1.000000,search,,\n\
+                    answer,1500,250.000000,search,status=200,\n\
+                    answer,1600,1.000000,report,reason=value&status=503,\n\
+                    dropped_iterations,1700,2.000000,search,,\n";
+        let outcome = collect(text.lines().map(|line| Ok(line.to_owned())), &mix)?;
+        let answer = |kind, sent, latency, status, reason: Option<&str>| Answer {
+            kind,
+            sent: Duration::from_millis(sent),
+            latency: Duration::from_millis(latency),
+            status,
+            reason: reason.map(str::to_owned),
+        };
+        let expected = [
+            answer(1, 1_250, 250, 200, None),
+            answer(2, 1_599, 1, 503, Some("value")),
+        ];
+        assert_eq!(outcome.answers, expected);
+        assert_eq!((outcome.dropped, outcome.late_p99_ms), (2, 3.5));
+        Ok(())
+    }
+
+    #[test]
+    fn rates_are_whole_numbers_per_minute_and_jump_or_climb() {
+        let mix = Service::Sqlite.mix();
+        let stages = [
+            Stage::constant(Duration::from_secs(2), 10.0, &mix),
+            Stage {
+                jump: false,
+                ..Stage::constant(Duration::from_secs(4), 20.0, &mix)
+            },
+        ];
+        let expected = json!([
+            {"target": 180.0, "duration": "0s"},
+            {"target": 180.0, "duration": "2000ms"},
+            {"target": 360.0, "duration": "4000ms"},
+        ]);
+        assert_eq!(scenario(&mix, &stages, 1)["stages"], expected);
+    }
 }

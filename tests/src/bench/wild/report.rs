@@ -313,3 +313,15 @@ fn legend(out: &mut String, report: &ServiceReport, y: f64) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_show_the_spread_of_several_runs() {
+        assert_eq!(cell(&[], whole), "–");
+        assert_eq!(cell(&[0.25], percent), "25.0%");
+        assert_eq!(cell(&[80.0, 120.0, 100.0], whole), "100 (80–120)");
+    }
+}

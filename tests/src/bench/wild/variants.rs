@@ -218,9 +218,6 @@ fn headgate_policy(mix: &[QueryType], p: Option<usize>, shed: Option<bool>) -> V
 }
 
 impl Variant {
-    /// Load in front of which candidates are compared, as a multiple of capacity: between those of the targets.
-    pub(super) const SEARCH_LOAD: f64 = 1.75;
-
     /// Why the version of Headgate at hand refuses this policy, if it does.
     ///
     /// # Errors
