@@ -121,7 +121,7 @@ fn adaptive_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
     for percentile in [50, 90] {
         for buffer in [25, 100] {
-            for (floor, ceiling) in [(3, 1_000), (3, 6), (6, 12), (12, 24)] {
+            for (floor, ceiling) in [(3, 1_000), (3, 6), (6, 12), (12, 24), (24, 48)] {
                 let filter = native_filters::adaptive(json!({
                     "sample_aggregate_percentile": {"value": percentile},
                     "concurrency_limit_params": {
@@ -175,7 +175,7 @@ fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
 /// Connections, each with one request, and requests that wait for one.
 fn breaker_candidates() -> Vec<Variant> {
     let mut candidates = Vec::new();
-    for connections in [1, 2, 3, 4, 6, 8, 12] {
+    for connections in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
         for pending in [1, 4, 12] {
             candidates.push(native(
                 format!("breaker-{connections}-{pending}"),
