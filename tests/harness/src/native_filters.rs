@@ -95,11 +95,12 @@ pub fn adaptive_concurrency_tuned(backend: Protected) -> NativeFilter {
     }
 }
 
+/// `adaptive_concurrency` with this `gradient_controller_config`.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "callers build the value in the argument"
 )]
-fn adaptive(gradient: Value) -> Value {
+pub fn adaptive(gradient: Value) -> Value {
     http_filter(
         "envoy.filters.http.adaptive_concurrency",
         json!({

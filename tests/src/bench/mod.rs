@@ -10,6 +10,7 @@ pub mod scale;
 pub mod simulator;
 pub mod slack_order;
 pub mod throughput;
+pub mod wild;
 pub mod workflows;
 
 use headgate_harness::{lab, native_filters, table};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use headgate_tests::bench::{
-    agreement, cpu, decision, memory, overload, scale, simulator, slack_order, throughput,
+    agreement, cpu, decision, memory, overload, scale, simulator, slack_order, throughput, wild,
     workflows,
 };
 use headgate_tests::mix;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 #[derive(Debug, Parser)]
 #[command(name = "scripts/bench")]
 struct Args {
-    /// What to measure; everything if none is given.
+    /// What to measure; everything but `wild` if none is given.
     benches: Vec<Bench>,
     /// Measured time of each run, s.
     #[arg(long)]
@@ -24,15 +24,15 @@ struct Args {
     /// Only the variant of this name; may be given several times.
     #[arg(long)]
     only: Vec<String>,
-    /// Offered loads of `overload`, as multiples of capacity.
-    #[arg(long, value_delimiter = ',', default_value = "0.9,1.2,1.5,2")]
+    /// Offered loads of `overload` (0.9,1.2,1.5,2) and `wild` (0.5,0.75,1,1.5,2,3), as multiples of capacity.
+    #[arg(long, value_delimiter = ',')]
     loads: Vec<f64>,
     /// Worker threads of Envoy in `overload`, `slack-order` and `agreement`.
     #[arg(long, default_value_t = 2)]
     workers: u32,
-    /// Rounds over all variants in `cpu`, `throughput` and `workflows`.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    /// Rounds over all variants in `cpu`, `throughput` and `workflows` (5), and `wild` (3).
+    #[arg(long)]
+    rounds: Option<usize>,
     /// Factor of the paper's service times and objectives in `agreement`.
     #[arg(long, default_value_t = 4.0)]
     scale: f64,
@@ -54,6 +54,21 @@ struct Args {
     /// Edits of each shape in `scale`.
     #[arg(long, default_value_t = 50)]
     edits: usize,
+    /// Service of `wild`; may be given several times, all if it is not.
+    #[arg(long)]
+    service: Vec<WildService>,
+    /// `wild` in minutes: one round of a short run at 1.5 times the capacity, without searches and changes.
+    #[arg(long)]
+    quick: bool,
+    /// Values of P that `wild` searches for Headgate.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,6,8,12")]
+    parallelism: Vec<usize>,
+    /// Capacity of the services in `wild`, requests/s, in place of a ramp.
+    #[arg(long)]
+    capacity: Option<f64>,
+    /// Where `wild` leaves its table (wild.md), its picture (wild.svg) and its numbers (wild.json).
+    #[arg(long, default_value = "target/wild")]
+    out: PathBuf,
     /// Writes all numbers to this file as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -83,12 +98,25 @@ enum Bench {
     Scale,
     /// What workflows add to a hop between two sidecars, and memory for each of them.
     Workflows,
+    /// Services that nobody wrote for Headgate, under load from k6. Takes hours.
+    Wild,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WildService {
+    /// An async Python server on SQLite.
+    Sqlite,
+    /// A forking Python server on PostgreSQL.
+    Postgres,
+    /// A CPU-bound server in Go.
+    Cpu,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
     let benches = if args.benches.is_empty() {
-        Bench::value_variants().to_vec()
+        let all = Bench::value_variants().iter().copied();
+        all.filter(|&bench| bench != Bench::Wild).collect()
     } else {
         args.benches.clone()
     };
@@ -106,6 +134,7 @@ fn main() -> Result<()> {
             Bench::Simulator => ("simulator", simulator(&args)?),
             Bench::Scale => ("scale", scale(&args)?),
             Bench::Workflows => ("workflows", workflows(&args)?),
+            Bench::Wild => ("wild", wild(&args)?),
         };
         results.insert(name.to_owned(), value);
     }
@@ -118,6 +147,18 @@ fn main() -> Result<()> {
 
 fn seconds(args: &Args, default: f64) -> Duration {
     Duration::from_secs_f64(args.seconds.unwrap_or(default))
+}
+
+fn loads(args: &Args, default: &[f64]) -> Vec<f64> {
+    if args.loads.is_empty() {
+        default.to_vec()
+    } else {
+        args.loads.clone()
+    }
+}
+
+fn rounds(args: &Args) -> usize {
+    args.rounds.unwrap_or(5)
 }
 
 fn say(what: &str) {
@@ -145,7 +186,7 @@ fn cpu(args: &Args) -> Result<Value> {
     let options = cpu::Options {
         rate: 4_000.0,
         measured: seconds(args, 4.0),
-        rounds: args.rounds,
+        rounds: rounds(args),
         only: args.only.clone(),
     };
     let rows = cpu::run(&options, |what| say(&format!("cpu: {what}")))?;
@@ -159,7 +200,7 @@ fn cpu(args: &Args) -> Result<Value> {
 }
 
 fn throughput(args: &Args) -> Result<Value> {
-    let rows = throughput::run(seconds(args, 4.0), args.rounds, |what| {
+    let rows = throughput::run(seconds(args, 4.0), rounds(args), |what| {
         say(&format!("throughput: {what}"));
     })?;
     println!("\n{}", throughput::table(&rows));
@@ -183,7 +224,7 @@ fn size() -> Result<Value> {
 
 fn overload(args: &Args) -> Result<Value> {
     let mut rows = Vec::new();
-    for &load in &args.loads {
+    for load in loads(args, &[0.9, 1.2, 1.5, 2.0]) {
         let options = overload::Options {
             load,
             measured: seconds(args, 15.0),
@@ -238,7 +279,7 @@ fn agreement(args: &Args) -> Result<Value> {
 fn simulator(args: &Args) -> Result<Value> {
     let options = simulator::Options {
         requests: 1_000_000,
-        rounds: args.rounds,
+        rounds: rounds(args),
         full: args.full,
     };
     let rows = simulator::run(&options, |what| say(&format!("simulator: {what}")))?;
@@ -252,7 +293,7 @@ fn simulator(args: &Args) -> Result<Value> {
 fn workflows(args: &Args) -> Result<Value> {
     let options = workflows::Options {
         measured: seconds(args, 5.0),
-        rounds: args.rounds,
+        rounds: rounds(args),
     };
     let report = workflows::run(&options, |what| say(&format!("workflows: {what}")))?;
     println!(
@@ -262,6 +303,50 @@ fn workflows(args: &Args) -> Result<Value> {
         workflows::memory_table(&report)
     );
     Ok(json!(report))
+}
+
+fn wild(args: &Args) -> Result<Value> {
+    let services = args.service.iter().map(|service| match service {
+        WildService::Sqlite => wild::Service::Sqlite,
+        WildService::Postgres => wild::Service::Postgres,
+        WildService::Cpu => wild::Service::Cpu,
+    });
+    let mut options = wild::Options {
+        services: services.collect(),
+        loads: loads(args, &[0.5, 0.75, 1.0, 1.5, 2.0, 3.0]),
+        measured: seconds(args, 10.0),
+        warmup: Duration::from_secs(5),
+        rounds: args.rounds.unwrap_or(3),
+        only: args.only.clone(),
+        parallelism: args.parallelism.clone(),
+        changes: !args.quick,
+        capacity_rps: args.capacity,
+    };
+    if options.services.is_empty() {
+        options.services = wild::Service::ALL.to_vec();
+    }
+    if args.quick {
+        options.loads = loads(args, &[1.5]);
+        options.rounds = args.rounds.unwrap_or(1);
+        if options.only.is_empty() {
+            options.only = wild::QUICK.map(str::to_owned).to_vec();
+        }
+    }
+    std::fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make {}", args.out.display()))?;
+    let write = |name: &str, text: String| {
+        let file = args.out.join(name);
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+    };
+    // After each round: hours of measurements survive an interruption.
+    let save = |reports: &[wild::ServiceReport]| {
+        write("wild.json", serde_json::to_string_pretty(reports)?)?;
+        write("wild.md", wild::markdown(reports))?;
+        write("wild.svg", wild::svg(reports))
+    };
+    let reports = wild::run(&options, |what| say(&format!("wild: {what}")), save)?;
+    println!("\n{}", wild::markdown(&reports));
+    Ok(json!(reports))
 }
 
 /// Only the source named by `--only`, if one is: `folder` or `kubernetes`.

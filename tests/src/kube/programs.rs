@@ -1,4 +1,4 @@
-//! Where the programs of a Kubernetes come from: folders that the scripts `get-*` print. What a script has put into the
+//! Where programs that tests and benchmarks run come from: folders that the scripts `get-*` print. What a script has put into the
 //! cache once it finds in milliseconds, so that a test run by hand needs no preparation.
 
 use std::collections::BTreeMap;
@@ -59,6 +59,43 @@ pub fn prometheus() -> Result<&'static Path> {
     once(&FOLDER, "get-prometheus")
 }
 
+/// The load generator k6 (`scripts/get-k6`).
+///
+/// # Errors
+/// If it is neither in the cache nor can be downloaded.
+pub fn k6() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&PROGRAM, "get-k6")
+}
+
+/// A Python with what the services of `tests/wild` import (`scripts/get-service-python`).
+///
+/// # Errors
+/// If it is not in the cache and can't be made.
+pub fn service_python() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&PROGRAM, "get-service-python")
+}
+
+/// Folder with postgres, initdb and pgbouncer (`scripts/get-postgres`).
+///
+/// # Errors
+/// If they are neither on the machine nor in the cache nor can be downloaded.
+pub fn postgres() -> Result<&'static Path> {
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&FOLDER, "get-postgres")
+}
+
+/// The Go toolchain, which no script gets.
+///
+/// # Errors
+/// If it isn't installed.
+pub fn go() -> Result<&'static Path> {
+    let found = Command::new("go").arg("version").output().is_ok();
+    let missing = || Missing::Unavailable("Go is not installed (https://go.dev/dl)".to_owned());
+    Ok(found.then_some(Path::new("go")).ok_or_else(missing)?)
+}
+
 /// Root of this repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -85,13 +122,21 @@ enum Missing {
 pub fn or_skip(folder: Result<&'static Path>) -> Result<Option<&'static Path>> {
     match folder {
         Ok(folder) => Ok(Some(folder)),
-        Err(error) => match error.downcast_ref() {
-            Some(Missing::Unavailable(why)) => {
+        Err(error) => match why_unavailable(&error) {
+            Some(why) => {
                 skip(why);
                 Ok(None)
             }
-            _ => Err(error),
+            None => Err(error),
         },
+    }
+}
+
+/// Why this kind of machine can't have something, if that is what an error of these functions says.
+pub fn why_unavailable(error: &anyhow::Error) -> Option<&str> {
+    match error.downcast_ref() {
+        Some(Missing::Unavailable(why)) => Some(why),
+        _ => None,
     }
 }
 

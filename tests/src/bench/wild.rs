@@ -1,0 +1,745 @@
+//! Services that nobody wrote for Headgate, in front of open-loop load from k6.
+//!
+//! The other benchmarks know the service times, the parallelism and one objective for all. Here none of that is given:
+//! the services are ordinary programs with shared cores, locks and pools, their types of request have different
+//! objectives, and the proxy knows nothing but these.
+//!
+//! Goodput is what counts: 2xx per second within the p90 objective of their type, as a client sees it. Each round runs all
+//! protections at all loads once, so that a slow minute of the machine meets all of them.
+
+mod k6;
+mod report;
+mod services;
+mod variants;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::Serialize;
+
+use self::k6::{Answer, Outcome, Stage};
+pub use self::report::{markdown, svg};
+pub use self::services::Service;
+use self::services::{Running, Site};
+use self::variants::{Family, Variant, families, in_time};
+use super::lab::Lab;
+use crate::demo::result::ideal_rps;
+use crate::kube::programs;
+use crate::mix::QueryType;
+
+/// How to run it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Services.
+    pub services: Vec<Service>,
+    /// Offered loads as multiples of capacity.
+    pub loads: Vec<f64>,
+    /// Measured time of each run.
+    pub measured: Duration,
+    /// Load before that, in which a protection adapts.
+    pub warmup: Duration,
+    /// Runs of each protection at each load.
+    pub rounds: usize,
+    /// Names of families or of their candidates to run; empty for all families.
+    pub only: Vec<String>,
+    /// Values of P to search for Headgate.
+    pub parallelism: Vec<usize>,
+    /// Whether to run changes of mix and of capacity too.
+    pub changes: bool,
+    /// Capacity of the services, requests/s; `None`: it is measured.
+    pub capacity_rps: Option<f64>,
+}
+
+/// All that was measured of one service.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServiceReport {
+    /// Name of the service.
+    pub service: &'static str,
+    /// What it is, in a few words.
+    pub title: &'static str,
+    /// Why nothing was measured, if nothing was.
+    pub skipped: Option<String>,
+    /// Requests per second of the mix that it answers at most.
+    pub capacity_rps: f64,
+    /// Its types of request.
+    pub types: Vec<TypeReport>,
+    /// Goodput of a work-conserving oracle: load and requests/s.
+    pub ideal: Vec<(f64, f64)>,
+    /// Protections, in the order of the tables.
+    pub rows: Vec<RowReport>,
+    /// Runs at constant load.
+    pub runs: Vec<Run>,
+    /// Runs with a change in the middle.
+    pub changes: Vec<ChangeRun>,
+}
+
+/// One type of request.
+#[derive(Debug, Clone, Serialize)]
+pub struct TypeReport {
+    /// Name.
+    pub name: &'static str,
+    /// Share of the requests, ratio 0..=1.
+    pub share: f64,
+    /// Mean time of an answer without load, ms.
+    pub mean_ms: f64,
+    /// Objective for the median, ms.
+    pub p50_ms: f64,
+    /// Objective for the 90th percentile, ms.
+    pub p90_ms: f64,
+}
+
+/// One protection.
+#[derive(Debug, Clone, Serialize)]
+pub struct RowReport {
+    /// Name of the family, or of the candidate that was asked for.
+    pub name: String,
+    /// What it is, in a few words.
+    pub title: String,
+    /// The candidate that the search found best, if there was a search.
+    pub chosen: Option<String>,
+    /// Candidates of the search with their goodput, requests/s.
+    pub searched: Vec<(String, f64)>,
+    /// Why it was not run, if it was not.
+    pub skipped: Option<String>,
+}
+
+/// One protection at one load, once.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    /// Name of the row.
+    pub row: String,
+    /// Offered load as a multiple of capacity.
+    pub load: f64,
+    /// Number of the round.
+    pub round: usize,
+    /// What came of it.
+    #[serde(flatten)]
+    pub result: Measured,
+}
+
+/// What came of a load in its measured part.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// 2xx within the p90 objective per second.
+    pub goodput_rps: f64,
+    /// Share of the requests that were refused (503, 429), ratio 0..=1.
+    pub refused: f64,
+    /// 99th percentile of how late clients were in sending, ms.
+    pub late_p99_ms: f64,
+    /// Cores that Envoy used.
+    pub envoy_cores: f64,
+    /// Load average of the machine at the end, over one minute.
+    pub load_average: f64,
+    /// By type, in the mix's order.
+    pub types: Vec<TypeMeasured>,
+}
+
+/// One type of a [`Measured`].
+#[derive(Debug, Clone, Serialize)]
+pub struct TypeMeasured {
+    /// Name.
+    pub name: &'static str,
+    /// Requests.
+    pub sent: usize,
+    /// 2xx.
+    pub answered: usize,
+    /// 2xx within the p90 objective.
+    pub good: usize,
+    /// 503, 429, and whatever else Headgate refuses with.
+    pub refused: usize,
+    /// These by Headgate's reason.
+    pub reasons: BTreeMap<String, usize>,
+    /// Other statuses, and clients that gave up.
+    pub failed: usize,
+    /// Median of the 2xx, ms.
+    pub p50_ms: Option<f64>,
+    /// 90th percentile of the 2xx, ms.
+    pub p90_ms: Option<f64>,
+}
+
+/// One protection under a change, once.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChangeRun {
+    /// Name of the row.
+    pub row: String,
+    /// The change.
+    pub change: Change,
+    /// Number of the round.
+    pub round: usize,
+    /// Before it, in its first 10 s, for the rest of it, and after it.
+    pub parts: Vec<Measured>,
+    /// Goodput of each second, requests/s.
+    pub curve: Vec<f64>,
+}
+
+/// What changes in the middle of a run at 0.9 times the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// Three times as many of the dearest type, at the same total rate.
+    Mix,
+    /// Half of the core is taken, and half of the workers stop.
+    Capacity,
+}
+
+impl Change {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Mix, Self::Capacity];
+
+    /// What it is, in a few words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Mix => "three times as many of the dearest requests",
+            Self::Capacity => "half of the capacity",
+        }
+    }
+}
+
+/// Rows of a quick run: none needs a search.
+pub const QUICK: [&str; 6] = [
+    "none",
+    "adaptive_concurrency",
+    "headgate",
+    "headgate-p2-shed",
+    "headgate-p3-shed",
+    "headgate-p6-shed",
+];
+
+/// Load in front of which candidates are compared, as a multiple of capacity: between those of the targets.
+const SEARCH_LOAD: f64 = 1.75;
+/// Measured time of each candidate. The best is measured again, so a choice among equals by chance does no harm.
+const SEARCH_TIME: Duration = Duration::from_secs(5);
+/// Load of the runs with a change, as a multiple of capacity.
+const CHANGE_LOAD: f64 = 0.9;
+/// Before the change: a time to adapt, and a measured one.
+const CALM: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(10)];
+/// The change: the time in which a protection should have adapted, and the rest.
+const CHANGED: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(15)];
+/// After it.
+const AFTER: Duration = Duration::from_secs(15);
+/// Ends of the parts of a run with a change, since its begin.
+fn change_edges() -> [Duration; 5] {
+    let [calm, changed] = [CALM, CHANGED].map(|parts| parts.iter().sum::<Duration>());
+    let end = calm + changed;
+    [CALM[0], calm, calm + CHANGED[0], end, end + AFTER]
+}
+
+/// How often a run is repeated whose load was not the one asked for.
+const ATTEMPTS: usize = 3;
+
+/// A service with what is known of it.
+struct Bench<'a> {
+    options: &'a Options,
+    k6: &'static Path,
+    site: Site,
+    mix: Vec<QueryType>,
+    capacity_rps: f64,
+}
+
+/// Runs all of it. `progress` hears of each step, `done` gets what there is after each.
+///
+/// # Errors
+/// If a part of a system doesn't start or run.
+pub fn run(
+    options: &Options,
+    mut progress: impl FnMut(&str),
+    mut done: impl FnMut(&[ServiceReport]) -> Result<()>,
+) -> Result<Vec<ServiceReport>> {
+    let k6 = programs::k6()?;
+    leave_core()?;
+    let mut reports: Vec<ServiceReport> = Vec::new();
+    for &service in &options.services {
+        progress(&format!("{}: {}", service.name(), service.title()));
+        let site = match Site::prepare(service) {
+            Ok(site) => site,
+            Err(error) => match programs::why_unavailable(&error) {
+                Some(why) => {
+                    progress(&format!("{}: skipped: {why}", service.name()));
+                    reports.push(ServiceReport::new(service, Some(why.to_owned())));
+                    continue;
+                }
+                None => return Err(error),
+            },
+        };
+        let mut bench = Bench {
+            options,
+            k6,
+            site,
+            mix: service.mix(),
+            capacity_rps: 0.0,
+        };
+        bench.calibrate()?;
+        let mut report = ServiceReport::new(service, None);
+        report.describe(&bench);
+        progress(&format!("{}: {}", service.name(), report.description()));
+        reports.push(report);
+        let (report, before) = match reports.split_last_mut() {
+            Some((last, before)) => (last, before.to_vec()),
+            None => bail!("no report"),
+        };
+        let mut finished = |report: &ServiceReport| {
+            let mut all = before.clone();
+            all.push(report.clone());
+            done(&all)
+        };
+        bench.compare(report, &mut progress, &mut finished)?;
+    }
+    Ok(reports)
+}
+
+/// Keeps this process, and what it starts, off the services' core.
+fn leave_core() -> Result<()> {
+    let cores = std::thread::available_parallelism()?.get();
+    ensure!(
+        cores > 1,
+        "the benchmark needs two cores: one for the service, the others for proxy and load"
+    );
+    let mut others = CpuSet::new();
+    (0..cores)
+        .filter(|&core| core != services::CORE)
+        .for_each(|core| others.set(core));
+    sched_setaffinity(None, &others)?;
+    Ok(())
+}
+
+impl Bench<'_> {
+    /// Finds the service times and the capacity.
+    fn calibrate(&mut self) -> Result<()> {
+        let running = self.site.start()?;
+        running.measure(&mut self.mix, 40)?;
+        self.capacity_rps = match self.options.capacity_rps {
+            Some(known) => known,
+            None => self.ramp(&running)?,
+        };
+        Ok(())
+    }
+
+    /// Capacity: the most answers per second in any 5 s of a ramp from 0.4 to 1.8 times what the service times promise.
+    /// Beyond its capacity a service may answer fewer than at it, so the end of the ramp says little.
+    fn ramp(&self, running: &Running) -> Result<f64> {
+        const LENGTH: Duration = Duration::from_secs(40);
+        const WINDOW: Duration = Duration::from_secs(5);
+        let promised = crate::mix::capacity_rps(&self.mix, 1);
+        let stages = [
+            Stage::constant(Duration::from_secs(2), promised * 0.4, &self.mix),
+            Stage {
+                jump: false,
+                ..Stage::constant(LENGTH, promised * 1.8, &self.mix)
+            },
+        ];
+        let outcome = k6::run(self.k6, running.addr(), &self.mix, &stages, 1, |_| Ok(()))?;
+        let ends: Vec<Duration> = outcome
+            .answers
+            .iter()
+            .filter(|answer| answer.status == 200)
+            .map(|answer| answer.sent + answer.latency)
+            .collect();
+        let most = (0..LENGTH.as_secs())
+            .map(|from| {
+                let from = Duration::from_secs(from);
+                ends.iter()
+                    .filter(|&&end| from <= end && end < from + WINDOW)
+                    .count()
+            })
+            .max();
+        Ok(most.unwrap_or(0) as f64 / WINDOW.as_secs_f64())
+    }
+
+    fn compare(
+        &self,
+        report: &mut ServiceReport,
+        progress: &mut impl FnMut(&str),
+        done: &mut impl FnMut(&ServiceReport) -> Result<()>,
+    ) -> Result<()> {
+        let mut chosen: Vec<(String, Variant)> = Vec::new();
+        for family in self.families() {
+            let (row, variant) = self.choose(family, progress)?;
+            chosen.extend(variant.map(|variant| (row.name.clone(), variant)));
+            report.rows.push(row);
+        }
+        let options = self.options;
+        let changes = if options.changes {
+            Change::ALL.len()
+        } else {
+            0
+        };
+        let constant = options.warmup + options.measured;
+        let [.., changing] = change_edges();
+        let one_round =
+            constant.mul_f64(options.loads.len() as f64) + changing.mul_f64(changes as f64);
+        let total = one_round.mul_f64((options.rounds * chosen.len()) as f64);
+        let mut ran = Duration::ZERO;
+        let started = Instant::now();
+        let mut say = |what: String, length: Duration, result: &Measured| {
+            ran += length;
+            let done = ran.as_secs_f64() / total.as_secs_f64();
+            let left = started.elapsed().mul_f64(1.0 / done - 1.0);
+            progress(&format!(
+                "{}: {what}: {} ({:.0}% done, {:.0} min left)",
+                report.service,
+                result.words(),
+                done * 100.0,
+                left.as_secs_f64() / 60.0
+            ));
+        };
+        for round in 1..=options.rounds {
+            for &load in &options.loads {
+                for (row, variant) in &chosen {
+                    let result = self.constant(variant, load, options.measured, round)?;
+                    say(format!("round {round}, {load}×, {row}"), constant, &result);
+                    report.runs.push(Run {
+                        row: row.clone(),
+                        load,
+                        round,
+                        result,
+                    });
+                }
+            }
+            for change in Change::ALL.into_iter().take(changes) {
+                for (row, variant) in &chosen {
+                    let (parts, curve) = self.change(variant, change, round)?;
+                    if let Some(late) = parts.get(2) {
+                        say(
+                            format!("round {round}, {}, {row}", change.title()),
+                            changing,
+                            late,
+                        );
+                    }
+                    report.changes.push(ChangeRun {
+                        row: row.clone(),
+                        change,
+                        round,
+                        parts,
+                        curve,
+                    });
+                }
+            }
+            done(report)?;
+        }
+        Ok(())
+    }
+
+    /// The rows to run: all, or those that were named. Candidates of a family may be named too.
+    fn families(&self) -> Vec<Family> {
+        let all = families(&self.mix, &self.options.parallelism);
+        let only = &self.options.only;
+        let mut rows = Vec::new();
+        for family in all {
+            if only.is_empty() || only.iter().any(|name| name == family.name) {
+                rows.push(family);
+                continue;
+            }
+            for candidate in family.candidates {
+                if only.contains(&candidate.name) {
+                    rows.push(Family {
+                        name: family.name,
+                        title: family.title,
+                        candidates: vec![candidate],
+                    });
+                }
+            }
+        }
+        rows
+    }
+
+    /// The best candidate of a family at [`SEARCH_LOAD`].
+    fn choose(
+        &self,
+        family: Family,
+        progress: &mut impl FnMut(&str),
+    ) -> Result<(RowReport, Option<Variant>)> {
+        let single = family.candidates.len() == 1;
+        let mut row = RowReport {
+            name: family.name.to_owned(),
+            title: family.title.to_owned(),
+            chosen: None,
+            searched: Vec::new(),
+            skipped: None,
+        };
+        let mut best: Option<(f64, Variant)> = None;
+        for candidate in family.candidates {
+            if let Some(refusal) = candidate.refusal()? {
+                progress(&format!(
+                    "{} is left out, this version of Headgate refuses it: {refusal}",
+                    candidate.name
+                ));
+                row.skipped = Some(refusal);
+                continue;
+            }
+            if single {
+                if candidate.name != row.name {
+                    row.title = candidate.name.clone();
+                    row.name = candidate.name.clone();
+                }
+                return Ok((row, Some(candidate)));
+            }
+            let result = self.constant(
+                &candidate,
+                SEARCH_LOAD,
+                SEARCH_TIME.min(self.options.measured),
+                0,
+            )?;
+            progress(&format!("search: {}: {}", candidate.name, result.words()));
+            row.searched
+                .push((candidate.name.clone(), result.goodput_rps));
+            if best
+                .as_ref()
+                .is_none_or(|(goodput, _)| result.goodput_rps > *goodput)
+            {
+                best = Some((result.goodput_rps, candidate));
+            }
+        }
+        let best = best.map(|(_, variant)| variant);
+        row.chosen = best.as_ref().map(|variant| variant.name.clone());
+        Ok((row, best))
+    }
+
+    fn constant(
+        &self,
+        variant: &Variant,
+        load: f64,
+        measured: Duration,
+        round: usize,
+    ) -> Result<Measured> {
+        let length = self.options.warmup + measured;
+        let stages = [Stage::constant(length, load * self.capacity_rps, &self.mix)];
+        let (outcome, envoy_cores) = self.load(variant, &stages, round, None)?;
+        Ok(self.measured(&outcome, self.options.warmup, length, envoy_cores))
+    }
+
+    fn change(
+        &self,
+        variant: &Variant,
+        change: Change,
+        round: usize,
+    ) -> Result<(Vec<Measured>, Vec<f64>)> {
+        let [calm, changed] = [CALM, CHANGED].map(|parts| parts.iter().sum::<Duration>());
+        let rate = CHANGE_LOAD * self.capacity_rps;
+        let mut stages =
+            [calm, changed, AFTER].map(|duration| Stage::constant(duration, rate, &self.mix));
+        if change == Change::Mix {
+            stages[1].rates = self.dearer().iter().map(|share| rate * share).collect();
+        }
+        let disturbed = (change == Change::Capacity).then_some((calm, calm + changed));
+        let (outcome, envoy_cores) = self.load(variant, &stages, round, disturbed)?;
+        let edges = change_edges();
+        let parts = edges
+            .windows(2)
+            .map(|edge| self.measured(&outcome, edge[0], edge[1], envoy_cores));
+        let curve = (0..(calm + changed + AFTER).as_secs()).map(|second| {
+            let (from, to) = (Duration::from_secs(second), Duration::from_secs(second + 1));
+            self.measured(&outcome, from, to, envoy_cores).goodput_rps
+        });
+        Ok((parts.collect(), curve.collect()))
+    }
+
+    /// Shares of a mix with three times as many of the last type, which is the dearest.
+    fn dearer(&self) -> Vec<f64> {
+        let last = self.mix.last().map_or(0.0, |query| query.share);
+        let others = (1.0 - 3.0 * last) / (1.0 - last);
+        let dearest = self.mix.len().saturating_sub(1);
+        let share = |(kind, query): (usize, &QueryType)| {
+            query.share * if kind == dearest { 3.0 } else { others }
+        };
+        self.mix.iter().enumerate().map(share).collect()
+    }
+
+    /// Runs a load in front of a fresh service behind a fresh proxy. `disturbed` is when the service loses capacity, and
+    /// when it gets it back. Returns the cores that Envoy used, too.
+    fn load(
+        &self,
+        variant: &Variant,
+        stages: &[Stage],
+        seed: usize,
+        disturbed: Option<(Duration, Duration)>,
+    ) -> Result<(Outcome, f64)> {
+        let mut dropped = 0;
+        for _ in 0..ATTEMPTS {
+            let mut running = self.site.start()?;
+            let lab = Lab::start_before(&variant.protection, running.addr(), 1)?;
+            let begun = (Instant::now(), lab.envoy().cpu_time()?);
+            let outcome = k6::run(
+                self.k6,
+                lab.addr(),
+                &self.mix,
+                stages,
+                seed as u64,
+                |begin| {
+                    if let Some((from, to)) = disturbed {
+                        sleep_until(begin + from);
+                        running.disturb()?;
+                        sleep_until(begin + to);
+                        running.recover();
+                    }
+                    Ok(())
+                },
+            )?;
+            let cpu = lab.envoy().cpu_time()?.saturating_sub(begun.1);
+            if outcome.dropped == 0 {
+                return Ok((outcome, cpu.as_secs_f64() / begun.0.elapsed().as_secs_f64()));
+            }
+            dropped = outcome.dropped;
+        }
+        bail!(
+            "k6 did not offer the load in {ATTEMPTS} attempts: it dropped {dropped} requests in the last"
+        )
+    }
+
+    fn measured(
+        &self,
+        outcome: &Outcome,
+        from: Duration,
+        to: Duration,
+        envoy_cores: f64,
+    ) -> Measured {
+        let of_kind = |(kind, query): (usize, &QueryType)| {
+            let sent =
+                |answer: &&Answer| answer.kind == kind && from <= answer.sent && answer.sent < to;
+            let answers: Vec<&Answer> = outcome.answers.iter().filter(sent).collect();
+            TypeMeasured::of(query, &answers)
+        };
+        let types: Vec<TypeMeasured> = self.mix.iter().enumerate().map(of_kind).collect();
+        let total =
+            |count: fn(&TypeMeasured) -> usize| types.iter().map(count).sum::<usize>() as f64;
+        Measured {
+            goodput_rps: total(|kind| kind.good) / (to - from).as_secs_f64(),
+            refused: total(|kind| kind.refused) / total(|kind| kind.sent).max(1.0),
+            late_p99_ms: outcome.late_p99_ms,
+            envoy_cores,
+            load_average: load_average(),
+            types,
+        }
+    }
+}
+
+impl TypeMeasured {
+    fn of(query: &QueryType, answers: &[&Answer]) -> Self {
+        let refusal =
+            |answer: &&&Answer| answer.reason.is_some() || matches!(answer.status, 429 | 503);
+        let mut latencies: Vec<Duration> = answers
+            .iter()
+            .filter(|answer| (200..300).contains(&answer.status))
+            .map(|answer| answer.latency)
+            .collect();
+        latencies.sort();
+        let quantile = |percent: usize| {
+            let latency = latencies.get(latencies.len() * percent / 100);
+            latency.map(|latency| latency.as_secs_f64() * 1e3)
+        };
+        let mut reasons = BTreeMap::new();
+        for reason in answers.iter().filter_map(|answer| answer.reason.clone()) {
+            *reasons.entry(reason).or_insert(0) += 1;
+        }
+        let good = |latency: &&Duration| in_time(query, **latency);
+        let (answered, refused) = (latencies.len(), answers.iter().filter(refusal).count());
+        Self {
+            name: query.name,
+            sent: answers.len(),
+            answered,
+            good: latencies.iter().filter(good).count(),
+            refused,
+            reasons,
+            failed: answers.len() - answered - refused,
+            p50_ms: quantile(50),
+            p90_ms: quantile(90),
+        }
+    }
+}
+
+impl Measured {
+    /// In a line of progress.
+    fn words(&self) -> String {
+        let types = self.types.iter().map(|kind| {
+            let share = |count: usize| 100.0 * count as f64 / kind.sent.max(1) as f64;
+            let ms = |value: Option<f64>| value.map_or("–".to_owned(), |ms| format!("{ms:.0}"));
+            format!(
+                "{} {:.0}% good, {:.0}% refused, {:.0}% failed, {}/{} ms",
+                kind.name,
+                share(kind.good),
+                share(kind.refused),
+                share(kind.failed),
+                ms(kind.p50_ms),
+                ms(kind.p90_ms)
+            )
+        });
+        format!(
+            "goodput {:.1}/s ({}); late {:.0} ms, Envoy {:.2} cores, load average {:.1}",
+            self.goodput_rps,
+            types.collect::<Vec<_>>().join("; "),
+            self.late_p99_ms,
+            self.envoy_cores,
+            self.load_average
+        )
+    }
+}
+
+impl ServiceReport {
+    fn new(service: Service, skipped: Option<String>) -> Self {
+        Self {
+            service: service.name(),
+            title: service.title(),
+            skipped,
+            capacity_rps: 0.0,
+            types: Vec::new(),
+            ideal: Vec::new(),
+            rows: Vec::new(),
+            runs: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    fn describe(&mut self, bench: &Bench<'_>) {
+        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+        self.capacity_rps = bench.capacity_rps;
+        self.types = bench
+            .mix
+            .iter()
+            .map(|query| TypeReport {
+                name: query.name,
+                share: query.share,
+                mean_ms: ms(query.mean),
+                p50_ms: ms(query.p50),
+                p90_ms: ms(query.p90),
+            })
+            .collect();
+        let loads = bench.options.loads.iter();
+        self.ideal = loads
+            .map(|&load| (load, ideal_rps(&bench.mix, bench.capacity_rps, load)))
+            .collect();
+    }
+
+    /// Capacity and types in a line.
+    fn description(&self) -> String {
+        let types = self.types.iter().map(|kind| {
+            format!(
+                "{} {:.0}% × {:.1} ms (p50 {:.0} ms, p90 {:.0} ms)",
+                kind.name,
+                kind.share * 100.0,
+                kind.mean_ms,
+                kind.p50_ms,
+                kind.p90_ms
+            )
+        });
+        format!(
+            "capacity {:.0} requests/s; {}",
+            self.capacity_rps,
+            types.collect::<Vec<_>>().join(", ")
+        )
+    }
+}
+
+fn sleep_until(deadline: Instant) {
+    std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+}
+
+/// Load average over one minute; 0 where there is none to read.
+fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace()
+        .next()
+        .and_then(|first| first.parse().ok())
+        .unwrap_or(0.0)
+}

@@ -1,0 +1,327 @@
+//! The results as tables in Markdown and as one picture.
+
+use std::fmt::Write as _;
+
+use super::{Change, Measured, ServiceReport};
+use crate::demo::chart::{Panel, Vertical, escape, nice_step};
+use crate::demo::palette;
+
+/// Mean, least and most of several runs.
+fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
+    let least = values.iter().copied().min_by(f64::total_cmp)?;
+    let most = values.iter().copied().max_by(f64::total_cmp)?;
+    Some((
+        values.iter().sum::<f64>() / values.len() as f64,
+        least,
+        most,
+    ))
+}
+
+fn cell(values: &[f64], write: fn(f64) -> String) -> String {
+    match spread(values) {
+        None => "–".to_owned(),
+        Some((mean, ..)) if values.len() == 1 => write(mean),
+        Some((mean, least, most)) => format!("{} ({}–{})", write(mean), write(least), write(most)),
+    }
+}
+
+fn whole(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+/// Tables of all services.
+pub fn markdown(reports: &[ServiceReport]) -> String {
+    let mut out = String::from(
+        "Goodput: 2xx per second within the p90 objective of their type, mean of the runs, least and most in parentheses. \
+         Loads are multiples of the capacity that a ramp finds.\n",
+    );
+    for report in reports {
+        let _ = writeln!(out, "\n### {}: {}\n", report.service, report.title);
+        match &report.skipped {
+            Some(why) => {
+                let _ = writeln!(out, "Skipped: {why}");
+            }
+            None => service(&mut out, report),
+        }
+    }
+    out
+}
+
+fn service(out: &mut String, report: &ServiceReport) {
+    let _ = writeln!(out, "{}.", report.description());
+    let loads: Vec<f64> = report.ideal.iter().map(|(load, _)| *load).collect();
+    let headings: Vec<String> = loads.iter().map(|load| format!("{load}×")).collect();
+    let at = |row: &str, load: f64, value: fn(&Measured) -> f64| -> Vec<f64> {
+        let runs = report
+            .runs
+            .iter()
+            .filter(|run| run.row == row && run.load == load);
+        runs.map(|run| value(&run.result)).collect()
+    };
+    heading(out, "goodput/s at load", &headings);
+    let _ = writeln!(
+        out,
+        "| ideal | {} |",
+        report
+            .ideal
+            .iter()
+            .map(|(_, rps)| whole(*rps))
+            .collect::<Vec<_>>()
+            .join(" | ")
+    );
+    for row in &report.rows {
+        let cells = loads
+            .iter()
+            .map(|&load| cell(&at(&row.name, load, |result| result.goodput_rps), whole));
+        line(out, &label(row), cells);
+    }
+    heading(out, "refused at load", &headings);
+    for row in &report.rows {
+        let cells = loads
+            .iter()
+            .map(|&load| cell(&at(&row.name, load, |result| result.refused), percent));
+        line(out, &label(row), cells);
+    }
+    for change in Change::ALL {
+        if report.changes.iter().all(|run| run.change != change) {
+            continue;
+        }
+        let parts = [
+            "before",
+            "its first 10 s",
+            "after 10 s",
+            "afterwards",
+            "in time after 10 s",
+        ];
+        heading(
+            out,
+            &format!("goodput/s at {}×, {}", super::CHANGE_LOAD, change.title()),
+            &parts.map(str::to_owned),
+        );
+        for row in &report.rows {
+            let runs: Vec<_> = report
+                .changes
+                .iter()
+                .filter(|run| run.change == change && run.row == row.name)
+                .collect();
+            let part = |index: usize| -> Vec<f64> {
+                runs.iter()
+                    .filter_map(|run| run.parts.get(index))
+                    .map(|part| part.goodput_rps)
+                    .collect()
+            };
+            let settled: Vec<f64> = runs
+                .iter()
+                .filter_map(|run| run.parts.get(2))
+                .filter_map(in_time)
+                .collect();
+            let cells = (0..4)
+                .map(|index| cell(&part(index), whole))
+                .chain([cell(&settled, percent)]);
+            line(out, &label(row), cells);
+        }
+    }
+}
+
+/// Of the type that fares worst, the share of its 2xx within the p90 objective. From 90% on, it is kept.
+fn in_time(part: &Measured) -> Option<f64> {
+    let answered = part.types.iter().filter(|kind| kind.answered > 0);
+    answered
+        .map(|kind| kind.good as f64 / kind.answered as f64)
+        .min_by(f64::total_cmp)
+}
+
+fn label(row: &super::RowReport) -> String {
+    match (&row.skipped, &row.chosen) {
+        (_, Some(chosen)) => format!("{} (`{chosen}`)", row.title),
+        (Some(why), None) => format!("{} (not run: {why})", row.title),
+        (None, None) => row.title.clone(),
+    }
+}
+
+fn heading(out: &mut String, first: &str, headings: &[String]) {
+    let _ = writeln!(out, "\n| {first} | {} |", headings.join(" | "));
+    let _ = writeln!(out, "|---|{}", "--:|".repeat(headings.len()));
+}
+
+fn line(out: &mut String, label: &str, cells: impl Iterator<Item = String>) {
+    let _ = writeln!(
+        out,
+        "| {label} | {} |",
+        cells.collect::<Vec<_>>().join(" | ")
+    );
+}
+
+const WIDTH: f64 = 1_180.0;
+const COLUMN: f64 = 330.0;
+const GAP: f64 = 62.0;
+const HEIGHT: f64 = 230.0;
+
+/// Colours for more lines than the palette has, all of which also differ by dashes.
+const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}.w2{stroke:var(--t1);stroke-dasharray:6 3}\
+.w3{stroke:var(--t2)}.w4{stroke:var(--t2);stroke-dasharray:6 3}.w5{stroke:var(--t3)}.w6{stroke:var(--t0);stroke-width:3}\
+.w7{stroke:var(--t0);stroke-dasharray:2 3}.w8{stroke:var(--t0);stroke-dasharray:6 3}";
+
+/// A stand-alone SVG: for each service goodput over load, and over time under each change.
+pub fn svg(reports: &[ServiceReport]) -> String {
+    let reports: Vec<&ServiceReport> = reports
+        .iter()
+        .filter(|report| report.skipped.is_none())
+        .collect();
+    let height = 60.0 + reports.len() as f64 * (HEIGHT + 90.0) + 80.0;
+    let mut out = format!(
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Goodput of services over load and under changes"><style>{}{LINES}</style><rect width="{WIDTH}" height="{height}" rx="8" fill="var(--bg)"/>"#,
+        palette::CSS
+    );
+    for (index, report) in reports.iter().enumerate() {
+        draw(&mut out, report, 70.0 + index as f64 * (HEIGHT + 90.0));
+    }
+    if let Some(report) = reports.first() {
+        legend(&mut out, report, height - 70.0);
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn draw(out: &mut String, report: &ServiceReport, y: f64) {
+    let _ = write!(
+        out,
+        r#"<text class="head" x="{GAP}" y="{:.1}">{}</text><text class="sub" x="{GAP}" y="{:.1}">answers within the objective per second, over load</text>"#,
+        y - 32.0,
+        escape(report.title),
+        y - 14.0
+    );
+    let measured = report.runs.iter().map(|run| run.result.goodput_rps);
+    let ideal = report.ideal.iter().map(|(_, rps)| *rps);
+    let most = measured.chain(ideal).fold(1.0, f64::max);
+    let step = nice_step(most / 4.0);
+    let top = (most * 1.05 / step).ceil() * step;
+    let last = report
+        .ideal
+        .iter()
+        .map(|(load, _)| *load)
+        .fold(0.1, f64::max);
+    let panel = Panel {
+        x: GAP,
+        y,
+        width: COLUMN,
+        height: HEIGHT,
+        seconds: last,
+        vertical: Vertical::Linear(top),
+    };
+    panel.value_axis(out, |rps| format!("{rps:.0}"));
+    for (load, _) in &report.ideal {
+        let _ = write!(
+            out,
+            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">{load}×</text>"#,
+            panel.at(*load),
+            y + HEIGHT + 14.0
+        );
+    }
+    panel.line(
+        out,
+        "limit",
+        report.ideal.iter().map(|(load, rps)| (*load, Some(*rps))),
+    );
+    for (index, row) in report.rows.iter().enumerate() {
+        let points = report.ideal.iter().map(|(load, _)| {
+            let runs = report
+                .runs
+                .iter()
+                .filter(|run| run.row == row.name && run.load == *load);
+            let goodput: Vec<f64> = runs.map(|run| run.result.goodput_rps).collect();
+            (*load, spread(&goodput).map(|(mean, ..)| mean))
+        });
+        panel.line(out, &format!("w{}", index % 9), points);
+    }
+    for (column, change) in Change::ALL.into_iter().enumerate() {
+        let x = GAP + (column as f64 + 1.0) * (COLUMN + GAP);
+        draw_change(out, report, change, &Panel { x, ..panel.clone() });
+    }
+}
+
+fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: &Panel) {
+    let runs: Vec<_> = report
+        .changes
+        .iter()
+        .filter(|run| run.change == change)
+        .collect();
+    let Some(seconds) = runs.iter().map(|run| run.curve.len()).max() else {
+        return;
+    };
+    let panel = Panel {
+        seconds: seconds as f64,
+        ..panel.clone()
+    };
+    let _ = write!(
+        out,
+        r#"<text class="sub" x="{}" y="{:.1}">{}, at {}× load</text>"#,
+        panel.x,
+        panel.y - 14.0,
+        escape(change.title()),
+        super::CHANGE_LOAD
+    );
+    panel.value_axis(out, |rps| format!("{rps:.0}"));
+    panel.time_axis(out, 10.0);
+    let begin: f64 = super::CALM
+        .iter()
+        .map(std::time::Duration::as_secs_f64)
+        .sum();
+    let end = begin
+        + super::CHANGED
+            .iter()
+            .map(std::time::Duration::as_secs_f64)
+            .sum::<f64>();
+    panel.event(out, begin, "");
+    panel.event(out, end, "");
+    for (index, row) in report.rows.iter().enumerate() {
+        let of_row: Vec<_> = runs.iter().filter(|run| run.row == row.name).collect();
+        // The mean over runs and over 3 s: single seconds are noise.
+        let points = (0..seconds).map(|second| {
+            let around = second.saturating_sub(1)..(second + 2).min(seconds);
+            let values: Vec<f64> = of_row
+                .iter()
+                .flat_map(|run| around.clone().filter_map(|at| run.curve.get(at).copied()))
+                .collect();
+            (second as f64 + 0.5, spread(&values).map(|(mean, ..)| mean))
+        });
+        panel.line(out, &format!("w{}", index % 9), points);
+    }
+}
+
+fn legend(out: &mut String, report: &ServiceReport, y: f64) {
+    const COLUMNS: usize = 4;
+    let ideal = ("limit".to_owned(), "ideal".to_owned());
+    let rows = report
+        .rows
+        .iter()
+        .enumerate()
+        .map(|(i, row)| (format!("w{}", i % 9), row.title.clone()));
+    for (index, (class, title)) in rows.chain([ideal]).enumerate() {
+        let x = GAP + (index % COLUMNS) as f64 * 280.0;
+        let y = y + (index / COLUMNS) as f64 * 22.0;
+        let _ = write!(
+            out,
+            r#"<path class="line {class}" d="M{x:.1} {y:.1}h26"/><text x="{:.1}" y="{:.1}">{}</text>"#,
+            x + 32.0,
+            y + 4.0,
+            escape(&title)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_show_the_spread_of_several_runs() {
+        assert_eq!(cell(&[], whole), "–");
+        assert_eq!(cell(&[0.25], percent), "25.0%");
+        assert_eq!(cell(&[80.0, 120.0, 100.0], whole), "100 (80–120)");
+    }
+}

@@ -1,0 +1,252 @@
+//! What stands in front of a service: nothing, Envoy's own protections, Headgate. A protection that has to be fitted to
+//! a service is a family of candidates, of which a search takes the best for each service.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::bench::lab::Protection;
+use crate::bench::native_filters::{self, NativeFilter};
+use crate::mix::QueryType;
+use crate::policy;
+
+/// One configuration of one protection.
+#[derive(Debug, Clone)]
+pub(super) struct Variant {
+    /// Name for `--only` and JSON.
+    pub(super) name: String,
+    /// The protection.
+    pub(super) protection: Protection,
+}
+
+/// A row of the tables.
+#[derive(Debug, Clone)]
+pub(super) struct Family {
+    /// Name for `--only` and JSON.
+    pub(super) name: &'static str,
+    /// What it is, in a few words.
+    pub(super) title: &'static str,
+    /// One as it is, or several to search.
+    pub(super) candidates: Vec<Variant>,
+}
+
+/// Everything to compare, for a service with this mix. `parallelism` are the values to search for Headgate.
+pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> {
+    let headgate = |p: Option<usize>, shed: Option<bool>| Variant {
+        name: headgate_name(p, shed),
+        protection: Protection::Headgate {
+            name: "headgate",
+            title: "Headgate",
+            policy: headgate_policy(mix, p, shed),
+        },
+    };
+    let sweep = |shed| {
+        parallelism
+            .iter()
+            .map(|&p| headgate(Some(p), Some(shed)))
+            .collect()
+    };
+    let family = |name, title, candidates| Family {
+        name,
+        title,
+        candidates,
+    };
+    vec![
+        family(
+            "none",
+            "no filter",
+            vec![native("none".into(), native_filters::plain())],
+        ),
+        family(
+            "adaptive_concurrency",
+            "adaptive_concurrency, as documented",
+            vec![native(
+                "adaptive_concurrency".into(),
+                native_filters::adaptive_concurrency(),
+            )],
+        ),
+        family(
+            "adaptive-tuned",
+            "adaptive_concurrency, tuned",
+            adaptive_candidates(),
+        ),
+        family(
+            "admission_control",
+            "admission_control",
+            vec![native(
+                "admission_control".into(),
+                native_filters::admission_control(),
+            )],
+        ),
+        family(
+            "admission-tuned",
+            "admission_control, tuned",
+            admission_candidates(mix),
+        ),
+        family(
+            "breaker-tuned",
+            "circuit breaker, tuned",
+            breaker_candidates(),
+        ),
+        family(
+            "headgate",
+            "Headgate, types and objectives only",
+            vec![headgate(None, None)],
+        ),
+        family(
+            "headgate-best-p",
+            "Headgate, best P, shedByValue off",
+            sweep(false),
+        ),
+        family(
+            "headgate-best-p-shed",
+            "Headgate, best P, shedByValue on",
+            sweep(true),
+        ),
+    ]
+}
+
+fn native(name: String, filter: NativeFilter) -> Variant {
+    Variant {
+        name,
+        protection: Protection::Native(filter),
+    }
+}
+
+/// The settings that its documentation tells to tune: what counts as the round trip, how much queue it allows above the
+/// minimum, the floor while it measures that minimum, and the ceiling.
+fn adaptive_candidates() -> Vec<Variant> {
+    let mut candidates = Vec::new();
+    for percentile in [50, 90] {
+        for buffer in [25, 100] {
+            for (floor, ceiling) in [(3, 1_000), (3, 6), (6, 12), (12, 24), (24, 48)] {
+                let filter = native_filters::adaptive(json!({
+                    "sample_aggregate_percentile": {"value": percentile},
+                    "concurrency_limit_params": {
+                        "concurrency_update_interval": "0.1s",
+                        "max_concurrency_limit": ceiling,
+                    },
+                    "min_rtt_calc_params": {
+                        "jitter": {"value": 10},
+                        "interval": "60s",
+                        "request_count": 50,
+                        "min_concurrency": floor,
+                        "buffer": {"value": buffer},
+                    },
+                }));
+                candidates.push(native(
+                    format!("adaptive-p{percentile}-buffer{buffer}-{floor}-{ceiling}"),
+                    NativeFilter {
+                        http_filters: vec![filter],
+                        ..native_filters::plain()
+                    },
+                ));
+            }
+        }
+    }
+    candidates
+}
+
+/// It sees failures only, so slow answers are made failures by a timeout, and it is told how many to stand.
+fn admission_candidates(mix: &[QueryType]) -> Vec<Variant> {
+    let p90s = mix.iter().map(|query| query.p90);
+    let timeouts = [p90s.clone().min(), p90s.max()];
+    let mut candidates = Vec::new();
+    for timeout in timeouts.into_iter().flatten() {
+        for threshold in [95, 70] {
+            let mut filter = native_filters::admission_control();
+            filter.route_timeout = Some(timeout);
+            if let Some(config) = filter.http_filters.first_mut() {
+                config["typed_config"]["sr_threshold"] =
+                    json!({"default_value": {"value": threshold}});
+            }
+            let ms = timeout.as_millis();
+            candidates.push(native(
+                format!("admission-timeout{ms}-success{threshold}"),
+                filter,
+            ));
+        }
+    }
+    candidates
+}
+
+/// Connections, each with one request, and requests that wait for one.
+fn breaker_candidates() -> Vec<Variant> {
+    let mut candidates = Vec::new();
+    for connections in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
+        for pending in [1, 4, 12] {
+            candidates.push(native(
+                format!("breaker-{connections}-{pending}"),
+                NativeFilter {
+                    circuit_breakers: Some(json!({"thresholds": [{
+                        "max_connections": connections,
+                        "max_pending_requests": pending,
+                        "max_requests": 1_000,
+                    }]})),
+                    ..native_filters::plain()
+                },
+            ));
+        }
+    }
+    candidates
+}
+
+fn headgate_name(p: Option<usize>, shed: Option<bool>) -> String {
+    let p = p.map(|p| format!("-p{p}")).unwrap_or_default();
+    let shed = match shed {
+        None => "",
+        Some(true) => "-shed",
+        Some(false) => "-noshed",
+    };
+    format!("headgate{p}{shed}")
+}
+
+/// A policy with types and objectives, and only what is given besides.
+fn headgate_policy(mix: &[QueryType], p: Option<usize>, shed: Option<bool>) -> Value {
+    let mut policy = policy::for_mix(p.unwrap_or(1), mix);
+    if p.is_none()
+        && let Some(spec) = policy["spec"].as_object_mut()
+    {
+        spec.remove("parallelism");
+    }
+    if let Some(shed) = shed {
+        policy["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": shed}});
+    }
+    policy
+}
+
+impl Variant {
+    /// Why the version of Headgate at hand refuses this policy, if it does.
+    ///
+    /// # Errors
+    /// If it can't be asked.
+    pub(super) fn refusal(&self) -> Result<Option<String>> {
+        let Protection::Headgate { policy, .. } = &self.protection else {
+            return Ok(None);
+        };
+        let dir = tempfile::tempdir()?;
+        let file = dir.path().join("policy.yaml");
+        std::fs::write(&file, serde_json::to_string_pretty(policy)?)?;
+        let mut validate = Command::new(crate::headgate::binary_path());
+        let output = validate.arg("validate").arg(&file).output()?;
+        if output.status.success() {
+            return Ok(None);
+        }
+        // The first problem, without the place in a file that nobody sees.
+        let problems = String::from_utf8_lossy(&output.stdout);
+        let first = problems.lines().next().unwrap_or_default();
+        Ok(Some(
+            first
+                .find("spec")
+                .map_or(first, |at| &first[at..])
+                .to_owned(),
+        ))
+    }
+}
+
+/// Objectives within which an answer counts.
+pub(super) fn in_time(query: &QueryType, latency: Duration) -> bool {
+    latency <= query.p90
+}
