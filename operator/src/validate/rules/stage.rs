@@ -58,6 +58,7 @@ pub(crate) fn stage(
         routes: Vec::new(),
         mode: spec.mode.into(),
         parallelism: slots.for_endpoints(1),
+        auto_parallelism: None,
         queue,
         measure: spec.measure.into(),
         errors,
