@@ -417,7 +417,7 @@ impl Ledger {
         let new = self.worker(host, own_id)?;
         let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
-        // Whoever still sees us under the old number waits for no waiter of it.
+        // A worker that still sees us under the old number waits for no waiter of it.
         host.record(old.head, 0)?;
         // What we booked under this number after it was taken from us, or its last owner left behind.
         self.give_back(host, own_id)?;

@@ -47,12 +47,12 @@ impl Counter {
         self.fresh = self.fresh.saturating_add(n);
     }
 
-    /// What the others don't know yet.
+    /// Returns what this worker counted and has not published yet.
     pub(crate) fn fresh(&self) -> u64 {
         self.fresh
     }
 
-    /// What all workers counted, as far as it is known here.
+    /// Returns the sum that all workers counted, as far as this worker knows it.
     pub(crate) fn seen(&self) -> u64 {
         self.seen
     }

@@ -130,7 +130,7 @@ mod tests {
         late.run(&host, at(2_000), &mut demand).unwrap();
         assert_eq!(demand.mean_processing(), Some(Duration::from_millis(2)));
         assert_eq!(demand.slots(at(3_000)), 0.0);
-        // What it measures itself soon outweighs that.
+        // Its own measurements soon outweigh that mean.
         demand.add(at(2_100), 99, 99, 99 * 6_000);
         late.run(&host, at(2_100), &mut demand).unwrap();
         assert_eq!(demand.mean_processing(), Some(Duration::from_micros(5_960)));
