@@ -14,8 +14,8 @@
 //! time.
 //!
 //! A process that was called a moment ago and announces nothing has no limit as far as anybody knows: it may not run
-//! Headgate. One that was not called for the time to live has vanished, and takes no part, unless a low rate of another
-//! process of its service has lived longer than that.
+//! Headgate. One that was not called for the time to live has vanished, and takes no part, unless another process of its
+//! service announced a rate low enough to live longer than that.
 //!
 //! Calls whose process no answer named (it is lost, or the process runs no Headgate) count for the service; they are
 //! spread over the processes that are known, in proportion to the calls known to be theirs.
@@ -213,10 +213,10 @@ impl Downstream {
             let named = |entry: &&Entry| entry.key.2 != ProcessId::UNKNOWN;
             let all: f64 = processes.iter().map(|entry| entry.calls).sum();
             let known: f64 = processes.iter().filter(named).map(|e| e.calls).sum();
-            // Where a low rate has outlived the time to live, those who were there in its time are still to be counted:
-            // alone it would be every quantile, whatever its fellows said before they ran out.
-            let outlived = |(_, heard): (f64, Instant)| now.since(heard) > ttl;
-            let lasting = processes.iter().filter_map(|p| p.heard).any(outlived);
+            // A low rate keeps its hearer from calling the others, and so from hearing them. Those who were there in its
+            // time are still to be counted: alone it would be every quantile.
+            let lasts = |(rate, _): (f64, Instant)| lifetime(rate, ttl) > ttl;
+            let lasting = processes.iter().filter_map(|p| p.heard).any(lasts);
             let there = if lasting { ttl * LONGEST } else { ttl };
             rates.clear();
             // Line 3: for all of their processes.
@@ -363,6 +363,24 @@ mod tests {
         // Nothing is sent for a while.
         assert_eq!(limit(&mut down, 0.5, at(3_000)), None);
         assert_eq!(limit(&mut down, 0.0, at(3_000)), limited(0.01, 1));
+    }
+
+    #[test]
+    fn a_low_rate_that_is_heard_first_does_not_outvote_the_others() {
+        let mut down = Downstream::default();
+        for (process, rate) in [(1, 0.01), (2, 50.0), (3, 60.0)] {
+            down.called(key(1, process), 100, at(0));
+            down.heard(key(1, process), rate, at(0));
+        }
+        assert_eq!(limit(&mut down, 0.5, at(0)), limited(50.0, 1));
+        // Nothing is sent for a while. Who then calls the first again has not called the others yet.
+        assert_eq!(limit(&mut down, 0.5, at(12_000)), None);
+        for (process, seen) in [(2, 13_000), (3, 13_000), (1, 14_500)] {
+            down.called(key(1, process), 10, at(seen));
+        }
+        down.heard(key(1, 1), 0.01, at(14_500));
+        assert_eq!(limit(&mut down, 0.5, at(14_500)), None);
+        assert!(limit(&mut down, 0.0, at(14_500)).is_some());
     }
 
     #[test]
