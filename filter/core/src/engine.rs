@@ -497,6 +497,12 @@ impl Engine {
         self.policy(policy)?.stage.rejection_rate()
     }
 
+    /// The slots of this policy, as configured or as found.
+    #[must_use]
+    pub fn parallelism(&self, policy: PolicyId) -> Option<u32> {
+        Some(self.policy(policy)?.stage.parallelism())
+    }
+
     /// A refusal in words; [`crate::refusal::Reason`] has those for the reason.
     #[must_use]
     pub fn words(&self, refusal: &Refusal) -> Words<'_> {

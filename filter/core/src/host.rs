@@ -11,6 +11,8 @@ mod unfiltered;
 
 pub use unfiltered::Unfiltered;
 
+use std::time::Duration;
+
 /// A metric that was defined through [`Host::define`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MetricId(pub u32);
@@ -72,6 +74,11 @@ pub enum HostError {
 
 /// State shared by all workers of one process. Every call is `Result`-checked and none panics.
 pub trait Host {
+    /// What to add to this process's clock for one that other processes agree with, if there is such a clock.
+    fn wall_clock_offset(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Defines a metric. The same name gives the same number in every worker.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ pub mod engine;
 pub mod histogram;
 pub mod host;
 pub mod ledger;
+pub mod parallelism;
 pub mod progress;
 pub mod queue;
 pub mod refusal;

@@ -304,6 +304,14 @@ impl StageStats {
         host.record(self.handover, micros(idle))
     }
 
+    /// Publishes P where it is found.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn slots(&self, host: &impl Host, slots: u32) -> Result<(), HostError> {
+        host.record(self.slots, u64::from(slots))
+    }
+
     /// Publishes the queue, which decisions read from a gauge that nobody else can read.
     ///
     /// # Errors

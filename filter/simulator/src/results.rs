@@ -69,6 +69,8 @@ pub struct Outcome {
     pub utilization: f64,
     /// Requests simulated, warm-up included.
     pub simulated: u64,
+    /// The stage's slots at the end of each second, warm-up included.
+    pub parallelism: Vec<u32>,
 }
 
 impl Outcome {

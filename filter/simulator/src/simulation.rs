@@ -28,6 +28,7 @@ use crate::workload::{Traffic, Workload, WorkloadError};
 const POLICY: PolicyId = PolicyId(0);
 /// As in Envoy.
 const TICK_NS: u64 = 10_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +108,7 @@ impl Run<'_> {
             types: world.types,
             utilization,
             simulated: world.simulated,
+            parallelism: world.parallelism,
         })
     }
 }
@@ -174,6 +176,7 @@ struct World<'a, S, B> {
     busy: u128,
     types: Vec<TypeOutcome>,
     simulated: u64,
+    parallelism: Vec<u32>,
 }
 
 impl<'a, S: Source, B: Backend> World<'a, S, B> {
@@ -206,6 +209,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
                 .collect::<Result<_, _>>()
                 .map_err(|e| SimulationError::Results(e.to_string()))?,
             simulated: 0,
+            parallelism: Vec::new(),
             host,
         })
     }
@@ -286,6 +290,9 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
     }
 
     fn tick(&mut self) -> Result<(), SimulationError> {
+        if self.next_tick.is_multiple_of(SECOND_NS) && self.next_tick > 0 {
+            self.parallelism.extend(self.engine.parallelism(POLICY));
+        }
         self.next_tick += TICK_NS;
         let now = Instant::from_nanos(self.now);
         self.engine.tick(&self.host, now, &mut self.actions)?;

@@ -22,6 +22,8 @@ const RESPONSE_TRAILERS: u32 = 3;
 const REQUEST_STREAM: u32 = 0;
 /// `WasmBufferType::PluginConfiguration`.
 const PLUGIN_CONFIGURATION: u32 = 7;
+/// `CLOCK_REALTIME` of WASI.
+const REALTIME: u32 = 0;
 /// `CLOCK_MONOTONIC` of WASI.
 const MONOTONIC: u32 = 1;
 
@@ -237,9 +239,18 @@ pub(crate) fn send_local_response(
 /// Time since an arbitrary point that is the same for all workers of the process. Monotonic: the wall
 /// clock may step.
 pub(crate) fn monotonic_time() -> Result<Duration, HostError> {
+    time(MONOTONIC)
+}
+
+/// Time since 1970, as far as the machine knows it.
+pub(crate) fn wall_time() -> Result<Duration, HostError> {
+    time(REALTIME)
+}
+
+fn time(clock: u32) -> Result<Duration, HostError> {
     let mut nanos = 0;
     // SAFETY: the pointer is to a live local.
-    let status = unsafe { clock_time_get(MONOTONIC, 0, &raw mut nanos) };
+    let status = unsafe { clock_time_get(clock, 0, &raw mut nanos) };
     check("clock_time_get", status).map(|()| Duration::from_nanos(nanos))
 }
 

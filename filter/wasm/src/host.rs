@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use headgate_core::host::{Expected, Host, HostError, MetricId, MetricKind, Version};
 use headgate_core::workers::WorkerId;
@@ -56,6 +57,12 @@ impl EnvoyHost {
 }
 
 impl Host for EnvoyHost {
+    fn wall_clock_offset(&self) -> Duration {
+        let offset =
+            ffi::wall_time().and_then(|wall| Ok(wall.saturating_sub(ffi::monotonic_time()?)));
+        offset.unwrap_or_default()
+    }
+
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
         if let Some(&known) = self.metrics.borrow().get(name) {
             return Ok(known);

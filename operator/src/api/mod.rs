@@ -19,8 +19,8 @@ pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostT
 pub use duration::{Duration, ParseDurationError};
 pub use errors::{Errors, GrpcStatus};
 pub use policy::{
-    AdmissionPolicySpec, MeasureType, ModeType, Parallelism, PolicyTargetRef, QueryType,
-    RequestClass,
+    AdmissionPolicySpec, AutoParallelism, MeasureType, ModeType, Parallelism, PolicyTargetRef,
+    QueryType, RequestClass,
 };
 pub use queue::{DeficitRoundRobin, DisciplineType, FlowType, Queue, QueueModeType};
 pub use request_match::{

@@ -8,13 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Duration, Errors, Queue, RequestMatch, Strategy, Workflows};
 
-/// What is wanted: which backend (`targetRefs`), how much it works on at once (`parallelism`), and what its kinds
-/// of requests need (`types`).
+/// What is wanted: which backend (`targetRefs`), and what its kinds of requests need (`types`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
-    expecting = "a mapping with targetRefs, parallelism and types"
+    expecting = "a mapping with targetRefs and types"
 )]
 pub struct AdmissionPolicySpec {
     /// What the policy applies to: 1 to 16 objects of its own namespace (GEP-713).
@@ -22,8 +21,9 @@ pub struct AdmissionPolicySpec {
     /// Whether decisions take effect; `Enforce` by default.
     #[serde(default)]
     pub mode: ModeType,
-    /// Requests that the backend works on at once: its workers, threads or connections. Either `total` or
-    /// `perEndpoint`.
+    /// Requests that the backend works on at once. By default each proxy finds how many that should be, while
+    /// the backend works (`auto`); `total` or `perEndpoint` fix them.
+    #[serde(default)]
     pub parallelism: Parallelism,
     /// When a request's processing time ends; with the last byte of the response by default.
     #[serde(default)]
@@ -89,15 +89,36 @@ pub enum ModeType {
 #[serde(
     rename_all = "camelCase",
     deny_unknown_fields,
-    expecting = "a mapping with total or perEndpoint"
+    expecting = "a mapping with auto, total or perEndpoint"
 )]
 pub struct Parallelism {
+    /// Slots of each proxy are found, within these bounds: the fewest that give nearly the throughput of any more,
+    /// and a few above that where they let short requests pass long ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto: Option<AutoParallelism>,
     /// Slots over all endpoints, 1 to 1000000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<i64>,
     /// Slots of each ready endpoint, 1 to 1000000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_endpoint: Option<i64>,
+}
+
+/// Bounds of the slots that are found; of each proxy, not divided among them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with min and max, or neither"
+)]
+pub struct AutoParallelism {
+    /// Fewest slots, 1 to 1000000; 2 by default, or `max` if that is less, so that a long request doesn't keep all others
+    /// waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<i64>,
+    /// Most slots, `min` to 1000000; 1000000 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<i64>,
 }
 
 /// When a request's processing time ends.

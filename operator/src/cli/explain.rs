@@ -9,7 +9,9 @@ use anyhow::anyhow;
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
-use headgate_core::config::{ClassConfig, ErrorsConfig, Match, Mode, StageConfig, TypeConfig};
+use headgate_core::config::{
+    AutoParallelism, ClassConfig, ErrorsConfig, Match, Mode, StageConfig, TypeConfig,
+};
 use serde::Serialize;
 
 use super::input::Scale;
@@ -93,6 +95,25 @@ impl RequestView for ExplainArgs {
     }
 }
 
+/// P: a number, or the bounds of what is found.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+enum Slots {
+    Fixed(u32),
+    Auto { auto: AutoParallelism },
+}
+
+impl std::fmt::Display for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Fixed(slots) => write!(f, "{slots}"),
+            Self::Auto {
+                auto: AutoParallelism { min, max },
+            } => write!(f, "found by each proxy, {min} to {max}"),
+        }
+    }
+}
+
 /// The answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -108,7 +129,7 @@ struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     class: Option<Class>,
     mode: String,
-    parallelism: u32,
+    parallelism: Slots,
     /// Which answers are errors, if the policy says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<String>,
@@ -215,7 +236,10 @@ fn explain(
             Mode::Enforce => "Enforce".to_owned(),
             Mode::DryRun => "DryRun: decides and counts, refuses nothing, holds nothing".to_owned(),
         },
-        parallelism: stage.parallelism,
+        parallelism: match stage.auto_parallelism {
+            None => Slots::Fixed(stage.parallelism),
+            Some(auto) => Slots::Auto { auto },
+        },
         errors: errors(&stage.errors),
         strategy: strategy::strategy(&subject),
         starvation_avoidance: strategy::starvation_avoidance(stage),

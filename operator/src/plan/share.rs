@@ -79,6 +79,13 @@ impl Share {
         let proxies = self.proxies.max(1);
         let (slots, endpoints) = match (self.slots, &self.endpoints) {
             (Slots::Total(total), _) => (total, 1),
+            (Slots::Auto(_), _) => {
+                // Each proxy finds its own part; rates that go with slots are divided as with a total.
+                return Portion {
+                    parallelism: self.slots.for_endpoints(1),
+                    factor: 1.0 / f64::from(proxies),
+                };
+            }
             (Slots::PerEndpoint(each), Endpoints::Own) => {
                 return Portion {
                     parallelism: each,

@@ -172,7 +172,7 @@ mod tests {
                 "metadata.nam: unknown field; did you mean \"name\"?",
                 "spec.mod: unknown field; did you mean \"mode\"?",
                 "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
-                "spec.parallelism: \"many\"; a mapping with total or perEndpoint",
+                "spec.parallelism: \"many\"; a mapping with auto, total or perEndpoint",
                 "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, errors, queue, \
                  strategy, types, classes, workflows, exclude",
                 "spec.types[0].matches: a mapping; a list",

@@ -241,9 +241,8 @@ fn example(at: &Path, field: &str) -> &'static str {
         "name" if is_in(at, "named") => "the id of a workflow, as requests say it",
         "name" if is_in(at, "services") => "the name of a service",
         "name" => "every object, type and header has a name",
-        "spec" => "targetRefs, parallelism and types",
+        "spec" => "targetRefs and types",
         "targetRefs" => "such as [{group: \"\", kind: Service, name: search}]",
-        "parallelism" => "how many requests the backend works on at once, such as {total: 20}",
         "types" => {
             "at least one, named default, such as [{name: default, slo: {p50: 18ms, p90: 50ms}}]"
         }

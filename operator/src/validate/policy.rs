@@ -1,6 +1,6 @@
 //! A policy without mistakes.
 
-use headgate_core::config::{MAX_PARALLELISM, OutboundConfig, StageConfig};
+use headgate_core::config::{AutoParallelism, MAX_PARALLELISM, OutboundConfig, StageConfig};
 
 use crate::plan::{Portion, TargetRef};
 
@@ -42,7 +42,13 @@ pub enum Slots {
     Total(u32),
     /// For each ready endpoint.
     PerEndpoint(u32),
+    /// What each proxy finds.
+    Auto(AutoParallelism),
 }
+
+/// What a proxy begins with that finds its slots: so few that it doubles them from below what the backend can do,
+/// so many that a service with a few workers is not kept waiting.
+const FIRST: u32 = 4;
 
 impl Slots {
     /// Slots in front of `endpoints` endpoints, 1 to 1,000,000. No endpoints count as one: a proxy
@@ -52,6 +58,16 @@ impl Slots {
         match self {
             Self::Total(total) => total,
             Self::PerEndpoint(each) => each.saturating_mul(endpoints.max(1)).min(MAX_PARALLELISM),
+            Self::Auto(AutoParallelism { min, max }) => FIRST.max(min).min(max),
+        }
+    }
+
+    /// The bounds of what is found; `None` where nothing is.
+    #[must_use]
+    pub fn auto(self) -> Option<AutoParallelism> {
+        match self {
+            Self::Auto(bounds) => Some(bounds),
+            Self::Total(_) | Self::PerEndpoint(_) => None,
         }
     }
 
@@ -61,7 +77,7 @@ impl Slots {
         Portion {
             parallelism: self.for_endpoints(endpoints),
             factor: match self {
-                Self::Total(_) => 1.0,
+                Self::Total(_) | Self::Auto(_) => 1.0,
                 Self::PerEndpoint(_) => f64::from(endpoints.max(1)),
             },
         }

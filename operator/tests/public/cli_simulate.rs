@@ -159,7 +159,7 @@ fn the_rules_of_the_policy_tell_the_types_of_a_workload() {
     // /elsewhere is of type default, whose objectives 90 ms on average can't keep beside a queue.
     let rejected = |at: usize| out["rows"][at]["rejected_pct"].as_f64().unwrap();
     assert!(
-        rejected(0) < 5.0 && rejected(1) > 40.0,
+        rejected(0) < 1.0 && rejected(1) > 40.0,
         "{} {}",
         rejected(0),
         rejected(1)
@@ -175,14 +175,14 @@ fn check_fails_when_a_type_misses_its_objective() {
         let args = ["--policy", POLICY, "--workload", &workload, "--check"];
         simulate(&[&args[..], &SMALL[..]].concat())
     };
-    let good = trial("60ms");
+    let good = trial("150ms");
     assert_eq!((good.status.code(), text(&good.stderr)), (Some(0), ""));
     assert!(text(&good.stdout).ends_with("all 2 objectives are met\n"));
-    // The allowance lets one in ten in, although it can't be in time.
-    let bad = trial("90ms");
+    // Who finds nobody waiting is let in, although it can't be in time.
+    let bad = trial("250ms");
     assert_eq!(bad.status.code(), Some(1));
     assert!(
-        text(&bad.stdout).contains("the objective is 72"),
+        text(&bad.stdout).contains("the objective is 200"),
         "{}",
         text(&bad.stdout)
     );
@@ -195,7 +195,9 @@ fn a_recorded_log_is_a_workload_by_itself_or_in_yaml() {
     let direct = simulate(&["--policy", POLICY, "--workload", log, "--json"]);
     assert_eq!(
         text(&direct.stderr),
-        "note: 1 line was passed by: bypasses the policy (line 600)\n"
+        "note: the policy leaves parallelism to be found, so the backend is one that works on 9 requests at once; \
+         `parallelism` of a workload says another number\n\
+         note: 1 line was passed by: bypasses the policy (line 600)\n"
     );
     let direct = json(&direct);
     assert_eq!(

@@ -1,4 +1,5 @@
-//! The workload of the Bouncer paper's evaluation (§5.3): four query types with lognormal service times.
+//! The workload of the Bouncer paper's evaluation (§5.3): four query types with lognormal service times. With the paper's
+//! objectives, one for all types, or with objectives that suit each type.
 
 use std::time::Duration;
 
@@ -50,6 +51,28 @@ pub fn bouncer(scale: f64) -> Vec<QueryType> {
             p90: scaled(BOUNCER_P90_MS),
         })
         .collect()
+}
+
+/// Objectives that suit what a query costs, ms: whoever waits for a costly one expects to.
+const NATURAL_CHEAP_MS: (f64, f64) = (12.5, 37.5);
+const NATURAL_COSTLY_MS: (f64, f64) = (50.0, 125.0);
+/// Mean service time from which a query is costly, ms.
+const COSTLY_MS: f64 = 10.0;
+
+/// [`bouncer`] with objectives that suit each type.
+pub fn natural(scale: f64) -> Vec<QueryType> {
+    let scaled = |ms: f64| Duration::from_secs_f64(ms * scale / 1_000.0);
+    let mut mix = bouncer(scale);
+    for query in &mut mix {
+        let costly = query.mean >= scaled(COSTLY_MS);
+        let (p50, p90) = if costly {
+            NATURAL_COSTLY_MS
+        } else {
+            NATURAL_CHEAP_MS
+        };
+        (query.p50, query.p90) = (scaled(p50), scaled(p90));
+    }
+    mix
 }
 
 /// Requests per second that `workers` parallel servers can complete of this mix.

@@ -22,6 +22,15 @@ pub fn policy(parallelism: usize, types: &[Value]) -> Value {
     })
 }
 
+/// Leaves P out of a policy: it is found.
+#[must_use]
+pub fn without_parallelism(mut policy: Value) -> Value {
+    if let Some(spec) = policy["spec"].as_object_mut() {
+        spec.remove("parallelism");
+    }
+    policy
+}
+
 /// A policy for a mix: every query type by its path prefix, and a `default` with the objectives of the last.
 pub fn for_mix(parallelism: usize, mix: &[QueryType]) -> Value {
     let slo = |q: &QueryType| json!({"p50": duration(q.p50), "p90": duration(q.p90)});

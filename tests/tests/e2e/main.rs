@@ -8,6 +8,7 @@ mod fifo;
 mod harness;
 mod histograms_survive;
 mod overload;
+mod parallelism;
 mod refusals;
 mod routes;
 mod simulated;

@@ -9,7 +9,7 @@ use headgate_tests::load::{self, Lateness, LoadReport, LoadSpec, Phase};
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::{until, until_within};
 use headgate_tests::{mix, policy};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const P: usize = 20;
 const SCALE: f64 = 4.0;
@@ -132,14 +132,16 @@ fn run(policy: Value, threads: u32, loads: &[f64], seconds: u64) -> Result<(Load
 
 #[test]
 fn never_more_than_p_and_fast_types_are_never_refused() -> Result<()> {
-    for threads in [1, 2, 4] {
-        let report = overload(
-            &policy::for_mix(P, &mix::bouncer(SCALE)),
-            threads,
-            &[1.2, 1.5, 2.0],
-            3,
-        )?;
-        for name in ["fast", "mediumfast"] {
+    // By value, the second may be refused for the sake of the first.
+    let never: [(bool, &[&str]); 2] = [(false, &["fast", "mediumfast"]), (true, &["fast"])];
+    for (threads, (shed_by_value, never_refused)) in
+        [(1, never[0]), (2, never[1]), (2, never[0]), (4, never[1])]
+    {
+        let mut policy = policy::for_mix(P, &mix::bouncer(SCALE));
+        policy["spec"]["strategy"] =
+            json!({"type": "Bouncer", "bouncer": {"shedByValue": shed_by_value}});
+        let report = overload(&policy, threads, &[1.2, 1.5, 2.0], 3)?;
+        for &name in never_refused {
             let kind = report.of(name).context(name)?;
             assert_eq!(
                 kind.refused, 0,

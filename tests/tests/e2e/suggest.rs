@@ -40,7 +40,6 @@ fn what_a_dry_run_measured_becomes_a_policy() -> Result<()> {
     // Twice 20 ms and once 20 ms, or twice; what a slow machine adds is in both.
     ensure!(ms("p50") >= Some(70) && ms("p90") >= Some(100), "{slo}");
     ensure!(ms("p90") <= Some(1_000), "{slo}");
-    ensure!(suggested["spec"]["parallelism"]["total"] == 4);
     suggested["metadata"]["name"] = json!("search");
     suggested["spec"]["mode"] = json!("Enforce");
     rig.edit_policy(&suggested)?;

@@ -72,6 +72,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: 1,
+        auto_parallelism: None,
         queue: QueueConfig {
             mode: Default::default(),
             discipline: Default::default(),

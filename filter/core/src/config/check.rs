@@ -8,10 +8,10 @@ mod workflows;
 use serde::Deserialize;
 
 use super::{
-    BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction, Discipline,
-    ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS, MAX_PARALLELISM,
-    MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME, StageConfig,
-    StarvationAvoidance, StrategyConfig, TypeConfig,
+    AutoParallelism, BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction,
+    Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS,
+    MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME,
+    StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 impl FilterConfig {
@@ -87,6 +87,14 @@ impl StageConfig {
             return err(
                 "parallelism",
                 format!("{}; 1 to {MAX_PARALLELISM} slots", self.parallelism),
+            );
+        }
+        if let Some(AutoParallelism { min, max }) = self.auto_parallelism
+            && (!(1..=max).contains(&min) || max > MAX_PARALLELISM)
+        {
+            return err(
+                "auto_parallelism",
+                format!("{min} to {max} slots; 1 <= min <= max <= {MAX_PARALLELISM}"),
             );
         }
         if self.queue.max_length > MAX_QUEUE_LENGTH {

@@ -18,9 +18,9 @@ pub use strategy::{
     ResponseTimeControllerConfig, StarvationAvoidance, StrategyConfig,
 };
 pub use types::{
-    ClassConfig, Discipline, ErrorsConfig, FilterConfig, Flow, GrpcMatch, HeaderMatch, Match,
-    Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, StageConfig, StringMatchKind,
-    TypeConfig,
+    AutoParallelism, ClassConfig, Discipline, ErrorsConfig, FilterConfig, Flow, GrpcMatch,
+    HeaderMatch, Match, Measure, Mode, Objective, PathMatch, QueueConfig, QueueMode, StageConfig,
+    StringMatchKind, TypeConfig,
 };
 
 pub use workflows::{

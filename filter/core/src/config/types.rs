@@ -49,8 +49,12 @@ pub struct StageConfig {
     /// Enforce or only count.
     #[serde(default)]
     pub mode: Mode,
-    /// P: requests that the backend may work on at once, by this proxy. 1 ..= 1,000,000.
+    /// P: requests that the backend may work on at once, by this proxy. 1 ..= 1,000,000. With `auto_parallelism`,
+    /// what to begin with.
     pub parallelism: u32,
+    /// Present: P is found, within these bounds (see [`crate::parallelism`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_parallelism: Option<AutoParallelism>,
     /// The queue in front of the slots.
     pub queue: QueueConfig,
     /// When a request's processing time ends.
@@ -79,6 +83,16 @@ pub struct StageConfig {
     /// Requests that bypass the stage altogether (health checks).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Match>,
+}
+
+/// Bounds of a number of slots that is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AutoParallelism {
+    /// Fewest slots, 1 ..= `max`.
+    pub min: u32,
+    /// Most slots, 1 ..= 1,000,000.
+    pub max: u32,
 }
 
 /// Whether decisions take effect.

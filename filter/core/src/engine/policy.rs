@@ -203,6 +203,7 @@ impl Policy {
         let Some(workflows) = &mut self.workflows else {
             return ticked;
         };
+        workflows.set_slots(self.stage.parallelism());
         let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
         let adapted = workflows.tick(host, now, membership.id(), requests, releases);
         self.release(host, now, actions);

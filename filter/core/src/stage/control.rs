@@ -19,14 +19,18 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(policy: &str, mode: Mode) -> Self {
+    /// The record under this key.
+    pub(super) fn new(key: String) -> Self {
+        Self { key }
+    }
+
+    /// The record of a policy's strategy.
+    pub(super) fn of_strategy(policy: &str, mode: Mode) -> Self {
         let kind = match mode {
             Mode::Enforce => "control",
             Mode::DryRun => "control-dry-run",
         };
-        Self {
-            key: format!("headgate/{kind}/{policy}"),
-        }
+        Self::new(format!("headgate/{kind}/{policy}"))
     }
 
     /// Advances the strategy's record, if it has one.
@@ -42,7 +46,8 @@ impl Control {
         }
     }
 
-    fn advance(
+    /// Advances a record.
+    pub(super) fn advance(
         &self,
         host: &impl Host,
         now: Instant,
@@ -94,7 +99,7 @@ mod tests {
         let mut workers: Vec<(Control, Counting)> = (0..3)
             .map(|_| {
                 (
-                    Control::new("default/a", Mode::Enforce),
+                    Control::of_strategy("default/a", Mode::Enforce),
                     Counting::default(),
                 )
             })
@@ -119,7 +124,7 @@ mod tests {
         let key = "headgate/control/default/a";
         host.store(key, &[0; 16], Expected::Absent).unwrap();
         let mut counting = Counting::default();
-        Control::new("default/a", Mode::Enforce)
+        Control::of_strategy("default/a", Mode::Enforce)
             .advance(&host, Instant::default(), &mut counting)
             .unwrap();
         assert_eq!(counting.limit, 1_000.0);

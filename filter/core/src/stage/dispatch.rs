@@ -59,7 +59,7 @@ impl Stage {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let limit = self.config.parallelism;
+        let limit = self.slots.limit(now);
         let mut attempts = ATTEMPTS;
         self.handed_to.clear();
         while self.ledger.queue(host)?.length > 0

@@ -92,11 +92,15 @@ impl Stage {
         self.others.clear();
         self.others.extend_from_slice(membership.others());
         self.expire_late(host, now, actions)?;
+        let mode = self.config.mode;
+        if self.slots.run(host, now, mode, &self.service_times)? {
+            self.stats.slots(host, self.slots.count())?;
+        }
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         self.exchange_demand(host, now)?;
         self.strategy
-            .learn(now, self.config.parallelism, &self.service_times);
+            .learn(now, self.slots.count(), &self.service_times);
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
@@ -187,14 +191,18 @@ impl Stage {
             self.service_times = service_times;
         }
 
+        self.slots.reconfigure(&self.config, &config);
+        // What the record knows serves the next request already; if not, the next tick gets it.
+        (self.slots.run(host, now, config.mode, &self.service_times)).or(Ok(false))?;
+        new_stats.slots(host, self.slots.count()).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
-            self.control = Control::new(&config.policy, config.mode);
+            self.control = Control::of_strategy(&config.policy, config.mode);
         }
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
             self.strategy
-                .learn(now, config.parallelism, &self.service_times);
+                .learn(now, self.slots.count(), &self.service_times);
             // What the record knows serves the next request already; if not, the next tick gets it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             (self.acceptance, self.demand) = (acceptance, demand);

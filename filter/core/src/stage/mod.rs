@@ -15,6 +15,7 @@ mod maintain;
 mod places;
 mod sampling;
 mod sight;
+mod slots;
 #[cfg(test)]
 mod wait_tests;
 
@@ -44,6 +45,7 @@ use demand::DemandExchange;
 use places::Places;
 use sampling::Sampling;
 use sight::Sight;
+use slots::Slots;
 
 pub use dispatch::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 pub use sampling::SAMPLES_PER_SECOND;
@@ -70,6 +72,7 @@ pub enum Outcome {
 pub struct Stage {
     policy: PolicyId,
     config: StageConfig,
+    slots: Slots,
     ledger: Ledger,
     queue: Queue,
     order: Order,
@@ -115,6 +118,7 @@ impl Stage {
         let prefix = stats::prefix(&config.policy);
         let order = Order::new(host, &prefix, &config)?;
         let this = Self {
+            slots: Slots::new(&config),
             policy,
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
@@ -128,7 +132,7 @@ impl Stage {
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
             demand: DemandExchange::new(host, &prefix, &config)?,
-            control: Control::new(&config.policy, config.mode),
+            control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
             stats: StageStats::new(host, &config)?,
             handed_over: None,
@@ -150,6 +154,12 @@ impl Stage {
     #[must_use]
     pub fn config(&self) -> &StageConfig {
         &self.config
+    }
+
+    /// P, as configured or as found.
+    #[must_use]
+    pub fn parallelism(&self) -> u32 {
+        self.slots.count()
     }
 
     /// Measured processing times.
@@ -331,6 +341,7 @@ impl Stage {
         queue_wait: Duration,
     ) -> Refusal {
         let kind = request.kind;
+        self.slots.refused();
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;
@@ -390,7 +401,7 @@ impl Stage {
         request.late = patience.reason;
         request.work = sight.work.cast_signed();
         request.counts = counts;
-        if queued == 0 && self.ledger.try_acquire(host, self.config.parallelism)? {
+        if queued == 0 && self.ledger.try_acquire(host, self.slots.limit(now))? {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
             self.accept(ticket, request);
@@ -522,6 +533,13 @@ impl Stage {
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
         self.service_times.record(kind, processing, request.weight);
+        let waited = match request.counts {
+            Counts::Real => queue_wait > Duration::ZERO,
+            Counts::Modelled(wait) => wait > Duration::ZERO,
+            Counts::Refused => true,
+        };
+        self.slots
+            .completed(kind, dequeued, now, waited, request.weight);
         let counted_wait = match request.counts {
             Counts::Real => Some(queue_wait),
             Counts::Modelled(wait) => Some(wait),

@@ -67,7 +67,7 @@ impl Stage {
         request: &Attributes,
         queue: QueueState,
     ) -> Result<Sight, HostError> {
-        let (times, slots) = (&self.service_times, self.config.parallelism);
+        let (times, slots) = (&self.service_times, self.slots.count());
         let modelled = match self.config.mode {
             Mode::Enforce => None,
             Mode::DryRun => Some(self.backlog.queue(host, now, times, slots)?),
@@ -110,7 +110,7 @@ impl Stage {
         modelled: Modelled,
     ) -> Result<Result<(), Reason>, HostError> {
         let holds = self.config.queue.mode == QueueMode::Hold;
-        let no_slot = modelled.slots_in_use >= self.config.parallelism;
+        let no_slot = modelled.slots_in_use >= self.slots.count();
         if holds
             && no_slot
             && let Some(reason) = self.no_room(request, modelled.length, sight.wait)
@@ -119,8 +119,7 @@ impl Stage {
             return Ok(Err(reason));
         }
         let work = self.time(sight.work);
-        self.backlog
-            .accept(host, now, work, self.config.parallelism)?;
+        self.backlog.accept(host, now, work, self.slots.count())?;
         Ok(Ok(()))
     }
 
@@ -173,7 +172,7 @@ impl Stage {
 
     /// The work that all slots together do in `wait`.
     fn work_done_in(&self, wait: Duration) -> u64 {
-        let time = wait.as_secs_f64() * f64::from(self.config.parallelism);
+        let time = wait.as_secs_f64() * f64::from(self.slots.count());
         let unit = match self.work {
             Work::Time => Some(1e-6),
             Work::Type(_) | Work::Header => self.strategy.base.time_per_work(),
@@ -187,7 +186,7 @@ impl Stage {
     /// type by its mean of now: here a mean that changes counts only for requests that come later, and
     /// requests that came before anything was measured count as 0.
     pub(super) fn drain_time(&self, queue: QueueState) -> Duration {
-        self.time(queue.work) / self.config.parallelism
+        self.time(queue.work) / self.slots.count()
     }
 
     pub(super) fn decide(
@@ -216,7 +215,7 @@ impl Stage {
         };
         let view = View {
             now,
-            parallelism: self.config.parallelism,
+            parallelism: self.slots.count(),
             slots_in_use,
             queue_length,
             queue_work,

@@ -222,6 +222,11 @@ impl Workflows {
         });
     }
 
+    /// P, which may be found rather than configured.
+    pub(crate) fn set_slots(&mut self, slots: u32) {
+        self.slots = f64::from(slots);
+    }
+
     /// Takes a new version of the stage's configuration over: what is measured and held stays.
     ///
     /// # Errors

@@ -112,6 +112,7 @@ pub(crate) fn stage<'a>(
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: PARALLELISM,
+        auto_parallelism: None,
         queue: QueueConfig {
             mode: Default::default(),
             discipline: Default::default(),

@@ -1,15 +1,19 @@
 //! What stands behind the stage, as far as events tell: jobs go in, and each comes out at some time.
 //!
 //! [`Servers`] is the backend that Bouncer assumes: P servers, a request each. [`SharedProcessor`] is one
-//! whose requests share what there is and hinder each other, such as a database, and [`Staged`] puts
-//! thread pools before it.
+//! whose requests share what there is and hinder each other, such as a database, [`Staged`] puts
+//! thread pools before it, [`Network`] is a service of workers, pools and cores, and [`Paced`] one that changes.
 
+mod network;
+mod paced;
 mod servers;
 mod shared;
 mod staged;
 
 use crate::source::Request;
 
+pub use network::{Network, Step};
+pub use paced::Paced;
 pub use servers::Servers;
 pub use shared::SharedProcessor;
 pub use staged::Staged;

@@ -287,6 +287,7 @@ fn stage(graph: &Graph, service: &Service, setup: &Setup) -> StageConfig {
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: service.slots,
+        auto_parallelism: None,
         queue: QueueConfig {
             mode: QueueMode::Hold,
             discipline: setup.discipline.clone(),

@@ -29,6 +29,10 @@ const REQUESTS: u64 = 200_000;
 const SEEDS: u32 = 3;
 /// Warm-up where nobody says how long: until the engine has learned the service times of all types.
 const WARM_UP: Duration = Duration::from_secs(5);
+/// The same where P is found.
+const WARM_UP_TO_FIND: Duration = Duration::from_secs(15);
+/// What the backend works on at once where P is found, and nobody says.
+const BACKEND: u32 = 16;
 /// Most points of a curve over time.
 const MOST_BINS: u64 = 120;
 /// A bin is no shorter than this, ns: below, there are too few requests in it to have a percentile.
@@ -39,7 +43,7 @@ const SHORTEST_BIN: u64 = 100_000_000;
 pub struct Plan {
     /// What arrives.
     pub offered: Offered,
-    /// Slots of the backend, in place of the policy's.
+    /// What the backend works on at once, and the slots of a policy that says how many.
     pub parallelism: Option<u32>,
     /// Requests of each run that count.
     pub requests: Option<u64>,
@@ -108,6 +112,8 @@ impl Plan {
 #[derive(Debug, Clone)]
 pub struct Trial {
     stage: StageConfig,
+    /// What the backend works on at once.
+    slots: u32,
     plan: Plan,
     subject: Subject,
     notes: Vec<String>,
@@ -136,8 +142,19 @@ impl Trial {
     #[must_use]
     pub fn new(mut stage: StageConfig, policy: &str, plan: Plan, workload: &str) -> Self {
         let mut notes = Vec::new();
-        if let Some(parallelism) = plan.parallelism {
-            stage.parallelism = parallelism;
+        let slots = match (plan.parallelism, &stage.auto_parallelism, &plan.offered) {
+            (Some(said), _, _) => said,
+            (None, None, _) => stage.parallelism,
+            (None, Some(_), Offered::Recorded { recording, .. }) => recording.most_in_flight(),
+            (None, Some(_), _) => BACKEND,
+        };
+        if stage.auto_parallelism.is_none() {
+            stage.parallelism = slots;
+        } else if plan.parallelism.is_none() {
+            notes.push(format!(
+                "the policy leaves parallelism to be found, so the backend is one that works on {slots} requests at \
+                 once; `parallelism` of a workload says another number"
+            ));
         }
         if stage.mode == Mode::DryRun {
             notes.push(
@@ -157,6 +174,7 @@ impl Trial {
         }
         Self {
             stage,
+            slots,
             plan,
             subject: Subject::Policy {
                 policy: policy.to_owned(),
@@ -202,16 +220,20 @@ impl Trial {
             // The traffic has no luck; there is only the strategy's.
             Offered::Recorded { .. } => 1,
         };
+        let warm_up = match self.stage.auto_parallelism {
+            None => WARM_UP,
+            Some(_) => WARM_UP_TO_FIND,
+        };
         Amount {
             requests: size.requests.or(plan.requests).unwrap_or(REQUESTS),
             seeds: size.seeds.or(plan.seeds).unwrap_or(default_seeds).max(1),
             seed: size.seed.or(plan.seed).unwrap_or(1),
-            warm_up: plan.warm_up.unwrap_or(WARM_UP),
+            warm_up: plan.warm_up.unwrap_or(warm_up),
         }
     }
 
     fn cases(&self) -> Vec<Case> {
-        let slots = self.stage.parallelism;
+        let slots = self.slots;
         match &self.plan.offered {
             Offered::Loads { workload, loads } => {
                 let full = workload.per_second(Rate::Factor(1.0), slots);
@@ -304,7 +326,7 @@ impl Trial {
             // The strategy's luck must not be that of the traffic.
             seed: !seed,
         };
-        let backend = Servers::new(self.stage.parallelism);
+        let backend = Servers::new(self.slots);
         let (phases, curve) = self.edges(case, amount);
         let timeline = |edges: Option<Vec<u64>>| edges.map(|e| Timeline::new(e, kinds.len()));
         let timelines = [phases, curve].map(timeline);
@@ -334,7 +356,7 @@ impl Trial {
 
     /// The phases, after a warm-up at the rate of the first.
     fn pace(&self, workload: &Workload, phases: &[Phase], amount: &Amount) -> Pace {
-        let rate = |phase: &Phase| workload.per_second(phase.rate, self.stage.parallelism);
+        let rate = |phase: &Phase| workload.per_second(phase.rate, self.slots);
         let warm_up = phases
             .first()
             .map(|first| (nanos(amount.warm_up), rate(first)));

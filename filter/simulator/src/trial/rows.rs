@@ -150,7 +150,7 @@ impl Trial {
                     mean_ms: kind.service_time.mean_ms(),
                 })
                 .collect();
-            for (row, part) in rows.iter_mut().zip(ideal(&demands, self.stage.parallelism)) {
+            for (row, part) in rows.iter_mut().zip(ideal(&demands, self.slots)) {
                 row.ideal_pct = Some(100.0 * part);
             }
         }
@@ -183,11 +183,11 @@ impl Trial {
                 rows: average(&of_runs),
             }];
         };
-        let full = workload.mean_ms() / 1e3 / f64::from(self.stage.parallelism);
+        let full = workload.mean_ms() / 1e3 / f64::from(self.slots);
         let mut from = 0.0;
         let mut all = Vec::new();
         for (i, phase) in phases.iter().enumerate() {
-            let per_second = workload.per_second(phase.rate, self.stage.parallelism);
+            let per_second = workload.per_second(phase.rate, self.slots);
             let to = from + phase.duration.as_secs_f64();
             let timelines = runs.iter().filter_map(|run| run.phases.as_ref());
             let rows_of = |t: &Timeline| self.against_ideal(self.bin(t, i), per_second);
@@ -235,7 +235,7 @@ impl Trial {
         let seconds = (to - from) as f64 / 1e9;
         let percentiles = self.percentiles();
         let quantiles: Vec<f64> = percentiles.iter().map(|p| p / 100.0).collect();
-        let utilization = timeline.utilization(bin, self.stage.parallelism);
+        let utilization = timeline.utilization(bin, self.slots);
         let kinds = self.kinds().into_iter().enumerate();
         let kinds = kinds.map(|(at, (name, kind))| (name, Some(kind), Some(at)));
         kinds

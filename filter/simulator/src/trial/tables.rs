@@ -133,7 +133,7 @@ impl Trial {
                 discipline.unwrap_or_default()
             ),
         );
-        let slots = stage.parallelism;
+        let slots = self.slots;
         let requests = match &self.plan.offered {
             Offered::Loads { .. } => Some(amount.requests),
             Offered::Phases { .. } | Offered::Recorded { .. } => None,

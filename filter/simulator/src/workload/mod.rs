@@ -23,6 +23,8 @@ pub use arrivals::{Bursts, Process};
 pub use service_time::{Branches, Empirical, LogNormal, Pareto, ServiceTime, ServiceTimeError};
 pub(crate) use traffic::Traffic;
 
+use crate::source::Source;
+
 /// Why a mix can't be.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
@@ -158,6 +160,12 @@ impl Workload {
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
+    }
+
+    /// An endless stream of its requests.
+    #[must_use]
+    pub fn steady(&self, per_second: f64, seed: u64) -> impl Source + '_ {
+        Traffic::steady(self, per_second, seed)
     }
 
     /// Requests per second that `rate` means for `parallelism` slots.

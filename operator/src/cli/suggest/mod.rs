@@ -18,7 +18,7 @@ use super::Output;
 use super::top::client::Client;
 use super::top::place::Place;
 use super::top::sample::{PolicySample, Stats};
-use policy::{Found, Measured, Slots};
+use policy::{Found, Measured};
 use routes::Routes;
 
 /// Answers from which a route's percentiles are believed; the filter's `minSamples`.
@@ -139,7 +139,6 @@ fn of_policy(policy: &PolicySample) -> anyhow::Result<Found> {
     Ok(Found {
         all,
         routes: Vec::new(),
-        slots: Slots::OfPolicy(policy.own.value("slots").unwrap_or(1).max(1)),
         notes: vec!["Types per route need an access log: headgate suggest access.log".to_owned()],
     })
 }

@@ -33,15 +33,6 @@ pub(super) struct Route {
     pub(super) of_time: f64,
 }
 
-/// What is known of the slots.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Slots {
-    /// Requests in service on average in the busiest second.
-    Busiest(f64),
-    /// Those of the policy that measured.
-    OfPolicy(u64),
-}
-
 /// All that was found.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Found {
@@ -49,8 +40,6 @@ pub(super) struct Found {
     pub(super) all: Measured,
     /// By the time that they took, the most first.
     pub(super) routes: Vec<Route>,
-    /// What is known of the slots.
-    pub(super) slots: Slots,
     /// What a reader should know, a sentence each.
     pub(super) notes: Vec<String>,
 }
@@ -107,7 +96,7 @@ pub(super) fn text(found: &Found, service: &Service) -> String {
         "  - {{group: \"\", kind: Service, name: {}}}",
         service.name
     ));
-    line(&parallelism(found.slots));
+    line("  # No parallelism: the filter finds how many requests the service works on at once.");
     line(
         "  # Objectives are twice what a type's requests took, and room for slow requests before them: one at the median,",
     );
@@ -136,18 +125,6 @@ pub(super) fn text(found: &Found, service: &Service) -> String {
     line(&format!("  - name: {DEFAULT_TYPE}"));
     line(&format!("    slo: {}", slo(all, all)));
     text
-}
-
-fn parallelism(slots: Slots) -> String {
-    match slots {
-        Slots::Busiest(busiest) => format!(
-            "  # Twice the {busiest:.1} requests that were in service in the busiest second.\n  parallelism: {{total: {}}}",
-            (2.0 * busiest).ceil().max(1.0)
-        ),
-        Slots::OfPolicy(slots) => {
-            format!("  # As in the policy that measured.\n  parallelism: {{total: {slots}}}")
-        }
-    }
 }
 
 fn took(measured: &Measured) -> String {

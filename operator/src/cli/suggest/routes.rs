@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use headgate_simulator::workload::recorded::Logged;
 
 use super::ENOUGH;
-use super::policy::{Found, Measured, Route, Slots};
+use super::policy::{Found, Measured, Route};
 
 /// Different elements in one place from which on they are names of things.
 const NAMES: usize = 20;
@@ -33,8 +33,6 @@ pub(super) struct Routes {
     times: BTreeMap<Key, Vec<f32>>,
     /// Those of requests whose path came too late, or that have none.
     other: Vec<f32>,
-    /// Slots' time that began in each second, ms.
-    seconds: BTreeMap<u64, f64>,
 }
 
 impl Routes {
@@ -44,10 +42,6 @@ impl Routes {
             return;
         };
         let ms = ns as f64 / 1e6;
-        *self
-            .seconds
-            .entry(request.start_ns / 1_000_000_000)
-            .or_default() += ms;
         let ms = ms as f32;
         let Some(path) = request.path else {
             return self.other.push(ms);
@@ -98,13 +92,7 @@ impl Routes {
             .collect();
         routes.sort_by(|a, b| b.of_time.total_cmp(&a.of_time));
         routes.truncate(most);
-        let busiest = self.seconds.values().copied().fold(0.0, f64::max);
-        Some(Found {
-            all,
-            routes,
-            slots: Slots::Busiest(busiest / 1e3),
-            notes,
-        })
+        Some(Found { all, routes, notes })
     }
 }
 

@@ -100,6 +100,9 @@ pub struct PolicyRow {
     pub traffic: Traffic,
     /// Requests that passed without a decision because a host call failed.
     pub unmanaged_rate: Option<f64>,
+    /// Proxies at which starvation avoidance asks for more slots than there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floors_over_capacity: Option<u64>,
     /// What hurts most comes first.
     pub types: Vec<TypeRow>,
     /// Requests/s that were refused or, beyond what objectives allow, late.

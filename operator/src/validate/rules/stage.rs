@@ -1,6 +1,8 @@
 //! The admission stage: `parallelism`, and all parts together.
 
-use headgate_core::config::{MAX_PARALLELISM, OutboundConfig, StageConfig};
+use headgate_core::config::{
+    AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, StageConfig,
+};
 
 use super::classes::classes;
 use super::errors::errors;
@@ -18,7 +20,17 @@ const SLOTS: Whole = Whole {
     default: 1,
     bounds: (1, MAX_PARALLELISM),
 };
-const NO_SLOTS: &str = "empty; total or perEndpoint, such as {total: 20}";
+const FEWEST: Whole = Whole {
+    default: 2,
+    bounds: (1, MAX_PARALLELISM),
+};
+const MOST: Whole = Whole {
+    default: MAX_PARALLELISM,
+    bounds: (1, MAX_PARALLELISM),
+};
+const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
+const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be found; give \
+                        parallelism.total or parallelism.perEndpoint";
 
 /// What a spec means.
 pub(crate) struct Meaning {
@@ -41,6 +53,9 @@ pub(crate) fn stage(
     let slots = parallelism(&spec.parallelism, &root.field("parallelism"), problems);
     let errors = errors(&spec.errors, &root.field("errors"), problems);
     let queue = queue(spec, &root.field("queue"), problems);
+    if slots.auto().is_some() && queue.mode == QueueMode::Observe {
+        problems.add(root.clone(), OBSERVED);
+    }
     let strategy = strategy(spec, &root.field("strategy"), problems);
     let types = types(
         &spec.types,
@@ -58,6 +73,7 @@ pub(crate) fn stage(
         routes: Vec::new(),
         mode: spec.mode.into(),
         parallelism: slots.for_endpoints(1),
+        auto_parallelism: slots.auto(),
         queue,
         measure: spec.measure.into(),
         errors,
@@ -80,16 +96,24 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     let mut parallelism = spec.at("parallelism");
     parallelism.at("total").whole_bounds(&SLOTS);
     parallelism.at("perEndpoint").whole_bounds(&SLOTS);
+    let mut auto = parallelism.at("auto");
+    auto.at("min").whole_bounds(&FEWEST);
+    auto.at("max").whole_bounds(&MOST);
+    auto.rule(Rule::words(
+        "!has(self.min) || !has(self.max) || self.min <= self.max",
+        "min %s and max %s; min at most max",
+        &["string(self.min)", "string(self.max)"],
+    ));
     parallelism
         .rule(Rule::text(
-            "has(self.total) || has(self.perEndpoint)",
-            NO_SLOTS,
-        ))
-        .rule(Rule::words(
-            "!(has(self.total) && has(self.perEndpoint))",
-            "total %s and perEndpoint %s; give one of them",
-            &["string(self.total)", "string(self.perEndpoint)"],
+            "(has(self.auto) ? 1 : 0) + (has(self.total) ? 1 : 0) + (has(self.perEndpoint) ? 1 : 0) <= 1",
+            ONE_OF,
         ));
+    spec.rule(Rule::text(
+        "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || (has(self.parallelism) && \
+         (has(self.parallelism.total) || has(self.parallelism.perEndpoint)))",
+        OBSERVED,
+    ));
 }
 
 /// Why each type needs objectives, if it does.
@@ -101,20 +125,36 @@ fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
 }
 
 fn parallelism(parallelism: &api::Parallelism, at: &Path, problems: &mut Problems) -> Slots {
-    match (parallelism.total, parallelism.per_endpoint) {
-        (total @ Some(_), None) => Slots::Total(problems.whole(at.field("total"), total, &SLOTS)),
-        (None, each @ Some(_)) => {
+    match (
+        &parallelism.auto,
+        parallelism.total,
+        parallelism.per_endpoint,
+    ) {
+        (None, total @ Some(_), None) => {
+            Slots::Total(problems.whole(at.field("total"), total, &SLOTS))
+        }
+        (None, None, each @ Some(_)) => {
             Slots::PerEndpoint(problems.whole(at.field("perEndpoint"), each, &SLOTS))
         }
-        (Some(total), Some(each)) => {
-            problems.add(
-                at.clone(),
-                format!("total {total} and perEndpoint {each}; give one of them"),
-            );
-            Slots::Total(1)
+        (auto, None, None) => {
+            let api::AutoParallelism { min, max } = auto.clone().unwrap_or_default();
+            let at = at.field("auto");
+            let most = problems.whole(at.field("max"), max, &MOST);
+            let fewest = match min {
+                None => FEWEST.default.min(most),
+                given => problems.whole(at.field("min"), given, &FEWEST),
+            };
+            if fewest > most {
+                problems.add(at, format!("min {fewest} and max {most}; min at most max"));
+                return Slots::Total(1);
+            }
+            Slots::Auto(AutoParallelism {
+                min: fewest,
+                max: most,
+            })
         }
-        (None, None) => {
-            problems.add(at.clone(), NO_SLOTS);
+        _ => {
+            problems.add(at.clone(), ONE_OF);
             Slots::Total(1)
         }
     }

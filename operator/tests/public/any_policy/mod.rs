@@ -229,9 +229,13 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         "targetRefs".into(),
         json!([{"kind": "Service", "name": "a"}]),
     );
-    let parallelism = dice.pick(&["total", "perEndpoint"]);
-    let slots = dice.number(1, 1_000_000);
-    spec.insert("parallelism".into(), json!({parallelism: slots}));
+    let parallelism = match dice.pick(&["total", "perEndpoint", "auto"]) {
+        "auto" => {
+            json!({"auto": {"min": dice.number(1, 1_000), "max": dice.number(1_000, 1_000_000)}})
+        }
+        slots => json!({slots: dice.number(1, 1_000_000)}),
+    };
+    spec.insert("parallelism".into(), parallelism);
     dice.perhaps(&mut spec, "mode", |d| json!(d.pick(&["Enforce", "DryRun"])));
     dice.perhaps(&mut spec, "measure", |d| {
         json!(d.pick(&["LastByte", "FirstByte"]))
@@ -241,6 +245,13 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         json!({"httpStatuses": [http], "grpcStatuses": [grpc]})
     });
     spec.insert("queue".into(), queue(dice, &outline));
+    if spec["queue"]["mode"] == "Observe" && spec["parallelism"].get("auto").is_some() {
+        // What nothing is held back for can't be found.
+        spec.insert(
+            "parallelism".into(),
+            json!({"total": dice.number(1, 1_000_000)}),
+        );
+    }
     spec.insert("strategy".into(), strategy(dice, &outline));
     let types: Vec<Value> = outline
         .types

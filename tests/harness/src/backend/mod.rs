@@ -202,6 +202,11 @@ impl Backend {
         self.station.release()
     }
 
+    /// Loses workers, or gets new ones; at least 1.
+    pub fn set_workers(&self, workers: usize) {
+        self.station.set_workers(workers.max(1));
+    }
+
     /// The requests that carried an `x-seq` header, in the order in which they arrived, since the last reset.
     pub fn arrivals(&self) -> Vec<Arrival> {
         self.station.arrivals()

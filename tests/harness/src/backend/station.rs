@@ -26,7 +26,6 @@ const MAX_ARRIVALS: usize = 1_000_000;
 /// P servers and their FIFO.
 #[derive(Debug)]
 pub struct Station {
-    workers: usize,
     on_disconnect: OnDisconnect,
     types: Vec<Service>,
     state: Mutex<State>,
@@ -36,6 +35,7 @@ pub struct Station {
 
 #[derive(Debug)]
 struct State {
+    workers: usize,
     next_id: u64,
     /// Ids grow in order of arrival, so this map is a FIFO from whose middle a request can leave.
     queue: BTreeMap<u64, Waiting>,
@@ -115,6 +115,7 @@ impl Station {
             .map(|t| Service::new(t, config.scale))
             .collect::<Result<Vec<_>>>()?;
         let state = State {
+            workers: config.workers,
             next_id: 0,
             queue: BTreeMap::new(),
             running: HashMap::new(),
@@ -125,7 +126,6 @@ impl Station {
             stopped: false,
         };
         Ok(Self {
-            workers: config.workers,
             on_disconnect: config.on_disconnect,
             types,
             state: Mutex::new(state),
@@ -195,7 +195,7 @@ impl Station {
     /// Gives free servers to the first in the queue.
     fn fill(&self, state: &mut State, now: Instant) {
         let first_end = state.first_end();
-        while state.running.len() < self.workers {
+        while state.running.len() < state.workers {
             let Some((id, waiting)) = state.queue.pop_first() else {
                 break;
             };
@@ -357,6 +357,13 @@ impl Station {
         state.counts.observe(queued, busy);
     }
 
+    /// Changes how many servers there are. Those that are too many end when they have served their requests.
+    pub(super) fn set_workers(&self, workers: usize) {
+        let mut state = self.lock();
+        state.workers = workers;
+        self.fill(&mut state, Instant::now());
+    }
+
     /// Ends [`keep_time`](Self::keep_time).
     pub fn stop(&self) {
         self.lock().stopped = true;
@@ -369,7 +376,8 @@ impl Station {
         let (queued, busy) = (state.queue.len(), state.running.len());
         state.counts.integrate(Instant::now(), busy);
         let prefixes = self.types.iter().map(|t| t.prefix.as_str());
-        state.counts.report(self.workers, queued, busy, prefixes)
+        let workers = state.workers;
+        state.counts.report(workers, queued, busy, prefixes)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

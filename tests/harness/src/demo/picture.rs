@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::chart::{Panel, Vertical, escape, nice_step, say_ms};
 use super::palette;
-use super::result::{DemoResult, Phase};
+use super::result::{DemoResult, Phase, TypeSetup};
 use super::timeline::BIN;
 
 const WIDTH: f64 = 920.0;
@@ -107,7 +107,9 @@ fn draw_latency(
             points.take_while(|(t, _)| *t < panel.seconds),
         );
     }
-    if let Some(kind) = result.setup.types.first() {
+    let mut objectives: Vec<&TypeSetup> = result.setup.types.iter().collect();
+    objectives.dedup_by_key(|kind| kind.slo_p90_ms.to_bits());
+    for kind in objectives {
         panel.level_line(out, "limit", kind.slo_p90_ms, 0.0, panel.seconds);
         let _ = write!(
             out,

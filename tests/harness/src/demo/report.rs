@@ -63,11 +63,11 @@ fn intro(out: &mut String, result: &DemoResult) {
         r#"<h1>Headgate at {overload}× load</h1>
 <p class="muted">The same load twice through Envoy {envoy} with {workers} worker threads to a backend that serves {p} requests at
 once ({capacity:.0} requests/s of this mix): first Envoy alone (with its default circuit breakers), then with Headgate's filter programmed by <code>headgate run</code> from one
-policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capacity. All numbers on this page were measured in this run.</p>
+policy file, which knows types and objectives, and not that number. At {at:.0} s the load jumps from {calm}× to {overload}× of capacity. All numbers on this page were measured in this run.</p>
 <div class="cards">
 <div class="card"><b>{before:.0} → {after:.0}</b><span>requests/s answered inside their p90 objective, without and with Headgate</span></div>
 <div class="card"><b>{work:.0}%</b><span>of the best possible, which refuses the costliest first</span></div>
-<div class="card"><b>{flight} of {p}</b><span>most requests in the backend at once with Headgate; {flight_before} without</span></div>
+<div class="card"><b>{slots} of {p}</b><span>slots found; at most {flight} requests in the backend at once, {flight_before} without Headgate</span></div>
 <div class="card"><b>{busy:.1}%</b><span>of the backend's slots in use while refusing</span></div>
 </div>"#,
         overload = setup.overload,
@@ -80,6 +80,7 @@ policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capaci
         before = result.without.goodput_rps,
         after = result.with.goodput_rps,
         work = 100.0 * result.with.goodput_rps / setup.ideal_rps,
+        slots = result.with.slots.unwrap_or_default(),
         flight = result.with.max_in_flight,
         flight_before = result.without.max_in_flight,
         busy = 100.0 * result.with.utilization,
@@ -205,9 +206,9 @@ fn curves(out: &mut String, result: &DemoResult) {
             ("Envoy alone", &result.without, false),
             ("Envoy with Headgate", &result.with, true),
         ] {
-            if let Some(kind) = phase.types.get(i) {
+            if i < phase.types.len() {
                 let _ = write!(out, "<figure><figcaption>{title}</figcaption>");
-                type_chart(out, result, phase, kind, setup, edited);
+                type_chart(out, result, phase, i, edited);
                 out.push_str("</figure>");
             }
         }
@@ -215,14 +216,8 @@ fn curves(out: &mut String, result: &DemoResult) {
     }
 }
 
-fn type_chart(
-    out: &mut String,
-    result: &DemoResult,
-    phase: &Phase,
-    kind: &TypeResult,
-    setup: &TypeSetup,
-    edited: bool,
-) {
+fn type_chart(out: &mut String, result: &DemoResult, phase: &Phase, at: usize, edited: bool) {
+    let (kind, setup) = (&phase.types[at], &result.setup.types[at]);
     let seconds = phase
         .types
         .iter()
@@ -244,9 +239,7 @@ fn type_chart(
         vertical: Vertical::Log(1.0, 10_000.0),
     };
     latency.value_axis(out, say_ms);
-    for (objective, from, to) in p50_objectives(result, setup, edited, seconds) {
-        latency.level_line(out, "objective p50", objective, from, to);
-    }
+    latency.level_line(out, "objective p50", setup.slo_p50_ms, 0.0, seconds);
     latency.level_line(out, "objective p90", setup.slo_p90_ms, 0.0, seconds);
     latency.line(
         out,
@@ -301,23 +294,6 @@ fn type_chart(
     out.push_str("</svg>");
 }
 
-/// The p50 objective over time, as the edits set it: (ms, from s, to s).
-fn p50_objectives(
-    result: &DemoResult,
-    setup: &TypeSetup,
-    edited: bool,
-    seconds: f64,
-) -> Vec<(f64, f64, f64)> {
-    let mut spans = vec![(setup.slo_p50_ms, 0.0, seconds)];
-    for edit in result.edits.iter().filter(|_| edited) {
-        if let Some(last) = spans.last_mut() {
-            last.2 = edit.at_s;
-        }
-        spans.push((edit.slo_p50_ms, edit.at_s, seconds));
-    }
-    spans
-}
-
 fn estimates(out: &mut String, result: &DemoResult) {
     if result.with.types.iter().all(|kind| kind.filter.is_empty()) {
         return;
@@ -352,8 +328,8 @@ fn setup(out: &mut String, result: &DemoResult) {
     let worst = |late: fn(&Phase) -> f64| say_ms(phases.map(late).into_iter().fold(0.0, f64::max));
     let _ = write!(
         out,
-        "<h2>How it was measured</h2><p>The mix is that of the Bouncer paper (§5.3) with its times and objectives multiplied, so that a small \
-machine can carry it. The generator is open-loop: arrivals are Poisson and don't wait for answers; it sent at most {} late, and the \
+        "<h2>How it was measured</h2><p>The mix is that of the Bouncer paper (§5.3) with its times multiplied, so that a small machine can carry it, and \
+objectives that suit each type. The generator is open-loop: arrivals are Poisson and don't wait for answers; it sent at most {} late, and the \
 backend ended services at most {} late (p99). A run in which either is later than a fifth of the p50 objective is discarded and repeated. \
 The backend counts its own in-flight requests and busy slots. Everything ran on one machine over its loopback interface. \
 Run it again with <code>scripts/demo</code>.</p>",
@@ -422,6 +398,7 @@ mod tests {
                 .collect(),
             goodput_rps: 990.0,
             max_in_flight: 20,
+            slots: None,
             utilization: 0.985,
             lateness: Lateness::default(),
             backend_late_mean_ms: 0.1,
@@ -447,7 +424,6 @@ mod tests {
                 at_s: 25.0,
                 acknowledged_ms: 31.0,
                 in_force_ms: Some(220.0),
-                slo_p50_ms: 54.0,
             }],
             claims: vec![Claim {
                 text: "Slots".into(),

@@ -118,6 +118,8 @@ pub struct Phase {
     pub goodput_rps: f64,
     /// Most requests that were in the backend at once, queued there or served.
     pub max_in_flight: usize,
+    /// Slots that Headgate had found at the end of the counted span.
+    pub slots: Option<u64>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,
     /// How late the harness was: the error of the latencies. Of the generator, the worst of the spans that are judged.
@@ -159,8 +161,6 @@ pub struct Edit {
     pub acknowledged_ms: f64,
     /// From the write to the first answers that show the new policy, ms.
     pub in_force_ms: Option<f64>,
-    /// Objective for the median response time from then on, ms.
-    pub slo_p50_ms: f64,
 }
 
 /// Something the demo claims.

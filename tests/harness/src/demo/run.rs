@@ -27,15 +27,14 @@ use crate::rig::Rig;
 /// Load before the overload. Low enough that a queue is rare, so that the overload is what changes.
 const CALM_LOAD: f64 = 0.6;
 const CALM: Duration = Duration::from_secs(3);
-/// When counting begins: two seconds into the overload, which a queue that starts empty needs to fill.
-const COUNTED_FROM: Duration = Duration::from_secs(5);
+/// When counting begins: seven seconds into the overload, in which Headgate finds how many requests the backend works on
+/// at once. A queue that starts empty needs two to fill.
+const COUNTED_FROM: Duration = Duration::from_secs(10);
 /// How long each edit is watched.
-const TIGHTENED: Duration = Duration::from_secs(5);
+const WITH_VALUE: Duration = Duration::from_secs(5);
 const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
-/// The objective that the first edit sets, as a share of the old one: enough for all types but the costliest to be
-/// answered within it, too little for the waits that were there. In the order of latest start everybody waits for about
-/// as long as the objective allows, so there is less to see of a small change than in a FIFO.
-const TIGHTENED_TO: f64 = 0.6;
+/// What the first edit makes an answer of the costliest type worth, which was refused first until then.
+pub(super) const VALUE: f64 = 100.0;
 /// Share of every type that the second edit admits at least.
 pub(super) const ALLOWANCE: f64 = 0.1;
 /// How long an edit may take before the demo gives up.
@@ -54,7 +53,7 @@ pub struct Options {
     pub workers: u32,
     /// Requests the backend serves at once.
     pub parallelism: usize,
-    /// Multiplies the paper's service times and objectives.
+    /// Multiplies the paper's service times, and the objectives.
     pub scale: f64,
 }
 
@@ -74,7 +73,7 @@ pub trait Progress {
 /// If a part of the system doesn't start or run, and [`load::TooBusy`] on a machine that lets no run go undisturbed. A
 /// claim that isn't seen is no error.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult> {
-    let mix = mix::bouncer(options.scale);
+    let mix = mix::natural(options.scale);
     let capacity_rps = mix::capacity_rps(&mix, options.parallelism);
     let compared = CALM + options.overload;
     let mut demo = Demo {
@@ -114,7 +113,6 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult>
         with: &with,
         edits: &edits,
         mix: &mix,
-        tightened: &tightened(&mix),
         samples: &samples,
     });
     Ok(DemoResult {
@@ -124,19 +122,6 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<DemoResult>
         edits,
         claims,
     })
-}
-
-/// The mix with the objectives of the first edit.
-fn tightened(mix: &[QueryType]) -> Vec<QueryType> {
-    let tighten = |p50: Duration| {
-        Duration::from_millis((p50.as_secs_f64() * TIGHTENED_TO * 1e3).round() as u64)
-    };
-    mix.iter()
-        .map(|query| QueryType {
-            p50: tighten(query.p50),
-            ..query.clone()
-        })
-        .collect()
 }
 
 struct Demo<'a> {
@@ -200,51 +185,57 @@ impl Demo<'_> {
     }
 
     fn run_with(&mut self, compared: Duration) -> Result<WithHeadgate> {
-        let policy = policy::for_mix(self.options.parallelism, self.mix);
+        let policy = self.policy(self.mix);
         let rig = Rig::builder(self.backend(), policy.clone())
             .concurrency(self.options.workers)
             .start()?;
-        let end = compared + TIGHTENED + WITH_ALLOWANCE;
+        let end = compared + WITH_VALUE + WITH_ALLOWANCE;
         self.progress.begin("Envoy with Headgate", compared);
         let mut watch = Watch::start(self.spec(rig.addr(), end), &rig.backend, COUNTED_FROM)?;
         watch.until(compared, self.progress)?;
         self.progress.end();
+        let slots = rig.policy_stat("slots")?;
         let filter = self
             .mix
             .iter()
             .map(|query| filter_view(&rig.envoy, query.name))
             .collect::<Result<_>>()?;
 
-        let (p50, tightened) = (self.mix[0].p50, tightened(self.mix));
-        let tight = Change {
+        let costliest = claims::costliest(self.mix);
+        let mut valued = policy.clone();
+        valued["spec"]["types"][costliest]["value"] = json!(VALUE);
+        let valuing = Change {
             what: format!(
-                "p50 objective of all types from {p50:?} to {:?}",
-                tightened[0].p50
+                "an answer to {} is worth {VALUE:.0}",
+                self.mix[costliest].name
             ),
-            policy: policy::for_mix(self.options.parallelism, &tightened),
-            p50: tightened[0].p50,
-            span: TIGHTENED,
+            policy: valued,
+            span: WITH_VALUE,
         };
         let allowing = Change {
             what: format!(
-                "p50 objective back, and an acceptance allowance of {:.0}% added",
+                "all are worth the same again, and at least {:.0}% of each type are let in",
                 ALLOWANCE * 100.0
             ),
             policy: policy::with_allowance(policy, ALLOWANCE),
-            p50,
             span: WITH_ALLOWANCE,
         };
-        let mut first = self.edit(&rig, &mut watch, &tight)?;
+        let mut first = self.edit(&rig, &mut watch, &valuing)?;
         let mut second = self.edit(&rig, &mut watch, &allowing)?;
         let watched = watch.finish()?;
         rig.wait_until_idle()
             .context("after the load, everything must come back to zero")?;
-        first.in_force_ms = claims::median_inside_after(&watched.samples, &first, &tightened);
-        second.in_force_ms = claims::starved_answered_after(&watched.samples, &second, self.mix);
+        let shows = |edit: &Edit, answered: bool| {
+            claims::costliest_answered_after(&watched.samples, edit, self.mix, answered)
+        };
+        (first.in_force_ms, second.in_force_ms) = (shows(&first, true), shows(&second, false));
         let edited = [first.at_s, second.at_s].map(Duration::from_secs_f64);
         let judged = [COUNTED_FROM..compared, edited[0]..edited[1], edited[1]..end];
         Ok(WithHeadgate {
-            phase: self.phase(&watched, compared, end, &judged, filter),
+            phase: Phase {
+                slots: Some(slots),
+                ..self.phase(&watched, compared, end, &judged, filter)
+            },
             edits: vec![first, second],
             samples: watched.samples,
         })
@@ -274,8 +265,12 @@ impl Demo<'_> {
             at_s: at.as_secs_f64(),
             acknowledged_ms,
             in_force_ms: None,
-            slo_p50_ms: change.p50.as_secs_f64() * 1e3,
         })
+    }
+
+    /// Types and objectives: what else there is to know, Headgate finds.
+    fn policy(&self, mix: &[QueryType]) -> Value {
+        policy::without_parallelism(policy::for_mix(self.options.parallelism, mix))
     }
 
     fn backend(&self) -> BackendConfig {
@@ -331,6 +326,7 @@ impl Demo<'_> {
             goodput_rps: good as f64 / (compared - COUNTED_FROM).as_secs_f64(),
             types,
             max_in_flight: watched.backend.max_in_flight,
+            slots: None,
             utilization: watched.utilization,
             lateness: Lateness {
                 generator_ms: judged.iter().map(late_p99_ms).fold(0.0, f64::max),
@@ -346,8 +342,6 @@ impl Demo<'_> {
 struct Change {
     what: String,
     policy: Value,
-    /// The p50 objective that it leaves.
-    p50: Duration,
     /// How long it is watched.
     span: Duration,
 }

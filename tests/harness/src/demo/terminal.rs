@@ -49,7 +49,7 @@ impl Progress for Terminal {
 pub fn summary(result: &DemoResult) -> String {
     let setup = &result.setup;
     let mut text = format!(
-        "\n{:.0} requests/s offered = {}× the capacity of a backend with {} slots; Envoy {} with {} worker threads\n",
+        "\n{:.0} requests/s offered = {}× the capacity of a backend that serves {} at once; Envoy {} with {} worker threads\n",
         setup.overload * setup.capacity_rps,
         setup.overload,
         setup.parallelism,

@@ -206,10 +206,8 @@ fn headgate_name(p: Option<usize>, shed: Option<bool>) -> String {
 /// A policy with types and objectives, and only what is given besides.
 fn headgate_policy(mix: &[QueryType], p: Option<usize>, shed: Option<bool>) -> Value {
     let mut policy = policy::for_mix(p.unwrap_or(1), mix);
-    if p.is_none()
-        && let Some(spec) = policy["spec"].as_object_mut()
-    {
-        spec.remove("parallelism");
+    if p.is_none() {
+        policy = policy::without_parallelism(policy);
     }
     if let Some(shed) = shed {
         policy["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": shed}});

@@ -112,7 +112,6 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         "Required value",
         &[
             "classes-name-missing",
-            "parallelism-missing",
             "path-value-missing",
             "spec-missing",
             "starvation-avoidance-without-type",

@@ -156,6 +156,7 @@ fn stage(strategy: StrategyConfig) -> StageConfig {
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: PARALLELISM,
+        auto_parallelism: None,
         queue: QueueConfig {
             mode: QueueMode::Hold,
             discipline: Discipline::Fifo,

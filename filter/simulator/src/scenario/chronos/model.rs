@@ -145,6 +145,7 @@ pub(super) fn stage(approach: Approach) -> StageConfig {
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: WORKERS,
+        auto_parallelism: None,
         queue: QueueConfig {
             mode: QueueMode::Hold,
             discipline: Discipline::Fifo,

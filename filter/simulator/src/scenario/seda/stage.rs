@@ -39,6 +39,7 @@ pub(super) fn stage(types: &[&str], classes: usize, control: Control) -> StageCo
         routes: Vec::new(),
         mode: Mode::Enforce,
         parallelism: SLOTS,
+        auto_parallelism: None,
         queue: QueueConfig {
             mode: QueueMode::Hold,
             discipline: Discipline::Fifo,

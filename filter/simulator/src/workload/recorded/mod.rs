@@ -158,6 +158,21 @@ impl Recording {
         sum as f64 / 1e6 / self.requests.len().max(1) as f64
     }
 
+    /// Most requests that were served at once.
+    #[must_use]
+    pub fn most_in_flight(&self) -> u32 {
+        let ends = |r: &Request| [(r.at, 1), (r.at + r.processing, -1)];
+        let mut events: Vec<(u64, i32)> = self.requests.iter().flat_map(ends).collect();
+        // Who ends as another begins makes room first.
+        events.sort_unstable();
+        let mut now = 0;
+        let counts = events.iter().map(|(_, change)| {
+            now += change;
+            now
+        });
+        counts.max().unwrap_or(1).max(1).unsigned_abs()
+    }
+
     /// What the requests of this type took, ms.
     #[must_use]
     pub fn service_times_ms(&self, kind: TypeId) -> Vec<f64> {

@@ -66,8 +66,9 @@ pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
         plain(""),
         plain(""),
         plain(""),
-        match policy.unmanaged_rate {
-            Some(v) if v > 0.0 => toned(format!("{} unchecked/s", rate(Some(v))), Tone::Bad),
+        match (policy.unmanaged_rate, policy.floors_over_capacity) {
+            (Some(v), _) if v > 0.0 => toned(format!("{} unchecked/s", rate(Some(v))), Tone::Bad),
+            (_, Some(1..)) => toned("floors over capacity".to_owned(), Tone::Bad),
             _ => plain(""),
         },
     ]);

@@ -149,6 +149,10 @@ impl Sums {
             let work = own.gauge("queued_work_us").map(|us| us as f64 / 1e3);
             add(&mut row.queued_work_ms, work);
             add(&mut row.unmanaged_rate, own.rate("rq_unmanaged"));
+            add(
+                &mut row.floors_over_capacity,
+                own.gauge("floors_over_capacity"),
+            );
             if let Some(known) = own.gauge("workflows") {
                 let all = row.workflows.get_or_insert_default();
                 all.known = all.known.max(Some(known));

@@ -29,7 +29,7 @@ pub(super) fn config(settings: Option<&BouncerSettings>) -> StrategyConfig {
     let logic = settings.map(|s| s.logic).unwrap_or_default();
     StrategyConfig::Bouncer {
         logic: logic.into(),
-        shed_by_value: settings.and_then(|s| s.shed_by_value).unwrap_or(false),
+        shed_by_value: settings.and_then(|s| s.shed_by_value).unwrap_or(true),
     }
 }
 
@@ -82,7 +82,7 @@ fn window(
 pub(super) fn schema(at: &mut Place<'_>) {
     at.at("interval").time(&INTERVAL);
     at.at("minSamples").whole(&MIN_SAMPLES);
-    at.at("shedByValue").default(false);
+    at.at("shedByValue").default(true);
     at.at("window.step").time_bounds(&STEP);
     at.at("window").rule(
         Rule::text(

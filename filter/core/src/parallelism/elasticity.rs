@@ -1,0 +1,293 @@
+//! How service times respond to the number of slots: a regression within blocks of the schedule.
+//!
+//! ```text
+//! y = ln(pt) − mean of ln(pt) of the type             one request's service time, normalised by type
+//! u, d                                                parts of its life above and below the base (Exposure)
+//! y = a_block + β_u u + β_d d + ε                     within a block all but the slots is the same
+//! e_up   =  β_u / ln((base + up) / base)              elasticity of the service time, between base and above
+//! e_down = −β_d / ln(base / (base − down))            the same, between below and base
+//! ```
+//!
+//! 0: a slot more does not slow the others down, so it adds throughput. 1: service times grow as the slots do, so
+//! it adds waiting only (Little's law: throughput = slots / service time). A queue in the backend adds the same
+//! wait to short and to long requests, which is more than 1 on the logarithmic mean; a shared processor
+//! stretches all alike, which is 1 exactly. The logarithm keeps one slow answer from outweighing a thousand.
+//!
+//! Nothing here knows a rate or an absolute time, so neither the load nor the mix of types enters: types are
+//! normalised one by one, and what a type's own mean drifts is the same above and below.
+//!
+//! **Errors.** Requests that ran at the same time waited behind the same others, so their times are no
+//! independent samples; the usual formula understates the error by a factor of up to four. The deviation of each
+//! block's own slope (the cluster-robust "sandwich" estimate, Liang and Zeger 1986) gives the factor.
+
+use serde::{Deserialize, Serialize};
+
+/// Sums over the requests of one block, or of one worker's part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Sums {
+    /// n, Σu, Σd, Σu², Σd², Σud, Σy, Σuy, Σdy, Σy².
+    pub of: [f64; 10],
+}
+
+impl Sums {
+    /// Adds a request.
+    pub fn add(&mut self, u: f64, d: f64, y: f64) {
+        let terms = [1.0, u, d, u * u, d * d, u * d, y, u * y, d * y, y * y];
+        for (sum, term) in self.of.iter_mut().zip(terms) {
+            *sum += term;
+        }
+    }
+
+    /// Requests.
+    #[must_use]
+    pub fn count(&self) -> f64 {
+        self.of[0]
+    }
+}
+
+/// Mean and standard deviation of elasticities before anything is known.
+const PRIOR: (f64, f64) = (0.7, 0.5);
+
+/// An estimate and its standard error.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// The elasticity.
+    pub value: f64,
+    /// Its standard error.
+    pub error: f64,
+}
+
+impl Estimate {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self {
+        value: 0.0,
+        error: 1e6,
+    };
+
+    /// With what is to be expected of any backend: N(0.7, 0.5²).
+    #[must_use]
+    pub fn with_prior(self) -> Self {
+        let (own, prior) = (self.error.max(1e-3).powi(-2), PRIOR.1.powi(-2));
+        Self {
+            value: (own * self.value + prior * PRIOR.0) / (own + prior),
+            error: (own + prior).powf(-0.5),
+        }
+    }
+
+    /// As an elasticity, from a slope over a step of this size.
+    fn per(self, step: f64) -> Self {
+        Self {
+            value: self.value / step,
+            error: (self.error / step).abs(),
+        }
+    }
+}
+
+/// Second moments within blocks, over the blocks that count.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Moments {
+    /// Degrees of freedom, S_uu, S_dd, S_ud, S_uy, S_dy, S_yy; then over blocks, with x = u − d: Σ S_xy²,
+    /// Σ S_xy S_xx, Σ S_xx²; blocks.
+    pub of: [f64; 11],
+}
+
+impl Moments {
+    /// Adds a block.
+    pub fn close(&mut self, block: &Sums) {
+        let [n, u, d, uu, dd, ud, y, uy, dy, yy] = block.of;
+        if n < 2.0 {
+            return;
+        }
+        let within = [
+            n - 1.0,
+            uu - u * u / n,
+            dd - d * d / n,
+            ud - u * d / n,
+            uy - u * y / n,
+            dy - d * y / n,
+            yy - y * y / n,
+        ];
+        let [_, uu, dd, ud, uy, dy, _] = within;
+        let (xy, xx) = (uy - dy, uu + dd - 2.0 * ud);
+        let over = [xy * xy, xy * xx, xx * xx, 1.0];
+        for (sum, term) in self.of.iter_mut().zip(within.into_iter().chain(over)) {
+            *sum += term;
+        }
+    }
+
+    /// Blocks that count.
+    #[must_use]
+    pub fn blocks(&self) -> f64 {
+        self.of[10]
+    }
+
+    /// Lets old blocks fade: no more than `blocks` count.
+    pub fn keep(&mut self, blocks: f64) {
+        let fade = (blocks / self.blocks()).min(1.0);
+        if fade < 1.0 {
+            self.of.iter_mut().for_each(|sum| *sum *= fade);
+        }
+    }
+
+    /// `(e_up, e_down)`, given the logarithms of the two steps; `None` while the levels were not visited enough.
+    /// With a step of 0 there is no such level.
+    #[must_use]
+    pub fn elasticities(&self, ln_up: f64, ln_down: f64) -> Option<(Estimate, Estimate)> {
+        let [n, uu, dd, ud, uy, dy, yy, num2, cross, den2, blocks] = self.of;
+        if n < 10.0 || blocks < 2.0 || uu < 0.03 * n {
+            return None;
+        }
+        let (xx, xy) = (uu + dd - 2.0 * ud, uy - dy);
+        let slope = xy / xx;
+        let independent = ((yy - slope * xy) / n).max(1e-4) / xx;
+        let clustered = ((num2 - 2.0 * slope * cross + slope * slope * den2) / (xx * xx)).max(0.0)
+            * blocks
+            / (blocks - 1.0);
+        let inflation = (clustered / independent).clamp(1.0, 16.0);
+        let (up, down) = if ln_down > 0.0 {
+            let det = uu * dd - ud * ud;
+            if det < 1e-4 * n * n || dd < 0.01 * n {
+                return None;
+            }
+            let (bu, bd) = ((uy * dd - dy * ud) / det, (dy * uu - uy * ud) / det);
+            let rest = ((yy - bu * uy - bd * dy) / n).max(1e-4) * inflation;
+            let estimate = |value: f64, own: f64| Estimate {
+                value,
+                error: (rest * own / det).sqrt(),
+            };
+            (estimate(bu, dd), estimate(-bd, uu).per(ln_down))
+        } else {
+            let value = uy / uu;
+            let rest = ((yy - value * uy) / n).max(1e-4) * inflation;
+            let error = (rest / uu).sqrt();
+            (Estimate { value, error }, Estimate::UNKNOWN)
+        };
+        let up = if ln_up > 0.0 {
+            up.per(ln_up)
+        } else {
+            // A bound holds the level: more slots are no use.
+            Estimate {
+                value: 1.0,
+                error: 0.0,
+            }
+        };
+        Some((up, down))
+    }
+}
+
+/// One slope of y on the logarithm of the level, within blocks, for a part of the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Slope {
+    /// S_xx, S_xy; over blocks: Σ S_xy², Σ S_xx S_xy, Σ S_xx²; blocks.
+    pub of: [f64; 6],
+}
+
+impl Slope {
+    /// Adds a block: n, Σx, Σy, Σx², Σxy.
+    pub fn close(&mut self, block: &[f64; 5]) {
+        let [n, x, y, xx, xy] = *block;
+        if n < 2.0 {
+            return;
+        }
+        let (xx, xy) = (xx - x * x / n, xy - x * y / n);
+        let terms = [xx, xy, xy * xy, xx * xy, xx * xx, 1.0];
+        for (sum, term) in self.of.iter_mut().zip(terms) {
+            *sum += term;
+        }
+    }
+
+    /// As [`Moments::keep`].
+    pub fn keep(&mut self, blocks: f64) {
+        let fade = (blocks / self.of[5]).min(1.0);
+        if fade < 1.0 {
+            self.of.iter_mut().for_each(|sum| *sum *= fade);
+        }
+    }
+
+    /// The elasticity over both steps.
+    #[must_use]
+    pub fn elasticity(&self) -> Estimate {
+        let [xx, xy, xy2, cross, xx2, blocks] = self.of;
+        if blocks < 3.0 || xx <= 1e-9 {
+            return Estimate::UNKNOWN;
+        }
+        let value = xy / xx;
+        let variance = ((xy2 - 2.0 * value * cross + value * value * xx2) / (xx * xx)).max(0.0)
+            * blocks
+            / (blocks - 1.0);
+        Estimate {
+            value,
+            error: variance.sqrt() + 0.02,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    /// Requests whose normalised time is `up` u − `down` d, with noise that a block shares.
+    fn moments(up: f64, down: f64, blocks: u32, shared: f64, rng: &mut Rng) -> Moments {
+        let mut moments = Moments::default();
+        for _ in 0..blocks {
+            let mut sums = Sums::default();
+            for _ in 0..5 {
+                let side = rng.next_u64() % 3;
+                // Requests of one slot of the schedule have this in common.
+                let common = shared * (rng.next_f64() - 0.5);
+                let (u, d) = (f64::from(side == 1), f64::from(side == 2));
+                for _ in 0..20 {
+                    let noise = rng.next_f64() - 0.5 + common;
+                    sums.add(u, d, up * u - down * d + noise);
+                }
+            }
+            moments.close(&sums);
+        }
+        moments
+    }
+
+    #[test]
+    fn both_slopes_are_found_within_their_errors() {
+        let mut rng = Rng::new(1);
+        let (ln_up, ln_down) = (0.3, 0.4);
+        let mut outside = 0;
+        for _ in 0..200 {
+            let found = moments(0.9 * ln_up, 0.1 * ln_down, 40, 0.8, &mut rng);
+            let (up, down) = found.elasticities(ln_up, ln_down).unwrap();
+            outside += u32::from((up.value - 0.9).abs() > 2.0 * up.error);
+            outside += u32::from((down.value - 0.1).abs() > 2.0 * down.error);
+        }
+        // 5% of 400 would be outside for a normal distribution.
+        assert!(
+            outside < 40,
+            "{outside} of 400 are further off than two standard errors"
+        );
+    }
+
+    #[test]
+    fn what_differs_between_blocks_does_not_count() {
+        let mut rng = Rng::new(2);
+        let mut moments = Moments::default();
+        for block in 0..40 {
+            let mut sums = Sums::default();
+            // The backend slows down all the time, and the share of time above grows with it.
+            for n in 0..100 {
+                let u = f64::from(n < 20 + block);
+                sums.add(u, 0.0, f64::from(block) + 0.1 * (rng.next_f64() - 0.5));
+            }
+            moments.close(&sums);
+        }
+        let (up, _) = moments.elasticities(0.5, 0.0).unwrap();
+        assert!(up.value.abs() < 0.05, "{up:?}");
+    }
+
+    #[test]
+    fn nothing_is_said_about_levels_that_were_not_visited() {
+        let mut sums = Sums::default();
+        (0..100).for_each(|_| sums.add(0.0, 0.0, 1.0));
+        let mut moments = Moments::default();
+        (0..10).for_each(|_| moments.close(&sums));
+        assert_eq!(moments.elasticities(0.2, 0.2), None);
+    }
+}

@@ -1,0 +1,459 @@
+//! `parallelism: auto`: the number of requests that a backend should work on at once, found while it works.
+//!
+//! P decides all that a stage does, and nobody knows it. Half of the right P costs a fifth of the goodput, four
+//! times the right P breaks objectives, and a service on one core answers four times as much within its objectives
+//! with three slots as with one. Limits that are found from latencies alone (Envoy's `adaptive_concurrency`,
+//! Netflix's Gradient2, TCP Vegas) compare today's latency with the least that they remember. A cache that warms
+//! up, a neighbour or a mix of types that changes makes that comparison wrong, and Envoy's pauses traffic every
+//! minute to repeat it.
+//!
+//! Headgate owns the queue in front of the backend. So it knows when all slots are taken, it decides how many
+//! requests are in flight, and it knows the type of each. It moves P by a few slots to and fro ([`dither`]), sees
+//! what that does to service times, type by type ([`elasticity`]), and goes where more slots would only add
+//! waiting ([`law`]). Nothing is paused or held back for that but the few slots of the schedule below the estimate,
+//! 3% of the throughput at most where P rests, and nothing is learned from times at which slots are free.
+//!
+//! This file is a worker's part: it normalises service times by type, and adds its sums to the law's state, which
+//! all workers share ([`Controlled`]) and which outlives edits and VMs. What each type's times are compared with
+//! stays with the worker; a new worker begins with what it sees.
+
+pub mod dither;
+pub mod elasticity;
+pub mod law;
+
+use std::time::Duration;
+
+use crate::config::AutoParallelism;
+use crate::request::TypeId;
+use crate::service_times::{ServiceTimes, Source};
+use crate::shared;
+use crate::strategy::Controlled;
+use crate::time::Instant;
+
+use dither::Dither;
+use law::{Fresh, Law, View};
+
+/// A type's own mean follows so many of its latest requests.
+const MEMORY: f64 = 300.0;
+/// A type's reference is the mean of so many first requests, at most.
+const FIRST: f64 = 100.0;
+/// Requests without which it is no reference.
+const FEWEST: f64 = 3.0;
+/// Requests that a type's mean of today stands for.
+const LATEST: f64 = 199.0;
+/// Least relative variance of service times: of few, it is underrated.
+const LEAST_VARIANCE: f64 = 0.3;
+/// Per block at the knee, references go so much of the way to today's times.
+const FOLLOW: f64 = 0.05;
+/// Per block, references that are longer than today's times go so much of the way to them.
+const FALL: f64 = 0.1;
+/// Which types there is traffic of is forgotten in this time, s.
+const RECENT: f64 = 5.0;
+/// Part of an objective that a service time may take up for there to be room.
+const ROOM: f64 = 0.6;
+/// Part of the requests for which there has to be room.
+const ROOMY: f64 = 0.7;
+/// Part of the requests below which a type does not count.
+const RARE: f64 = 0.03;
+
+/// What a worker knows of a type's service times, s.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kind {
+    ln_mean: f64,
+    mean: f64,
+    /// Mean of the squares.
+    square: f64,
+    reference: f64,
+    ln_reference: f64,
+    /// Requests that the reference is of.
+    referred: f64,
+    seen: f64,
+    recent: f64,
+}
+
+impl Kind {
+    /// Standard error of the reference, s.
+    fn doubt(&self) -> f64 {
+        self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
+    }
+
+    /// Whether today's times are shorter than the reference, by more than chance.
+    fn is_faster(&self) -> bool {
+        let error = (self.variance() / self.seen.clamp(1.0, LATEST)).sqrt();
+        self.mean * (1.0 + error) < self.reference
+    }
+
+    /// Relative variance of service times.
+    fn variance(&self) -> f64 {
+        (self.square / (self.mean * self.mean) - 1.0).max(LEAST_VARIANCE)
+    }
+}
+
+/// The controller, seen from one worker.
+#[derive(Debug)]
+pub struct Auto {
+    bounds: (u32, u32),
+    seed: u64,
+    first: u32,
+    wall_clock_offset: Duration,
+    kinds: Vec<Kind>,
+    /// Requests that the references are of.
+    referred: f64,
+    /// Mean over all requests, and over the means of their types, s.
+    mean: f64,
+    mean_of_means: f64,
+    law: Law,
+    candidate: Law,
+    schedule: Dither,
+    /// When this worker took the schedule over.
+    since: Instant,
+    /// When slots became more than those of which times are comparable. What started before counts when it ends: the
+    /// first to end are the short ones.
+    comparable_until: Instant,
+    fresh: Fresh,
+    view: View,
+    looked: Instant,
+    block: u64,
+}
+
+impl Auto {
+    /// Begins with `first` slots unless a record says otherwise.
+    #[must_use]
+    pub fn new(policy: &str, bounds: &AutoParallelism, first: u32, types: usize) -> Self {
+        let now = Instant::default();
+        let bounds = (bounds.min, bounds.max);
+        // FNV-1a: proxies of one policy agree on the schedule, and those of different policies don't.
+        let seed = policy.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let law = Law::new(now, first, Duration::ZERO);
+        Self {
+            bounds,
+            seed,
+            first,
+            wall_clock_offset: Duration::ZERO,
+            kinds: vec![Kind::default(); types],
+            referred: 0.0,
+            mean: 0.0,
+            mean_of_means: 0.0,
+            schedule: law.dither(bounds, seed),
+            candidate: law,
+            law,
+            since: now,
+            comparable_until: now,
+            fresh: Fresh::default(),
+            view: View {
+                mean: 0.0,
+                room: false,
+                mixed: false,
+                condemned: false,
+                enforced: false,
+                bounds,
+            },
+            looked: now,
+            block: 0,
+        }
+    }
+
+    /// The estimate, slots.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.law.slots().max(1)
+    }
+
+    /// Slots that may be in use at this time.
+    #[must_use]
+    pub fn level(&self, now: Instant) -> u32 {
+        self.schedule.level(now)
+    }
+
+    /// A request that the backend answered. `waited` says that all slots were taken when it arrived; `weight`
+    /// requests are like this one.
+    pub fn completed(
+        &mut self,
+        kind: TypeId,
+        started: Instant,
+        ended: Instant,
+        waited: bool,
+        weight: u32,
+    ) {
+        let pt = ended.since(started).as_secs_f64();
+        let weight = f64::from(weight);
+        self.fresh.requests += weight;
+        let Some(kind) = self.kinds.get_mut(kind.0 as usize).filter(|_| pt > 0.0) else {
+            return;
+        };
+        kind.seen += 1.0;
+        kind.recent += weight;
+        if kind.seen < 2.0 {
+            (kind.ln_mean, kind.mean, kind.reference) = (pt.ln(), pt, pt);
+            kind.square = pt * pt;
+            kind.ln_reference = pt.ln();
+        }
+        let gain = (1.0 / kind.seen).max(1.0 / MEMORY);
+        let y = pt.ln() - kind.ln_mean;
+        kind.ln_mean += gain * y;
+        kind.mean += gain.max(0.01) * (pt - kind.mean);
+        kind.square += gain.max(0.01) * (pt * pt - kind.square);
+        let is_comparable =
+            started >= self.since && self.law.is_comparable(kind.referred >= FEWEST);
+        if kind.referred < FIRST && (is_comparable || started < self.comparable_until) {
+            self.referred += 1.0;
+            kind.referred += 1.0;
+            kind.reference += (pt - kind.reference) / kind.referred;
+            kind.ln_reference += (pt.ln() - kind.ln_reference) / kind.referred;
+        }
+        let doubt = kind.doubt();
+        let Kind {
+            mean,
+            reference,
+            ln_reference,
+            referred,
+            seen,
+            ..
+        } = *kind;
+        let (gain, mean_gain) = if self.mean > 0.0 {
+            (0.01, 0.005)
+        } else {
+            (1.0, 1.0)
+        };
+        self.mean += gain * (pt - self.mean);
+        self.mean_of_means += mean_gain * (mean - self.mean_of_means);
+        // What started under another schedule doesn't tell of this one.
+        if started < self.since || self.fresh.epoch != self.law.epoch() {
+            return;
+        }
+        if referred > 0.0 {
+            add(
+                &mut self.fresh.times,
+                [
+                    weight,
+                    weight * pt,
+                    weight * reference,
+                    weight * doubt,
+                    weight * pt * pt,
+                ],
+            );
+        }
+        if !waited || seen < 2.0 {
+            return;
+        }
+        if referred >= FEWEST {
+            let d = pt.ln() - ln_reference;
+            add(&mut self.fresh.full, [1.0, d, d * d, 1.0 / self.referred]);
+        }
+        let Some(seen) = self.schedule.exposure(started, ended) else {
+            return;
+        };
+        self.fresh.sums.add(seen.above, seen.below, y);
+        let x = seen.above * self.schedule.ln_up() - seen.below * self.schedule.ln_down();
+        let long = usize::from(mean > self.mean_of_means);
+        if let Some(sums) = self.fresh.by_length.get_mut(long) {
+            add(sums, [1.0, x, y, x * x, x * y]);
+        }
+    }
+
+    /// A request was refused.
+    pub fn refused(&mut self) {
+        self.fresh.refused += 1.0;
+    }
+
+    /// Looks at what the law needs to know of the stage; `enforced` says that slots are.
+    /// The offset counts for a record that is new. Called before [`Controlled::sync`].
+    pub fn look(
+        &mut self,
+        now: Instant,
+        enforced: bool,
+        wall_clock_offset: Duration,
+        times: &ServiceTimes,
+    ) {
+        self.wall_clock_offset = wall_clock_offset;
+        let elapsed = now.since(self.looked).as_secs_f64();
+        self.looked = now;
+        let fade = (-elapsed / RECENT).exp();
+        let mut total = 0.0;
+        for kind in &mut self.kinds {
+            kind.recent *= fade;
+            total += kind.recent;
+        }
+        let (mut roomy, mut condemned) = (0.0, false);
+        let (mut shortest, mut longest) = (f64::INFINITY, 0.0_f64);
+        for (at, kind) in self.kinds.iter().enumerate() {
+            if kind.recent <= RARE * total {
+                continue;
+            }
+            shortest = shortest.min(kind.mean);
+            longest = longest.max(kind.mean);
+            let estimate = times.estimate(TypeId(u16::try_from(at).unwrap_or(u16::MAX)));
+            if estimate.source == Source::None {
+                continue;
+            }
+            condemned |= estimate.condemned;
+            let fits = |(quantile, objective): (&Duration, &crate::service_times::Objective)| {
+                quantile.as_secs_f64() <= ROOM * objective.response_time.as_secs_f64()
+            };
+            if estimate.quantiles.iter().zip(estimate.objectives).all(fits) {
+                roomy += kind.recent;
+            }
+        }
+        self.view = View {
+            mean: self.mean,
+            room: total > 0.0 && roomy >= ROOMY * total,
+            mixed: longest > 2.0 * shortest,
+            condemned,
+            enforced,
+            bounds: self.bounds,
+        };
+    }
+
+    /// Follows the law.
+    fn adopt(&mut self, now: Instant) {
+        let old = std::mem::replace(&mut self.law, self.candidate);
+        let ((rebased, ln_scale), (was_rebased, was_ln_scale)) =
+            (self.law.references(), old.references());
+        let schedule = self.law.dither(self.bounds, self.seed);
+        let block = schedule.block(now);
+        let next = block != self.block;
+        let follows = self.law.is_settled() && next;
+        self.block = block;
+        for kind in &mut self.kinds {
+            if rebased != was_rebased {
+                kind.reference = kind.mean;
+                kind.referred = kind.seen.min(LATEST);
+            } else if ln_scale != was_ln_scale {
+                kind.reference *= (ln_scale - was_ln_scale).exp();
+            } else if next && kind.is_faster() {
+                kind.reference += FALL * (kind.mean - kind.reference);
+            } else if follows {
+                kind.reference += FOLLOW * (kind.mean - kind.reference);
+                kind.referred += FOLLOW * (kind.seen.min(LATEST) - kind.referred);
+            }
+        }
+        if schedule != self.schedule {
+            (self.schedule, self.since) = (schedule, now);
+        }
+        if self.fresh.epoch != self.law.epoch() {
+            if old.is_comparable(true) && !self.law.is_comparable(true) {
+                self.comparable_until = now;
+            }
+            self.since = now;
+            self.fresh = Fresh {
+                epoch: self.law.epoch(),
+                requests: self.fresh.requests,
+                refused: self.fresh.refused,
+                ..Fresh::default()
+            };
+        }
+    }
+}
+
+impl Controlled for Auto {
+    fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
+        let known = shared::decode(record).filter(Law::is_sound);
+        let new = || Law::new(now, self.first, self.wall_clock_offset);
+        let mut law = known.unwrap_or_else(new);
+        law.add(&self.fresh);
+        law.step(now, &self.view, self.seed);
+        self.candidate = law;
+        if known == Some(law) {
+            self.adopt(now);
+            return false;
+        }
+        shared::encode(&law, record);
+        true
+    }
+
+    fn stored(&mut self) {
+        self.adopt(self.looked);
+        self.fresh = Fresh {
+            epoch: self.law.epoch(),
+            ..Fresh::default()
+        };
+    }
+}
+
+fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
+    for (sum, term) in sums.iter_mut().zip(terms) {
+        *sum += term;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service_times::Settings;
+
+    const BOUNDS: AutoParallelism = AutoParallelism { min: 2, max: 64 };
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn times() -> ServiceTimes {
+        ServiceTimes::new(Settings {
+            types: Vec::new(),
+            interval: Duration::from_secs(1),
+            steps: 1,
+            min_samples: 20,
+        })
+    }
+
+    /// A look at the record, and a store if it changed.
+    fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant) {
+        auto.look(now, true, Duration::ZERO, &times());
+        if auto.sync(now, record) {
+            auto.stored();
+        }
+    }
+
+    /// Requests that waited, and took so long: service times that more slots do not stretch.
+    fn serve(auto: &mut Auto, from: u64, requests: u64) {
+        for n in 0..requests {
+            auto.completed(TypeId(0), at(from + n), at(from + n + 10), true, 1);
+        }
+    }
+
+    #[test]
+    fn slots_double_while_service_times_stay_and_no_further_than_the_bound() {
+        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), Vec::new());
+        look(&mut auto, &mut record, at(0));
+        let mut seen = vec![auto.slots()];
+        for round in 0..20 {
+            serve(&mut auto, 1_000 + round * 100, 30);
+            look(&mut auto, &mut record, at(1_050 + round * 100));
+            seen.push(auto.slots());
+        }
+        seen.dedup();
+        assert_eq!(seen, [4, 8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn a_worker_that_is_new_goes_on_where_the_others_are() {
+        let (mut old, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), Vec::new());
+        look(&mut old, &mut record, at(0));
+        for round in 0..3 {
+            serve(&mut old, 1_000 + round * 100, 30);
+            look(&mut old, &mut record, at(1_050 + round * 100));
+        }
+        let found = old.slots();
+        assert!(found > 4);
+        let mut new = Auto::new("default/a", &BOUNDS, 4, 1);
+        look(&mut new, &mut record, at(1_400));
+        look(&mut old, &mut record, at(1_400));
+        assert_eq!(new.slots(), found);
+        for ms in 1_400..2_400 {
+            assert_eq!(new.level(at(ms)), old.level(at(ms)));
+        }
+    }
+
+    #[test]
+    fn bounds_that_are_edited_hold_at_the_next_look() {
+        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), Vec::new());
+        look(&mut auto, &mut record, at(0));
+        let tight = AutoParallelism { min: 7, max: 7 };
+        let mut edited = Auto::new("default/a", &tight, 7, 1);
+        look(&mut edited, &mut record, at(1_000));
+        assert_eq!(edited.slots(), 7);
+        assert!((1_000..2_000).all(|ms| edited.level(at(ms)) == 7));
+    }
+}

@@ -1,0 +1,398 @@
+//! A service as people run them: workers, and what a request does while it holds one.
+//!
+//! A request waits in a FIFO for one of W workers, holds it, and passes through steps, each of which is a part of
+//! its work:
+//!
+//! - [`Step::Sleep`]: takes its time, whatever the others do (a call to another service);
+//! - [`Step::Servers`]: one of K, with a FIFO (a pool of connections; a lock with K = 1);
+//! - [`Step::Cores`]: shares c cores with the others. With n at work each advances at
+//!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by what is
+//!   serial and by what requests do to each other (Gunther's universal scalability law).
+//!
+//! So N workers that sleep are N servers; workers without end over cores are a web server; three workers over one
+//! core are SQLite behind an async server. Capacity can change at any time ([`Network::scale`]).
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::Backend;
+use crate::source::Request;
+
+/// What a part of a request's work needs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Step {
+    /// Time only.
+    Sleep,
+    /// One of so many servers.
+    Servers(u32),
+    /// A share of the cores.
+    Cores {
+        /// c.
+        cores: f64,
+        /// σ, ratio.
+        serial: f64,
+        /// κ, ratio.
+        crosstalk: f64,
+    },
+}
+
+impl Step {
+    /// So many cores whose requests don't hinder each other.
+    #[must_use]
+    pub const fn cores(cores: f64) -> Self {
+        Self::Cores {
+            cores,
+            serial: 0.0,
+            crosstalk: 0.0,
+        }
+    }
+}
+
+/// A time in ns that can be ordered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct At(f64);
+
+impl Eq for At {}
+
+impl PartialOrd for At {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for At {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Job {
+    work: f64,
+    step: usize,
+}
+
+/// A step's part of the work and what is there of it.
+#[derive(Debug)]
+struct Station {
+    part: f64,
+    step: Step,
+    busy: u32,
+    queue: VecDeque<u32>,
+    /// Ends of jobs that share cores, as work that each was given since the beginning.
+    shared: BinaryHeap<Reverse<(At, u32)>>,
+    attained: f64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Network {
+    workers: u32,
+    busy: u32,
+    waiting: VecDeque<u32>,
+    stations: Vec<Station>,
+    jobs: Vec<Job>,
+    ends: BinaryHeap<Reverse<(At, u32)>>,
+    now: f64,
+    capacity: u32,
+    /// A job that has left, for [`Backend::end`].
+    done: VecDeque<u32>,
+}
+
+impl Network {
+    /// So many workers (`u32::MAX`: as many as there are requests) and steps with their parts of the work, ratios.
+    /// `capacity` is what it can do, in work per time, for utilization.
+    #[must_use]
+    pub fn new(workers: u32, steps: &[(f64, Step)], capacity: u32) -> Self {
+        let station = |&(part, step): &(f64, Step)| Station {
+            part,
+            step,
+            busy: 0,
+            queue: VecDeque::new(),
+            shared: BinaryHeap::new(),
+            attained: 0.0,
+        };
+        Self {
+            workers,
+            busy: 0,
+            waiting: VecDeque::new(),
+            stations: steps.iter().map(station).collect(),
+            jobs: Vec::new(),
+            ends: BinaryHeap::new(),
+            now: 0.0,
+            capacity,
+            done: VecDeque::new(),
+        }
+    }
+
+    /// Workers, servers and cores become `factor` times as many, rounded, at least one. Who is at work stays.
+    pub fn scale(&mut self, now: f64, factor: f64) {
+        self.pass_to(now);
+        let scaled = |number: u32| ((f64::from(number) * factor).round() as u32).max(1);
+        if self.workers < u32::MAX {
+            self.workers = scaled(self.workers);
+        }
+        for station in &mut self.stations {
+            match &mut station.step {
+                Step::Sleep => {}
+                Step::Servers(servers) => *servers = scaled(*servers),
+                Step::Cores { cores, .. } => *cores *= factor,
+            }
+        }
+        self.fill(now);
+    }
+
+    /// Takes a job of so much work, ns.
+    pub fn start(&mut self, now: f64, job: u32, work: f64) {
+        self.pass_to(now);
+        let at = job as usize;
+        if self.jobs.len() <= at {
+            self.jobs.resize(at + 1, Job::default());
+        }
+        self.jobs[at] = Job { work, step: 0 };
+        self.waiting.push_back(job);
+        self.fill(now);
+    }
+
+    /// When something happens next, ns; infinite when nothing does.
+    #[must_use]
+    pub fn next(&self) -> f64 {
+        if !self.done.is_empty() {
+            return self.now;
+        }
+        let slept = self
+            .ends
+            .peek()
+            .map_or(f64::INFINITY, |Reverse((at, _))| at.0);
+        let shared = self.stations.iter().filter_map(|station| {
+            let Reverse((end, _)) = station.shared.peek()?;
+            Some(self.now + (end.0 - station.attained).max(0.0) / station.speed())
+        });
+        shared.fold(slept, f64::min)
+    }
+
+    /// Lets what happens next happen; the job that leaves, if one does.
+    pub fn advance(&mut self) -> Option<u32> {
+        let now = self.next();
+        if now.is_infinite() {
+            return None;
+        }
+        let slept = self.ends.peek().is_some_and(|Reverse((at, _))| at.0 <= now);
+        let ending = self.stations.iter().position(|station| {
+            let end = station.shared.peek().map(|Reverse((end, _))| end.0);
+            end.is_some_and(|end| {
+                self.now + (end - station.attained).max(0.0) / station.speed() <= now
+            })
+        });
+        self.pass_to(now);
+        let job = if slept {
+            self.ends.pop()
+        } else {
+            ending.and_then(|at| self.stations[at].shared.pop())
+        };
+        let Reverse((_, job)) = job?;
+        let step = self.jobs[job as usize].step;
+        let station = &mut self.stations[step];
+        if matches!(station.step, Step::Servers(_)) {
+            station.busy -= 1;
+        }
+        let left = step + 1 == self.stations.len();
+        if left {
+            self.busy -= 1;
+        } else {
+            self.jobs[job as usize].step = step + 1;
+            self.enter(now, job);
+        }
+        self.fill(now);
+        left.then_some(job)
+    }
+
+    fn pass_to(&mut self, now: f64) {
+        let passed = (now - self.now).max(0.0);
+        for station in &mut self.stations {
+            station.attained += passed * station.speed();
+            if station.shared.is_empty() {
+                // Keeps the digits.
+                station.attained = 0.0;
+            }
+        }
+        self.now = self.now.max(now);
+    }
+
+    /// Gives workers and servers that are free to those who wait.
+    fn fill(&mut self, now: f64) {
+        while self.busy < self.workers
+            && let Some(job) = self.waiting.pop_front()
+        {
+            self.busy += 1;
+            self.enter(now, job);
+        }
+        for station in &mut self.stations {
+            let Step::Servers(servers) = station.step else {
+                continue;
+            };
+            while station.busy < servers
+                && let Some(job) = station.queue.pop_front()
+            {
+                station.busy += 1;
+                let end = now + self.jobs[job as usize].work * station.part;
+                self.ends.push(Reverse((At(end), job)));
+            }
+        }
+    }
+
+    /// The job begins its step; [`Network::fill`] follows.
+    fn enter(&mut self, now: f64, job: u32) {
+        let Job { work, step } = self.jobs[job as usize];
+        let station = &mut self.stations[step];
+        let work = work * station.part;
+        match station.step {
+            Step::Sleep => self.ends.push(Reverse((At(now + work), job))),
+            Step::Servers(_) => station.queue.push_back(job),
+            Step::Cores { .. } => {
+                let end = station.attained + work;
+                station.shared.push(Reverse((At(end), job)));
+            }
+        }
+    }
+}
+
+impl Station {
+    /// Work per time that each job at the cores gets.
+    fn speed(&self) -> f64 {
+        let Step::Cores {
+            cores,
+            serial,
+            crosstalk,
+        } = self.step
+        else {
+            return 1.0;
+        };
+        let n = self.shared.len().max(1) as f64;
+        (cores / n).min(1.0) / (1.0 + serial * (n - 1.0) + crosstalk * n * (n - 1.0))
+    }
+}
+
+impl Backend for Network {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        self.start(now as f64, job, request.processing as f64);
+    }
+
+    fn next_end(&self) -> u64 {
+        let next = self.next();
+        if next.is_infinite() {
+            u64::MAX
+        } else {
+            next.ceil() as u64
+        }
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        // What happened up to now; a job that has left before others do so waits for its own call.
+        while self.done.is_empty() && self.next() <= now as f64 {
+            if let Some(job) = self.advance() {
+                self.done.push_back(job);
+            }
+        }
+        self.done.pop_front()
+    }
+
+    fn busy(&self) -> u32 {
+        self.busy.min(self.capacity)
+    }
+
+    fn servers(&self) -> u32 {
+        self.capacity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When each of these jobs (start and work, ns) ends.
+    fn ends(mut network: Network, jobs: &[(u64, u64)]) -> Vec<u64> {
+        let mut ends = vec![0; jobs.len()];
+        let mut next = 0;
+        loop {
+            let arrival = jobs.get(next).map_or(u64::MAX, |job| job.0);
+            let end = network.next_end();
+            if arrival == u64::MAX && end == u64::MAX {
+                return ends;
+            }
+            if end <= arrival {
+                if let Some(job) = network.end(end) {
+                    ends[job as usize] = end;
+                }
+            } else {
+                network.take(
+                    arrival,
+                    next as u32,
+                    &Request::new(arrival, 0, jobs[next].1),
+                );
+                next += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn workers_that_sleep_are_servers() {
+        let two = Network::new(2, &[(1.0, Step::Sleep)], 2);
+        assert_eq!(
+            ends(two, &[(0, 100), (10, 100), (20, 100), (30, 10)]),
+            [100, 110, 200, 120]
+        );
+    }
+
+    #[test]
+    fn cores_are_shared_by_those_who_have_a_worker() {
+        // Alone for 100 ns, two at half speed for 400, the rest alone.
+        let one = Network::new(u32::MAX, &[(1.0, Step::cores(1.0))], 1);
+        assert_eq!(ends(one, &[(0, 300), (100, 500)]), [500, 800]);
+        // The third waits for a worker.
+        let sqlite = Network::new(2, &[(1.0, Step::cores(1.0))], 1);
+        assert_eq!(
+            ends(sqlite, &[(0, 100), (0, 100), (0, 100)]),
+            [200, 200, 300]
+        );
+    }
+
+    #[test]
+    fn a_lock_lets_one_pass_at_a_time() {
+        let lock = Network::new(8, &[(0.5, Step::Sleep), (0.5, Step::Servers(1))], 2);
+        assert_eq!(ends(lock, &[(0, 100), (0, 100), (0, 100)]), [100, 150, 200]);
+    }
+
+    #[test]
+    fn requests_that_hinder_each_other_are_slower_than_their_share() {
+        let step = Step::Cores {
+            cores: 2.0,
+            serial: 0.5,
+            crosstalk: 0.25,
+        };
+        // 1 / (1 + 0.5 + 0.25 · 2) = ½ of full speed.
+        let found = ends(
+            Network::new(u32::MAX, &[(1.0, step)], 2),
+            &[(0, 300), (0, 300)],
+        );
+        assert_eq!(found, [600, 600]);
+    }
+
+    #[test]
+    fn capacity_that_is_lost_is_not_taken_from_who_is_at_work() {
+        let mut four = Network::new(4, &[(1.0, Step::Sleep)], 4);
+        for job in 0..8 {
+            four.start(0.0, job, 100.0);
+        }
+        four.scale(10.0, 0.5);
+        let left: Vec<f64> = std::iter::from_fn(|| {
+            let at = four.next();
+            four.advance().map(|_| at)
+        })
+        .collect();
+        assert_eq!(
+            left,
+            [100.0, 100.0, 100.0, 100.0, 200.0, 200.0, 300.0, 300.0]
+        );
+    }
+}

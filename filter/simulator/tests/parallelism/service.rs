@@ -1,0 +1,252 @@
+//! Services to find P of, with what arrives at them, and runs with P fixed or found.
+
+use std::time::Duration;
+
+use headgate_core::config::{
+    AutoParallelism, Discipline, ErrorsConfig, HistogramWindow, Logic, Measure, Mode, Objective,
+    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
+};
+use headgate_core::strategy::TypeId;
+use headgate_simulator::backend::{Network, Paced, Step};
+use headgate_simulator::{
+    Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload,
+};
+
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Name, share, mean and median of the service time, ms, objectives at p50 and p90, ms.
+pub(crate) type Kind = (&'static str, f64, f64, f64, [u64; 2]);
+
+/// Bouncer's Table 1, with its one objective.
+pub(crate) const PAPER: &[Kind] = &[
+    ("fast", 0.4, 1.16, 0.38, [18, 50]),
+    ("mediumfast", 0.2, 2.53, 1.14, [18, 50]),
+    ("mediumslow", 0.3, 12.13, 7.40, [18, 50]),
+    ("slow", 0.1, 20.05, 12.51, [18, 50]),
+];
+
+/// Objectives as people set them: each type its own.
+pub(crate) const NATURAL: &[Kind] = &[
+    ("fast", 0.6, 2.5, 2.0, [50, 150]),
+    ("search", 0.3, 4.0, 3.2, [50, 150]),
+    ("report", 0.1, 60.0, 48.0, [200, 500]),
+];
+
+/// Bouncer's Table 1, four times as long, with objectives of their own.
+pub(crate) const PAPER_NATURAL: &[Kind] = &[
+    ("fast", 0.4, 4.64, 1.52, [50, 150]),
+    ("mediumfast", 0.2, 10.12, 4.56, [50, 150]),
+    ("mediumslow", 0.3, 48.52, 29.6, [200, 500]),
+    ("slow", 0.1, 80.2, 50.04, [200, 500]),
+];
+
+/// A service and its load.
+#[derive(Clone, Copy)]
+pub(crate) struct Service {
+    pub(crate) kinds: &'static [Kind],
+    pub(crate) workers: u32,
+    pub(crate) steps: &'static [(f64, Step)],
+    /// Work per time at its best.
+    pub(crate) capacity: f64,
+    /// Multiples of that.
+    pub(crate) load: f64,
+    /// Seconds before it at 0.6 of the capacity.
+    pub(crate) calm: u64,
+    pub(crate) seconds: u64,
+    /// Seconds that don't count.
+    pub(crate) warm_up: u64,
+    pub(crate) seed: u64,
+    /// Bouncer's `shedByValue`.
+    pub(crate) shed_by_value: bool,
+}
+
+/// What came of a run.
+pub(crate) struct Found {
+    /// P after each second.
+    pub(crate) slots: Vec<u32>,
+    /// Answers within the objective at p90, by the second in which they came.
+    pub(crate) good: Vec<u32>,
+    /// Answers within the objective at p90 per second after the warm-up.
+    pub(crate) goodput: f64,
+}
+
+impl Service {
+    pub(crate) fn new(
+        kinds: &'static [Kind],
+        workers: u32,
+        steps: &'static [(f64, Step)],
+        capacity: f64,
+    ) -> Self {
+        Self {
+            kinds,
+            workers,
+            steps,
+            capacity,
+            load: 1.5,
+            calm: 0,
+            seconds: 40,
+            warm_up: 15,
+            seed: 7,
+            shed_by_value: false,
+        }
+    }
+
+    pub(crate) fn network(&self) -> Network {
+        Network::new(self.workers, self.steps, self.capacity.ceil() as u32)
+    }
+
+    fn mean_ms(&self) -> f64 {
+        self.kinds.iter().map(|kind| kind.1 * kind.2).sum()
+    }
+
+    pub(crate) fn workload(&self) -> Workload {
+        let load = |(at, &(name, share, mean, median, _)): (usize, &Kind)| {
+            TypeLoad::new(
+                name,
+                TypeId(at as u16),
+                share,
+                LogNormal::new(mean, median).unwrap(),
+            )
+        };
+        Workload::new(self.kinds.iter().enumerate().map(load).collect()).unwrap()
+    }
+
+    pub(crate) fn per_second(&self) -> f64 {
+        self.load * self.capacity * 1e3 / self.mean_ms()
+    }
+
+    /// The stage; P is found where `fixed` is none.
+    pub(crate) fn stage(&self, fixed: Option<u32>) -> StageConfig {
+        let kind = |(name, objectives): (&str, [u64; 2])| TypeConfig {
+            value: 1.0,
+            name: name.to_owned(),
+            slo: [(50.0, objectives[0]), (90.0, objectives[1])]
+                .map(|(percentile, ms)| Objective {
+                    percentile,
+                    objective_us: ms * 1_000,
+                })
+                .to_vec(),
+            matches: vec![headgate_core::config::Match {
+                method: Some(name.to_owned()),
+                ..Default::default()
+            }],
+        };
+        let mut types: Vec<TypeConfig> = self.kinds.iter().map(|k| kind((k.0, k.4))).collect();
+        types.push(TypeConfig {
+            matches: Vec::new(),
+            ..kind(("default", [50, 150]))
+        });
+        StageConfig {
+            errors: ErrorsConfig::default(),
+            policy: "default/found".to_owned(),
+            generation: 1,
+            routes: Vec::new(),
+            mode: Mode::Enforce,
+            parallelism: fixed.unwrap_or(4),
+            auto_parallelism: fixed
+                .is_none()
+                .then_some(AutoParallelism { min: 2, max: 1_000 }),
+            queue: QueueConfig {
+                mode: QueueMode::Hold,
+                discipline: Discipline::Slack,
+                max_length: 800,
+                timeout_us: 1_000_000,
+            },
+            measure: Measure::LastByte,
+            service_times: ServiceTimesConfig {
+                interval_us: 1_000_000,
+                min_samples: 20,
+                window: HistogramWindow::DualBuffer,
+            },
+            strategy: StrategyConfig::Bouncer {
+                logic: Logic::Any,
+                shed_by_value: self.shed_by_value,
+            },
+            starvation_avoidance: None,
+            types,
+            classes: Vec::new(),
+            workflows: None,
+            excluded: Vec::new(),
+        }
+    }
+
+    /// A run in front of the service as it is.
+    pub(crate) fn run(&self, fixed: Option<u32>) -> Found {
+        self.run_on(fixed, Paced::new(self.network(), &[], &[]))
+    }
+
+    /// A run in front of this backend.
+    pub(crate) fn run_on(&self, fixed: Option<u32>, backend: Paced) -> Found {
+        let workload = self.workload();
+        let kinds: Vec<TypeId> = workload.types().iter().map(|kind| kind.kind).collect();
+        let stage = self.stage(fixed);
+        let run = Run {
+            stage: &stage,
+            kinds: &kinds,
+            warm_up: Duration::ZERO,
+            until: Until::Time(Duration::from_secs(self.seconds)),
+            seed: !self.seed,
+        };
+        let mut source = Counting {
+            inner: workload.steady(self.per_second(), self.seed),
+            calm: self.calm * SECOND,
+            kept: 0.6 / self.load,
+            part: 0.0,
+            limits: self
+                .kinds
+                .iter()
+                .map(|kind| kind.4[1] * 1_000_000)
+                .collect(),
+            good: Vec::new(),
+        };
+        let outcome = run.with(&mut source, backend).unwrap();
+        let good = source.good;
+        let (from, to) = (self.warm_up as usize, self.seconds as usize);
+        let counted: u32 = good.iter().take(to).skip(from).sum();
+        Found {
+            slots: outcome.parallelism,
+            goodput: f64::from(counted) / (to - from) as f64,
+            good,
+        }
+    }
+}
+
+/// Counts answers within their limits, by the second.
+struct Counting<S> {
+    inner: S,
+    /// Until when only a part of the requests comes, ns, which part, and what is left of it over.
+    calm: u64,
+    kept: f64,
+    part: f64,
+    limits: Vec<u64>,
+    good: Vec<u32>,
+}
+
+impl<S: Source> Source for Counting<S> {
+    fn peek(&self) -> Option<u64> {
+        self.inner.peek()
+    }
+
+    fn take(&mut self) -> Option<Request> {
+        let taken = self.inner.take();
+        while self.inner.peek().is_some_and(|at| at < self.calm) {
+            self.part += self.kept;
+            if self.part >= 1.0 {
+                self.part -= 1.0;
+                break;
+            }
+            self.inner.take();
+        }
+        taken
+    }
+
+    fn answered(&mut self, request: &Request, at: u64, answer: Answer) {
+        let second = (at / SECOND) as usize;
+        if self.good.len() <= second {
+            self.good.resize(second + 1, 0);
+        }
+        if answer.ending == Ending::Served && at - request.at <= self.limits[request.kind] {
+            self.good[second] += 1;
+        }
+    }
+}
