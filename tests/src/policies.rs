@@ -129,7 +129,7 @@ impl<'a> Cluster<'a> {
         let all = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
         let file = format!("--filename={}", all.join(project).display());
         self.kubectl(&["apply", "--server-side", &file])?;
-        Ok(())
+        self.server.wait_for_crds()
     }
 
     /// A condition of a policy at its target number `target`; null while there is none.

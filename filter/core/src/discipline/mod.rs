@@ -140,6 +140,17 @@ impl Order {
         self.discipline != config::Discipline::Fifo
     }
 
+    /// How much longer a type's wait gets where a FIFO's gets longer, ratio: by limits nobody is overtaken for long.
+    /// Where hardly anybody waits, what runs is most of a wait, and a queue that comes doesn't multiply it.
+    #[must_use]
+    pub fn steepest_wait(&self) -> f64 {
+        if self.admits_by_drain() {
+            1.0
+        } else {
+            f64::INFINITY
+        }
+    }
+
     /// Whether requests are to be admitted by the time in which all that is queued drains, rather than by
     /// the wait that each can expect for itself.
     ///

@@ -213,7 +213,7 @@ impl Stage {
             || config.classes != self.config.classes
             || config.queue != self.config.queue
         {
-            self.places = Places::new(order.groups(config.types.len()));
+            self.places = Places::new(order.groups(config.types.len()), order.steepest_wait());
         }
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());

@@ -122,7 +122,7 @@ impl Stage {
             policy,
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
-            places: Places::new(order.groups(config.types.len())),
+            places: Places::new(order.groups(config.types.len()), order.steepest_wait()),
             order,
             work: Work::from_config(&config),
             requests: Requests::new(policy),

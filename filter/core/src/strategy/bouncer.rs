@@ -84,10 +84,11 @@ impl Admission for Bouncer {
         }
         let mut decision = self.judge(request, view);
         if let Some(cut) = &mut self.cut {
+            let meets = decision.is_ok();
             if !cut.is_below_ceiling(request, view.queue_wait, view.rival_wait) {
                 decision = Err(Reason::Value);
             }
-            cut.decided(request, decision.is_ok());
+            cut.decided(request, meets, decision.is_ok());
         }
         decision
     }

@@ -33,9 +33,20 @@
 //! needs a second, and it keeps expensive requests from filling the slots that cheaper ones are about to
 //! need. wait_r matters where a discipline lets the more valuable type wait longer than type k.
 //!
-//! *Feedback.* The cut's budget follows what Alg. 1 and the ceiling refuse of types with f = 1. If that is
-//! more than 2% of their value in a step, ρ falls by 2%, otherwise it rises by 0.004, within 0.3..=1.3. So ρ
-//! absorbs what the means don't say: few slots and heavy tails need spare slots, many slots need none.
+//! It is there while it is needed: where the budget holds all types, and Alg. 1 refuses less than 0.2% of their
+//! value (over 3 s), nobody has to be protected. A shared processor far below full load would else refuse
+//! what only has to wait for a moment.
+//!
+//! *Feedback.* The cut's budget follows what Alg. 1 and the ceiling refuse of types with f = 1. Every 50 such
+//! requests, but no sooner than a step and no later than a second: with `lost` the part of their value that
+//! was refused, and t the time since,
+//!
+//! ```text
+//! lost ≤ 0.02      ρ ← ρ + 0.04 t                    within 0.3..=1.3
+//! lost > 0.02      ρ ← ρ (1 − min(0.2 t, lost))
+//! ```
+//!
+//! So ρ absorbs what the means don't say: few slots and heavy tails need spare slots, many slots need none.
 //!
 //! **What was measured** (model of the engine; fraction answered within objectives ÷ optimum at 1.2, 1.5 and
 //! 2 times the full load; 60% × 2.5 ms and 30% × 4 ms with p50/p90 objectives 50/150 ms, 10% × 60 ms with
@@ -97,12 +108,20 @@ const EXCHANGE: Duration = Duration::from_millis(50);
 const RATE_TIME: f64 = 1.0;
 /// Part of the value above the cut that may be refused before ρ falls.
 const TOLERATED: f64 = 0.02;
-/// Decrease of ρ, relative.
-const DECREASE: f64 = 0.02;
-/// Increase of ρ.
-const INCREASE: f64 = 0.004;
+/// Most that ρ falls by in a second, relative.
+const DECREASE: f64 = 0.2;
+/// Increase of ρ in a second.
+const INCREASE: f64 = 0.04;
+/// Requests above the cut, or time, s, after which ρ moves.
+const ENOUGH: f64 = 50.0;
+/// See `ENOUGH`.
+const LONGEST: f64 = 1.0;
 /// ρ stays within.
 const RHO: (f64, f64) = (0.3, 1.3);
+/// Part of the value above the cut that Alg. 1 may refuse before types of less value have a ceiling.
+const SHORT: f64 = 0.002;
+/// Time constant of that, s.
+const PROTECTION: f64 = 3.0;
 /// Part of the slack of more valuable types that the others may use.
 const CEILING: f64 = 0.9;
 /// Values per slot time of which the smaller is at least this part of the larger are equal.
@@ -129,6 +148,14 @@ struct Record {
     above: f64,
     /// Of that, refused.
     refused: f64,
+    /// Of that, by Alg. 1.
+    missed: f64,
+    /// Averages of `above` and `missed`.
+    recent: (f64, f64),
+    /// Sums of `above` and `refused` since ρ moved, the requests that they are of, and the time then, s.
+    judged: (f64, f64),
+    count: f64,
+    since: f64,
     /// By cell.
     rows: Vec<Row>,
 }
@@ -150,13 +177,31 @@ impl Record {
             rho: 1.0,
             above: 0.0,
             refused: 0.0,
+            missed: 0.0,
+            recent: (0.0, 0.0),
+            judged: (0.0, 0.0),
+            count: 0.0,
+            since: secs,
             rows: vec![Row::default(); cells],
         }
     }
 
     /// Whether all its numbers are finite: one that is not would stay in all that follow.
     fn is_finite(&self) -> bool {
-        let head = [self.stepped, self.first, self.rho, self.above, self.refused];
+        let head = [
+            self.stepped,
+            self.first,
+            self.rho,
+            self.above,
+            self.refused,
+            self.missed,
+            self.recent.0,
+            self.recent.1,
+            self.judged.0,
+            self.judged.1,
+            self.count,
+            self.since,
+        ];
         let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
         head.into_iter().chain(rows).all(f64::is_finite)
     }
@@ -179,14 +224,33 @@ impl Record {
             row.rate += weight * (row.fresh / elapsed.max(STEP) - row.rate);
             row.fresh = 0.0;
         }
-        let next = if self.refused <= TOLERATED * self.above {
-            self.rho + INCREASE
+        let fade = (-elapsed.max(0.0) / PROTECTION).exp();
+        self.recent.0 = fade * self.recent.0 + self.above;
+        self.recent.1 = fade * self.recent.1 + self.missed;
+        self.judged.0 += self.above;
+        self.judged.1 += self.refused;
+        (self.above, self.refused, self.missed) = (0.0, 0.0, 0.0);
+        self.stepped = secs;
+        self.follow(secs);
+        true
+    }
+
+    /// Moves ρ when enough was decided.
+    fn follow(&mut self, secs: f64) {
+        let elapsed = secs - self.since;
+        if self.count < ENOUGH && (0.0..LONGEST).contains(&elapsed) {
+            return;
+        }
+        let elapsed = elapsed.clamp(0.0, LONGEST);
+        let (above, refused) = self.judged;
+        let lost = if above > 0.0 { refused / above } else { 0.0 };
+        let next = if lost <= TOLERATED {
+            self.rho + INCREASE * elapsed
         } else {
-            self.rho * (1.0 - DECREASE)
+            self.rho * (1.0 - lost.min(DECREASE * elapsed))
         };
         self.rho = next.clamp(RHO.0, RHO.1);
-        (self.stepped, self.above, self.refused) = (secs, 0.0, 0.0);
-        true
+        (self.judged, self.count, self.since) = ((0.0, 0.0), 0.0, secs);
     }
 }
 
@@ -246,6 +310,12 @@ pub struct ValueCut {
     decided: f64,
     /// Of that, refused.
     refused: f64,
+    /// Of that, by Alg. 1.
+    missed: f64,
+    /// Requests that `decided` is of.
+    count: f64,
+    /// Alg. 1 has refused more than is tolerated of late.
+    is_short: bool,
     synced: Instant,
     /// Time of the step that is adopted, s.
     stepped: f64,
@@ -290,6 +360,9 @@ impl ValueCut {
             rho: 1.0,
             decided: 0.0,
             refused: 0.0,
+            missed: 0.0,
+            count: 0.0,
+            is_short: false,
             synced: Instant::default(),
             stepped: 0.0,
             floors_fit: true,
@@ -329,14 +402,18 @@ impl ValueCut {
         self.cells[self.cell(request.kind, request.class)].rival
     }
 
-    /// Alg. 1 and the ceiling have decided about a request that the cut let in.
-    pub fn decided(&mut self, request: &Attributes, admitted: bool) {
+    /// Alg. 1 (`meets`) and the ceiling have decided about a request that the cut let in.
+    pub fn decided(&mut self, request: &Attributes, meets: bool, admitted: bool) {
         let at = self.cell(request.kind, request.class);
         let cell = &self.cells[at];
         if cell.above && self.kinds[at / self.classes].competes() {
             self.decided += cell.value;
+            self.count += 1.0;
             if !admitted {
                 self.refused += cell.value;
+            }
+            if !meets {
+                self.missed += cell.value;
             }
         }
     }
@@ -411,7 +488,7 @@ impl ValueCut {
         let negligible = NEGLIGIBLE * value / f64::max(active, 1.0);
         let mut budget = (self.rho * self.slots - set_aside - floors).max(0.0);
         let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
-        let mut cut = 0.0;
+        let (mut cut, mut is_short) = (0.0, self.is_short);
         let mut rest: &[u32] = order;
         while let Some(&first) = rest.first() {
             let limit = EQUAL * density(cells, first);
@@ -432,6 +509,7 @@ impl ValueCut {
             } else {
                 budget / wanted
             };
+            is_short |= fraction < 1.0 && wanted > 0.0;
             // What is left of a part would be rounding.
             budget = if fraction < 1.0 { 0.0 } else { budget - wanted };
             for &at in group {
@@ -458,6 +536,11 @@ impl ValueCut {
                         loosest = Some((slack, TypeId(u16::try_from(id).unwrap_or(u16::MAX))));
                     }
                 }
+            }
+        }
+        if !is_short {
+            for cell in cells.iter_mut() {
+                (cell.ceiling, cell.rival) = (f64::INFINITY, None);
             }
         }
         if cut > 0.0 {
@@ -510,6 +593,8 @@ impl Controlled for ValueCut {
         let mut known = read.unwrap_or_else(|| Record::new(secs, self.cells.len()));
         known.above += self.decided;
         known.refused += self.refused;
+        known.missed += self.missed;
+        known.count += self.count;
         for (cell, row) in self.cells.iter().zip(&mut known.rows) {
             row.fresh += cell.fresh;
             changed |= cell.fresh > 0.0;
@@ -518,6 +603,7 @@ impl Controlled for ValueCut {
         if self.stepped.to_bits() != known.stepped.to_bits() {
             self.stepped = known.stepped;
             self.rho = known.rho.clamp(RHO.0, RHO.1);
+            self.is_short = known.recent.1 > SHORT * known.recent.0;
             for (cell, row) in self.cells.iter_mut().zip(&known.rows) {
                 cell.rate = row.rate.max(0.0);
             }
@@ -530,7 +616,7 @@ impl Controlled for ValueCut {
     }
 
     fn stored(&mut self) {
-        (self.decided, self.refused) = (0.0, 0.0);
+        (self.decided, self.refused, self.missed, self.count) = (0.0, 0.0, 0.0, 0.0);
         for cell in &mut self.cells {
             cell.fresh = 0.0;
         }

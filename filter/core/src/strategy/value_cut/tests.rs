@@ -157,7 +157,7 @@ fn what_cannot_be_weighed_is_left_to_alg_1() {
         (cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9,
         "it enters where nobody waits"
     );
-    cut.decided(&of(0), false);
+    cut.decided(&of(0), false, false);
     assert_eq!(cut.refused, 0.0);
 }
 
@@ -189,17 +189,17 @@ fn the_budget_follows_refusals_above_the_cut() {
     cut.sync(at(0), &mut record);
     let mut rho = |ms: u64, refused: u32| {
         for n in 0..100 {
-            cut.decided(&of(0), n >= refused);
+            cut.decided(&of(0), n >= refused, n >= refused);
         }
         // The marginal type doesn't count.
         cut.cells[2].above = false;
-        cut.decided(&of(2), false);
+        cut.decided(&of(2), false, false);
         assert!(cut.sync(at(ms), &mut record));
         cut.stored();
         cut.budget()
     };
-    assert_eq!(rho(100, 2), 1.004);
-    assert_eq!(rho(200, 3), 1.004 * 0.98);
+    assert!((rho(100, 2) - 1.004).abs() < 1e-9);
+    assert!((rho(200, 3) - 1.004 * 0.98).abs() < 1e-9);
     for step in 0..200 {
         rho(300 + 100 * step, 50);
     }
@@ -208,6 +208,34 @@ fn the_budget_follows_refusals_above_the_cut() {
         rho(30_100 + 100 * step, 0);
     }
     assert_eq!(rho(70_000, 0), 1.3);
+}
+
+#[test]
+fn nobody_is_protected_until_somebody_needs_it() {
+    // All fit, by far.
+    let types = [MIX[0], MIX[2]].map(|known| Known(known.0, known.1, known.2, 1.0));
+    let mut cut = known(&types, &[]);
+    let mut record = Vec::new();
+    cut.sync(at(0), &mut record);
+    let mut ceiling = |ms: u64, missed: u32| {
+        for n in 0..100 {
+            cut.decided(&of(0), n >= missed, n >= missed);
+        }
+        // The rates that the record averages are those of the test.
+        for (cell, known) in cut.cells.iter_mut().zip(&types) {
+            cell.fresh = 0.1 * known.3;
+        }
+        cut.sync(at(ms), &mut record);
+        cut.stored();
+        cut.cells[1].ceiling
+    };
+    assert_eq!(ceiling(100, 0), f64::INFINITY);
+    assert_eq!(ceiling(200, 1), ceiling(300, 0));
+    assert!(ceiling(400, 0) < 0.1, "a tenth of a second later");
+    for step in 0..60 {
+        ceiling(500 + 100 * step, 0);
+    }
+    assert_eq!(ceiling(10_000, 0), f64::INFINITY);
 }
 
 #[test]
