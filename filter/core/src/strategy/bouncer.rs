@@ -21,7 +21,7 @@
 //! misses an objective [by itself](crate::service_times::Estimate::condemned), a request that finds no
 //! queue is admitted. Nobody waits for it, and nothing else can refresh the histogram.
 //!
-//! With `shed_by_value`, which is off by default, [`ValueCut`] decides ahead of Alg. 1: under overload it refuses the
+//! With `shed_by_value`, which is on by default, [`ValueCut`] decides ahead of Alg. 1: under overload it refuses the
 //! requests that are worth least per slot time, also those that would meet their objectives.
 //!
 //! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in service,

@@ -28,7 +28,7 @@ Exit status:
 #[command(name = "scripts/demo", after_help = EXIT_STATUS)]
 struct Args {
     /// Length of the overload that is compared, s.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(10..=600))]
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
     /// Offered load as a multiple of the backend's capacity.
     #[arg(long, default_value_t = 1.5)]

@@ -63,11 +63,11 @@ fn intro(out: &mut String, result: &DemoResult) {
         r#"<h1>Headgate at {overload}× load</h1>
 <p class="muted">The same load twice through Envoy {envoy} with {workers} worker threads to a backend that serves {p} requests at
 once ({capacity:.0} requests/s of this mix): first Envoy alone (with its default circuit breakers), then with Headgate's filter programmed by <code>headgate run</code> from one
-policy file, which knows types and objectives, and not that number. At {at:.0} s the load jumps from {calm}× to {overload}× of capacity. All numbers on this page were measured in this run.</p>
+policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capacity. All numbers on this page were measured in this run.</p>
 <div class="cards">
 <div class="card"><b>{before:.0} → {after:.0}</b><span>requests/s answered inside their p90 objective, without and with Headgate</span></div>
 <div class="card"><b>{work:.0}%</b><span>of the best possible, which refuses the costliest first</span></div>
-<div class="card"><b>{slots} of {p}</b><span>slots found; at most {flight} requests in the backend at once, {flight_before} without Headgate</span></div>
+<div class="card"><b>{flight} of {p}</b><span>most requests in the backend at once with Headgate; {flight_before} without</span></div>
 <div class="card"><b>{busy:.1}%</b><span>of the backend's slots in use while refusing</span></div>
 </div>"#,
         overload = setup.overload,
@@ -80,7 +80,6 @@ policy file, which knows types and objectives, and not that number. At {at:.0} s
         before = result.without.goodput_rps,
         after = result.with.goodput_rps,
         work = 100.0 * result.with.goodput_rps / setup.ideal_rps,
-        slots = result.with.slots.unwrap_or_default(),
         flight = result.with.max_in_flight,
         flight_before = result.without.max_in_flight,
         busy = 100.0 * result.with.utilization,
@@ -398,7 +397,6 @@ mod tests {
                 .collect(),
             goodput_rps: 990.0,
             max_in_flight: 20,
-            slots: None,
             utilization: 0.985,
             lateness: Lateness::default(),
             backend_late_mean_ms: 0.1,

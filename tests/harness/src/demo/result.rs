@@ -118,8 +118,6 @@ pub struct Phase {
     pub goodput_rps: f64,
     /// Most requests that were in the backend at once, queued there or served.
     pub max_in_flight: usize,
-    /// Slots that Headgate had found at the end of the counted span.
-    pub slots: Option<u64>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,
     /// How late the harness was: the error of the latencies. Of the generator, the worst of the spans that are judged.

@@ -27,9 +27,8 @@ use crate::rig::Rig;
 /// Load before the overload. Low enough that a queue is rare, so that the overload is what changes.
 const CALM_LOAD: f64 = 0.6;
 const CALM: Duration = Duration::from_secs(3);
-/// When counting begins: seven seconds into the overload, in which Headgate finds how many requests the backend works on
-/// at once. A queue that starts empty needs two to fill.
-const COUNTED_FROM: Duration = Duration::from_secs(10);
+/// When counting begins: two seconds into the overload, which a queue that starts empty needs to fill.
+const COUNTED_FROM: Duration = Duration::from_secs(5);
 /// How long each edit is watched.
 const WITH_VALUE: Duration = Duration::from_secs(5);
 const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
@@ -185,7 +184,7 @@ impl Demo<'_> {
     }
 
     fn run_with(&mut self, compared: Duration) -> Result<WithHeadgate> {
-        let policy = self.policy(self.mix);
+        let policy = policy::for_mix(self.options.parallelism, self.mix);
         let rig = Rig::builder(self.backend(), policy.clone())
             .concurrency(self.options.workers)
             .start()?;
@@ -194,7 +193,6 @@ impl Demo<'_> {
         let mut watch = Watch::start(self.spec(rig.addr(), end), &rig.backend, COUNTED_FROM)?;
         watch.until(compared, self.progress)?;
         self.progress.end();
-        let slots = rig.policy_stat("slots")?;
         let filter = self
             .mix
             .iter()
@@ -232,10 +230,7 @@ impl Demo<'_> {
         let edited = [first.at_s, second.at_s].map(Duration::from_secs_f64);
         let judged = [COUNTED_FROM..compared, edited[0]..edited[1], edited[1]..end];
         Ok(WithHeadgate {
-            phase: Phase {
-                slots: Some(slots),
-                ..self.phase(&watched, compared, end, &judged, filter)
-            },
+            phase: self.phase(&watched, compared, end, &judged, filter),
             edits: vec![first, second],
             samples: watched.samples,
         })
@@ -266,11 +261,6 @@ impl Demo<'_> {
             acknowledged_ms,
             in_force_ms: None,
         })
-    }
-
-    /// Types and objectives: what else there is to know, Headgate finds.
-    fn policy(&self, mix: &[QueryType]) -> Value {
-        policy::without_parallelism(policy::for_mix(self.options.parallelism, mix))
     }
 
     fn backend(&self) -> BackendConfig {
@@ -326,7 +316,6 @@ impl Demo<'_> {
             goodput_rps: good as f64 / (compared - COUNTED_FROM).as_secs_f64(),
             types,
             max_in_flight: watched.backend.max_in_flight,
-            slots: None,
             utilization: watched.utilization,
             lateness: Lateness {
                 generator_ms: judged.iter().map(late_p99_ms).fold(0.0, f64::max),
