@@ -178,7 +178,7 @@ fn check_fails_when_a_type_misses_its_objective() {
     let good = trial("150ms");
     assert_eq!((good.status.code(), text(&good.stderr)), (Some(0), ""));
     assert!(text(&good.stdout).ends_with("all 2 objectives are met\n"));
-    // Who finds nobody waiting is let in, although it can't be in time.
+    // A request that finds an empty queue is admitted, although it can't be in time.
     let bad = trial("250ms");
     assert_eq!(bad.status.code(), Some(1));
     assert!(

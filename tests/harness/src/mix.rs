@@ -38,7 +38,7 @@ const BOUNCER_P90_MS: f64 = 50.0;
 /// The paper's mix with all service times and objectives multiplied by `scale`, so that a small machine can carry it:
 /// the ratios between them, which decide the outcome, stay.
 pub fn bouncer(scale: f64) -> Vec<QueryType> {
-    let scaled = |ms: f64| Duration::from_secs_f64(ms * scale / 1_000.0);
+    let scaled = |ms| scaled(ms, scale);
     BOUNCER
         .iter()
         .map(|&(name, path, share, mean, median)| QueryType {
@@ -53,7 +53,11 @@ pub fn bouncer(scale: f64) -> Vec<QueryType> {
         .collect()
 }
 
-/// Objectives that suit what a query costs, ms: whoever waits for a costly one expects to.
+fn scaled(ms: f64, scale: f64) -> Duration {
+    Duration::from_secs_f64(ms * scale / 1_000.0)
+}
+
+/// Objectives at p50 and p90 that suit what a query costs, ms.
 const NATURAL_CHEAP_MS: (f64, f64) = (12.5, 37.5);
 const NATURAL_COSTLY_MS: (f64, f64) = (50.0, 125.0);
 /// Mean service time from which a query is costly, ms.
@@ -61,7 +65,7 @@ const COSTLY_MS: f64 = 10.0;
 
 /// [`bouncer`] with objectives that suit each type.
 pub fn natural(scale: f64) -> Vec<QueryType> {
-    let scaled = |ms: f64| Duration::from_secs_f64(ms * scale / 1_000.0);
+    let scaled = |ms| scaled(ms, scale);
     let mut mix = bouncer(scale);
     for query in &mut mix {
         let costly = query.mean >= scaled(COSTLY_MS);

@@ -140,8 +140,9 @@ impl Order {
         self.discipline != config::Discipline::Fifo
     }
 
-    /// How much longer a type's wait gets where a FIFO's gets longer, ratio: by limits nobody is overtaken for long.
-    /// Where hardly anybody waits, what runs is most of a wait, and a queue that comes doesn't multiply it.
+    /// The steepest growth of a type's wait with a FIFO's wait, ratio. Orders by limits (slack, deadlines) overtake
+    /// no request for long. In a short queue a wait is mostly the rest of requests in service, which a longer queue
+    /// does not multiply.
     #[must_use]
     pub fn steepest_wait(&self) -> f64 {
         if self.admits_by_drain() {

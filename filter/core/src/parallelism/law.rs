@@ -3,15 +3,17 @@
 //! Four parts, in the order in which a backend meets them.
 //!
 //! **Start.** From few slots the number doubles whenever requests waited for one and the slots did not stretch
-//! service times, with z = 1.3 standard errors to spare:
+//! service times, with z = 2 standard errors to spare:
 //!
 //! ```text
 //! d = ln pt − mean ln pt of the type's first requests, with at most 4 slots     of requests that had waited
 //! mean d + z σ < ln 1.6        P doubles
-//! mean d − z σ > ½ ln 1.6      P / S, S = Σ pt / Σ reference pt within 1..=4; the start is over
+//! mean d − z σ > ½ ln 1.6      P / S, S = Σ pt / Σ reference pt within 1..=3; the start is over
+//! neither for long             the nearer of the two
 //! ```
 //!
-//! By Little's law S is the number of requests in flight over those in service. σ counts eight requests of
+//! By Little's law S is the number of requests in flight over those in service. σ is that of the samples and of the
+//! reference, and counts eight requests of
 //! variance 0.4 that nobody sent: the first answers after a doubling are the short ones, and too much alike. A
 //! backend without a limit in reach keeps nobody waiting for longer than the start takes, some service times per
 //! doubling. A dry run, which holds nobody, has no other part.
@@ -100,9 +102,9 @@ const START_STRETCH: f64 = 1.6;
 const STRETCHED: f64 = 1.5;
 /// S above which growing needs more confidence.
 const SUSPECT: f64 = 1.3;
-/// S that must be exceeded even if chance made requests look long, and what they are compared with short.
+/// Least S of the blocks before a jump, less the errors of the samples and of the reference.
 const SURELY_STRETCHED: f64 = 1.4;
-/// S beyond which a start doesn't go back: half of the slots didn't stretch service times.
+/// S beyond which a start doesn't go back: far fewer slots did not stretch service times.
 const FURTHEST_BACK: f64 = 3.0;
 /// Blocks in a row that are stretched before a jump, and after it before its effect is judged.
 const STRETCHED_BLOCKS: f64 = 3.0;

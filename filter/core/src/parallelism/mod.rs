@@ -107,8 +107,8 @@ pub struct Auto {
     schedule: Dither,
     /// When this worker took the schedule over.
     since: Instant,
-    /// When slots became more than those of which times are comparable. What started before counts when it ends: the
-    /// first to end are the short ones.
+    /// When slots became more than those of which times are comparable. A request that started before then counts when
+    /// it ends: the first requests to end are the short ones.
     comparable_until: Instant,
     fresh: Fresh,
     view: View,

@@ -14,8 +14,9 @@
 //! says something about the wait (slack, deadlines) the line follows it at once; where it says nothing
 //! (short jobs under SJF, light flows under DRR) the line is flat and a sudden queue doesn't frighten
 //! those who pass it by. Where the queue's length hardly varies the line goes through the origin: twice the
-//! queue, twice the wait. By limits (slack, deadlines) it is no steeper than a FIFO's: where hardly anybody
-//! waits, what runs is most of a wait, and a line through the origin made a second of two requests in a queue.
+//! queue, twice the wait. Under orders by limits (slack, deadlines) the line is no steeper than a FIFO's: in a
+//! short queue a wait is mostly the rest of requests in service, and a line through the origin estimated a second
+//! for a queue of two requests.
 //! The alternative that was measured, the ratio ȳ/x̄ alone, is as good at steady load, but half a second after
 //! a jump of the load from 0.9 to 1.5 it takes `fast` under
 //! SJF for 4.0 ms where 1.1 is right (this: 1.3), and for 0.1 ms where 1.2 is right after the way back.
@@ -100,7 +101,7 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Places {
     places: Vec<Place>,
-    /// How much longer a wait is taken to get where a FIFO's gets longer, ratio, unless it is seen to do so.
+    /// The steepest prior slope ([`crate::discipline::Order::steepest_wait`]), ratio.
     steepest: f64,
     decayed: Instant,
 }

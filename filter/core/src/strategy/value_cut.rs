@@ -33,7 +33,7 @@
 //! needs a second, and it keeps expensive requests from filling the slots that cheaper ones are about to
 //! need. wait_r matters where a discipline lets the more valuable type wait longer than type k.
 //!
-//! It is there while it is needed: where the budget holds all types, and Alg. 1 refuses less than 0.2% of their
+//! The ceiling is in force while it is needed: where the budget holds all types, and Alg. 1 refuses less than 0.2% of their
 //! value (over 3 s), nobody has to be protected. A shared processor far below full load would else refuse
 //! what only has to wait for a moment.
 //!

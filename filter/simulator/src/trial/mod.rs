@@ -31,7 +31,7 @@ const SEEDS: u32 = 3;
 const WARM_UP: Duration = Duration::from_secs(5);
 /// The same where P is found.
 const WARM_UP_TO_FIND: Duration = Duration::from_secs(15);
-/// What the backend works on at once where P is found, and nobody says.
+/// The backend's parallelism where P is found and no workload sets it.
 const BACKEND: u32 = 16;
 /// Most points of a curve over time.
 const MOST_BINS: u64 = 120;
@@ -43,7 +43,7 @@ const SHORTEST_BIN: u64 = 100_000_000;
 pub struct Plan {
     /// What arrives.
     pub offered: Offered,
-    /// What the backend works on at once, and the slots of a policy that says how many.
+    /// The backend's parallelism. It is also P, unless the policy leaves P to be found.
     pub parallelism: Option<u32>,
     /// Requests of each run that count.
     pub requests: Option<u64>,
@@ -112,7 +112,7 @@ impl Plan {
 #[derive(Debug, Clone)]
 pub struct Trial {
     stage: StageConfig,
-    /// What the backend works on at once.
+    /// The backend's parallelism.
     slots: u32,
     plan: Plan,
     subject: Subject,

@@ -39,7 +39,7 @@ const NEARLY_ALL: f64 = 0.95;
 /// The same on one core, which answers so few requests that luck decides how soon the slots are known.
 const MOST: f64 = 0.9;
 
-/// With the slots that are found, `part` of the goodput of the best of these P is reached, on average over four loads.
+/// With the slots that are found, `part` of the goodput of the best of these P is reached, on average over four seeds.
 fn as_good_as_the_best(name: &str, service: &Service, fixed: &[u32], part: f64) {
     let goodput = |slots: Option<u32>| {
         let runs = (7..11).map(|seed| Service { seed, ..*service }.run(slots).goodput);

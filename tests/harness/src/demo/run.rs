@@ -32,7 +32,7 @@ const COUNTED_FROM: Duration = Duration::from_secs(5);
 /// How long each edit is watched.
 const WITH_VALUE: Duration = Duration::from_secs(5);
 const WITH_ALLOWANCE: Duration = Duration::from_secs(7);
-/// What the first edit makes an answer of the costliest type worth, which was refused first until then.
+/// The value that the first edit gives to the costliest type, which was refused first until then.
 pub(super) const VALUE: f64 = 100.0;
 /// Share of every type that the second edit admits at least.
 pub(super) const ALLOWANCE: f64 = 0.1;

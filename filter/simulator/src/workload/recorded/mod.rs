@@ -163,7 +163,7 @@ impl Recording {
     pub fn most_in_flight(&self) -> u32 {
         let ends = |r: &Request| [(r.at, 1), (r.at + r.processing, -1)];
         let mut events: Vec<(u64, i32)> = self.requests.iter().flat_map(ends).collect();
-        // Who ends as another begins makes room first.
+        // A request that ends as another begins makes room first.
         events.sort_unstable();
         let mut now = 0;
         let counts = events.iter().map(|(_, change)| {
