@@ -252,7 +252,7 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     let config = config(1, |stage| {
         stage.strategy = StrategyConfig::Bouncer {
             logic: Logic::Any,
-            shed_by_value: true,
+            shed_by_value: false,
         };
         stage.types[0].slo = vec![objective(99.0, 10_000)];
         stage.types[1].slo = vec![objective(50.0, 150)];
@@ -603,7 +603,7 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
             stage.mode = crate::config::Mode::DryRun;
             stage.strategy = crate::config::StrategyConfig::Bouncer {
                 logic: Default::default(),
-                shed_by_value: true,
+                shed_by_value: false,
             };
             for kind in &mut stage.types {
                 kind.slo.push(crate::config::Objective {
@@ -631,6 +631,41 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
     assert_eq!(process.gauge("type.slow.rq_rejected_enforced"), 0);
     assert_eq!(process.gauge("type.slow.rq_total"), 50);
     process.assert_nothing_booked();
+}
+
+#[test]
+fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
+    let process = |shed_by_value| {
+        let mut process = Process::new(
+            1,
+            &config(1, |stage| {
+                stage.strategy = StrategyConfig::Bouncer {
+                    logic: Logic::Any,
+                    shed_by_value,
+                };
+                for kind in &mut stage.types {
+                    kind.slo.push(Objective {
+                        percentile: 90.0,
+                        objective_us: 55_000,
+                    });
+                }
+            }),
+        );
+        for _ in 0..30 {
+            let stream = process.arrive(0, "/slow");
+            process.pass_time(Duration::from_millis(20));
+            process.finish(stream, Outcome::Completed);
+        }
+        process.run_for(Duration::from_secs(3));
+        for _ in 0..20 {
+            process.arrive(0, "/slow");
+        }
+        process
+    };
+    // Service 20 ms, objective 55 ms: one in service, then waits of 0 and 20 ms meet it, 40 ms doesn't.
+    assert_eq!(process(false).refused.len(), 17);
+    // 3.3% of the latest 100 may exceed it.
+    assert_eq!(process(true).refused.len(), 13);
 }
 
 #[test]

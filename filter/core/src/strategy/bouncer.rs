@@ -21,34 +21,55 @@
 //! misses an objective [by itself](crate::service_times::Estimate::condemned), a request that finds no
 //! queue is admitted. Nobody waits for it, and nothing else can refresh the histogram.
 //!
-//! With `shed_by_value`, which is on by default, [`ValueCut`] decides ahead of Alg. 1: under overload it refuses the
-//! requests that are worth least per slot time, also those that would meet their objectives.
+//! With `shed_by_value`, which is on by default, two things are added. [`ValueCut`] decides ahead of Alg. 1: under
+//! overload it refuses the requests that are worth least per slot time, also those that would meet their objectives.
+//! And Alg. 1 refuses for the sake of an objective only where the type's [`ErrorBudget`] for it is spent.
 //!
 //! Left out on purpose: the paper's ξ (it assumes 0), and the remaining time of requests in service,
 //! which Eq. 2 doesn't count either.
 
 use std::time::Duration;
 
-use super::{Admission, Controlled, ValueCut, View};
+use super::{Admission, Controlled, ErrorBudget, ValueCut, View};
 use crate::config::Logic;
 use crate::refusal::Reason;
 use crate::request::Attributes;
 use crate::rng::Rng;
-use crate::service_times::{Objective, ServiceTimes};
+use crate::service_times::{Estimate, Objective, ServiceTimes};
 
 /// Bouncer's basic formulation, below a value cut.
 #[derive(Debug, Default)]
 pub struct Bouncer {
     logic: Logic,
-    /// What is refused first; `None`: the paper's Bouncer.
-    cut: Option<ValueCut>,
+    /// `None`: the paper's Bouncer.
+    by_value: Option<ByValue>,
+}
+
+/// What shedding by value adds to Alg. 1.
+#[derive(Debug)]
+struct ByValue {
+    /// What is refused first.
+    cut: ValueCut,
+    budget: ErrorBudget,
 }
 
 impl Bouncer {
-    /// Refuses what misses any or all of its objectives, and before that what is below `cut`.
+    /// Alg. 1: refuses what misses any or all of its objectives.
     #[must_use]
-    pub fn new(logic: Logic, cut: Option<ValueCut>) -> Self {
-        Self { logic, cut }
+    pub fn new(logic: Logic) -> Self {
+        Self {
+            logic,
+            by_value: None,
+        }
+    }
+
+    /// Refuses what is below `cut`, and of the rest what misses objectives of which `budget` is spent.
+    #[must_use]
+    pub fn by_value(logic: Logic, cut: ValueCut, budget: ErrorBudget) -> Self {
+        Self {
+            logic,
+            by_value: Some(ByValue { cut, budget }),
+        }
     }
 
     /// Alg. 1.
@@ -57,17 +78,33 @@ impl Bouncer {
         if estimate.condemned && view.queue_wait.is_zero() {
             return Ok(());
         }
-        let misses = |(quantile, objective): (&Duration, &Objective)| {
-            view.queue_wait + *quantile > objective.response_time
+        let misses = |(at, (exceeds, objective)): (usize, (bool, &Objective))| {
+            let is_covered = |by_value: &ByValue| {
+                let percentile = objective.percentile;
+                by_value.budget.covers(request.kind, at, percentile)
+            };
+            exceeds && !self.by_value.as_ref().is_some_and(is_covered)
         };
-        let mut pairs = estimate.quantiles.iter().zip(estimate.objectives);
-        match pairs.clone().find(|pair| misses(*pair)) {
-            Some((_, first)) if self.logic == Logic::Any || pairs.all(misses) => {
+        let mut objectives = exceeded(&estimate, view)
+            .zip(estimate.objectives)
+            .enumerate();
+        match objectives.clone().find(|objective| misses(*objective)) {
+            Some((_, (_, first))) if self.logic == Logic::Any || objectives.all(misses) => {
                 Err(Reason::Objective(first.percentile))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// By objective, whether the estimated response time (Eq. 3 and 4) exceeds it.
+fn exceeded<'a>(
+    estimate: &Estimate<'a>,
+    view: &View<'_>,
+) -> impl Iterator<Item = bool> + Clone + use<'a> {
+    let wait = view.queue_wait;
+    let pairs = estimate.quantiles.iter().zip(estimate.objectives);
+    pairs.map(move |(quantile, objective)| wait + *quantile > objective.response_time)
 }
 
 impl Admission for Bouncer {
@@ -77,32 +114,36 @@ impl Admission for Bouncer {
         view: &View<'_>,
         rng: &mut Rng,
     ) -> Result<(), Reason> {
-        if let Some(cut) = &mut self.cut
+        if let Some(ByValue { cut, .. }) = &mut self.by_value
             && !cut.admits(request, rng)
         {
             return Err(Reason::Value);
         }
         let mut decision = self.judge(request, view);
-        if let Some(cut) = &mut self.cut {
+        if let Some(ByValue { cut, budget }) = &mut self.by_value {
             let meets = decision.is_ok();
             if !cut.is_below_ceiling(request, view.queue_wait, view.rival_wait) {
                 decision = Err(Reason::Value);
             }
             cut.decided(request, meets, decision.is_ok());
+            if decision.is_ok() {
+                let estimate = view.service_times.estimate(request.kind);
+                budget.admitted(request.kind, exceeded(&estimate, view));
+            }
         }
         decision
     }
 
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {
-        self.cut.as_mut().map(|cut| cut as &mut dyn Controlled)
+        self.value_cut_mut().map(|cut| cut as &mut dyn Controlled)
     }
 
     fn value_cut(&self) -> Option<&ValueCut> {
-        self.cut.as_ref()
+        self.by_value.as_ref().map(|by_value| &by_value.cut)
     }
 
     fn value_cut_mut(&mut self) -> Option<&mut ValueCut> {
-        self.cut.as_mut()
+        self.by_value.as_mut().map(|by_value| &mut by_value.cut)
     }
 
     /// Until the estimate at the objective that was missed is met again.

@@ -14,6 +14,7 @@ pub mod avoidance;
 mod backlog_control;
 mod bouncer;
 mod controlled;
+mod error_budget;
 mod helping_the_underserved;
 mod max_queue_length;
 mod max_queue_wait;
@@ -36,6 +37,7 @@ pub use avoidance::Avoidance;
 pub use backlog_control::{BacklogControl, Gains, hint};
 pub use bouncer::Bouncer;
 pub use controlled::Controlled;
+pub use error_budget::ErrorBudget;
 pub use helping_the_underserved::HelpingTheUnderserved;
 pub use max_queue_length::MaxQueueLength;
 pub use max_queue_wait::MaxQueueWait;
@@ -238,14 +240,18 @@ fn base(config: &StageConfig) -> Box<dyn Admission> {
         StrategyConfig::Bouncer {
             logic,
             shed_by_value,
-        } => {
-            let cut = || {
-                let values: Vec<f64> = config.types.iter().map(|kind| kind.value).collect();
-                let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
-                ValueCut::new(&values, &scales)
-            };
-            Box::new(Bouncer::new(*logic, shed_by_value.then(cut)))
+        } if *shed_by_value => {
+            let values: Vec<f64> = config.types.iter().map(|kind| kind.value).collect();
+            let scales: Vec<f64> = config.classes.iter().map(|class| class.value).collect();
+            let objectives = config.types.iter().map(|kind| kind.slo.len()).max();
+            let budget = ErrorBudget::new(values.len(), objectives.unwrap_or(0));
+            Box::new(Bouncer::by_value(
+                *logic,
+                ValueCut::new(&values, &scales),
+                budget,
+            ))
         }
+        StrategyConfig::Bouncer { logic, .. } => Box::new(Bouncer::new(*logic)),
         StrategyConfig::MaxQueueLength => Box::new(MaxQueueLength::new(config.queue.max_length)),
         StrategyConfig::MaxQueueWait {
             limit_us,

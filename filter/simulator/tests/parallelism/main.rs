@@ -11,7 +11,7 @@ mod table;
 
 use headgate_simulator::backend::{Paced, Step};
 
-use service::{Found, NATURAL, PAPER, PAPER_NATURAL, SECOND, Service};
+use service::{Found, NATURAL, PAPER, PAPER_NATURAL, SECOND, Service, UNFILTERED};
 
 const SLEEP: &[(f64, Step)] = &[(1.0, Step::Sleep)];
 const CORE: &[(f64, Step)] = &[(1.0, Step::cores(1.0))];
@@ -193,6 +193,32 @@ fn from_calm_to_overload_in_seven_seconds() {
     let mean = parts.iter().sum::<f64>() / 12.0;
     assert!(mean >= NEARLY_ALL, "{mean:.3} of {parts:?}");
     assert!(parts.iter().all(|part| *part >= 0.85), "{parts:?}");
+}
+
+/// Bursts pass where there are slots for all: hardly anything is refused, and as much is in time as without a filter.
+#[test]
+fn below_capacity_the_filter_is_not_noticed() {
+    let services = [
+        ("16 workers", 16, SLEEP, 16.0, 0.9),
+        ("4 cores", u32::MAX, CORES, 4.0, 0.75),
+        ("one core", u32::MAX, CORE, 1.0, 0.5),
+    ];
+    for (name, workers, steps, capacity, load) in services {
+        let service = Service {
+            load,
+            warm_up: 10,
+            shed_by_value: true,
+            ..Service::new(NATURAL, workers, steps, capacity)
+        };
+        let (found, unfiltered) = (service.run(None), service.run(Some(UNFILTERED)));
+        assert!(found.refused <= 0.01, "{name}: {} refused", found.refused);
+        assert!(
+            found.goodput >= 0.99 * unfiltered.goodput,
+            "{name}: {:.0} of {:.0}",
+            found.goodput,
+            unfiltered.goodput
+        );
+    }
 }
 
 #[test]

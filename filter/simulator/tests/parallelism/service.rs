@@ -40,6 +40,9 @@ pub(crate) const PAPER_NATURAL: &[Kind] = &[
     ("slow", 0.1, 80.2, 50.04, [200, 500]),
 ];
 
+/// As a fixed number of slots: requests are only watched.
+pub(crate) const UNFILTERED: u32 = 1_000_000;
+
 /// A service and its load.
 #[derive(Clone, Copy)]
 pub(crate) struct Service {
@@ -66,6 +69,8 @@ pub(crate) struct Found {
     pub(crate) slots: Vec<u32>,
     /// Answers within the objective at p90, by the second in which they came.
     pub(crate) good: Vec<u32>,
+    /// Of the requests that ended after the warm-up, the part refused.
+    pub(crate) refused: f64,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
 }
@@ -141,7 +146,11 @@ impl Service {
             policy: "default/found".to_owned(),
             generation: 1,
             routes: Vec::new(),
-            mode: Mode::Enforce,
+            mode: if fixed == Some(UNFILTERED) {
+                Mode::DryRun
+            } else {
+                Mode::Enforce
+            },
             parallelism: fixed.unwrap_or(4),
             auto_parallelism: fixed
                 .is_none()
@@ -198,13 +207,18 @@ impl Service {
                 .map(|kind| kind.4[1] * 1_000_000)
                 .collect(),
             good: Vec::new(),
+            from: self.warm_up * SECOND,
+            ended: 0,
+            refused: 0,
         };
         let outcome = run.with(&mut source, backend).unwrap();
+        let refused = f64::from(source.refused) / f64::from(source.ended.max(1));
         let good = source.good;
         let (from, to) = (self.warm_up as usize, self.seconds as usize);
         let counted: u32 = good.iter().take(to).skip(from).sum();
         Found {
             slots: outcome.parallelism,
+            refused,
             goodput: f64::from(counted) / (to - from) as f64,
             good,
         }
@@ -220,6 +234,10 @@ struct Counting<S> {
     part: f64,
     limits: Vec<u64>,
     good: Vec<u32>,
+    /// Requests that ended after this time, ns, and those refused.
+    from: u64,
+    ended: u32,
+    refused: u32,
 }
 
 impl<S: Source> Source for Counting<S> {
@@ -241,6 +259,10 @@ impl<S: Source> Source for Counting<S> {
     }
 
     fn answered(&mut self, request: &Request, at: u64, answer: Answer) {
+        if at >= self.from {
+            self.ended += 1;
+            self.refused += u32::from(answer.ending == Ending::Refused);
+        }
         let second = (at / SECOND) as usize;
         if self.good.len() <= second {
             self.good.resize(second + 1, 0);

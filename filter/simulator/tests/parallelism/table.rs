@@ -2,7 +2,7 @@
 
 use headgate_simulator::backend::Step;
 
-use crate::service::{Kind, NATURAL, PAPER, Service};
+use crate::service::{Kind, NATURAL, PAPER, Service, UNFILTERED};
 use crate::{CONTENTION, CORE, CORES, LOCK, POOL, SLEEP};
 
 /// Name, workers, steps, capacity and the numbers to try.
@@ -84,6 +84,42 @@ fn found_against_fixed() {
                     swept.join(" ")
                 );
             }
+        }
+    }
+}
+
+/// In time and refused, in parts of what is offered, without a filter, with P found and with P fixed.
+#[test]
+#[ignore = "prints a table"]
+fn below_capacity() {
+    let finite = ROWS
+        .iter()
+        .filter(|row| !["64 workers", "contention", "lock", "pool"].contains(&row.0));
+    for &(name, workers, steps, capacity, fixed) in finite {
+        for load in [0.5, 0.75, 0.9, 1.0] {
+            let run = |slots| {
+                let (mut in_time, mut refused) = (0.0, 0.0);
+                for seed in SEEDS {
+                    let service = Service {
+                        load,
+                        shed_by_value: true,
+                        seed,
+                        warm_up: 10,
+                        ..Service::new(NATURAL, workers, steps, capacity)
+                    };
+                    let found = service.run(slots);
+                    in_time += found.goodput / service.per_second() / SEEDS.len() as f64;
+                    refused += found.refused / SEEDS.len() as f64;
+                }
+                format!("{in_time:.3} -{:4.1}%", 100.0 * refused)
+            };
+            let middle = fixed[fixed.len() / 2];
+            println!(
+                "{name:11} {load:.2}  unfiltered {}  found {}  P={middle} {}",
+                run(Some(UNFILTERED)),
+                run(None),
+                run(Some(middle))
+            );
         }
     }
 }
