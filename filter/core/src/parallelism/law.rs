@@ -12,6 +12,8 @@
 //! neither for long             the nearer of the two
 //! ```
 //!
+//! Where requests are refused, hardly any wait: by then those that found a free slot count, too.
+//!
 //! By Little's law S is the number of requests in flight over those in service. σ is that of the samples and of the
 //! reference, and counts eight requests of
 //! variance 0.4 that nobody sent: the first answers after a doubling are the short ones, and too much alike. A
@@ -121,6 +123,8 @@ const LONGEST_STAGE: f64 = 2e9;
 /// Part of the requests refused, and part of the slots in use, at which slots are too many.
 const OVERLOADED: f64 = 0.05;
 const IDLE: f64 = 0.7;
+/// Part of the slots that has to be in use for a start to double them because of refusals.
+const USED: f64 = 0.5;
 /// Samples that it takes to tell S; blocks with fewer are put together.
 const FEWEST_SAMPLES: f64 = 60.0;
 /// Pause after a jump that was wrong, ns.
@@ -145,9 +149,11 @@ pub struct Fresh {
     /// Of those that had waited for a slot: samples, Σ d and Σ d², with d = ln (pt / reference pt), Σ 1 / n with n
     /// requests that references are of.
     pub full: [f64; 4],
+    /// The same of those that found a free slot.
+    pub spare: [f64; 4],
     /// Of those that had waited: the regression's sums.
     pub sums: Sums,
-    /// Of those, short and long types: n, Σx, Σy, Σx², Σxy.
+    /// Of those that had waited, short and long types: n, Σx, Σy, Σx², Σxy.
     pub by_length: [[f64; 5]; 2],
 }
 
@@ -207,6 +213,7 @@ pub struct Law {
     no_jump_before: f64,
     times: [f64; 5],
     full: [f64; 4],
+    spare: [f64; 4],
     sums: Sums,
     by_length: [[f64; 5]; 2],
     moments: Moments,
@@ -308,8 +315,10 @@ impl Law {
             .times
             .iter_mut()
             .chain(&mut self.full)
+            .chain(&mut self.spare)
             .chain(&mut self.sums.of);
-        let fresh_sums = fresh.times.iter().chain(&fresh.full).chain(&fresh.sums.of);
+        let fresh_sums = fresh.times.iter().chain(&fresh.full).chain(&fresh.spare);
+        let fresh_sums = fresh_sums.chain(&fresh.sums.of);
         for (sum, fresh) in sums.zip(fresh_sums) {
             *sum += fresh;
         }
@@ -371,7 +380,18 @@ impl Law {
 
     /// Doubles the slots while that doesn't stretch service times.
     fn start(&mut self, now: Instant, view: &View) {
-        let [samples, sum, squares, inverse] = self.full;
+        let elapsed = (now.as_nanos() as f64 - self.block_began).max(1.0);
+        // By Little's law; what has not ended yet is missing.
+        let in_flight = self.times[1] * 1e9 / elapsed;
+        let mut full = self.full;
+        if self.base > COMPARABLE
+            && self.refused > OVERLOADED * (self.ended + self.refused)
+            && in_flight > USED * self.base
+        {
+            // Requests are refused instead of kept waiting: all say what so many slots do to service times.
+            (full.iter_mut().zip(self.spare)).for_each(|(sum, spare)| *sum += spare);
+        }
+        let [samples, sum, squares, inverse] = full;
         if samples < self.base.clamp(FEWEST_TO_START, MOST_TO_START) {
             return;
         }
@@ -380,7 +400,7 @@ impl Law {
         let variance = (own + FEWEST_TO_START * VARIANCE) / (samples + FEWEST_TO_START);
         // So many, and as many of the reference, tell 1.6 from 1 with z = 1.3.
         let enough = 2.0 * variance * (CONFIDENCE / START_STRETCH.ln()).powi(2);
-        let is_last = now.as_nanos() as f64 - self.block_began > LONGEST_STAGE;
+        let is_last = elapsed > LONGEST_STAGE;
         if self.base <= COMPARABLE && samples < 2.0 * enough * inverse && !is_last {
             return;
         }
@@ -635,7 +655,8 @@ impl Law {
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = SLOT.0 * doublings.exp2();
         }
-        (self.times, self.full) = ([0.0; 5], [0.0; 4]);
+        (self.times, self.full, self.spare) = ([0.0; 5], [0.0; 4], [0.0; 4]);
+        (self.ended, self.refused) = (0.0, 0.0);
         (self.sums, self.by_length) = (Sums::default(), [[0.0; 5]; 2]);
         (self.moments, self.slopes) = (Moments::default(), [Slope::default(); 2]);
         self.stretched_blocks = 0.0;

@@ -235,12 +235,20 @@ impl Auto {
                 ],
             );
         }
-        if !waited || seen < 2.0 {
+        if seen < 2.0 {
             return;
         }
         if referred >= FEWEST {
             let d = pt.ln() - ln_reference;
-            add(&mut self.fresh.full, [1.0, d, d * d, 1.0 / self.referred]);
+            let sums = if waited {
+                &mut self.fresh.full
+            } else {
+                &mut self.fresh.spare
+            };
+            add(sums, [1.0, d, d * d, 1.0 / self.referred]);
+        }
+        if !waited {
+            return;
         }
         let Some(seen) = self.schedule.exposure(started, ended) else {
             return;
