@@ -67,7 +67,7 @@ policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capaci
 <div class="cards">
 <div class="card"><b>{before:.0} → {after:.0}</b><span>requests/s answered inside their p90 objective, without and with Headgate</span></div>
 <div class="card"><b>{work:.0}%</b><span>of the best possible, which refuses the costliest first</span></div>
-<div class="card"><b>{flight} of {p}</b><span>most requests in the backend at once with Headgate; {flight_before} without</span></div>
+<div class="card"><b>{slots} of {p}</b><span>slots found, with types and objectives only; at most {flight} requests in the backend, {flight_before} without</span></div>
 <div class="card"><b>{busy:.1}%</b><span>of the backend's slots in use while refusing</span></div>
 </div>"#,
         overload = setup.overload,
@@ -80,6 +80,7 @@ policy file. At {at:.0} s the load jumps from {calm}× to {overload}× of capaci
         before = result.without.goodput_rps,
         after = result.with.goodput_rps,
         work = 100.0 * result.with.goodput_rps / setup.ideal_rps,
+        slots = result.with.slots_found.unwrap_or(0),
         flight = result.with.max_in_flight,
         flight_before = result.without.max_in_flight,
         busy = 100.0 * result.with.utilization,
@@ -397,6 +398,7 @@ mod tests {
                 .collect(),
             goodput_rps: 990.0,
             max_in_flight: 20,
+            slots_found: Some(20),
             utilization: 0.985,
             lateness: Lateness::default(),
             backend_late_mean_ms: 0.1,

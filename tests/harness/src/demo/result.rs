@@ -118,6 +118,8 @@ pub struct Phase {
     pub goodput_rps: f64,
     /// Most requests that were in the backend at once, queued there or served.
     pub max_in_flight: usize,
+    /// Slots that the filter had found at the end of the counted span; `None` without the filter.
+    pub slots_found: Option<u64>,
     /// Share of the backend's slots in use in the counted span, ratio 0..=1.
     pub utilization: f64,
     /// How late the harness was: the error of the latencies. Of the generator, the worst of the spans that are judged.

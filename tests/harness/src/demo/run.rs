@@ -184,7 +184,8 @@ impl Demo<'_> {
     }
 
     fn run_with(&mut self, compared: Duration) -> Result<WithHeadgate> {
-        let policy = policy::for_mix(self.options.parallelism, self.mix);
+        let policy =
+            policy::without_parallelism(policy::for_mix(self.options.parallelism, self.mix));
         let rig = Rig::builder(self.backend(), policy.clone())
             .concurrency(self.options.workers)
             .start()?;
@@ -198,6 +199,11 @@ impl Demo<'_> {
             .iter()
             .map(|query| filter_view(&rig.envoy, query.name))
             .collect::<Result<_>>()?;
+
+        let slots = (rig.envoy).stat(&format!(
+            "wasmcustom.headgate.policy.{}.slots",
+            policy::NAME
+        ))?;
 
         let costliest = claims::costliest(self.mix);
         let mut valued = policy.clone();
@@ -230,7 +236,10 @@ impl Demo<'_> {
         let edited = [first.at_s, second.at_s].map(Duration::from_secs_f64);
         let judged = [COUNTED_FROM..compared, edited[0]..edited[1], edited[1]..end];
         Ok(WithHeadgate {
-            phase: self.phase(&watched, compared, end, &judged, filter),
+            phase: Phase {
+                slots_found: Some(slots),
+                ..self.phase(&watched, compared, end, &judged, filter)
+            },
             edits: vec![first, second],
             samples: watched.samples,
         })
@@ -316,6 +325,7 @@ impl Demo<'_> {
             goodput_rps: good as f64 / (compared - COUNTED_FROM).as_secs_f64(),
             types,
             max_in_flight: watched.backend.max_in_flight,
+            slots_found: None,
             utilization: watched.utilization,
             lateness: Lateness {
                 generator_ms: judged.iter().map(late_p99_ms).fold(0.0, f64::max),
