@@ -285,7 +285,7 @@ impl Vm {
 mod timing {
     //! What a decision costs inside the guest: from the clock reading that starts it to its end.
 
-    use headgate_core::host::{Host, MetricId, MetricKind};
+    use headgate_core::host::{MetricId, MetricKind, Metrics};
     use headgate_core::http::Proxy;
     use headgate_core::time::Instant;
 
@@ -295,7 +295,7 @@ mod timing {
     }
 
     impl Timing {
-        pub(super) fn record(&mut self, host: &impl Host, start: Instant) {
+        pub(super) fn record(&mut self, host: &impl Metrics, start: Instant) {
             let Ok(end) = super::Effective(0).now() else {
                 return;
             };
