@@ -1,19 +1,21 @@
-//! What the engine needs from the process that it runs in.
+//! What the engine needs from the process that it runs in: [`Metrics`] that people read, and state that decides
+//! ([`Shared`]).
 //!
-//! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole
-//! process. Three facilities cross threads: numbers (Envoy's gauges and counters are process-wide
-//! atomics), blobs with compare-and-swap (shared data), and a wake-up of another worker (shared
-//! queues). This trait is all of them and nothing more; [`memory`] implements it for tests and the
-//! simulator.
+//! Envoy runs one WebAssembly VM per worker thread, and every decision needs the state of the whole process. Three
+//! facilities cross threads: numbers (Envoy's gauges are process-wide atomics), blobs with compare-and-swap (shared
+//! data), and a wake-up of another worker (shared queues). `Shared` is all of them and nothing more. Where one engine
+//! serves the whole process, the same state lives in plain cells: [`Local`]. [`memory`] is Envoy for tests.
 
+mod local;
 pub mod memory;
 mod unfiltered;
 
+pub use local::Local;
 pub use unfiltered::Unfiltered;
 
 use std::time::Duration;
 
-/// A metric that was defined through [`Host::define`].
+/// A metric that was defined through [`Metrics::define`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MetricId(pub u32);
 
@@ -24,17 +26,19 @@ pub enum MetricKind {
     Counter,
     /// A level, for people: a process may be configured not to have it, and then nobody is told.
     Gauge,
-    /// A number that decisions depend on. Readable, and the same atomic number in every worker.
-    State,
-    /// A distribution. Write-only.
+    /// A distribution.
     Histogram,
 }
 
-/// The version of a blob in [`Host::load`] and [`Host::store`].
+/// A number of [`Shared::number`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Number(pub u32);
+
+/// The version of a blob in [`Shared::load`] and [`Shared::store`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub u32);
 
-/// What must hold for a [`Host::store`] to happen.
+/// What must hold for a [`Shared::store`] to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
     /// Nobody stored the blob yet.
@@ -44,7 +48,7 @@ pub enum Expected {
 }
 
 impl From<Option<Version>> for Expected {
-    /// The second half of what [`Host::load`] returns.
+    /// The second half of what [`Shared::load`] returns.
     fn from(loaded: Option<Version>) -> Self {
         loaded.map_or(Self::Absent, Self::Version)
     }
@@ -72,36 +76,55 @@ pub enum HostError {
     },
 }
 
-/// State shared by all workers of one process. Every call is `Result`-checked and none panics.
-pub trait Host {
-    /// What to add to this process's clock for one that other processes agree with, if there is such a clock.
-    fn wall_clock_offset(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    /// Defines a metric. The same name gives the same number in every worker.
+/// What people read. Write-only for the engine. Every call is `Result`-checked and none panics.
+pub trait Metrics {
+    /// Defines a metric. The same name gives the same metric in every worker.
     ///
     /// # Errors
     /// [`HostError::Call`] when the host refuses the name.
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError>;
 
-    /// Adds `delta` (which may be negative for gauges and state) atomically.
+    /// Adds `delta` (which may be negative for gauges) atomically.
     ///
     /// # Errors
     /// [`HostError::Call`] for an unknown metric.
     fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError>;
 
-    /// Sets a gauge or state, or records a value into a histogram.
+    /// Sets a gauge, or records a value into a histogram.
     ///
     /// # Errors
     /// [`HostError::Call`] for an unknown metric.
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError>;
+}
 
-    /// Reads a gauge, state or a counter.
+/// State shared by all workers of one process. Every call is `Result`-checked and none panics.
+pub trait Shared {
+    /// What to add to this process's clock for one that other processes agree with; zero if there is no such clock.
+    fn wall_clock_offset(&self) -> Duration;
+
+    /// A number that decisions depend on, 0 at first. The same name gives the same number in every worker.
     ///
     /// # Errors
-    /// [`HostError::Call`] for an unknown metric.
-    fn read(&self, metric: MetricId) -> Result<u64, HostError>;
+    /// [`HostError::Call`] when the host refuses the name.
+    fn number(&self, name: &str) -> Result<Number, HostError>;
+
+    /// Adds `delta` to a number atomically.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] for an unknown number.
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError>;
+
+    /// Sets a number.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] for an unknown number.
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError>;
+
+    /// Reads a number.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] for an unknown number.
+    fn get(&self, number: Number) -> Result<u64, HostError>;
 
     /// Loads a blob with its version; `None` when nobody stored it yet.
     ///
@@ -109,7 +132,7 @@ pub trait Host {
     /// [`HostError::Call`] when the host refuses.
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError>;
 
-    /// Stores a blob if it is still as expected: at the version that [`Host::load`] gave, or absent.
+    /// Stores a blob if it is still as expected: at the version that [`Shared::load`] gave, or absent.
     /// There is no unconditional store: it would overwrite what another worker stored meanwhile.
     ///
     /// # Errors
@@ -124,7 +147,27 @@ pub trait Host {
     fn wake(&self, worker: u32) -> Result<(), HostError>;
 }
 
-impl<H: Host> Host for &H {
+/// All that the engine needs.
+pub trait Host: Metrics + Shared {}
+
+impl<H: Metrics + Shared> Host for H {}
+
+/// Metrics that nobody reads.
+impl Metrics for () {
+    fn define(&self, _kind: MetricKind, _name: &str) -> Result<MetricId, HostError> {
+        Ok(MetricId(0))
+    }
+
+    fn add(&self, _metric: MetricId, _delta: i64) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn record(&self, _metric: MetricId, _value: u64) -> Result<(), HostError> {
+        Ok(())
+    }
+}
+
+impl<M: Metrics> Metrics for &M {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
         (**self).define(kind, name)
     }
@@ -136,9 +179,27 @@ impl<H: Host> Host for &H {
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
         (**self).record(metric, value)
     }
+}
 
-    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
-        (**self).read(metric)
+impl<S: Shared> Shared for &S {
+    fn wall_clock_offset(&self) -> Duration {
+        (**self).wall_clock_offset()
+    }
+
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        (**self).number(name)
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        (**self).add_to(number, delta)
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        (**self).set(number, value)
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        (**self).get(number)
     }
 
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {

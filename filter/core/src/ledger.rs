@@ -13,7 +13,7 @@
 //! **No slot idles beside a waiter.** A waiter announces itself before it looks for a free slot; a
 //! releaser frees the slot before it looks for waiters. One of the two sees the other.
 
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, Number, Shared};
 use crate::time::Instant;
 use crate::workers::WorkerId;
 
@@ -93,54 +93,51 @@ impl Share {
 
 #[derive(Debug, Clone, Copy)]
 struct Gauges {
-    slots: MetricId,
-    queue: MetricId,
+    slots: Number,
+    queue: Number,
 }
 
 impl Gauges {
-    fn define(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
-        let gauge = |name: &str| host.define(MetricKind::State, &format!("{prefix}.{name}"));
+    fn define(host: &impl Shared, prefix: &str) -> Result<Self, HostError> {
+        let gauge = |name: &str| host.number(&format!("{prefix}.{name}"));
         Ok(Self {
             slots: gauge("slots_in_use")?,
             queue: gauge("queue_packed")?,
         })
     }
 
-    fn book(&self, host: &impl Host, share: Share) -> Result<(), HostError> {
+    fn book(&self, host: &impl Shared, share: Share) -> Result<(), HostError> {
         if share.slots != 0 {
-            host.add(self.slots, share.slots)?;
+            host.add_to(self.slots, share.slots)?;
         }
         match share.queue() {
             0 => Ok(()),
-            queue => host.add(self.queue, queue),
+            queue => host.add_to(self.queue, queue),
         }
     }
 
     /// Writes what `changed` touched of `booked`. For gauges with one writer: a write that failed is
     /// repaired by the next.
-    fn set(&self, host: &impl Host, booked: Share, changed: Share) -> Result<(), HostError> {
+    fn set(&self, host: &impl Shared, booked: Share, changed: Share) -> Result<(), HostError> {
         if changed.slots != 0 {
-            host.record(self.slots, booked.slots.cast_unsigned())?;
+            host.set(self.slots, booked.slots.cast_unsigned())?;
         }
         match changed.queue() {
             0 => Ok(()),
-            _ => host.record(self.queue, booked.queue().cast_unsigned()),
+            _ => host.set(self.queue, booked.queue().cast_unsigned()),
         }
     }
 
-    fn read(&self, host: &impl Host) -> Result<Share, HostError> {
-        Ok(Share::unpack(
-            host.read(self.slots)?,
-            host.read(self.queue)?,
-        ))
+    fn read(&self, host: &impl Shared) -> Result<Share, HostError> {
+        Ok(Share::unpack(host.get(self.slots)?, host.get(self.queue)?))
     }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct WorkerGauges {
     share: Gauges,
-    head: MetricId,
-    woken_at: MetricId,
+    head: Number,
+    woken_at: Number,
 }
 
 /// One stage's shared numbers, seen from one worker.
@@ -161,7 +158,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`] when a gauge can't be defined.
-    pub fn new(host: &impl Host, prefix: &str, own_id: WorkerId) -> Result<Self, HostError> {
+    pub fn new(host: &impl Shared, prefix: &str, own_id: WorkerId) -> Result<Self, HostError> {
         let mut this = Self {
             prefix: prefix.to_owned(),
             total: Gauges::define(host, prefix)?,
@@ -178,7 +175,7 @@ impl Ledger {
         Ok(this)
     }
 
-    fn worker(&mut self, host: &impl Host, id: WorkerId) -> Result<WorkerGauges, HostError> {
+    fn worker(&mut self, host: &impl Shared, id: WorkerId) -> Result<WorkerGauges, HostError> {
         let at = id as usize;
         if at >= self.workers.len() {
             self.workers.resize(at + 1, None);
@@ -191,7 +188,7 @@ impl Ledger {
         Ok(defined)
     }
 
-    fn book(&mut self, host: &impl Host, share: Share) -> Result<(), HostError> {
+    fn book(&mut self, host: &impl Shared, share: Share) -> Result<(), HostError> {
         self.booked.slots += share.slots;
         self.booked.queued += share.queued;
         self.booked.work += share.work;
@@ -217,16 +214,16 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn slots_in_use(&self, host: &impl Host) -> Result<i64, HostError> {
-        host.read(self.total.slots).map(u64::cast_signed)
+    pub fn slots_in_use(&self, host: &impl Shared) -> Result<i64, HostError> {
+        host.get(self.total.slots).map(u64::cast_signed)
     }
 
     /// The queue, over all workers.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn queue(&self, host: &impl Host) -> Result<QueueState, HostError> {
-        host.read(self.total.queue).map(QueueState::unpack)
+    pub fn queue(&self, host: &impl Shared) -> Result<QueueState, HostError> {
+        host.get(self.total.queue).map(QueueState::unpack)
     }
 
     /// What this worker has booked.
@@ -239,7 +236,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`]; no slot is taken then.
-    pub fn try_acquire(&mut self, host: &impl Host, limit: u32) -> Result<bool, HostError> {
+    pub fn try_acquire(&mut self, host: &impl Shared, limit: u32) -> Result<bool, HostError> {
         let one = Share {
             slots: 1,
             ..Share::default()
@@ -264,7 +261,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn acquire_over_limit(&mut self, host: &impl Host) -> Result<(), HostError> {
+    pub fn acquire_over_limit(&mut self, host: &impl Shared) -> Result<(), HostError> {
         self.book(
             host,
             Share {
@@ -278,7 +275,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn release(&mut self, host: &impl Host) -> Result<(), HostError> {
+    pub fn release(&mut self, host: &impl Shared) -> Result<(), HostError> {
         self.book(
             host,
             Share {
@@ -292,7 +289,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn enqueue(&mut self, host: &impl Host, work: i64) -> Result<(), HostError> {
+    pub fn enqueue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
         self.book(
             host,
             Share {
@@ -307,7 +304,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn dequeue(&mut self, host: &impl Host, work: i64) -> Result<(), HostError> {
+    pub fn dequeue(&mut self, host: &impl Shared, work: i64) -> Result<(), HostError> {
         self.book(
             host,
             Share {
@@ -322,7 +319,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`]; the audit corrects the total.
-    pub fn recount(&mut self, host: &impl Host, more: i64) -> Result<(), HostError> {
+    pub fn recount(&mut self, host: &impl Shared, more: i64) -> Result<(), HostError> {
         self.book(
             host,
             Share {
@@ -336,18 +333,18 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn publish_head(&self, host: &impl Host, rank: Option<u64>) -> Result<(), HostError> {
+    pub fn publish_head(&self, host: &impl Shared, rank: Option<u64>) -> Result<(), HostError> {
         // 0 is "nobody": the gauge's value before anybody wrote it.
-        host.record(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
+        host.set(self.own.head, rank.map_or(0, |rank| rank.saturating_add(1)))
     }
 
     /// The rank of worker `id`'s first waiter.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn head_of(&mut self, host: &impl Host, id: WorkerId) -> Result<Option<u64>, HostError> {
+    pub fn head_of(&mut self, host: &impl Shared, id: WorkerId) -> Result<Option<u64>, HostError> {
         let head = self.worker(host, id)?.head;
-        Ok(host.read(head)?.checked_sub(1))
+        Ok(host.get(head)?.checked_sub(1))
     }
 
     /// When worker `id` was woken and has not reacted since; `None` when no wake-up is under way.
@@ -356,10 +353,10 @@ impl Ledger {
     /// [`HostError`].
     pub fn woken_at(
         &mut self,
-        host: &impl Host,
+        host: &impl Shared,
         id: WorkerId,
     ) -> Result<Option<Instant>, HostError> {
-        let woken_at = host.read(self.worker(host, id)?.woken_at)?;
+        let woken_at = host.get(self.worker(host, id)?.woken_at)?;
         Ok((woken_at != 0).then(|| Instant::from_nanos(woken_at)))
     }
 
@@ -369,23 +366,23 @@ impl Ledger {
     /// [`HostError`].
     pub fn note_wake(
         &mut self,
-        host: &impl Host,
+        host: &impl Shared,
         id: WorkerId,
         now: Instant,
     ) -> Result<(), HostError> {
-        host.record(self.worker(host, id)?.woken_at, now.as_nanos())
+        host.set(self.worker(host, id)?.woken_at, now.as_nanos())
     }
 
     /// This worker reacts to its wake-up, if there was one: when it was sent.
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn answer_wake(&self, host: &impl Host) -> Result<Option<Instant>, HostError> {
-        let woken_at = host.read(self.own.woken_at)?;
+    pub fn answer_wake(&self, host: &impl Shared) -> Result<Option<Instant>, HostError> {
+        let woken_at = host.get(self.own.woken_at)?;
         if woken_at == 0 {
             return Ok(None);
         }
-        host.record(self.own.woken_at, 0)?;
+        host.set(self.own.woken_at, 0)?;
         Ok(Some(Instant::from_nanos(woken_at)))
     }
 
@@ -393,7 +390,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn give_back(&mut self, host: &impl Host, dead: WorkerId) -> Result<Share, HostError> {
+    pub fn give_back(&mut self, host: &impl Shared, dead: WorkerId) -> Result<Share, HostError> {
         let gauges = self.worker(host, dead)?;
         let share = gauges.share.read(host)?;
         let back = Share {
@@ -401,8 +398,8 @@ impl Ledger {
             queued: -share.queued,
             work: -share.work,
         };
-        host.record(gauges.head, 0)?;
-        host.record(gauges.woken_at, 0)?;
+        host.set(gauges.head, 0)?;
+        host.set(gauges.woken_at, 0)?;
         gauges.share.book(host, back)?;
         self.total.book(host, back)?;
         Ok(share)
@@ -413,12 +410,12 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn rejoin(&mut self, host: &impl Host, own_id: WorkerId) -> Result<(), HostError> {
+    pub fn rejoin(&mut self, host: &impl Shared, own_id: WorkerId) -> Result<(), HostError> {
         let new = self.worker(host, own_id)?;
         let old = std::mem::replace(&mut self.own, new);
         self.own_id = own_id;
         // A worker that still sees us under the old number waits for no waiter of it.
-        host.record(old.head, 0)?;
+        host.set(old.head, 0)?;
         // What we booked under this number after it was taken from us, or its last owner left behind.
         self.give_back(host, own_id)?;
         self.own.share.set(host, self.booked, self.booked)?;
@@ -431,7 +428,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn drift(&mut self, host: &impl Host, numbers: u32) -> Result<Share, HostError> {
+    pub fn drift(&mut self, host: &impl Shared, numbers: u32) -> Result<Share, HostError> {
         let total = self.total.read(host)?;
         let mut drift = Share {
             slots: total.slots - self.booked.slots,
@@ -452,7 +449,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn correct(&self, host: &impl Host, drift: Share) -> Result<(), HostError> {
+    pub fn correct(&self, host: &impl Shared, drift: Share) -> Result<(), HostError> {
         let back = Share {
             slots: -drift.slots,
             queued: -drift.queued,
@@ -462,12 +459,16 @@ impl Ledger {
     }
 }
 
-fn define_worker(host: &impl Host, prefix: &str, id: WorkerId) -> Result<WorkerGauges, HostError> {
+fn define_worker(
+    host: &impl Shared,
+    prefix: &str,
+    id: WorkerId,
+) -> Result<WorkerGauges, HostError> {
     let prefix = format!("{prefix}.worker.{id}");
     Ok(WorkerGauges {
         share: Gauges::define(host, &prefix)?,
-        head: host.define(MetricKind::State, &format!("{prefix}.head_rank"))?,
-        woken_at: host.define(MetricKind::State, &format!("{prefix}.woken_at_ns"))?,
+        head: host.number(&format!("{prefix}.head_rank"))?,
+        woken_at: host.number(&format!("{prefix}.woken_at_ns"))?,
     })
 }
 

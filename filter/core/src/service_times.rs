@@ -53,7 +53,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::histogram::Histogram;
-use crate::host::{Host, HostError};
+use crate::host::{HostError, Shared};
 use crate::request::TypeId;
 use crate::time::Instant;
 
@@ -194,7 +194,7 @@ impl ServiceTimes {
     pub fn sync(
         &mut self,
         now: Instant,
-        host: &impl Host,
+        host: &impl Shared,
         key_prefix: &str,
     ) -> Result<bool, HostError> {
         let first = self.seen.is_none();
@@ -219,7 +219,7 @@ impl ServiceTimes {
     pub fn flush(
         &mut self,
         now: Instant,
-        host: &impl Host,
+        host: &impl Shared,
         key_prefix: &str,
     ) -> Result<bool, HostError> {
         self.run(now, host, key_prefix, true, usize::MAX)
@@ -228,7 +228,7 @@ impl ServiceTimes {
     fn run(
         &mut self,
         now: Instant,
-        host: &impl Host,
+        host: &impl Shared,
         prefix: &str,
         exchange: bool,
         budget: usize,
@@ -295,7 +295,7 @@ impl ServiceTimes {
     fn exchange(
         &mut self,
         now: Instant,
-        host: &impl Host,
+        host: &impl Shared,
         prefix: &str,
         budget: usize,
     ) -> Result<bool, HostError> {
@@ -318,7 +318,7 @@ impl ServiceTimes {
         &mut self,
         log: &mut Log,
         now: Instant,
-        host: &impl Host,
+        host: &impl Shared,
         prefix: &str,
         budget: usize,
         changed: &mut bool,
@@ -337,7 +337,7 @@ impl ServiceTimes {
     fn visit(
         &mut self,
         now: Instant,
-        host: &impl Host,
+        host: &impl Shared,
         prefix: &str,
         row: usize,
         delta: Option<&Histogram>,

@@ -3,7 +3,7 @@
 //!
 //! A [`Counter`] costs no lock and no message: a worker adds what it counted to a process-wide number and
 //! learns from its growth what the others counted. That number is no counter of Envoy's: those are reset by
-//! `POST /reset_counters`, and a stats matcher may reject them. [`MetricKind::State`] is neither.
+//! `POST /reset_counters`, and a stats matcher may reject them. A [`Shared::number`] is neither.
 //!
 //! A record is for more than a sum. It is a value in shared data that is only ever changed by
 //! compare-and-swap, so nobody leads and nobody waits: a change that meets another worker's is made again
@@ -12,7 +12,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::host::{Expected, Host, HostError, MetricId, MetricKind};
+use crate::host::{Expected, HostError, Number, Shared};
 
 /// How often a change that meets another worker's is made again before it is left to the next occasion: few, as a record
 /// of thousands of workflows takes milliseconds to read and write.
@@ -24,7 +24,7 @@ pub(crate) const HEADER: [u8; 3] = [b'H', b'G', 1];
 /// A number that all workers count together.
 #[derive(Debug)]
 pub(crate) struct Counter {
-    metric: MetricId,
+    number: Number,
     /// Counted here and not yet added.
     fresh: u64,
     /// The counter as last read, and what was added here since.
@@ -32,13 +32,13 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    pub(crate) fn new(host: &impl Host, name: &str) -> Result<Self, HostError> {
-        let metric = host.define(MetricKind::State, name)?;
+    pub(crate) fn new(host: &impl Shared, name: &str) -> Result<Self, HostError> {
+        let number = host.number(name)?;
         Ok(Self {
-            metric,
+            number,
             fresh: 0,
             // What was counted before this worker came is no news.
-            seen: host.read(metric)?,
+            seen: host.get(number)?,
         })
     }
 
@@ -58,9 +58,9 @@ impl Counter {
     }
 
     /// Adds what was counted here.
-    pub(crate) fn publish(&mut self, host: &impl Host) -> Result<(), HostError> {
+    pub(crate) fn publish(&mut self, host: &impl Shared) -> Result<(), HostError> {
         if self.fresh > 0 {
-            host.add(self.metric, self.fresh.cast_signed())?;
+            host.add_to(self.number, self.fresh.cast_signed())?;
             self.seen = self.seen.saturating_add(self.fresh);
             self.fresh = 0;
         }
@@ -68,8 +68,8 @@ impl Counter {
     }
 
     /// What the others added since the last call.
-    pub(crate) fn others(&mut self, host: &impl Host) -> Result<u64, HostError> {
-        let total = host.read(self.metric)?;
+    pub(crate) fn others(&mut self, host: &impl Shared) -> Result<u64, HostError> {
+        let total = host.get(self.number)?;
         // Less than what was seen: another worker tested whether the host keeps the number (`host::unfiltered`).
         let others = total.saturating_sub(self.seen);
         self.seen = total;
@@ -93,7 +93,7 @@ pub(crate) fn encode<T: Serialize>(value: &T, bytes: &mut Vec<u8>) {
 
 /// The record at `key`; the default if nobody stored one yet, or one of another type.
 pub(crate) fn load<T: DeserializeOwned + Default>(
-    host: &impl Host,
+    host: &impl Shared,
     key: &str,
 ) -> Result<T, HostError> {
     let loaded = host.load(key)?;
@@ -108,7 +108,7 @@ pub(crate) fn load<T: DeserializeOwned + Default>(
 /// # Errors
 /// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept changing it.
 pub(crate) fn change<T: Serialize + DeserializeOwned + Default, R>(
-    host: &impl Host,
+    host: &impl Shared,
     key: &str,
     mut change: impl FnMut(&mut T) -> (bool, R),
 ) -> Result<(T, R), HostError> {
@@ -125,7 +125,7 @@ pub(crate) fn change<T: Serialize + DeserializeOwned + Default, R>(
 /// As [`change`], for who reads and writes the bytes itself and knows how many `attempts` to make. `change` returns whether
 /// the bytes are to be stored.
 pub(crate) fn change_bytes<R>(
-    host: &impl Host,
+    host: &impl Shared,
     key: &str,
     attempts: u32,
     mut change: impl FnMut(&mut Vec<u8>) -> (bool, R),
@@ -200,7 +200,7 @@ mod tests {
         a.count(1_000);
         a.publish(&host).unwrap();
         assert_eq!(b.others(&host), Ok(1_000));
-        host.record(a.metric, 0).unwrap();
+        host.set(a.number, 0).unwrap();
         assert_eq!(b.others(&host), Ok(0));
         a.count(3);
         a.publish(&host).unwrap();

@@ -43,7 +43,7 @@ mod value_cut;
 use std::time::Duration;
 
 use crate::config::{Objective, StageConfig, StrategyConfig};
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::refusal::Reason;
 use crate::request::TypeId;
 use crate::strategy::Admission;
@@ -172,7 +172,7 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`] when the host refuses one.
-    pub fn new(host: &impl Host, config: &StageConfig) -> Result<Self, HostError> {
+    pub fn new(host: &impl Metrics, config: &StageConfig) -> Result<Self, HostError> {
         let prefix = prefix(&config.policy);
         let shown = config.types.len().min(MAX_TYPES_IN_STATS);
         let folded = config.types.len() - shown;
@@ -268,7 +268,7 @@ impl StageStats {
     /// [`HostError`].
     pub fn estimated(
         &self,
-        host: &impl Host,
+        host: &impl Metrics,
         kind: TypeId,
         objective: usize,
         response_time: Duration,
@@ -285,7 +285,7 @@ impl StageStats {
     /// [`HostError`].
     pub fn measured(
         &self,
-        host: &impl Host,
+        host: &impl Metrics,
         kind: TypeId,
         queue_wait: Duration,
         processing: Duration,
@@ -300,7 +300,7 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn handover(&self, host: &impl Host, idle: Duration) -> Result<(), HostError> {
+    pub fn handover(&self, host: &impl Metrics, idle: Duration) -> Result<(), HostError> {
         host.record(self.handover, micros(idle))
     }
 
@@ -308,7 +308,7 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn slots(&self, host: &impl Host, slots: u32) -> Result<(), HostError> {
+    pub fn slots(&self, host: &impl Metrics, slots: u32) -> Result<(), HostError> {
         host.record(self.slots, u64::from(slots))
     }
 
@@ -316,7 +316,7 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn queue(&self, host: &impl Host, length: u32, work: Duration) -> Result<(), HostError> {
+    pub fn queue(&self, host: &impl Metrics, length: u32, work: Duration) -> Result<(), HostError> {
         host.record(self.queue_length, u64::from(length))?;
         host.record(self.queued_work, micros(work))
     }
@@ -325,7 +325,11 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn control(&mut self, host: &impl Host, strategy: &dyn Admission) -> Result<(), HostError> {
+    pub fn control(
+        &mut self,
+        host: &impl Metrics,
+        strategy: &dyn Admission,
+    ) -> Result<(), HostError> {
         if let (Some(gauges), Some(bound)) = (&self.backlog_control, strategy.controlled_bound()) {
             host.record(gauges.bound, bound.value)?;
             host.record(gauges.delay, micros(bound.service_delay))?;
@@ -343,7 +347,7 @@ impl StageStats {
     /// [`HostError`].
     pub fn configured(
         &self,
-        host: &impl Host,
+        host: &impl Metrics,
         parallelism: u32,
         before: Option<&Self>,
     ) -> Result<(), HostError> {
@@ -356,7 +360,7 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn retired(&self, host: &impl Host) -> Result<(), HostError> {
+    pub fn retired(&self, host: &impl Metrics) -> Result<(), HostError> {
         host.record(self.slots, 0)?;
         self.objectives.withdraw(host)
     }
@@ -365,7 +369,7 @@ impl StageStats {
     ///
     /// # Errors
     /// [`HostError`]; what was not added stays tallied.
-    pub fn flush(&mut self, host: &impl Host) -> Result<(), HostError> {
+    pub fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         while let Some(&kind) = self.dirty.last() {
             let stats = &mut self.types[kind as usize];
             let rejected = stats.rejected.iter_mut().map(|(_, counter)| counter);
@@ -381,7 +385,7 @@ impl StageStats {
 impl TypeStats {
     /// A type with `objectives`; while it is cold, those of `default`, `general`, are what it is refused for.
     fn new(
-        host: &impl Host,
+        host: &impl Metrics,
         prefix: &str,
         objectives: &[Objective],
         general: &[Objective],
@@ -426,7 +430,7 @@ impl TypeStats {
     }
 }
 
-fn counter(host: &impl Host, name: &str) -> Result<Counter, HostError> {
+fn counter(host: &impl Metrics, name: &str) -> Result<Counter, HostError> {
     Ok(Counter {
         metric: host.define(MetricKind::Counter, name)?,
         pending: 0,
@@ -434,7 +438,7 @@ fn counter(host: &impl Host, name: &str) -> Result<Counter, HostError> {
 }
 
 fn flush<'a>(
-    host: &impl Host,
+    host: &impl Metrics,
     counters: impl Iterator<Item = &'a mut Counter>,
 ) -> Result<(), HostError> {
     for counter in counters.filter(|counter| counter.pending > 0) {

@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, Number, Shared};
 use crate::shared;
 use crate::time::Instant;
 
@@ -44,7 +44,7 @@ pub struct Membership {
     id: WorkerId,
     nonce: u64,
     joins: u32,
-    heartbeat: MetricId,
+    heartbeat: Number,
     renewed: Instant,
     ticked: Instant,
     judge_after: Instant,
@@ -72,11 +72,8 @@ pub struct Changes {
     pub hot_restart: bool,
 }
 
-fn heartbeat_metric(host: &impl Host, id: WorkerId) -> Result<MetricId, HostError> {
-    host.define(
-        MetricKind::State,
-        &format!("headgate.worker.{id}.heartbeat_ms"),
-    )
+fn heartbeat_number(host: &impl Shared, id: WorkerId) -> Result<Number, HostError> {
+    host.number(&format!("headgate.worker.{id}.heartbeat_ms"))
 }
 
 fn millis(now: Instant) -> u64 {
@@ -90,11 +87,11 @@ impl Membership {
     ///
     /// # Errors
     /// [`HostError`] when shared data is out of reach, or all numbers are taken.
-    pub fn join(now: Instant, nonce: u64, host: &impl Host) -> Result<Self, HostError> {
+    pub fn join(now: Instant, nonce: u64, host: &impl Shared) -> Result<Self, HostError> {
         let nonce = (nonce & !BURIAL).max(1);
         let id = claim(now, nonce, host)?;
-        let heartbeat = heartbeat_metric(host, id)?;
-        host.record(heartbeat, millis(now))?;
+        let heartbeat = heartbeat_number(host, id)?;
+        host.set(heartbeat, millis(now))?;
         let mut this = Self {
             id,
             nonce,
@@ -153,7 +150,7 @@ impl Membership {
     ///
     /// # Errors
     /// [`HostError`]; nothing is lost, the next tick tries again.
-    pub fn tick(&mut self, now: Instant, host: &impl Host) -> Result<Changes, HostError> {
+    pub fn tick(&mut self, now: Instant, host: &impl Shared) -> Result<Changes, HostError> {
         let mut changes = Changes::default();
         if now.since(self.ticked) > LEASE / 4 {
             // We were stopped; so may the others have been. Give everybody a lease to report back.
@@ -164,15 +161,15 @@ impl Membership {
             return Ok(changes);
         }
         // Before the list is read: see the module.
-        host.record(self.heartbeat, millis(now))?;
+        host.set(self.heartbeat, millis(now))?;
         let list = entries(host)?;
         if list.get(self.id as usize) != Some(&self.nonce) {
             self.id = claim(now, self.nonce, host)?;
             self.joins += 1;
-            self.heartbeat = heartbeat_metric(host, self.id)?;
+            self.heartbeat = heartbeat_number(host, self.id)?;
             changes.rejoined = true;
         }
-        let found = host.read(self.heartbeat)?;
+        let found = host.get(self.heartbeat)?;
         changes.hot_restart = found.saturating_sub(millis(now)) > LEASE.as_millis() as u64;
         self.renewed = now;
         self.look(&list);
@@ -196,7 +193,7 @@ impl Membership {
         other: WorkerId,
         list: &[u64],
         now: Instant,
-        host: &impl Host,
+        host: &impl Shared,
     ) -> Result<bool, HostError> {
         let entry = list.get(other as usize).copied().unwrap_or_default();
         let mark = self.nonce | BURIAL;
@@ -212,14 +209,14 @@ impl Membership {
                 replace(other, entry, mark, host)
             };
         }
-        let heartbeat = heartbeat_metric(host, other)?;
+        let heartbeat = heartbeat_number(host, other)?;
         let stale = |last| millis(now).saturating_sub(last) > LEASE.as_millis() as u64;
         // Marked as ours before it is freed: nobody can claim the number while its share is still booked, and should we
         // die over it, somebody else finds the mark of a VM that is gone.
-        if !stale(host.read(heartbeat)?) || !replace(other, entry, mark, host)? {
+        if !stale(host.get(heartbeat)?) || !replace(other, entry, mark, host)? {
             return Ok(false);
         }
-        if stale(host.read(heartbeat)?) {
+        if stale(host.get(heartbeat)?) {
             return Ok(true);
         }
         // It came back. If it saw our mark already, it has another number by now and this one's lease runs out.
@@ -228,7 +225,7 @@ impl Membership {
     }
 
     /// Marks the next number that nobody has as being buried by us.
-    fn sweep(&mut self, list: &[u64], host: &impl Host) -> Result<Option<WorkerId>, HostError> {
+    fn sweep(&mut self, list: &[u64], host: &impl Shared) -> Result<Option<WorkerId>, HostError> {
         let free = |from: WorkerId| {
             let mut numbers = (0u32..).zip(list).skip(from as usize);
             numbers.find(|&(_, &nonce)| nonce == 0).map(|(id, _)| id)
@@ -245,7 +242,7 @@ impl Membership {
     ///
     /// # Errors
     /// [`HostError`]; somebody buries it again when the lease runs out.
-    pub fn buried(&mut self, dead: WorkerId, host: &impl Host) -> Result<(), HostError> {
+    pub fn buried(&mut self, dead: WorkerId, host: &impl Shared) -> Result<(), HostError> {
         self.others.retain(|&other| other != dead);
         replace(dead, self.nonce | BURIAL, 0, host).map(drop)
     }
@@ -254,7 +251,7 @@ impl Membership {
     ///
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
-    pub fn leave(self, host: &impl Host) -> Result<(), HostError> {
+    pub fn leave(self, host: &impl Shared) -> Result<(), HostError> {
         replace(self.id, self.nonce, 0, host).map(drop)
     }
 }
@@ -267,7 +264,7 @@ fn others(list: &[u64], own: WorkerId) -> Vec<WorkerId> {
         .collect()
 }
 
-fn entries(host: &impl Host) -> Result<Vec<u64>, HostError> {
+fn entries(host: &impl Shared) -> Result<Vec<u64>, HostError> {
     Ok(host
         .load(KEY)?
         .map_or_else(Vec::new, |(bytes, _)| decode(&bytes)))
@@ -281,7 +278,7 @@ fn decode(bytes: &[u8]) -> Vec<u64> {
 
 /// Changes the list. `change` returns `None` to leave it as it is.
 fn update<T>(
-    host: &impl Host,
+    host: &impl Shared,
     mut change: impl FnMut(&mut Vec<u64>) -> Option<T>,
 ) -> Result<Option<T>, HostError> {
     // The format is not that of other records: workers of another version read it, too.
@@ -295,7 +292,7 @@ fn update<T>(
     })
 }
 
-fn claim(now: Instant, nonce: u64, host: &impl Host) -> Result<WorkerId, HostError> {
+fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostError> {
     let mut heartbeat = Ok(());
     let claimed = update(host, |list| {
         let id = list.iter().position(|&n| n == 0).unwrap_or(list.len());
@@ -303,7 +300,7 @@ fn claim(now: Instant, nonce: u64, host: &impl Host) -> Result<WorkerId, HostErr
         // Before the number shows: its gauge still has the heartbeat of whoever had it last, by which
         // the others would bury us at once.
         heartbeat =
-            heartbeat_metric(host, number).and_then(|metric| host.record(metric, millis(now)));
+            heartbeat_number(host, number).and_then(|heartbeat| host.set(heartbeat, millis(now)));
         heartbeat.as_ref().ok()?;
         list.resize(list.len().max(id + 1), 0);
         list[id] = nonce;
@@ -317,7 +314,7 @@ fn claim(now: Instant, nonce: u64, host: &impl Host) -> Result<WorkerId, HostErr
 }
 
 /// Replaces the entry of `id` if it is still `from`; true for the one caller that did.
-fn replace(id: WorkerId, from: u64, to: u64, host: &impl Host) -> Result<bool, HostError> {
+fn replace(id: WorkerId, from: u64, to: u64, host: &impl Shared) -> Result<bool, HostError> {
     let replaced = update(host, |list| {
         let entry = list.get_mut(id as usize).filter(|entry| **entry == from)?;
         *entry = to;

@@ -23,7 +23,9 @@ use headgate_core::classify::RequestView;
 use headgate_core::config::{BacklogSignal, FilterConfig, StageConfig};
 use headgate_core::decision::{Decision, Ticket};
 use headgate_core::engine::Engine;
+use headgate_core::host::HostError;
 use headgate_core::host::memory::MemoryHost;
+use headgate_core::http::{Filter, Inbound, Level, Property, Proxy, Stream};
 use headgate_core::request::{Attributes, ClassId, Served, TypeId};
 use headgate_core::rng::Rng;
 use headgate_core::service_times::{ServiceTimes, Settings};
@@ -256,9 +258,94 @@ fn run_workflows() -> u64 {
     counted
 }
 
+/// A stream that allocates what a proxy does: a value that it hands over is the caller's.
+struct Bare(Instant);
+
+impl Proxy for Bare {
+    fn now(&self) -> Result<Instant, HostError> {
+        Ok(self.0)
+    }
+    fn log(&self, _level: Level, message: &str) {
+        panic!("{message}");
+    }
+}
+
+impl Stream for Bare {
+    fn id(&self) -> u32 {
+        1
+    }
+    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
+        // One header, `:path: /`.
+        Ok(b"\x01\0\0\0\x05\0\0\0\x01\0\0\0:path\0/\0".to_vec())
+    }
+    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
+        Ok(Vec::new())
+    }
+    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok((name == ":status").then(|| b"200".to_vec()))
+    }
+    fn response_trailer(&self, _name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(None)
+    }
+    fn set_request_header(&self, _name: &str, _value: &[u8]) -> Result<(), HostError> {
+        Ok(())
+    }
+    fn set_response_header(&self, _name: &str, _value: &[u8]) -> Result<(), HostError> {
+        Ok(())
+    }
+    fn remove_request_header(&self, _name: &[u8]) -> Result<(), HostError> {
+        Ok(())
+    }
+    fn remove_response_header(&self, _name: &[u8]) -> Result<(), HostError> {
+        Ok(())
+    }
+    fn property(&self, _property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(Some(b"via_upstream".to_vec()))
+    }
+}
+
+/// Requests from headers to end, as a host reports them; the allocations of them, without those of [`Bare`].
+fn run_requests() -> u64 {
+    let config = br#"{"stages":[{"policy":"ns/p","parallelism":4,
+        "queue":{"max_length":100,"timeout_us":60000000},"strategy":{"type":"MaxQueueLength"},
+        "types":[{"name":"a","matches":[{"path":{"type":"Exact","value":"/"}}]},{"name":"default"}]}]}"#;
+    let at = |n: u64| Bare(Instant::default() + Duration::from_millis(1_000 + n));
+    let mut filter = Filter::new(MemoryHost::new(), 1);
+    filter.configure(&Quiet, at(0).0, config).unwrap();
+    let (mut counted, mut measured) = (0, 0);
+    for n in 0..4_000 {
+        let stream = at(10 * n);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let mut inbound = Inbound::default();
+        let decision = inbound.request_headers(&mut filter, &stream);
+        assert!(matches!(decision, Decision::Forward(_)));
+        inbound.response_headers(&mut filter, &stream, false);
+        inbound.response_end(&mut filter, &stream);
+        inbound.done(&mut filter, &stream);
+        if n >= 2_000 {
+            counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
+            // The map, the details of the response code, and the status.
+            measured += 3;
+        }
+        filter.tick(&stream);
+    }
+    counted - measured
+}
+
+/// A proxy's log, while it is configured.
+struct Quiet;
+
+impl Proxy for Quiet {
+    fn now(&self) -> Result<Instant, HostError> {
+        Ok(Instant::default())
+    }
+    fn log(&self, _level: Level, _message: &str) {}
+}
+
 #[test]
 fn deciding_queueing_and_measuring_allocate_nothing() {
     assert_eq!(run_workflows(), 0);
+    assert_eq!(run_requests(), 0);
 
     for name in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "Slack"] {
         assert_eq!(run_queue(&format!(r#"{{"type":{name:?}}}"#)), 0, "{name}");

@@ -12,7 +12,6 @@
 pub mod backend;
 pub mod batch;
 pub mod clients;
-mod host;
 pub mod mesh;
 mod observe;
 mod parallel;

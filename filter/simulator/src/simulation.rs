@@ -11,7 +11,7 @@ use std::time::Duration;
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::engine::Engine;
-use headgate_core::host::HostError;
+use headgate_core::host::{HostError, Local};
 use headgate_core::refusal::Origin;
 use headgate_core::request::{Attributes, ClassId};
 use headgate_core::stage::Outcome as Completion;
@@ -19,7 +19,6 @@ use headgate_core::strategy::TypeId;
 use headgate_core::time::{Instant, nanos};
 
 use crate::backend::{Backend, Servers};
-use crate::host::LocalHost;
 use crate::results::{Outcome, TypeOutcome};
 use crate::source::{Answer, Ending, Request, Source};
 use crate::workload::{Traffic, Workload, WorkloadError};
@@ -160,7 +159,7 @@ struct Job {
 }
 
 struct World<'a, S, B> {
-    host: LocalHost,
+    host: Local<()>,
     engine: Engine,
     kinds: &'a [TypeId],
     source: &'a mut S,
@@ -186,7 +185,7 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         source: &'a mut S,
         backend: B,
     ) -> Result<Self, SimulationError> {
-        let (host, start) = (LocalHost::default(), Instant::default());
+        let (host, start) = (Local::default(), Instant::default());
         let (mut engine, mut actions) = (Engine::new(run.seed), Vec::new());
         engine.configure(&host, start, config, &mut actions)?;
         engine.join(&host, start, &mut actions)?;

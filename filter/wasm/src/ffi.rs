@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use headgate_core::host::HostError;
+use headgate_core::http::Level;
 
 const OK: u32 = 0;
 const NOT_FOUND: u32 = 1;
@@ -124,7 +125,7 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
-/// All request headers, serialized as [`crate::headers`] reads them. One call and one allocation for
+/// All request headers, serialized as [`headgate_core::http::Headers`] reads them. One call and one allocation for
 /// what would otherwise cost one of each per header.
 pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
     headers(REQUEST_HEADERS)
@@ -254,21 +255,15 @@ fn time(clock: u32) -> Result<Duration, HostError> {
     check("clock_time_get", status).map(|()| Duration::from_nanos(nanos))
 }
 
-/// Severity in Envoy's log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Level {
-    /// `info`.
-    Info = 2,
-    /// `warning`.
-    Warn = 3,
-    /// `error`.
-    Error = 4,
-}
-
 /// Writes a line to Envoy's log; a line that can't be written is lost.
 pub(crate) fn log(level: Level, message: &str) {
+    let level = match level {
+        Level::Info => 2,
+        Level::Warn => 3,
+        Level::Error => 4,
+    };
     // SAFETY: `message` is valid for its length.
-    let _ = unsafe { proxy_log(level as u32, message.as_ptr(), message.len()) };
+    let _ = unsafe { proxy_log(level, message.as_ptr(), message.len()) };
 }
 
 /// Asks for ticks of the current root context, or of the current stream's.

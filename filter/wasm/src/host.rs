@@ -1,10 +1,12 @@
-//! Envoy as the engine's [`Host`]: metrics, shared data and shared queues of proxy-wasm.
+//! Envoy as the engine's host: metrics, shared data and shared queues of proxy-wasm.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use headgate_core::host::{Expected, Host, HostError, MetricId, MetricKind, Version};
+use headgate_core::host::{
+    Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
+};
 use headgate_core::workers::WorkerId;
 
 use crate::ffi;
@@ -56,20 +58,14 @@ impl EnvoyHost {
     }
 }
 
-impl Host for EnvoyHost {
-    fn wall_clock_offset(&self) -> Duration {
-        let offset =
-            ffi::wall_time().and_then(|wall| Ok(wall.saturating_sub(ffi::monotonic_time()?)));
-        offset.unwrap_or_default()
-    }
-
+impl Metrics for EnvoyHost {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
         if let Some(&known) = self.metrics.borrow().get(name) {
             return Ok(known);
         }
         let kind = match kind {
             MetricKind::Counter => 0,
-            MetricKind::Gauge | MetricKind::State => 1,
+            MetricKind::Gauge => 1,
             MetricKind::Histogram => 2,
         };
         let id = MetricId(ffi::define_metric(kind, name)?);
@@ -84,9 +80,30 @@ impl Host for EnvoyHost {
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
         ffi::record_metric(metric.0, value)
     }
+}
 
-    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
-        ffi::get_metric(metric.0)
+/// A number is a gauge: those of Envoy are process-wide atomics.
+impl Shared for EnvoyHost {
+    fn wall_clock_offset(&self) -> Duration {
+        let offset =
+            ffi::wall_time().and_then(|wall| Ok(wall.saturating_sub(ffi::monotonic_time()?)));
+        offset.unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        self.define(MetricKind::Gauge, name).map(|id| Number(id.0))
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        ffi::increment_metric(number.0, delta)
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        ffi::record_metric(number.0, value)
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        ffi::get_metric(number.0)
     }
 
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {

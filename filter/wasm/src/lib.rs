@@ -1,17 +1,16 @@
-//! Headgate's Envoy filter: glue between [`headgate_core`] and proxy-wasm, and nothing else.
+//! Headgate's filter as a Wasm module: a host of [`headgate_core::http`] by proxy-wasm, and nothing else.
 //!
-//! Envoy runs one VM per worker thread. [`vm`] is that VM's state: the engine, the host, and the actions
-//! that the engine asks for. [`root`], [`stream`] and [`call`] translate Envoy's callbacks into calls of it:
-//! a stream is a request to the process behind the proxy, a call is one that it makes to others.
-//! [`host`] is the only way to Envoy, with `Result`s throughout: the SDK's own helpers panic on
-//! unexpected answers, and a panic takes every request of the worker with it.
+//! Envoy runs one VM per worker thread. [`vm`] is that VM's state: the filter, and how the engine's actions reach
+//! other streams of the worker. [`root`], [`stream`] and [`call`] translate Envoy's callbacks into calls of it: a
+//! stream is a request to the process behind the proxy, a call is one that it makes to others. [`envoy`] is how the
+//! filter sees a stream, [`host`] how the engines of all workers share state. Both reach Envoy with `Result`s
+//! throughout: the SDK's own helpers panic on unexpected answers, and a panic takes every request of the worker with
+//! it.
 
-mod answer;
 mod call;
+mod envoy;
 mod ffi;
-mod headers;
 mod host;
-mod refusal;
 mod root;
 mod roots;
 mod stream;

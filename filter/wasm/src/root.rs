@@ -1,11 +1,12 @@
 //! The root context: configuration, ticks and wake-ups.
 
 use headgate_core::config::{Direction, FilterConfig};
+use headgate_core::http::Level;
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 
 use crate::call::Call;
-use crate::ffi::{self, Level};
+use crate::ffi;
 use crate::stream::Stream;
 use crate::vm;
 

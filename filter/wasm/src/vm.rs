@@ -6,41 +6,21 @@
 //! while it is borrowed: Envoy defers resumed requests and local replies until the callback returns.
 //! Should that ever change, [`with`] lets the request through instead of panicking.
 
-mod mesh;
-
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::time::Duration;
 
-use headgate_core::config::{Direction, FilterConfig};
-use headgate_core::deadline;
-use headgate_core::decision::{Action, Decision, Ticket};
-use headgate_core::engine::{Calling, Engine};
+use headgate_core::config::Direction;
+use headgate_core::decision::{Action, Decision};
 use headgate_core::host::{HostError, Unfiltered};
+use headgate_core::http::{Filter, Inbound, Level, Outbound, Proxy, serialize};
 use headgate_core::refusal::Refusal;
-use headgate_core::rng::Rng;
-use headgate_core::stage::Outcome;
-use headgate_core::strategy::hint;
-use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
-use crate::answer;
-use crate::ffi::{self, Level};
-use crate::headers::{Headers, Upgrade};
+use crate::envoy::Effective;
+use crate::ffi;
 use crate::host::EnvoyHost;
-use crate::refusal;
 use crate::roots::Roots;
 use crate::ticks::Ticks;
 use crate::turn::Turn;
-
-/// Failing host calls are logged at most this often.
-const COMPLAIN: Duration = Duration::from_secs(10);
-
-/// The request header that tells the application the quality to deliver: 1.00 is full.
-const QUALITY: &str = "x-headgate-quality";
-
-/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without anything else.
-const GRPC_STATUS: &str = "grpc-status";
 
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
@@ -48,10 +28,7 @@ thread_local! {
 
 /// See the module.
 pub(crate) struct Vm {
-    host: Unfiltered<EnvoyHost>,
-    engine: Engine,
-    rng: Rng,
-    actions: Vec<Action>,
+    filter: Filter<Unfiltered<EnvoyHost>>,
     turn: Turn<Action>,
     /// The number under which this worker can be woken, and its queue.
     listening: Option<(WorkerId, u32)>,
@@ -59,17 +36,9 @@ pub(crate) struct Vm {
     /// wake-ups are its.
     root: u32,
     ticks: Ticks,
-    configured: bool,
     roots: Roots,
-    /// Whether any stage has workflows; without, nothing is asked or told about them.
-    workflows: bool,
-    /// Baggage with a token in it, or without.
-    baggage: Vec<u8>,
-    /// At a gateway, requests that went on and aren't answered yet, by stream.
-    forwarded: HashMap<u32, Calling>,
-    complained: Option<Instant>,
-    /// The time of the last callback that could read the clock.
-    last: Instant,
+    /// A refusal's headers.
+    serialized: Vec<u8>,
     #[cfg(feature = "decision-timing")]
     timing: timing::Timing,
 }
@@ -82,10 +51,6 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     })
 }
 
-fn now() -> Result<Instant, HostError> {
-    ffi::monotonic_time().map(|t| Instant::from_nanos(headgate_core::time::nanos(t)))
-}
-
 /// A number that no other VM of the process draws: the host's random bytes, by way of the standard
 /// library's hash seeds.
 fn nonce() -> u64 {
@@ -95,23 +60,14 @@ fn nonce() -> u64 {
 
 impl Vm {
     fn new() -> Self {
-        let seed = nonce();
         Self {
-            host: Unfiltered::default(),
-            engine: Engine::new(seed),
-            rng: Rng::new(seed.rotate_left(32)),
-            actions: Vec::new(),
+            filter: Filter::new(Unfiltered::default(), nonce()),
             turn: Turn::default(),
             listening: None,
             root: 0,
             ticks: Ticks::default(),
-            configured: false,
             roots: Roots::default(),
-            workflows: false,
-            baggage: Vec::new(),
-            forwarded: HashMap::new(),
-            complained: None,
-            last: Instant::default(),
+            serialized: Vec::new(),
             #[cfg(feature = "decision-timing")]
             timing: timing::Timing::default(),
         }
@@ -129,11 +85,10 @@ impl Vm {
             }
             (_, Some(_)) => {}
             (Direction::Inbound, None) => {
-                let left = now().and_then(|now| self.engine.leave(&self.host, now));
-                self.check(left);
+                self.filter.leave(&Effective(root));
                 self.listening = None;
             }
-            (Direction::Outbound, None) => self.engine.forget_outbound(),
+            (Direction::Outbound, None) => self.filter.forget_outbound(),
         }
     }
 
@@ -144,67 +99,32 @@ impl Vm {
         self.ticks = Ticks::default();
     }
 
-    /// Takes a configuration over; false, with the reason in the log, keeps the last good one.
+    /// Takes a configuration over; false, with the reason in the log, where there is none in force then.
     pub(crate) fn configure(&mut self, root: u32, direction: Direction, json: &[u8]) -> bool {
-        let config = FilterConfig::from_json(json);
-        let Ok(now) = now() else {
-            return self.configured;
+        let proxy = Effective(root);
+        let Ok(now) = proxy.now() else {
+            return self.filter.is_configured();
         };
-        let applied = config.and_then(|config| {
-            self.engine
-                .configure(&self.host, now, &config, &mut self.actions)?;
-            Ok(config)
-        });
-        let mut actions = std::mem::take(&mut self.actions);
-        self.act(&mut actions, root);
-        self.actions = actions;
+        let applied = self.filter.configure(&proxy, now, json);
+        self.act(root);
         self.roots.configured(root, direction);
         if direction == Direction::Inbound {
             self.attend_from(root);
             self.attend(root, false);
         }
-        match applied {
-            Ok(config) => {
-                self.configured = true;
-                if direction == Direction::Inbound {
-                    self.workflows = config.stages.iter().any(|s| s.workflows.is_some());
-                }
-                let (revision, stages) = (&config.revision, config.stages.len());
-                let what = match &config.outbound {
-                    Some(outbound) => format!("calls of {}", outbound.policy),
-                    None => format!("{stages} policies"),
-                };
-                ffi::log(
-                    Level::Info,
-                    &format!("headgate: revision {revision:?}, {what}"),
-                );
-                true
-            }
-            Err(error) => {
-                let kept = if self.configured {
-                    "; the last good one stays"
-                } else {
-                    ""
-                };
-                ffi::log(
-                    Level::Error,
-                    &format!("headgate: configuration refused: {error}{kept}"),
-                );
-                // Envoy asks a canary VM first and rejects the update on its `false`. A VM at work
-                // must never say it: Envoy would fail the VM and with it all requests.
-                self.configured
-            }
-        }
+        // Envoy asks a canary VM first and rejects the update on its `false`. A VM at work must never say it: Envoy
+        // would fail the VM and with it all requests.
+        applied.is_ok() || self.filter.is_configured()
     }
 
     /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them.
     ///
     /// `current` is the context of the callback that we are in; `in_tick`, whether it is a tick.
     fn attend(&mut self, current: u32, in_tick: bool) {
-        let Some(worker) = self.engine.worker() else {
+        let Some(worker) = self.filter.engine().worker() else {
             return;
         };
-        let busy = self.engine.is_busy() || self.turn.is_pending();
+        let busy = self.filter.engine().is_busy() || self.turn.is_pending();
         let period = self.ticks.to_set(busy, in_tick);
         let listens = self.listening.is_some_and(|(id, _)| id == worker);
         if period.is_none() && listens {
@@ -217,204 +137,82 @@ impl Vm {
         if let Some(period) = period {
             match ffi::set_tick_period(period) {
                 Ok(()) => self.ticks.set(period),
-                Err(error) => self.complain(&error),
+                Err(error) => self.check(Err(error)),
             }
         }
         if !listens {
-            match self.host.host().listen(worker) {
+            match self.filter.host().host().listen(worker) {
                 Ok(queue) => self.listening = Some((worker, queue)),
-                Err(error) => self.complain(&error),
+                Err(error) => self.check(Err(error)),
             }
         }
         let back = ffi::set_effective_context(current);
         self.check(back);
     }
 
-    /// Point 1: request headers. Notes what the request asks its connection to become. Where it is refused, the local
-    /// reply is on its way.
-    pub(crate) fn request(&mut self, stream: u32, upgrade: &mut Option<Upgrade>) -> Decision {
-        if self.engine.is_idle() {
+    /// Request headers of `stream`. Where it is refused, the local reply is on its way.
+    pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound) -> Decision {
+        if self.filter.engine().is_idle() {
             return Decision::PassBy;
         }
-        self.decide(stream, upgrade).unwrap_or_else(|error| {
-            self.complain(&error);
-            Decision::PassBy
-        })
+        let decision = inbound.request_headers(&mut self.filter, &Effective(stream));
+        #[cfg(feature = "decision-timing")]
+        self.timing.record(self.filter.host(), self.filter.last());
+        self.act(stream);
+        self.attend(stream, false);
+        if let Decision::Refuse(refusal) = &decision {
+            self.refuse(refusal);
+        }
+        decision
     }
 
-    fn decide(
+    /// Runs `f` with the filter, in a callback of `stream`.
+    pub(crate) fn on<T>(
         &mut self,
         stream: u32,
-        upgrade: &mut Option<Upgrade>,
-    ) -> Result<Decision, HostError> {
-        let mut headers = Headers::parse(ffi::request_headers()?);
-        #[cfg(feature = "trap")]
-        {
-            use headgate_core::classify::RequestView;
-            #[allow(clippy::panic)] // what the feature is for
-            if headers.header("x-headgate-trap").is_some() {
-                panic!("trapped on request");
-            }
-        }
-        let now = now()?;
-        self.last = now;
-        let standing = self.standing(&mut headers);
-        let mut actions = std::mem::take(&mut self.actions);
-        *upgrade = headers.upgrade();
-        let own_deadline = if headers.has_timeout() {
-            deadline::own_deadline(&headers)
-        } else {
-            None
-        };
-        let decision = self.engine.arrive(
-            &self.host,
-            now,
-            stream,
-            &headers,
-            own_deadline,
-            &mut actions,
-        );
-        #[cfg(feature = "decision-timing")]
-        self.timing.record(&self.host, now);
-        self.act(&mut actions, stream);
-        self.actions = actions;
-        self.attend(stream, false);
-        if !matches!(decision, Ok(Decision::Refuse(_))) {
-            self.strip(&headers, standing);
-        }
-        let decision = decision?;
-        match &decision {
-            Decision::PassBy => {}
-            Decision::Forward(ticket) => {
-                self.tell_quality(*ticket);
-                self.hand_on(stream, *ticket, Some(&headers));
-            }
-            Decision::Hold(ticket) => self.tell_quality(*ticket),
-            Decision::Refuse(refusal) => self.refuse(refusal),
-        }
-        Ok(decision)
+        f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective) -> T,
+    ) -> T {
+        let done = f(&mut self.filter, &Effective(stream));
+        self.act(stream);
+        done
     }
 
-    /// Tells the application in which quality to answer, over whatever the client said.
-    fn tell_quality(&mut self, ticket: Ticket) {
-        if let Some(quality) = self.engine.quality(ticket) {
-            let told = ffi::set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
-            self.check(told);
-        }
-    }
-
-    /// A stream is gone.
-    pub(crate) fn gone(&mut self, stream: u32) {
+    /// The stream of a request ends.
+    pub(crate) fn done(&mut self, stream: u32, inbound: &mut Inbound) {
         self.turn.forget(|action| action.stream() == stream);
-        self.forwarded_ended(stream);
+        self.on(stream, |filter, stream| inbound.done(filter, stream));
     }
 
-    /// Point 3: the request of `ticket` ended. `stream` is the one in whose callback we are.
-    pub(crate) fn finish(&mut self, stream: u32, ticket: Ticket, outcome: Outcome) {
-        // A slot comes back whatever the clock says; the times of such a request are wrong, and it isn't measured.
-        let (now, outcome) = match now() {
-            Ok(now) => (now, outcome),
-            Err(error) => {
-                self.complain(&error);
-                (self.last, Outcome::Unmeasured)
-            }
-        };
-        self.last = now;
-        let mut actions = std::mem::take(&mut self.actions);
-        let done = self
-            .engine
-            .finish(&self.host, now, ticket, outcome, &mut actions);
-        self.act(&mut actions, stream);
-        self.actions = actions;
-        self.check(done);
-    }
-
-    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
-    pub(crate) fn hint(&mut self, ticket: Ticket) {
-        if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
-            // The backend's own, if it has one, is about another queue than ours.
-            let set = ffi::set_response_header(hint::HEADER, hint::value(rate).as_bytes());
-            self.check(set);
+    /// The application makes a call: `stream` carries it.
+    pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) {
+        if self.roots.newest(Direction::Inbound).is_none() {
+            return;
         }
-    }
-
-    /// Whether the answer to the request of `ticket` is worth measuring.
-    pub(crate) fn wants_sample(&mut self, ticket: Ticket) -> bool {
-        self.engine.wants_sample(ticket)
-    }
-
-    /// Whether to end the request of `ticket` at the response's headers.
-    pub(crate) fn ends_at_first_byte(&self, ticket: Ticket) -> bool {
-        self.engine.ends_at_first_byte(ticket)
-    }
-
-    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing comes after them, where
-    /// gRPC then has its status.
-    pub(crate) fn judge(&mut self, ticket: Ticket, alone: bool) -> Outcome {
-        let Some(errors) = self.engine.errors(ticket) else {
-            return Outcome::Completed;
-        };
-        let header = |name| ffi::response_header(name).ok().flatten();
-        match answer::of_status(header(":status").as_deref(), errors) {
-            Outcome::Completed if alone => {
-                answer::of_grpc_status(header(GRPC_STATUS).as_deref(), errors)
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// What the trailers of the backend's answer to the request of `ticket` mean.
-    pub(crate) fn judge_trailers(&mut self, ticket: Ticket) -> Outcome {
-        let Some(errors) = self.engine.errors(ticket) else {
-            return Outcome::Completed;
-        };
-        let status = ffi::response_trailer(GRPC_STATUS).ok().flatten();
-        answer::of_grpc_status(status.as_deref(), errors)
+        self.on(stream, |filter, stream| {
+            outbound.request_headers(filter, stream);
+        });
+        self.attend(stream, false);
     }
 
     /// Another worker left a slot to us, or we woke ourselves for another turn.
     pub(crate) fn woken(&mut self, root: u32, queue: u32) {
         self.turn.begin();
-        let drained = self.host.host().drain(queue);
+        let drained = self.filter.host().host().drain(queue);
         self.check(drained);
-        self.run(root, |engine, host, now, actions| {
-            engine.woken(host, now, actions)
-        });
+        self.on(root, Filter::woken);
     }
 
     /// Housekeeping.
     pub(crate) fn tick(&mut self, root: u32) {
         self.turn.begin();
-        self.run(root, |engine, host, now, actions| {
-            engine.tick(host, now, actions)
-        });
+        self.on(root, Filter::tick);
         self.attend(root, true);
-    }
-
-    fn run(
-        &mut self,
-        root: u32,
-        f: impl FnOnce(
-            &mut Engine,
-            &Unfiltered<EnvoyHost>,
-            Instant,
-            &mut Vec<Action>,
-        ) -> Result<(), HostError>,
-    ) {
-        let done = now().and_then(|now| {
-            let mut actions = std::mem::take(&mut self.actions);
-            let done = f(&mut self.engine, &self.host, now, &mut actions);
-            self.act(&mut actions, root);
-            self.actions = actions;
-            done
-        });
-        self.check(done);
     }
 
     /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
     /// effective context is again `own`, that of the callback.
-    fn act(&mut self, actions: &mut Vec<Action>, own: u32) {
-        self.turn.add(actions);
+    fn act(&mut self, own: u32) {
+        self.turn.add(self.filter.actions());
         let mut any = false;
         while let Some(action) = self.turn.next() {
             any = true;
@@ -425,7 +223,9 @@ impl Vm {
             }
             match action {
                 Action::Resume { ticket, .. } => {
-                    self.hand_on(stream, ticket, None);
+                    self.filter.resume(&Effective(stream), ticket);
+                    // A gateway's request that goes on is a call, and calls may have consequences for others.
+                    self.turn.add(self.filter.actions());
                     let resumed = ffi::resume_request();
                     self.check(resumed);
                 }
@@ -445,28 +245,28 @@ impl Vm {
     }
 
     fn refuse(&mut self, refusal: &Refusal) {
-        let mut announced = None;
-        self.engine.announce(refusal, |name, value| {
-            announced = Some((name, value.to_owned()));
-        });
-        let words = self.engine.words(refusal);
-        let hint = self.engine.rejection_rate(refusal.policy).map(hint::value);
-        let hint = hint.map(|rate| (hint::HEADER, rate));
-        let told = hint.into_iter().chain(announced);
-        let sent = refusal::send(words, refusal, told, &mut self.rng);
+        let reply = self.filter.reply(refusal);
+        let headers = reply.headers.iter();
+        let headers = headers.map(|(name, value)| (*name, value.as_ref()));
+        serialize(headers, &mut self.serialized);
+        let sent = ffi::send_local_response(
+            reply.status,
+            &reply.details,
+            &reply.body,
+            &self.serialized,
+            reply.grpc_status,
+        );
         self.check(sent);
     }
 
     fn check(&mut self, done: Result<(), HostError>) {
-        if let Err(error) = done {
-            self.complain(&error);
-        }
+        self.filter.check(&Effective(self.root), done);
     }
 
     /// Says that Envoy's stats matcher rejects what the limit is kept in. Its effect on the limit is none, on everybody who
     /// looks at stats that there are none.
     fn tell_rejected(&self) {
-        let Some(name) = self.host.take_rejected() else {
+        let Some(name) = self.filter.host().take_rejected() else {
             return;
         };
         ffi::log(
@@ -479,29 +279,14 @@ impl Vm {
             ),
         );
     }
-
-    /// Logs a failing host call, now and then.
-    fn complain(&mut self, error: &HostError) {
-        let now = now().unwrap_or_default();
-        if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {
-            self.complained = Some(now);
-            let effect = match error {
-                HostError::HotRestart => "the limit is wrong",
-                HostError::Conflict | HostError::Call { .. } => "requests pass unmanaged",
-            };
-            ffi::log(
-                Level::Warn,
-                &format!("headgate: {error}; {effect} while it lasts"),
-            );
-        }
-    }
 }
 
 #[cfg(feature = "decision-timing")]
 mod timing {
     //! What a decision costs inside the guest: from the clock reading that starts it to its end.
 
-    use headgate_core::host::{Host, MetricId, MetricKind};
+    use headgate_core::host::{MetricId, MetricKind, Metrics};
+    use headgate_core::http::Proxy;
     use headgate_core::time::Instant;
 
     #[derive(Default)]
@@ -510,8 +295,10 @@ mod timing {
     }
 
     impl Timing {
-        pub(super) fn record(&mut self, host: &impl Host, start: Instant) {
-            let Ok(end) = super::now() else { return };
+        pub(super) fn record(&mut self, host: &impl Metrics, start: Instant) {
+            let Ok(end) = super::Effective(0).now() else {
+                return;
+            };
             if self.metric.is_none() {
                 self.metric = host
                     .define(MetricKind::Histogram, "headgate.decision_ns")

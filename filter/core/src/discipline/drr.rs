@@ -49,7 +49,7 @@ use std::collections::BTreeMap;
 use super::Turn;
 use super::rank::ROUND;
 use crate::config::{Flow, StageConfig};
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, Number, Shared};
 use crate::ledger::QueueState;
 use crate::request::Attributes;
 use crate::time::Instant;
@@ -69,14 +69,14 @@ struct FlowState {
     /// Fixed-point rounds that a µs of cost takes.
     rounds_per_us: f64,
     /// Defined when first needed.
-    finish: Option<MetricId>,
+    finish: Option<Number>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Drr {
     by: Flow,
-    round: MetricId,
+    round: Number,
     /// Start of the stats' names of the flows, and their names where they have some.
     prefix: String,
     names: Vec<String>,
@@ -85,7 +85,7 @@ pub(super) struct Drr {
 
 impl Drr {
     pub(super) fn new(
-        host: &impl Host,
+        host: &impl Shared,
         prefix: &str,
         stage: &StageConfig,
         by: Flow,
@@ -122,7 +122,7 @@ impl Drr {
         }
         Ok(Self {
             by,
-            round: host.define(MetricKind::State, &format!("{prefix}.drr_round"))?,
+            round: host.number(&format!("{prefix}.drr_round"))?,
             prefix: format!("{prefix}.{kind}"),
             names,
             flows,
@@ -151,7 +151,7 @@ impl Drr {
     /// Gives `request`, which costs `cost_us` and meets `queue`, its turn.
     pub(super) fn place(
         &mut self,
-        host: &impl Host,
+        host: &impl Shared,
         now: Instant,
         request: &Attributes,
         cost_us: u64,
@@ -165,46 +165,46 @@ impl Drr {
             let step = if us > 0 { 1.0 } else { 0.0 };
             (us as f64 * rounds_per_us).clamp(step, MAX_SHARE) as u64
         };
-        let mut round = host.read(self.round)?.min(ROUND.max_measure());
+        let mut round = host.get(self.round)?.min(ROUND.max_measure());
         if queue.length == 0 && round >= START_OVER {
             round = 0;
-            host.record(self.round, 0)?;
+            host.set(self.round, 0)?;
         }
         let (least, share) = (round.saturating_sub(1) << FRACTION, rounds(cost_us));
-        let found = host.read(finish_of)?;
+        let found = host.get(finish_of)?;
         // Another worker may have raised `finish` for a request that it has not announced yet: a round
         // to spare.
         let most = least + rounds(queue.work) + 2 * ROUND_ONE;
         let start = found.clamp(least, most);
         if start == found {
             // Adding loses nothing when another worker adds at the same moment.
-            host.add(finish_of, share.cast_signed())?;
+            host.add_to(finish_of, share.cast_signed())?;
         } else {
-            host.record(finish_of, start + share)?;
+            host.set(finish_of, start + share)?;
         }
         let rank = ROUND.rank((start + share).div_ceil(ROUND_ONE), now);
         Ok((rank, Turn { flow, share }))
     }
 
     /// A request of `rank` left the queue for a slot.
-    pub(super) fn started(&self, host: &impl Host, rank: u64) -> Result<(), HostError> {
+    pub(super) fn started(&self, host: &impl Shared, rank: u64) -> Result<(), HostError> {
         let round = ROUND.measure(rank);
-        if host.read(self.round)? < round {
-            host.record(self.round, round)?;
+        if host.get(self.round)? < round {
+            host.set(self.round, round)?;
         }
         Ok(())
     }
 
     /// A request left the queue without a slot: its flow has not spent its share.
-    pub(super) fn left(&mut self, host: &impl Host, turn: Turn) -> Result<(), HostError> {
+    pub(super) fn left(&mut self, host: &impl Shared, turn: Turn) -> Result<(), HostError> {
         let finish = self.finish(host, turn.flow)?;
-        if turn.share == 0 || host.read(finish)? < turn.share {
+        if turn.share == 0 || host.get(finish)? < turn.share {
             return Ok(());
         }
-        host.add(finish, -turn.share.cast_signed())
+        host.add_to(finish, -turn.share.cast_signed())
     }
 
-    fn finish(&mut self, host: &impl Host, flow: u16) -> Result<MetricId, HostError> {
+    fn finish(&mut self, host: &impl Shared, flow: u16) -> Result<Number, HostError> {
         let (Some(state), Some(name)) = (
             self.flows.get_mut(usize::from(flow)),
             self.names.get(usize::from(flow)),
@@ -216,7 +216,7 @@ impl Drr {
             return Ok(known);
         }
         let name = format!("{}.{name}.drr_finish", self.prefix);
-        let defined = host.define(MetricKind::State, &name)?;
+        let defined = host.number(&name)?;
         state.finish = Some(defined);
         Ok(defined)
     }

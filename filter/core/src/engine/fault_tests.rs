@@ -59,7 +59,7 @@ impl<'a> H<'a> {
         Ok(())
     }
 }
-impl Host for H<'_> {
+impl Metrics for H<'_> {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
         let id = self.m().define(kind, name)?;
         self.kinds.borrow_mut().insert(id.0, kind);
@@ -82,9 +82,25 @@ impl Host for H<'_> {
         self.tick()?;
         self.m().record(metric, value)
     }
-    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+}
+impl Shared for H<'_> {
+    fn wall_clock_offset(&self) -> Duration {
+        self.m().wall_clock_offset()
+    }
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        self.m().number(name)
+    }
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
         self.tick()?;
-        self.m().read(metric)
+        self.m().add_to(number, delta)
+    }
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        self.tick()?;
+        self.m().set(number, value)
+    }
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        self.tick()?;
+        self.m().get(number)
     }
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
         self.loads.set(self.loads.get() + 1);

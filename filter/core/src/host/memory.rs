@@ -1,4 +1,4 @@
-//! A [`Host`] in memory: several workers, which may be threads, share it through an `Arc`.
+//! A [`Host`](super::Host) in memory: several workers, which may be threads, share it through an `Arc`.
 //!
 //! It keeps to what Envoy does, down to the details that bite: gauges wrap below zero, counters refuse
 //! negative deltas, histograms can't be read, every store gives a blob a new version. On demand it
@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
-use super::{Expected, Host, HostError, MetricId, MetricKind, Version};
+use super::{Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
 
 /// proxy-wasm `Status::BadArgument`.
 const BAD_ARGUMENT: u32 = 2;
@@ -49,7 +50,7 @@ struct Metric {
 }
 
 #[derive(Debug, Default)]
-struct Metrics {
+struct Table {
     ids: HashMap<String, usize>,
     all: Vec<Metric>,
 }
@@ -63,7 +64,7 @@ struct Mailbox {
 /// The host. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct MemoryHost {
-    metrics: RwLock<Metrics>,
+    metrics: RwLock<Table>,
     blobs: Mutex<HashMap<String, (Vec<u8>, Version)>>,
     /// The version that the next store gives; one sequence over all keys, as in Envoy.
     versions: AtomicU32,
@@ -71,6 +72,8 @@ pub struct MemoryHost {
     rejected: Mutex<Vec<String>>,
     faults: [AtomicU32; FAULTS],
     calls: AtomicU64,
+    /// ns.
+    wall_clock_offset: AtomicU64,
 }
 
 impl MemoryHost {
@@ -97,6 +100,12 @@ impl MemoryHost {
         if let Some(&at) = metrics.ids.get(name) {
             metrics.all[at].imported.store(value, Ordering::SeqCst);
         }
+    }
+
+    /// Sets what to add to the clock for that of other processes.
+    pub fn set_wall_clock_offset(&self, offset: Duration) {
+        let nanos = crate::time::nanos(offset);
+        self.wall_clock_offset.store(nanos, Ordering::SeqCst);
     }
 
     fn rejected(&self) -> MutexGuard<'_, Vec<String>> {
@@ -171,7 +180,7 @@ impl MemoryHost {
     }
 
     // A thread that panicked while it held a lock has failed its test already.
-    fn metrics(&self) -> RwLockReadGuard<'_, Metrics> {
+    fn metrics(&self) -> RwLockReadGuard<'_, Table> {
         self.metrics.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,13 +231,7 @@ impl MemoryHost {
     }
 }
 
-/// Envoy's gauges are gauges, whatever they are for.
-fn is_same(one: MetricKind, other: MetricKind) -> bool {
-    let is_gauge = |kind| matches!(kind, MetricKind::Gauge | MetricKind::State);
-    one == other || (is_gauge(one) && is_gauge(other))
-}
-
-impl Host for MemoryHost {
+impl Metrics for MemoryHost {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
         let call = "proxy_define_metric";
         self.called();
@@ -240,7 +243,7 @@ impl Host for MemoryHost {
         }
         let mut metrics = self.metrics.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(&at) = metrics.ids.get(name) {
-            if !is_same(metrics.all[at].kind, kind) {
+            if metrics.all[at].kind != kind {
                 return Err(HostError::Call {
                     call,
                     status: BAD_ARGUMENT,
@@ -267,7 +270,7 @@ impl Host for MemoryHost {
             MetricKind::Counter if delta <= 0 => Err(BAD_ARGUMENT),
             MetricKind::Histogram => Err(BAD_ARGUMENT),
             _ if m.rejected => Ok(()),
-            MetricKind::Counter | MetricKind::Gauge | MetricKind::State => {
+            MetricKind::Counter | MetricKind::Gauge => {
                 m.value.fetch_add(delta.cast_unsigned(), Ordering::SeqCst);
                 Ok(())
             }
@@ -281,7 +284,7 @@ impl Host for MemoryHost {
                 MetricKind::Counter => {
                     m.value.fetch_add(value, Ordering::SeqCst);
                 }
-                MetricKind::Gauge | MetricKind::State => {
+                MetricKind::Gauge => {
                     m.value.store(value, Ordering::SeqCst);
                 }
                 MetricKind::Histogram => {
@@ -292,11 +295,30 @@ impl Host for MemoryHost {
             Ok(())
         })
     }
+}
 
-    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
-        self.with_metric("proxy_get_metric", metric, |m| match m.kind {
+/// A number is a gauge, as in Envoy.
+impl Shared for MemoryHost {
+    fn wall_clock_offset(&self) -> Duration {
+        Duration::from_nanos(self.wall_clock_offset.load(Ordering::SeqCst))
+    }
+
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        self.define(MetricKind::Gauge, name).map(|id| Number(id.0))
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        self.add(MetricId(number.0), delta)
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        self.record(MetricId(number.0), value)
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        self.with_metric("proxy_get_metric", MetricId(number.0), |m| match m.kind {
             MetricKind::Histogram => Err(BAD_ARGUMENT),
-            MetricKind::Counter | MetricKind::Gauge | MetricKind::State => {
+            MetricKind::Counter | MetricKind::Gauge => {
                 let imported = m.imported.load(Ordering::SeqCst);
                 Ok(m.value.load(Ordering::SeqCst).wrapping_add(imported))
             }

@@ -4,7 +4,7 @@
 //! matcher whenever `EnvoyProxy.spec.telemetry.metrics.matches` is set. A rejected gauge accepts every write and reads 0
 //! for ever: slots in use would stay 0, and the limit would be off without a word.
 //!
-//! [`Unfiltered`] therefore tests each gauge of [`MetricKind::State`] when it is defined, and keeps those that don't hold
+//! [`Unfiltered`] therefore tests the gauge of each number when it is defined, and keeps those that don't hold
 //! a value in shared data, where compare-and-swap makes additions as exact as those of a gauge. The alternative, to
 //! refuse the configuration, is worse: Envoy reports the refusal without its reason, and where the module is fetched
 //! remotely it answers every request with 500 or passes it unmanaged, as the filter's failure policy says.
@@ -14,22 +14,23 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::time::Duration;
 
-use super::{Expected, Host, HostError, MetricId, MetricKind, Version};
+use super::{Expected, Host, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
 
-/// Set in the ids of state that lives in shared data. Envoy's ids count up from 0 and carry their kind in 2 low bits.
+/// Set in the ids of numbers that lives in shared data. Envoy's ids count up from 0 and carry their kind in 2 low bits.
 const STORED: u32 = 1 << 31;
 /// Gauges are tested with this many different amounts.
 const PROBES: i64 = 4;
 /// Compare-and-swap attempts of one change. Each failure means that another worker's change succeeded.
 const ATTEMPTS: u32 = 1_000;
 
-/// A [`Host`] whose [`MetricKind::State`] holds, whatever stats the process rejects.
+/// A [`Host`] whose numbers hold, whatever stats the process rejects.
 #[derive(Debug, Default)]
 pub struct Unfiltered<H> {
     host: H,
-    known: RefCell<HashMap<String, MetricId>>,
-    /// Keys of the state in shared data, by id without [`STORED`].
+    known: RefCell<HashMap<String, Number>>,
+    /// Keys of the numbers in shared data, by id without [`STORED`].
     keys: RefCell<Vec<String>>,
     /// The first rejected name, until somebody asked.
     rejected: RefCell<Option<String>>,
@@ -61,14 +62,14 @@ impl<H: Host> Unfiltered<H> {
     /// Other workers may use it meanwhile, so the test only adds and takes back. A gauge that is rejected reads 0 always.
     /// One that is not could read 0 after an addition, if it was negative or somebody took something out just then; it
     /// can't after several different additions.
-    fn holds(&self, gauge: MetricId) -> Result<bool, HostError> {
+    fn holds(&self, gauge: Number) -> Result<bool, HostError> {
         for amount in 1..=PROBES {
-            if self.host.read(gauge)? != 0 {
+            if self.host.get(gauge)? != 0 {
                 return Ok(true);
             }
-            self.host.add(gauge, amount)?;
-            let found = self.host.read(gauge);
-            self.host.add(gauge, -amount)?;
+            self.host.add_to(gauge, amount)?;
+            let found = self.host.get(gauge);
+            self.host.add_to(gauge, -amount)?;
             if found? != 0 {
                 return Ok(true);
             }
@@ -76,36 +77,17 @@ impl<H: Host> Unfiltered<H> {
         Ok(false)
     }
 
-    fn define_state(&self, name: &str) -> Result<MetricId, HostError> {
-        if let Some(&known) = self.known.borrow().get(name) {
-            return Ok(known);
-        }
-        let gauge = self.host.define(MetricKind::State, name)?;
-        let id = if self.holds(gauge)? {
-            gauge
-        } else {
-            self.rejected
-                .borrow_mut()
-                .get_or_insert_with(|| name.to_owned());
-            let mut keys = self.keys.borrow_mut();
-            keys.push(format!("headgate/state/{name}"));
-            MetricId(STORED | (keys.len() - 1) as u32)
-        };
-        self.known.borrow_mut().insert(name.to_owned(), id);
-        Ok(id)
-    }
-
-    /// Runs `f` with the key of state that lives in shared data; `None` for all other metrics.
+    /// Runs `f` with the key of a number that lives in shared data; `None` for all others.
     fn stored<T>(
         &self,
-        metric: MetricId,
+        number: Number,
         f: impl FnOnce(&str) -> Result<T, HostError>,
     ) -> Option<Result<T, HostError>> {
-        if metric.0 & STORED == 0 {
+        if number.0 & STORED == 0 {
             return None;
         }
         let keys = self.keys.borrow();
-        let key = keys.get((metric.0 & !STORED) as usize)?;
+        let key = keys.get((number.0 & !STORED) as usize)?;
         Some(f(key))
     }
 
@@ -132,31 +114,59 @@ impl<H: Host> Unfiltered<H> {
     }
 }
 
-impl<H: Host> Host for Unfiltered<H> {
+impl<H: Host> Metrics for Unfiltered<H> {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
-        match kind {
-            MetricKind::State => self.define_state(name),
-            MetricKind::Counter | MetricKind::Gauge | MetricKind::Histogram => {
-                self.host.define(kind, name)
-            }
-        }
+        self.host.define(kind, name)
     }
 
     fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
-        self.stored(metric, |key| {
-            self.change(key, |value| value.wrapping_add_signed(delta))
-        })
-        .unwrap_or_else(|| self.host.add(metric, delta))
+        self.host.add(metric, delta)
     }
 
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
-        self.stored(metric, |key| self.change(key, |_| value))
-            .unwrap_or_else(|| self.host.record(metric, value))
+        self.host.record(metric, value)
+    }
+}
+
+impl<H: Host> Shared for Unfiltered<H> {
+    fn wall_clock_offset(&self) -> Duration {
+        self.host.wall_clock_offset()
     }
 
-    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
-        self.stored(metric, |key| Ok(self.load_state(key)?.0))
-            .unwrap_or_else(|| self.host.read(metric))
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        if let Some(&known) = self.known.borrow().get(name) {
+            return Ok(known);
+        }
+        let gauge = self.host.number(name)?;
+        let id = if self.holds(gauge)? {
+            gauge
+        } else {
+            self.rejected
+                .borrow_mut()
+                .get_or_insert_with(|| name.to_owned());
+            let mut keys = self.keys.borrow_mut();
+            keys.push(format!("headgate/state/{name}"));
+            Number(STORED | (keys.len() - 1) as u32)
+        };
+        self.known.borrow_mut().insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        self.stored(number, |key| {
+            self.change(key, |value| value.wrapping_add_signed(delta))
+        })
+        .unwrap_or_else(|| self.host.add_to(number, delta))
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        self.stored(number, |key| self.change(key, |_| value))
+            .unwrap_or_else(|| self.host.set(number, value))
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        self.stored(number, |key| Ok(self.load_state(key)?.0))
+            .unwrap_or_else(|| self.host.get(number))
     }
 
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {

@@ -1,6 +1,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use super::*;
 use crate::host::memory::MemoryHost;
@@ -93,8 +94,8 @@ fn a_total_that_lost_its_share_is_found_and_corrected() {
     let mut ledger = Ledger::new(&host, "s", 0).unwrap();
     assert!(ledger.try_acquire(&host, P).unwrap());
     // A VM died after it booked the total and before it booked its share.
-    let total = host.define(MetricKind::Gauge, "s.slots_in_use").unwrap();
-    host.add(total, 1).unwrap();
+    let total = host.number("s.slots_in_use").unwrap();
+    host.add_to(total, 1).unwrap();
     let drift = ledger.drift(&host, 1).unwrap();
     assert_eq!(
         drift,
@@ -174,33 +175,36 @@ fn a_total_below_zero_is_an_empty_queue() {
 /// one's step back.
 struct Contended<'a> {
     host: &'a MemoryHost,
-    total: MetricId,
+    total: Number,
     contentions: Cell<u32>,
     added: Cell<bool>,
 }
 
-impl Host for Contended<'_> {
-    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
-        self.host.define(kind, name)
+impl Shared for Contended<'_> {
+    fn wall_clock_offset(&self) -> Duration {
+        self.host.wall_clock_offset()
     }
-    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
-        self.host.add(metric, delta)?;
-        if metric == self.total && delta < 0 && self.added.take() {
-            self.host.add(self.total, -1)?;
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        self.host.number(name)
+    }
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        self.host.add_to(number, delta)?;
+        if number == self.total && delta < 0 && self.added.take() {
+            self.host.add_to(self.total, -1)?;
         }
         Ok(())
     }
-    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
-        self.host.record(metric, value)
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        self.host.set(number, value)
     }
-    fn read(&self, metric: MetricId) -> Result<u64, HostError> {
+    fn get(&self, number: Number) -> Result<u64, HostError> {
         let left = self.contentions.get();
-        if metric == self.total && left > 0 && self.host.read(metric)? > 0 {
+        if number == self.total && left > 0 && self.host.get(number)? > 0 {
             self.contentions.set(left - 1);
             self.added.set(true);
-            self.host.add(self.total, 1)?;
+            self.host.add_to(self.total, 1)?;
         }
-        self.host.read(metric)
+        self.host.get(number)
     }
     fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
         self.host.load(key)
@@ -216,7 +220,7 @@ impl Host for Contended<'_> {
 #[test]
 fn a_slot_that_two_stepped_back_from_is_tried_again() {
     let memory = MemoryHost::new();
-    let total = memory.define(MetricKind::State, "s.slots_in_use").unwrap();
+    let total = memory.number("s.slots_in_use").unwrap();
     let host = Contended {
         host: &memory,
         total,

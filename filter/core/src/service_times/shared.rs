@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::record::{Record, Window};
 use crate::histogram::Histogram;
-use crate::host::{Host, HostError};
+use crate::host::{HostError, Shared};
 use crate::shared;
 use crate::time::{Instant, nanos};
 
@@ -30,7 +30,7 @@ pub(super) struct Visit<'a> {
 /// # Errors
 /// [`HostError::Conflict`] when other workers kept getting in between: nothing was added.
 pub(super) fn update(
-    host: &impl Host,
+    host: &impl Shared,
     key: &str,
     visit: &Visit<'_>,
 ) -> Result<(Record, bool), HostError> {
@@ -45,12 +45,12 @@ pub(super) fn update(
 }
 
 /// Reads the number that changes whenever some record moved on; 0 at first.
-pub(super) fn load_change(host: &impl Host, key: &str) -> Result<u64, HostError> {
+pub(super) fn load_change(host: &impl Shared, key: &str) -> Result<u64, HostError> {
     shared::load(host, key)
 }
 
 /// Changes that number; returns what it is now.
-pub(super) fn announce_change(host: &impl Host, key: &str) -> Result<u64, HostError> {
+pub(super) fn announce_change(host: &impl Shared, key: &str) -> Result<u64, HostError> {
     let (number, ()) = shared::change(host, key, |number: &mut u64| {
         *number = number.wrapping_add(1);
         (true, ())

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::record::{Record, Window};
 use super::*;
+use crate::host::Shared;
 use crate::host::memory::MemoryHost;
 
 const PREFIX: &str = "headgate/times/default/search";

@@ -23,7 +23,7 @@
 
 use std::time::Duration;
 
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, Number, Shared};
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
@@ -41,24 +41,24 @@ pub(super) struct Modelled {
 /// Accepted work that is not done yet, in a model where only accepted requests exist.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    empty_at: MetricId,
+    empty_at: Number,
 }
 
 impl Backlog {
-    pub(super) fn new(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
-        let empty_at = host.define(MetricKind::State, &format!("{prefix}.dry_run_empty_at_ns"))?;
+    pub(super) fn new(host: &impl Shared, prefix: &str) -> Result<Self, HostError> {
+        let empty_at = host.number(&format!("{prefix}.dry_run_empty_at_ns"))?;
         Ok(Self { empty_at })
     }
 
     /// The queue that a request finds which arrives now.
     pub(super) fn queue(
         &self,
-        host: &impl Host,
+        host: &impl Shared,
         now: Instant,
         times: &ServiceTimes,
         parallelism: u32,
     ) -> Result<Modelled, HostError> {
-        let left = Instant::from_nanos(host.read(self.empty_at)?).since(now);
+        let left = Instant::from_nanos(host.get(self.empty_at)?).since(now);
         let residual = times.mean_residual();
         let wait = left.saturating_sub(residual);
         let slots = f64::from(parallelism);
@@ -81,15 +81,15 @@ impl Backlog {
     /// Adds an accepted request that is expected to be processed for `work`.
     pub(super) fn accept(
         &self,
-        host: &impl Host,
+        host: &impl Shared,
         now: Instant,
         work: Duration,
         parallelism: u32,
     ) -> Result<(), HostError> {
         let share = nanos(work / parallelism.max(1));
-        if host.read(self.empty_at)? < now.as_nanos() {
-            return host.record(self.empty_at, now.as_nanos() + share);
+        if host.get(self.empty_at)? < now.as_nanos() {
+            return host.set(self.empty_at, now.as_nanos() + share);
         }
-        host.add(self.empty_at, i64::try_from(share).unwrap_or(i64::MAX))
+        host.add_to(self.empty_at, i64::try_from(share).unwrap_or(i64::MAX))
     }
 }

@@ -7,7 +7,7 @@
 //! target missed goes on to its limit; enforcement that began there would refuse nearly everything.
 
 use crate::config::Mode;
-use crate::host::{Host, HostError};
+use crate::host::{HostError, Shared};
 use crate::shared;
 use crate::strategy::{Controlled, Strategy};
 use crate::time::Instant;
@@ -36,7 +36,7 @@ impl Control {
     /// Advances the strategy's record, if it has one.
     pub(super) fn run(
         &self,
-        host: &impl Host,
+        host: &impl Shared,
         now: Instant,
         strategy: &mut Strategy,
     ) -> Result<(), HostError> {
@@ -49,7 +49,7 @@ impl Control {
     /// Advances a record.
     pub(super) fn advance(
         &self,
-        host: &impl Host,
+        host: &impl Shared,
         now: Instant,
         controlled: &mut dyn Controlled,
     ) -> Result<(), HostError> {

@@ -3,7 +3,7 @@
 //! All workers see the same controllers, and each writes what it sees when that has changed.
 
 use crate::config::{ControlScope, StageConfig, StrategyConfig};
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::request::{ClassId, TypeId};
 use crate::strategy::Admission;
 
@@ -26,7 +26,7 @@ pub(super) struct Controllers(Vec<ControllerStats>);
 impl Controllers {
     /// `names` are those of the types in stats.
     pub(super) fn new(
-        host: &impl Host,
+        host: &impl Metrics,
         prefix: &str,
         names: &[&str],
         config: &StageConfig,
@@ -62,7 +62,7 @@ impl Controllers {
     /// Publishes what has changed.
     pub(super) fn publish(
         &mut self,
-        host: &impl Host,
+        host: &impl Metrics,
         strategy: &dyn Admission,
     ) -> Result<(), HostError> {
         for stats in &mut self.0 {
@@ -78,7 +78,7 @@ impl Controllers {
 
 /// Sets a gauge to thousandths of `value`.
 pub(super) fn set(
-    host: &impl Host,
+    host: &impl Metrics,
     (gauge, last): &mut Gauge,
     value: Option<f64>,
 ) -> Result<(), HostError> {

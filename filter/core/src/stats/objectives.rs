@@ -7,7 +7,7 @@
 
 use super::percentile_name;
 use crate::config::StageConfig;
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, MetricId, MetricKind, Metrics};
 
 /// Gauges of a stage's objectives. All workers write the same values.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Gauge {
 impl Objectives {
     /// `names` are those of the types in stats. Types that share a name have no objectives in common.
     pub(super) fn new(
-        host: &impl Host,
+        host: &impl Metrics,
         prefix: &str,
         names: &[&str],
         config: &StageConfig,
@@ -55,7 +55,11 @@ impl Objectives {
     }
 
     /// Sets the gauges, and takes back those of `before` that are no longer there.
-    pub(super) fn publish(&self, host: &impl Host, before: Option<&Self>) -> Result<(), HostError> {
+    pub(super) fn publish(
+        &self,
+        host: &impl Metrics,
+        before: Option<&Self>,
+    ) -> Result<(), HostError> {
         for gauge in &self.0 {
             host.record(gauge.metric, gauge.value)?;
         }
@@ -68,7 +72,7 @@ impl Objectives {
     }
 
     /// Takes all of them back.
-    pub(super) fn withdraw(&self, host: &impl Host) -> Result<(), HostError> {
+    pub(super) fn withdraw(&self, host: &impl Metrics) -> Result<(), HostError> {
         self.0
             .iter()
             .try_for_each(|gauge| host.record(gauge.metric, 0))

@@ -4,7 +4,7 @@
 
 use super::controllers::{Gauge, set};
 use crate::config::{StageConfig, StrategyConfig};
-use crate::host::{Host, HostError, MetricKind};
+use crate::host::{HostError, MetricKind, Metrics};
 use crate::request::TypeId;
 use crate::strategy::ValueCut;
 
@@ -20,7 +20,7 @@ pub(super) struct ValueCutGauges {
 impl ValueCutGauges {
     /// `names` are those of the types in stats. `None` where nothing is shed by value.
     pub(super) fn new(
-        host: &impl Host,
+        host: &impl Metrics,
         prefix: &str,
         names: &[&str],
         config: &StageConfig,
@@ -47,7 +47,7 @@ impl ValueCutGauges {
     }
 
     /// Publishes what has changed.
-    pub(super) fn publish(&mut self, host: &impl Host, cut: &ValueCut) -> Result<(), HostError> {
+    pub(super) fn publish(&mut self, host: &impl Metrics, cut: &ValueCut) -> Result<(), HostError> {
         for (kind, gauge) in (0..).map(TypeId).zip(&mut self.admitted) {
             set(host, gauge, Some(cut.admitted(kind)))?;
         }

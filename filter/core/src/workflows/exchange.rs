@@ -124,7 +124,7 @@ impl Workflows {
         self.shown = true;
         self.apply(record.published);
         // Others look when this moves.
-        let mut done = host.add(self.sequence, 1);
+        let mut done = host.add_to(self.sequence, 1);
         self.stats
             .count_process(ProcessCount::Expired, found.expired);
         for (workflow, waiting) in &found.workflows {
@@ -139,7 +139,7 @@ impl Workflows {
 
     /// Takes over what another worker published, if one did.
     pub(super) fn learn_rates(&mut self, host: &impl Host) -> Result<(), HostError> {
-        let sequence = host.read(self.sequence)?;
+        let sequence = host.get(self.sequence)?;
         if self.seen == Some(sequence) {
             return Ok(());
         }

@@ -27,7 +27,7 @@ use std::time::Duration;
 use super::WorkflowId;
 use crate::decision::Ticket;
 use crate::engine::FAST_TICK;
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, Number, Shared};
 use crate::time::Instant;
 
 /// Time whose requests an idle workflow may send at once.
@@ -103,7 +103,7 @@ struct Waiter {
 #[derive(Debug, Default)]
 struct Line {
     level: Option<Level>,
-    gauge: Option<MetricId>,
+    gauge: Option<Number>,
     waiters: VecDeque<Waiter>,
     /// Numbers of the waiters, ascending, and behind them those that leavers left.
     tickets: VecDeque<u64>,
@@ -174,18 +174,18 @@ impl Limiter {
     ///
     /// # Errors
     /// [`HostError`].
-    pub fn drawn(&mut self, host: &impl Host, workflow: WorkflowId) -> Result<f64, HostError> {
+    pub fn drawn(&mut self, host: &impl Shared, workflow: WorkflowId) -> Result<f64, HostError> {
         let gauge = self.gauge(host, workflow)?;
-        host.read(gauge).map(|n| n.cast_signed() as f64)
+        host.get(gauge).map(|n| n.cast_signed() as f64)
     }
 
-    fn gauge(&mut self, host: &impl Host, workflow: WorkflowId) -> Result<MetricId, HostError> {
+    fn gauge(&mut self, host: &impl Shared, workflow: WorkflowId) -> Result<Number, HostError> {
         if let Some(gauge) = self.line(workflow).gauge {
             return Ok(gauge);
         }
         // By number: names come and go, and numbers are bounded.
         let name = format!("{}.limiter.{}.tickets", self.prefix, workflow.0);
-        let gauge = host.define(MetricKind::State, &name)?;
+        let gauge = host.number(&name)?;
         self.line(workflow).gauge = Some(gauge);
         Ok(gauge)
     }
@@ -197,7 +197,7 @@ impl Limiter {
     /// [`HostError`]; let it pass.
     pub fn arrive(
         &mut self,
-        host: &impl Host,
+        host: &impl Shared,
         now: Instant,
         workflow: WorkflowId,
         longest: u32,
@@ -236,7 +236,7 @@ impl Limiter {
             };
         if spare.is_none() {
             let gauge = self.gauge(host, workflow)?;
-            host.add(gauge, -1)?;
+            host.add_to(gauge, -1)?;
         }
         Ok(verdict)
     }
@@ -244,18 +244,18 @@ impl Limiter {
     /// Draws a number: above `oldest`, whatever was not used before.
     fn draw(
         &mut self,
-        host: &impl Host,
+        host: &impl Shared,
         workflow: WorkflowId,
         oldest: f64,
     ) -> Result<f64, HostError> {
         let gauge = self.gauge(host, workflow)?;
-        host.add(gauge, 1)?;
-        let drawn = host.read(gauge)?.cast_signed() as f64;
+        host.add_to(gauge, 1)?;
+        let drawn = host.get(gauge)?.cast_signed() as f64;
         if drawn > oldest {
             return Ok(drawn);
         }
         let least = oldest.floor() + 1.0;
-        host.record(gauge, least.max(0.0) as u64)?;
+        host.set(gauge, least.max(0.0) as u64)?;
         Ok(least)
     }
 

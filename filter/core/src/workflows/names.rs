@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::MAX_WORKFLOW_NAME as MAX_NAME;
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, Number, Shared};
 use crate::shared;
 use crate::time::Instant;
 
@@ -41,7 +41,7 @@ struct Id {
 #[derive(Debug)]
 pub struct Directory {
     key: String,
-    changes: MetricId,
+    changes: Number,
     /// [`Directory::changes`] when the copy was made.
     seen: Option<u64>,
     cap: u16,
@@ -58,10 +58,15 @@ impl Directory {
     ///
     /// # Errors
     /// [`HostError`] when the host refuses the gauge.
-    pub fn new(host: &impl Host, key: String, changes: &str, cap: u16) -> Result<Self, HostError> {
+    pub fn new(
+        host: &impl Shared,
+        key: String,
+        changes: &str,
+        cap: u16,
+    ) -> Result<Self, HostError> {
         Ok(Self {
             key,
-            changes: host.define(MetricKind::State, changes)?,
+            changes: host.number(changes)?,
             seen: None,
             cap,
             retry_at: Instant::default(),
@@ -79,7 +84,7 @@ impl Directory {
 
     /// Id of `name`, 1..; `None` for one that is empty, too long or beyond the cap, and for a while after
     /// the host failed. A name that is known costs no host call.
-    pub fn id(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> Option<u16> {
+    pub fn id(&mut self, host: &impl Shared, now: Instant, name: &[u8]) -> Option<u16> {
         if let Some(&id) = self.by_name.get(name) {
             return Some(id);
         }
@@ -143,9 +148,9 @@ impl Directory {
     ///
     /// # Errors
     /// [`HostError`]; the next call tries again.
-    pub fn sync(&mut self, host: &impl Host) -> Result<bool, HostError> {
+    pub fn sync(&mut self, host: &impl Shared) -> Result<bool, HostError> {
         // Before the blob: a change in between is seen by the next call.
-        let changes = host.read(self.changes)?;
+        let changes = host.get(self.changes)?;
         if self.seen == Some(changes) {
             return Ok(false);
         }
@@ -159,7 +164,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`HostError`]; nothing is freed then.
-    pub fn free(&mut self, host: &impl Host, idle: &[u16]) -> Result<(), HostError> {
+    pub fn free(&mut self, host: &impl Shared, idle: &[u16]) -> Result<(), HostError> {
         self.update(host, |ids| {
             let mut freed = false;
             for &id in idle {
@@ -176,7 +181,7 @@ impl Directory {
         })
     }
 
-    fn add(&mut self, host: &impl Host, name: &[u8]) -> Result<Option<u16>, HostError> {
+    fn add(&mut self, host: &impl Shared, name: &[u8]) -> Result<Option<u16>, HostError> {
         let cap = usize::from(self.cap);
         let added = self.update(host, |ids| {
             if let Some(at) = ids.iter().position(|id| id.name.as_deref() == Some(name)) {
@@ -198,7 +203,7 @@ impl Directory {
     /// Changes the directory; `change` returns whether it did.
     fn update<T>(
         &mut self,
-        host: &impl Host,
+        host: &impl Shared,
         mut change: impl FnMut(&mut Vec<Id>) -> (bool, T),
     ) -> Result<T, HostError> {
         let (ids, (changed, result)) = shared::change(host, &self.key, |ids: &mut Vec<Id>| {
@@ -208,7 +213,7 @@ impl Directory {
         self.learn(ids);
         if changed {
             // Others learn of it with the next change, if not by this.
-            host.add(self.changes, 1).or(Ok(()))?;
+            host.add_to(self.changes, 1).or(Ok(()))?;
         }
         Ok(result)
     }

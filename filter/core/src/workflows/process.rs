@@ -16,7 +16,7 @@ use super::tally::Tally;
 use super::{OTHER, ProcessId, ServiceId, WorkflowId};
 use crate::config::{Mode, StageConfig, WorkflowsConfig};
 use crate::decision::{Arrival, Ticket};
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{Host, HostError, Number};
 use crate::refusal::{Origin, Reason};
 use crate::request::Attributes;
 use crate::requests::{Request, Requests};
@@ -86,7 +86,7 @@ pub struct Workflows {
     pub(super) stats: WorkflowStats,
     pub(super) published: Published,
     /// Counts how often [`Workflows::published`] changed, over all workers.
-    pub(super) sequence: MetricId,
+    pub(super) sequence: Number,
     pub(super) seen: Option<u64>,
     /// Algorithm 1; what it knows is in the record of all workers.
     pub(super) adaptation: Adaptation,
@@ -166,7 +166,7 @@ impl Workflows {
             tally: Tally::default(),
             stats: WorkflowStats::new(host, &prefix)?,
             published: Published::default(),
-            sequence: host.define(MetricKind::State, &format!("{prefix}.rates_changes"))?,
+            sequence: host.number(&format!("{prefix}.rates_changes"))?,
             seen: None,
             adaptation: Adaptation::new(config),
             deadlines: Vec::new(),

@@ -25,7 +25,7 @@ use std::time::Duration;
 use super::adaptation::{Bottleneck, Snapshot};
 use super::names::Directory;
 use super::{OTHER, OTHER_NAME, WorkflowId};
-use crate::host::{Host, HostError, MetricId, MetricKind};
+use crate::host::{HostError, MetricId, MetricKind, Metrics};
 
 /// Longest name in a stat; what is longer is cut.
 const MAX_NAME: usize = 63;
@@ -70,7 +70,7 @@ const GAUGES: [&str; 7] = [
 ];
 
 #[derive(Debug, Clone, Copy)]
-struct Metrics {
+struct Defined {
     counters: [MetricId; COUNTERS.len()],
     gauges: [MetricId; GAUGES.len()],
     wait: MetricId,
@@ -79,7 +79,7 @@ struct Metrics {
 #[derive(Debug, Default, Clone, Copy)]
 struct Row {
     /// `None` until it is known who the id stands for.
-    metrics: Option<Metrics>,
+    metrics: Option<Defined>,
     pending: [u32; COUNTERS.len()],
     dirty: bool,
 }
@@ -116,7 +116,7 @@ fn stat_name(name: &[u8]) -> String {
 }
 
 impl WorkflowStats {
-    pub(super) fn new(host: &impl Host, prefix: &str) -> Result<Self, HostError> {
+    pub(super) fn new(host: &impl Metrics, prefix: &str) -> Result<Self, HostError> {
         let counter = |name| host.define(MetricKind::Counter, &format!("{prefix}.{name}"));
         let mut this = Self {
             prefix: prefix.to_owned(),
@@ -134,12 +134,12 @@ impl WorkflowStats {
         Ok(this)
     }
 
-    fn define(&self, host: &impl Host, name: &str) -> Result<Metrics, HostError> {
+    fn define(&self, host: &impl Metrics, name: &str) -> Result<Defined, HostError> {
         let metric = |kind, what: &str| {
             let name = format!("{}.workflow.{name}.{what}", self.prefix);
             host.define(kind, &name)
         };
-        let mut metrics = Metrics {
+        let mut metrics = Defined {
             counters: [MetricId(0); COUNTERS.len()],
             gauges: [MetricId(0); GAUGES.len()],
             wait: metric(MetricKind::Histogram, "limiter_wait_us")?,
@@ -162,7 +162,11 @@ impl WorkflowStats {
     }
 
     /// Takes the names of ids from the directory.
-    pub(super) fn rename(&mut self, host: &impl Host, names: &Directory) -> Result<(), HostError> {
+    pub(super) fn rename(
+        &mut self,
+        host: &impl Metrics,
+        names: &Directory,
+    ) -> Result<(), HostError> {
         host.record(self.known, names.len() as u64)?;
         for (id, name) in names.iter() {
             let workflow = WorkflowId(id);
@@ -178,7 +182,7 @@ impl WorkflowStats {
     /// Tells what `bottleneck` calls the downstream services. One whose id went to another is no longer named.
     pub(super) fn name_services(
         &mut self,
-        host: &impl Host,
+        host: &impl Metrics,
         services: &Directory,
     ) -> Result<(), HostError> {
         for (id, name) in services.iter() {
@@ -218,7 +222,7 @@ impl WorkflowStats {
     /// Records how long a request waited in the limiter.
     pub(super) fn waited(
         &mut self,
-        host: &impl Host,
+        host: &impl Metrics,
         workflow: WorkflowId,
         wait: Duration,
     ) -> Result<(), HostError> {
@@ -232,7 +236,7 @@ impl WorkflowStats {
     /// Publishes what a run found of a workflow. Of ids that share stats, none is shown.
     pub(super) fn found(
         &mut self,
-        host: &impl Host,
+        host: &impl Metrics,
         names: &Directory,
         found: &Snapshot,
         waiting: u64,
@@ -271,7 +275,7 @@ impl WorkflowStats {
     }
 
     /// Nothing is limited any more.
-    pub(super) fn withdraw(&mut self, host: &impl Host) -> Result<(), HostError> {
+    pub(super) fn withdraw(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         for metrics in self.rows.iter().filter_map(|row| row.metrics) {
             for gauge in metrics.gauges {
                 host.record(gauge, 0)?;
@@ -281,7 +285,7 @@ impl WorkflowStats {
     }
 
     /// Adds what was tallied since the last call to the host's counters.
-    pub(super) fn flush(&mut self, host: &impl Host) -> Result<(), HostError> {
+    pub(super) fn flush(&mut self, host: &impl Metrics) -> Result<(), HostError> {
         for (counter, pending) in &mut self.counters {
             if *pending > 0 {
                 host.add(*counter, pending.cast_signed())?;

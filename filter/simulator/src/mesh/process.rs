@@ -10,7 +10,7 @@ use headgate_core::config::{
 };
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::engine::Engine;
-use headgate_core::host::HostError;
+use headgate_core::host::{HostError, Local};
 use headgate_core::refusal::{Origin, Refusal};
 use headgate_core::request::{Attributes, Progress, TypeId};
 use headgate_core::stage::Outcome;
@@ -23,7 +23,6 @@ use super::graph::{Graph, Service};
 use super::seen::ProcessSample;
 use super::spans::{Said, Span};
 use super::world::Setup;
-use crate::host::LocalHost;
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
 
@@ -36,7 +35,7 @@ const POLICY: PolicyId = PolicyId(0);
 /// A process.
 #[derive(Debug)]
 pub(super) struct Process {
-    host: LocalHost,
+    host: Local<()>,
     clock: Clock,
     engine: Engine,
     /// Names of workflows and services.
@@ -69,7 +68,7 @@ impl Process {
         clock: Clock,
         seed: u64,
     ) -> Result<Self, SimulationError> {
-        let host = LocalHost::default();
+        let host = Local::default();
         let config = FilterConfig {
             revision: String::new(),
             stages: vec![stage(graph, &graph.services[service], setup)],

@@ -257,11 +257,11 @@ proptest! {
             // Defines the gauge.
             line.arrive(flow, 1);
             let name = format!("p.type.{}.drr_finish", ["a", "b", "default"][flow]);
-            let gauge = host.define(MetricKind::Gauge, &name).unwrap();
-            host.record(gauge, junk).unwrap();
+            let gauge = host.number(&name).unwrap();
+            host.set(gauge, junk).unwrap();
         }
-        let gauge = host.define(MetricKind::Gauge, "p.drr_round").unwrap();
-        host.record(gauge, round).unwrap();
+        let gauge = host.number("p.drr_round").unwrap();
+        host.set(gauge, round).unwrap();
         line.waiting.clear();
         for (step, cost, nth) in steps {
             match step {
@@ -328,8 +328,8 @@ fn an_empty_flow_saves_nothing_up_and_owes_nothing() {
 fn rounds_start_over_before_they_end() {
     let host = MemoryHost::new();
     let mut line = Line::new(&host, 100, [1.0; 3]);
-    let gauge = host.define(MetricKind::Gauge, "p.drr_round").unwrap();
-    host.record(gauge, ROUND.max_measure() - 1).unwrap();
+    let gauge = host.number("p.drr_round").unwrap();
+    host.set(gauge, ROUND.max_measure() - 1).unwrap();
     line.waiting.push(line_filler());
     let ranks: Vec<u64> = (0..4).map(|_| line.arrive(0, 100).rank).collect();
     assert!(

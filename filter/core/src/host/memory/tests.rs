@@ -10,9 +10,10 @@ fn a_name_is_one_number_for_everybody() {
     assert!(host.define(MetricKind::Counter, "g").is_err());
     host.add(a, 5).unwrap();
     host.add(a, -2).unwrap();
-    assert_eq!(host.read(a), Ok(3));
+    assert_eq!(host.get(Number(a.0)), Ok(3));
+    assert_eq!(host.number("g"), Ok(Number(a.0)));
     assert_eq!(host.value("g"), Some(3));
-    assert!(host.read(MetricId(9)).is_err());
+    assert!(host.get(Number(9)).is_err());
 }
 
 #[test]
@@ -23,7 +24,7 @@ fn counters_only_grow_and_histograms_are_write_only() {
     assert!(host.add(counter, -1).is_err());
     host.record(histogram, 7).unwrap();
     host.record(histogram, 8).unwrap();
-    assert!(host.read(histogram).is_err());
+    assert!(host.get(Number(histogram.0)).is_err());
     assert_eq!(host.recorded("h"), Some((2, 15)));
 }
 

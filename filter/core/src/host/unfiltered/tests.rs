@@ -96,12 +96,12 @@ fn defining_state_leaves_it_as_it_was() {
     let memory = MemoryHost::new();
     for value in [0, 1, -1, -2, -3, 7] {
         let name = format!("state{value}");
-        let gauge = memory.define(MetricKind::State, &name).unwrap();
-        memory.add(gauge, value).unwrap();
+        let gauge = memory.number(&name).unwrap();
+        memory.add_to(gauge, value).unwrap();
         let host = Unfiltered::new(&memory);
-        let defined = host.define(MetricKind::State, &name).unwrap();
+        let defined = host.number(&name).unwrap();
         assert_eq!(defined, gauge, "{value} is no sign of a rejected gauge");
-        assert_eq!(host.read(defined).unwrap().cast_signed(), value);
+        assert_eq!(host.get(defined).unwrap().cast_signed(), value);
     }
 }
 
@@ -141,18 +141,27 @@ fn state_in_shared_data_fails_as_shared_data_does() {
     let memory = MemoryHost::new();
     memory.reject("s");
     let host = Unfiltered::new(&memory);
-    let state = host.define(MetricKind::State, "s").unwrap();
-    host.record(state, 5).unwrap();
+    let state = host.number("s").unwrap();
+    host.set(state, 5).unwrap();
     memory.inject(Fault::StoreConflicts, 3);
-    host.add(state, -6).unwrap();
-    assert_eq!(host.read(state), Ok((-1_i64).cast_unsigned()));
+    host.add_to(state, -6).unwrap();
+    assert_eq!(host.get(state), Ok((-1_i64).cast_unsigned()));
     memory.inject(Fault::LoadFails, 1);
-    assert!(host.read(state).is_err());
+    assert!(host.get(state).is_err());
     memory.inject(Fault::StoreFails, 1);
-    assert!(host.add(state, 1).is_err());
+    assert!(host.add_to(state, 1).is_err());
     assert_eq!(
-        host.read(state),
+        host.get(state),
         Ok((-1_i64).cast_unsigned()),
         "nothing was added"
     );
+}
+
+/// Proxies agree on the phases of their experiments by the wall clock, so its offset must get through.
+#[test]
+fn the_wall_clock_is_the_hosts() {
+    let memory = MemoryHost::new();
+    let offset = Duration::from_secs(1_800_000_000);
+    memory.set_wall_clock_offset(offset);
+    assert_eq!(Unfiltered::new(&memory).wall_clock_offset(), offset);
 }

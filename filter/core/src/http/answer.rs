@@ -1,13 +1,13 @@
 //! What the end of a request says about the backend.
 
-use headgate_core::config::ErrorsConfig;
-use headgate_core::stage::Outcome;
+use crate::config::ErrorsConfig;
+use crate::stage::Outcome;
 
 /// What `%RESPONSE_CODE_DETAILS%` says: whether the backend answered, failed to answer, or had no part in it.
 ///
 /// `upstream_` begins the details of timeouts and resets between Envoy and the backend. All others, but for the one of a
 /// response from the backend, are of Envoy (no route, no cluster), of other filters, or of the client.
-pub(crate) fn of_details(details: Option<&[u8]>) -> Outcome {
+pub(super) fn of_details(details: Option<&[u8]>) -> Outcome {
     match details {
         Some(b"via_upstream") => Outcome::Completed,
         Some(b"response_timeout") => Outcome::Failed,
@@ -17,12 +17,12 @@ pub(crate) fn of_details(details: Option<&[u8]>) -> Outcome {
 }
 
 /// What an answer of the backend with this `:status` means.
-pub(crate) fn of_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
+pub(super) fn of_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
     of(number(status).is_some_and(|status| errors.has_http(status)))
 }
 
 /// What an answer of the backend with this `grpc-status`, if it has one, means.
-pub(crate) fn of_grpc_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
+pub(super) fn of_grpc_status(status: Option<&[u8]>, errors: &ErrorsConfig) -> Outcome {
     let status = number(status).and_then(|status| u8::try_from(status).ok());
     of(status.is_some_and(|status| errors.has_grpc(status)))
 }

@@ -1,7 +1,7 @@
-//! Headers as the host hands them over, read in place.
+//! Headers as a host hands them over, read in place.
 //!
-//! The serialized map is a number of pairs, their lengths, then names and values with a zero byte after
-//! each, all lengths 32-bit little-endian. One pass finds what every request is asked for; other names
+//! The serialized map is a number of pairs, their lengths, then names and values with a zero byte after each, all
+//! lengths 32-bit little-endian: the form of proxy-wasm. One pass finds what every request is asked for; other names
 //! are looked up when a rule wants them.
 //!
 //! Headgate's own headers are what sidecars say to each other. From a stranger they are nothing:
@@ -11,13 +11,16 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::Range;
 
-use headgate_core::classify::RequestView;
-use headgate_core::workflows::{baggage, wire};
+use crate::classify::RequestView;
+use crate::host::HostError;
+use crate::workflows::{baggage, wire};
 
-use crate::ffi;
+use super::{Property, Stream};
 
-/// The headers of one request.
-pub(crate) struct Headers {
+/// The headers of one request, and of its stream what is read when a rule asks for it.
+#[derive(Debug)]
+pub struct Headers<'a, S> {
+    stream: &'a S,
     bytes: Vec<u8>,
     path: Range<usize>,
     method: Range<usize>,
@@ -34,7 +37,7 @@ pub(crate) struct Headers {
 }
 
 /// Headers in which a request states its own deadline.
-pub(crate) const TIMEOUTS: [&str; 3] = [
+pub(super) const TIMEOUTS: [&str; 3] = [
     wire::TIMEOUT,
     "grpc-timeout",
     "x-envoy-expected-rq-timeout-ms",
@@ -55,7 +58,7 @@ const MESH: [&str; 6] = [
 
 /// What a connection may become, other than a request and its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Upgrade {
+pub(super) enum Upgrade {
     /// Another protocol, as a WebSocket.
     Protocol,
     /// A tunnel.
@@ -64,7 +67,7 @@ pub(crate) enum Upgrade {
 
 impl Upgrade {
     /// Whether it became so, by the response's status. The backend may as well answer as if it hadn't been asked.
-    pub(crate) fn happened(self, status: &[u8]) -> bool {
+    pub(super) fn happened(self, status: &[u8]) -> bool {
         match self {
             Self::Protocol => status == b"101",
             Self::Tunnel => status.len() == 3 && status.starts_with(b"2"),
@@ -72,10 +75,18 @@ impl Upgrade {
     }
 }
 
-impl Headers {
-    /// Never fails: what can't be read is absent.
-    pub(crate) fn parse(bytes: Vec<u8>) -> Self {
+impl<'a, S: Stream> Headers<'a, S> {
+    /// The headers of the request of `stream`. What can't be read of them is absent.
+    ///
+    /// # Errors
+    /// [`HostError`] of [`Stream::request_headers`].
+    pub fn of_request(stream: &'a S) -> Result<Self, HostError> {
+        Ok(Self::parse(stream, stream.request_headers()?))
+    }
+
+    fn parse(stream: &'a S, bytes: Vec<u8>) -> Self {
         let mut this = Self {
+            stream,
             path: 0..0,
             method: 0..0,
             upgrade: false,
@@ -110,7 +121,7 @@ impl Headers {
     }
 
     /// What the request asks its connection to become, if anything.
-    pub(crate) fn upgrade(&self) -> Option<Upgrade> {
+    pub(super) fn upgrade(&self) -> Option<Upgrade> {
         match &self.bytes[self.method.clone()] {
             b"CONNECT" => Some(Upgrade::Tunnel),
             _ => self.upgrade.then_some(Upgrade::Protocol),
@@ -118,23 +129,23 @@ impl Headers {
     }
 
     /// Whether any of [`TIMEOUTS`] is there.
-    pub(crate) fn has_timeout(&self) -> bool {
+    pub(super) fn has_timeout(&self) -> bool {
         self.timeout
     }
 
     /// Whether any header of Headgate's own is there.
-    pub(crate) fn any_of_ours(&self) -> bool {
+    pub(super) fn any_of_ours(&self) -> bool {
         self.ours
     }
 
     /// Hides Headgate's own headers from the rules.
-    pub(crate) fn disown(&mut self) {
+    pub(super) fn disown(&mut self) {
         self.disowned = true;
     }
 
     /// Names of what is to be removed before the application sees the request: what sidecars said, or all of
     /// Headgate's own after [`Headers::disown`].
-    pub(crate) fn internal(&self) -> impl Iterator<Item = &[u8]> {
+    pub(super) fn internal(&self) -> impl Iterator<Item = &[u8]> {
         let all = self.disowned && self.ours;
         let ours = pairs(&self.bytes)
             .take_while(move |_| all)
@@ -145,6 +156,10 @@ impl Headers {
         ours.chain(known.map(|at| MESH[at].as_bytes()))
     }
 
+    fn property(&self, property: Property<'_>) -> Option<Vec<u8>> {
+        self.stream.property(property).unwrap_or_default()
+    }
+
     /// All values of a header.
     fn values(&self, name: &'static str) -> impl Iterator<Item = &[u8]> {
         pairs(&self.bytes)
@@ -153,23 +168,23 @@ impl Headers {
     }
 
     /// The token in the baggage.
-    pub(crate) fn token_in_baggage(&self) -> Option<&[u8]> {
+    pub(super) fn token_in_baggage(&self) -> Option<&[u8]> {
         let there = self.baggage.then(|| self.values(wire::BAGGAGE))?;
         baggage::token(there)
     }
 
     /// Writes the baggage with `token` to `out`; false, and without one, if there is no room for it.
-    pub(crate) fn baggage_with(&self, token: &[u8], out: &mut Vec<u8>) -> bool {
+    pub(super) fn baggage_with(&self, token: &[u8], out: &mut Vec<u8>) -> bool {
         baggage::with_token(self.values(wire::BAGGAGE), token, out)
     }
 
     /// Writes the baggage without tokens to `out`, which is empty where nothing else was in it.
-    pub(crate) fn baggage_without(&self, out: &mut Vec<u8>) {
+    pub(super) fn baggage_without(&self, out: &mut Vec<u8>) {
         baggage::without_token(self.values(wire::BAGGAGE), out);
     }
 }
 
-impl RequestView for Headers {
+impl<S: Stream> RequestView for Headers<'_, S> {
     fn path(&self) -> Option<&[u8]> {
         Some(&self.bytes[self.path.clone()]).filter(|path| !path.is_empty())
     }
@@ -186,53 +201,34 @@ impl RequestView for Headers {
     }
 
     fn route_name(&self) -> Option<&[u8]> {
-        let read = || ffi::property(b"xds\0route_name").unwrap_or_default();
+        let read = || self.property(Property::RouteName);
         self.route_name.get_or_init(read).as_deref()
     }
 
     fn metadata(&self, path: &[String]) -> Option<Cow<'_, [u8]>> {
-        let mut name = b"metadata\0filter_metadata".to_vec();
-        for part in path {
-            name.push(0);
-            name.extend_from_slice(part.as_bytes());
-        }
-        text(ffi::property(&name).unwrap_or_default()?).map(Cow::Owned)
+        self.property(Property::Metadata(path)).map(Cow::Owned)
     }
 
     fn peer(&self) -> Option<Cow<'_, [u8]>> {
-        let read = || ffi::property(b"connection\0uri_san_peer_certificate").unwrap_or_default();
+        let read = || self.property(Property::DownstreamPeer);
         let peer = self.peer.get_or_init(read).as_deref();
         peer.filter(|id| !id.is_empty()).map(Cow::Borrowed)
     }
 }
 
-/// A value of dynamic metadata as a text. The host hands over a text's bytes, a number's eight, and something with
-/// zero bytes in it for what is neither.
-fn text(value: Vec<u8>) -> Option<Vec<u8>> {
-    let is_text = std::str::from_utf8(&value).is_ok_and(|t| !t.chars().any(char::is_control));
-    if is_text {
-        return (!value.is_empty()).then_some(value);
-    }
-    // Largest f64 below which all whole numbers are exact: 2^53.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    let number = f64::from_le_bytes(value.try_into().ok()?);
-    let whole = number.fract() == 0.0 && number.abs() <= EXACT;
-    whole.then(|| format!("{number:.0}").into_bytes())
-}
-
 /// What a response says to the process that called.
-pub(crate) struct Response {
+pub(super) struct Response {
     bytes: Vec<u8>,
 }
 
 impl Response {
     /// Never fails: what can't be read is absent.
-    pub(crate) fn parse(bytes: Vec<u8>) -> Self {
+    pub(super) fn parse(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }
 
     /// A response header by its lower case name; the first of several.
-    pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
+    pub(super) fn header(&self, name: &str) -> Option<&[u8]> {
         find(&self.bytes, name)
     }
 }
@@ -261,11 +257,8 @@ fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '
     })
 }
 
-/// Serializes `pairs` into `out`, for a response.
-pub(crate) fn serialize<'a>(
-    pairs: impl Iterator<Item = (&'a str, &'a str)> + Clone,
-    out: &mut Vec<u8>,
-) {
+/// Serializes the headers `pairs` into `out`.
+pub fn serialize<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)> + Clone, out: &mut Vec<u8>) {
     let length = |s: &str| u32::try_from(s.len()).unwrap_or(0).to_le_bytes();
     out.clear();
     out.extend(
@@ -288,14 +281,9 @@ pub(crate) fn serialize<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::memory::MemoryStream;
 
-    fn headers(pairs: &[(&str, &str)]) -> Headers {
-        let mut bytes = Vec::new();
-        serialize(pairs.iter().copied(), &mut bytes);
-        Headers::parse(bytes)
-    }
-
-    fn internal(headers: &Headers) -> Vec<&str> {
+    fn internal<'a>(headers: &'a Headers<'_, MemoryStream>) -> Vec<&'a str> {
         headers
             .internal()
             .map(|name| std::str::from_utf8(name).unwrap())
@@ -304,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_strangers_words_are_hidden_and_removed() {
-        let mut headers = headers(&[
+        let stream = MemoryStream::of(&[
             (":path", "/a"),
             ("x-headgate-workflow", "w"),
             ("x-headgate-process", "0"),
@@ -313,6 +301,7 @@ mod tests {
             ("grpc-timeout", "1S"),
             ("x-headgat", "is another's"),
         ]);
+        let mut headers = Headers::of_request(&stream).unwrap();
         assert!(headers.any_of_ours() && headers.has_timeout());
         assert_eq!(headers.header("x-headgate-workflow"), Some(&b"w"[..]));
         assert_eq!(
@@ -334,46 +323,35 @@ mod tests {
 
     #[test]
     fn a_token_is_found_in_any_baggage() {
-        let baggage = headers(&[("baggage", "k=v"), ("baggage", "headgate=b,l=w")]);
+        let stream = MemoryStream::of(&[("baggage", "k=v"), ("baggage", "headgate=b,l=w")]);
+        let baggage = Headers::of_request(&stream).unwrap();
         assert_eq!(baggage.token_in_baggage(), Some(&b"b"[..]));
         let mut out = Vec::new();
         baggage.baggage_without(&mut out);
         assert_eq!(out, b"k=v,l=w");
         assert!(baggage.baggage_with(b"t", &mut out));
         assert_eq!(out, b"k=v,l=w,headgate=t");
-        assert_eq!(headers(&[("x", "headgate=b")]).token_in_baggage(), None);
-    }
-
-    #[test]
-    fn metadata_is_text_or_a_whole_number() {
-        let of = |bytes: &[u8]| text(bytes.to_vec()).map(|t| String::from_utf8(t).unwrap());
-        let number = |n: f64| of(&n.to_le_bytes());
-        assert_eq!(of("tenänt a".as_bytes()).as_deref(), Some("tenänt a"));
-        assert_eq!(of(b"12345678").as_deref(), Some("12345678"));
-        assert_eq!(number(4711.0).as_deref(), Some("4711"));
-        assert_eq!(number(-1.0).as_deref(), Some("-1"));
-        assert_eq!(number(0.5), None);
-        assert_eq!(number(f64::NAN), None);
-        assert_eq!(of(b""), None);
-        // A truth value, and a message.
-        assert_eq!(of(b"\x01"), None);
-        assert_eq!(of(b"\x0a\x03abc"), None);
+        let stream = MemoryStream::of(&[("x", "headgate=b")]);
+        let other = Headers::of_request(&stream).unwrap();
+        assert_eq!(other.token_in_baggage(), None);
     }
 
     #[test]
     fn any_bytes_are_survived() {
+        let stream = MemoryStream::of(&[]);
         let mut bytes = Vec::new();
         serialize(
             [("a", "b"), ("x-headgate-rate", "c")].into_iter(),
             &mut bytes,
         );
         for cut in 0..bytes.len() {
-            let headers = Headers::parse(bytes[..cut].to_vec());
+            let headers = Headers::parse(&stream, bytes[..cut].to_vec());
             assert_eq!(headers.path(), None);
         }
         for count in [2, 3, 1 << 16, u32::MAX] {
             bytes[..4].copy_from_slice(&count.to_le_bytes());
-            assert_eq!(Headers::parse(bytes.clone()).token_in_baggage(), None);
+            let headers = Headers::parse(&stream, bytes.clone());
+            assert_eq!(headers.token_in_baggage(), None);
         }
     }
 }

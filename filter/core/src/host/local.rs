@@ -1,0 +1,148 @@
+//! Shared state where one engine serves the whole process: plain cells.
+//!
+//! There is no other worker, so nothing is atomic and nobody is woken. Who shares the engine between threads locks it,
+//! and this with it. The engine asks its host several times a request, so this decides how fast a simulation runs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::{Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version};
+
+/// What [`HostError::Call`] reports of a number that nobody defined: proxy-wasm's `Status::NotFound`.
+const NOT_FOUND: u32 = 1;
+
+/// See the module. `M`: where metrics go; `()` where nobody reads them.
+#[derive(Debug, Default)]
+pub struct Local<M> {
+    metrics: M,
+    wall_clock_offset: Duration,
+    numbers: RefCell<HashMap<String, Number>>,
+    values: RefCell<Vec<Cell<u64>>>,
+    blobs: RefCell<HashMap<String, (Vec<u8>, Version)>>,
+    versions: Cell<u32>,
+}
+
+impl<M> Local<M> {
+    /// Without state. `wall_clock_offset` is that of [`Shared::wall_clock_offset`].
+    pub fn new(metrics: M, wall_clock_offset: Duration) -> Self {
+        Self {
+            metrics,
+            wall_clock_offset,
+            numbers: RefCell::default(),
+            values: RefCell::default(),
+            blobs: RefCell::default(),
+            versions: Cell::default(),
+        }
+    }
+
+    /// Where metrics go.
+    pub fn metrics(&self) -> &M {
+        &self.metrics
+    }
+
+    fn with<T>(
+        &self,
+        call: &'static str,
+        number: Number,
+        f: impl FnOnce(&Cell<u64>) -> T,
+    ) -> Result<T, HostError> {
+        let status = NOT_FOUND;
+        let values = self.values.borrow();
+        let value = values.get(number.0 as usize);
+        value.map(f).ok_or(HostError::Call { call, status })
+    }
+}
+
+impl<M: Metrics> Metrics for Local<M> {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        self.metrics.define(kind, name)
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        self.metrics.add(metric, delta)
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        self.metrics.record(metric, value)
+    }
+}
+
+impl<M> Shared for Local<M> {
+    fn wall_clock_offset(&self) -> Duration {
+        self.wall_clock_offset
+    }
+
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        if let Some(&known) = self.numbers.borrow().get(name) {
+            return Ok(known);
+        }
+        let mut values = self.values.borrow_mut();
+        let number = Number(u32::try_from(values.len()).unwrap_or(u32::MAX));
+        values.push(Cell::new(0));
+        self.numbers.borrow_mut().insert(name.to_owned(), number);
+        Ok(number)
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        self.with("add to a number", number, |value| {
+            value.set(value.get().wrapping_add_signed(delta));
+        })
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        self.with("set a number", number, |cell| cell.set(value))
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        self.with("read a number", number, Cell::get)
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        Ok(self.blobs.borrow().get(key).cloned())
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        let mut blobs = self.blobs.borrow_mut();
+        let found = Expected::from(blobs.get(key).map(|(_, version)| *version));
+        if found != expected {
+            return Err(HostError::Conflict);
+        }
+        let version = self.versions.get().wrapping_add(1);
+        self.versions.set(version);
+        blobs.insert(key.to_owned(), (value.to_vec(), Version(version)));
+        Ok(())
+    }
+
+    fn wake(&self, _worker: u32) -> Result<(), HostError> {
+        // There is no other worker.
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_blobs_are_those_of_their_name() {
+        let host = Local::new((), Duration::from_secs(7));
+        assert_eq!(host.wall_clock_offset(), Duration::from_secs(7));
+        let (a, b) = (host.number("a").unwrap(), host.number("b").unwrap());
+        host.set(a, 3).unwrap();
+        host.add_to(host.number("a").unwrap(), -4).unwrap();
+        assert_eq!(host.get(a), Ok(u64::MAX), "as a gauge of Envoy");
+        assert_eq!(host.get(b), Ok(0));
+        assert!(host.get(Number(2)).is_err());
+
+        host.store("k", b"1", Expected::Absent).unwrap();
+        let (bytes, version) = host.load("k").unwrap().unwrap();
+        assert_eq!(bytes, b"1");
+        let late = host.store("k", b"2", Expected::Absent);
+        assert_eq!(late, Err(HostError::Conflict));
+        host.store("k", b"2", Expected::Version(version)).unwrap();
+        let stale = host.store("k", b"3", Expected::Version(version));
+        assert_eq!(stale, Err(HostError::Conflict));
+        assert_eq!(host.load("k").unwrap().unwrap().0, b"2");
+    }
+}

@@ -1,0 +1,315 @@
+//! What all streams of an engine have in common.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::config::{ConfigError, Direction, FilterConfig};
+use crate::deadline;
+use crate::decision::{Action, Decision, Ticket};
+use crate::engine::{Calling, Engine};
+use crate::host::{Host, HostError};
+use crate::refusal::Refusal;
+use crate::rng::Rng;
+use crate::stage::Outcome;
+use crate::strategy::hint;
+use crate::time::Instant;
+
+use super::headers::{Headers, Upgrade};
+use super::{Level, LocalReply, Proxy, Stream, answer};
+
+/// Failing host calls are logged at most this often.
+const COMPLAIN: Duration = Duration::from_secs(10);
+
+/// The request header that tells the application the quality to deliver: 1.00 is full.
+const QUALITY: &str = "x-headgate-quality";
+
+/// Where gRPC answers have their status: in the trailers, or in the headers of an answer without anything else.
+const GRPC_STATUS: &str = "grpc-status";
+
+/// The engine, its host, and the rules by which both meet requests and responses.
+///
+/// After each call the caller carries out [`Filter::actions`].
+#[derive(Debug)]
+pub struct Filter<H> {
+    pub(super) host: H,
+    pub(super) engine: Engine,
+    rng: Rng,
+    pub(super) actions: Vec<Action>,
+    configured: bool,
+    /// Whether any stage has workflows; without, nothing is asked or told about them.
+    pub(super) workflows: bool,
+    /// Baggage with a token in it, or without.
+    pub(super) baggage: Vec<u8>,
+    /// At a gateway, requests that went on and aren't answered yet, by stream.
+    pub(super) forwarded: HashMap<u32, Calling>,
+    complained: Option<Instant>,
+    /// The time of the last request or end of a request for which the clock could be read.
+    last: Instant,
+}
+
+impl<H: Host> Filter<H> {
+    /// A filter without configuration: every request passes by. `seed` differs between the engines of a process.
+    pub fn new(host: H, seed: u64) -> Self {
+        Self {
+            host,
+            engine: Engine::new(seed),
+            rng: Rng::new(seed.rotate_left(32)),
+            actions: Vec::new(),
+            configured: false,
+            workflows: false,
+            baggage: Vec::new(),
+            forwarded: HashMap::new(),
+            complained: None,
+            last: Instant::default(),
+        }
+    }
+
+    /// The host.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The time of the last request or end of a request.
+    pub fn last(&self) -> Instant {
+        self.last
+    }
+
+    /// What the caller is to do to held requests, oldest first; it takes them out.
+    ///
+    /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the request go on. For
+    /// an [`Action::Refuse`] it answers with [`Filter::reply`].
+    pub fn actions(&mut self) -> &mut Vec<Action> {
+        &mut self.actions
+    }
+
+    /// Takes a configuration over, and logs which. On error, nothing: the last good one stays.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    pub fn configure(
+        &mut self,
+        proxy: &impl Proxy,
+        now: Instant,
+        json: &[u8],
+    ) -> Result<(), ConfigError> {
+        let applied = FilterConfig::from_json(json).and_then(|config| {
+            self.engine
+                .configure(&self.host, now, &config, &mut self.actions)?;
+            Ok(config)
+        });
+        match applied {
+            Ok(config) => {
+                self.configured = true;
+                if config.direction == Direction::Inbound {
+                    self.workflows = config.stages.iter().any(|s| s.workflows.is_some());
+                }
+                let (revision, stages) = (&config.revision, config.stages.len());
+                let what = match &config.outbound {
+                    Some(outbound) => format!("calls of {}", outbound.policy),
+                    None => format!("{stages} policies"),
+                };
+                let message = format!("headgate: revision {revision:?}, {what}");
+                proxy.log(Level::Info, &message);
+                Ok(())
+            }
+            Err(error) => {
+                let kept = if self.configured {
+                    "; the last good one stays"
+                } else {
+                    ""
+                };
+                let message = format!("headgate: configuration refused: {error}{kept}");
+                proxy.log(Level::Error, &message);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a configuration was ever taken over.
+    pub fn is_configured(&self) -> bool {
+        self.configured
+    }
+
+    /// The listener for requests is gone: leaves the process, if no request is under way.
+    pub fn leave(&mut self, proxy: &impl Proxy) {
+        let left = proxy
+            .now()
+            .and_then(|now| self.engine.leave(&self.host, now));
+        self.check(proxy, left);
+    }
+
+    /// The listener for calls is gone.
+    pub fn forget_outbound(&mut self) {
+        self.engine.forget_outbound();
+    }
+
+    /// Point 1: request headers. Notes what the request asks its connection to become.
+    pub(super) fn request(
+        &mut self,
+        stream: &impl Stream,
+        upgrade: &mut Option<Upgrade>,
+    ) -> Decision {
+        if self.engine.is_idle() {
+            return Decision::PassBy;
+        }
+        self.decide(stream, upgrade).unwrap_or_else(|error| {
+            self.complain(stream, &error);
+            Decision::PassBy
+        })
+    }
+
+    fn decide(
+        &mut self,
+        stream: &impl Stream,
+        upgrade: &mut Option<Upgrade>,
+    ) -> Result<Decision, HostError> {
+        let mut headers = Headers::of_request(stream)?;
+        let now = stream.now()?;
+        self.last = now;
+        let standing = self.standing(&mut headers);
+        *upgrade = headers.upgrade();
+        let own_deadline = if headers.has_timeout() {
+            deadline::own_deadline(&headers)
+        } else {
+            None
+        };
+        let decision = self.engine.arrive(
+            &self.host,
+            now,
+            stream.id(),
+            &headers,
+            own_deadline,
+            &mut self.actions,
+        );
+        if !matches!(decision, Ok(Decision::Refuse(_))) {
+            self.strip(stream, &headers, standing);
+        }
+        let decision = decision?;
+        match decision {
+            Decision::PassBy | Decision::Refuse(_) => {}
+            Decision::Forward(ticket) => {
+                self.tell_quality(stream, ticket);
+                self.hand_on(stream, ticket, Some(&headers));
+            }
+            Decision::Hold(ticket) => self.tell_quality(stream, ticket),
+        }
+        Ok(decision)
+    }
+
+    /// Tells the application in which quality to answer, over whatever the client said.
+    fn tell_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
+        if let Some(quality) = self.engine.quality(ticket) {
+            let told = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
+            self.check(stream, told);
+        }
+    }
+
+    /// A held request goes on: its headers are made what the application is to see.
+    pub fn resume(&mut self, stream: &impl Stream, ticket: Ticket) {
+        self.hand_on(stream, ticket, None);
+    }
+
+    /// Point 3: the request of `ticket`, which is that of `stream`, ended.
+    pub(super) fn finish(&mut self, stream: &impl Stream, ticket: Ticket, outcome: Outcome) {
+        // A slot comes back whatever the clock says; the times of such a request are wrong, and it isn't measured.
+        let (now, outcome) = match stream.now() {
+            Ok(now) => (now, outcome),
+            Err(error) => {
+                self.complain(stream, &error);
+                (self.last, Outcome::Unmeasured)
+            }
+        };
+        self.last = now;
+        let done = self
+            .engine
+            .finish(&self.host, now, ticket, outcome, &mut self.actions);
+        self.check(stream, done);
+    }
+
+    /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
+    pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
+        if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
+            // The backend's own, if it has one, is about another queue than ours.
+            let set = stream.set_response_header(hint::HEADER, hint::value(rate).as_bytes());
+            self.check(stream, set);
+        }
+    }
+
+    /// What the headers of the backend's answer to the request of `ticket` mean; `alone` if nothing comes after them,
+    /// where gRPC then has its status.
+    pub(super) fn judge(&self, stream: &impl Stream, ticket: Ticket, alone: bool) -> Outcome {
+        let Some(errors) = self.engine.errors(ticket) else {
+            return Outcome::Completed;
+        };
+        let header = |name| stream.response_header(name).ok().flatten();
+        match answer::of_status(header(":status").as_deref(), errors) {
+            Outcome::Completed if alone => {
+                answer::of_grpc_status(header(GRPC_STATUS).as_deref(), errors)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// What the trailers of the backend's answer to the request of `ticket` mean.
+    pub(super) fn judge_trailers(&self, stream: &impl Stream, ticket: Ticket) -> Outcome {
+        let Some(errors) = self.engine.errors(ticket) else {
+            return Outcome::Completed;
+        };
+        let status = stream.response_trailer(GRPC_STATUS).ok().flatten();
+        answer::of_grpc_status(status.as_deref(), errors)
+    }
+
+    /// Another worker left a slot to us.
+    pub fn woken(&mut self, proxy: &impl Proxy) {
+        let done = proxy
+            .now()
+            .and_then(|now| self.engine.woken(&self.host, now, &mut self.actions));
+        self.check(proxy, done);
+    }
+
+    /// Housekeeping, as often as the engine asks for it.
+    pub fn tick(&mut self, proxy: &impl Proxy) {
+        let done = proxy
+            .now()
+            .and_then(|now| self.engine.tick(&self.host, now, &mut self.actions));
+        self.check(proxy, done);
+    }
+
+    /// A refusal as a response, with what clients are told beside it.
+    pub fn reply(&mut self, refusal: &Refusal) -> LocalReply {
+        let mut announced = None;
+        self.engine.announce(refusal, |name, value| {
+            announced = Some((name, value.to_owned()));
+        });
+        let hint = self.engine.rejection_rate(refusal.policy).map(hint::value);
+        let hint = hint.map(|rate| (hint::HEADER, rate));
+        let told = hint.into_iter().chain(announced);
+        let words = self.engine.words(refusal);
+        LocalReply::new(words, refusal, told, &mut self.rng)
+    }
+
+    /// Logs the error of a host call that failed, now and then.
+    pub fn check(&mut self, proxy: &impl Proxy, done: Result<(), HostError>) {
+        if let Err(error) = done {
+            self.complain(proxy, &error);
+        }
+    }
+
+    pub(super) fn complain(&mut self, proxy: &impl Proxy, error: &HostError) {
+        let now = proxy.now().unwrap_or_default();
+        if self.complained.is_none_or(|at| now.since(at) >= COMPLAIN) {
+            self.complained = Some(now);
+            let effect = match error {
+                HostError::HotRestart => "the limit is wrong",
+                HostError::Conflict | HostError::Call { .. } => "requests pass unmanaged",
+            };
+            let message = format!("headgate: {error}; {effect} while it lasts");
+            proxy.log(Level::Warn, &message);
+        }
+    }
+}

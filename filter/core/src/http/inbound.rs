@@ -1,0 +1,130 @@
+//! One request: from its headers to the end of its response, however it ends.
+
+use crate::decision::{Decision, Ticket};
+use crate::host::Host;
+use crate::stage::Outcome;
+
+use super::headers::Upgrade;
+use super::{Filter, Property, Stream, answer};
+
+/// One request to the process behind the proxy.
+#[derive(Debug)]
+pub struct Inbound {
+    /// Its place among those of its policy, until it ends.
+    ticket: Option<Ticket>,
+    /// What it asks its connection to become.
+    upgrade: Option<Upgrade>,
+    /// What the end of its response will mean.
+    outcome: Outcome,
+    /// Whether its response is known to be the backend's.
+    from_backend: bool,
+}
+
+impl Default for Inbound {
+    fn default() -> Self {
+        Self {
+            ticket: None,
+            upgrade: None,
+            outcome: Outcome::Completed,
+            from_backend: false,
+        }
+    }
+}
+
+/// Who ended the request, or answered it.
+fn details(stream: &impl Stream) -> Outcome {
+    let details = stream.property(Property::ResponseCodeDetails);
+    answer::of_details(details.ok().flatten().as_deref())
+}
+
+impl Inbound {
+    /// Whether it waits or runs.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.ticket.is_some()
+    }
+
+    /// The request's headers are there. The caller lets it go on, holds it, or answers it with [`Filter::reply`].
+    pub fn request_headers(
+        &mut self,
+        filter: &mut Filter<impl Host>,
+        stream: &impl Stream,
+    ) -> Decision {
+        let decision = filter.request(stream, &mut self.upgrade);
+        if let Decision::Forward(ticket) | Decision::Hold(ticket) = decision {
+            self.ticket = Some(ticket);
+        }
+        decision
+    }
+
+    /// The response's headers are there.
+    pub fn response_headers(
+        &mut self,
+        filter: &mut Filter<impl Host>,
+        stream: &impl Stream,
+        end_of_stream: bool,
+    ) {
+        let Some(ticket) = self.ticket else {
+            return;
+        };
+        // Before we write what the process behind a gateway wrote as well.
+        filter.forwarded_answered(stream);
+        filter.hint(stream, ticket);
+        filter.answer(stream, ticket);
+        let first_byte = filter.engine.ends_at_first_byte(ticket);
+        if !filter.engine.wants_sample(ticket) {
+            self.outcome = Outcome::Unsampled;
+        } else {
+            self.outcome = details(stream);
+            if self.outcome == Outcome::Completed {
+                self.outcome = filter.judge(stream, ticket, end_of_stream);
+                self.from_backend = true;
+            }
+        }
+        // What Envoy answers itself, the backend has nothing more to do for.
+        let local = self.outcome != Outcome::Unsampled && !self.from_backend;
+        // Once its connection is something else, a request is over.
+        let switched = self.upgrade.is_some_and(|upgrade| {
+            let status = stream.response_header(":status").ok().flatten();
+            status.is_some_and(|status| upgrade.happened(&status))
+        });
+        if end_of_stream || first_byte || local || switched {
+            self.finish(filter, stream, self.outcome);
+        }
+    }
+
+    /// The last byte of the response's body is there, without trailers.
+    pub fn response_end(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
+        self.finish(filter, stream, self.outcome);
+    }
+
+    /// The response's trailers are there.
+    pub fn response_trailers(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
+        if let Some(ticket) = self.ticket
+            && self.outcome == Outcome::Completed
+        {
+            self.outcome = filter.judge_trailers(stream, ticket);
+        }
+        self.finish(filter, stream, self.outcome);
+    }
+
+    /// The stream ends: normally after its response, early when the client left or the backend failed. Safe to call
+    /// twice.
+    pub fn done(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
+        filter.forwarded_ended(stream);
+        if self.ticket.is_some() {
+            // No more of the answer comes: the backend broke it off, or the client left.
+            let outcome = match details(stream) {
+                Outcome::Failed => Outcome::Failed,
+                _ => Outcome::Unmeasured,
+            };
+            self.finish(filter, stream, outcome);
+        }
+    }
+
+    fn finish(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream, outcome: Outcome) {
+        if let Some(ticket) = self.ticket.take() {
+            filter.finish(stream, ticket, outcome);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A [`Stream`] in memory, for tests: what a filter reads of it is set beforehand, what the filter writes is seen
+//! afterwards.
+
+use std::cell::{Cell, RefCell};
+
+use crate::host::HostError;
+use crate::time::Instant;
+
+use super::{Level, Property, Proxy, Stream, headers};
+
+/// Headers in order, with their values.
+pub type Pairs = Vec<(String, String)>;
+
+/// One stream.
+#[derive(Debug, Default)]
+pub struct MemoryStream {
+    /// Its number.
+    pub id: u32,
+    /// The time; `None` if the clock can't be read.
+    pub now: Cell<Option<Instant>>,
+    /// Headers of the request.
+    pub request: RefCell<Pairs>,
+    /// Headers of the response.
+    pub response: RefCell<Pairs>,
+    /// Trailers of the response.
+    pub trailers: RefCell<Pairs>,
+    /// Properties, by what [`Property`] writes of itself.
+    pub properties: RefCell<Pairs>,
+    /// The log.
+    pub log: RefCell<Vec<(Level, String)>>,
+}
+
+/// As owned texts.
+#[must_use]
+pub fn pairs(pairs: &[(&str, &str)]) -> Pairs {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    pairs.iter().map(own).collect()
+}
+
+impl MemoryStream {
+    /// A stream with these request headers, at time 0.
+    #[must_use]
+    pub fn of(request: &[(&str, &str)]) -> Self {
+        Self {
+            now: Cell::new(Some(Instant::default())),
+            request: pairs(request).into(),
+            ..Self::default()
+        }
+    }
+
+    /// The value of a request header; the first of several.
+    #[must_use]
+    pub fn in_request(&self, name: &str) -> Option<String> {
+        find(&self.request, name)
+    }
+
+    /// The value of a response header; the first of several.
+    #[must_use]
+    pub fn in_response(&self, name: &str) -> Option<String> {
+        find(&self.response, name)
+    }
+
+    /// Gives a property a value.
+    pub fn set(&self, property: Property<'_>, value: &str) {
+        let name = format!("{property:?}");
+        self.properties.borrow_mut().push((name, value.to_owned()));
+    }
+}
+
+fn find(pairs: &RefCell<Pairs>, name: &str) -> Option<String> {
+    let pairs = pairs.borrow();
+    let found = pairs.iter().find(|(n, _)| n == name);
+    found.map(|(_, value)| value.clone())
+}
+
+fn serialized(pairs: &RefCell<Pairs>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let pairs = pairs.borrow();
+    let each = pairs.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+    headers::serialize(each, &mut bytes);
+    bytes
+}
+
+fn remove(pairs: &RefCell<Pairs>, name: &[u8]) {
+    pairs.borrow_mut().retain(|(n, _)| n.as_bytes() != name);
+}
+
+fn set(pairs: &RefCell<Pairs>, name: &str, value: &[u8]) {
+    remove(pairs, name.as_bytes());
+    let value = String::from_utf8_lossy(value).into_owned();
+    pairs.borrow_mut().push((name.to_owned(), value));
+}
+
+impl Proxy for MemoryStream {
+    fn now(&self) -> Result<Instant, HostError> {
+        self.now.get().ok_or(HostError::Call {
+            call: "now",
+            status: 1,
+        })
+    }
+
+    fn log(&self, level: Level, message: &str) {
+        self.log.borrow_mut().push((level, message.to_owned()));
+    }
+}
+
+impl Stream for MemoryStream {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
+        Ok(serialized(&self.request))
+    }
+
+    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
+        Ok(serialized(&self.response))
+    }
+
+    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(find(&self.response, name).map(String::into_bytes))
+    }
+
+    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(find(&self.trailers, name).map(String::into_bytes))
+    }
+
+    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        set(&self.request, name, value);
+        Ok(())
+    }
+
+    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        set(&self.response, name, value);
+        Ok(())
+    }
+
+    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
+        remove(&self.request, name);
+        Ok(())
+    }
+
+    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
+        remove(&self.response, name);
+        Ok(())
+    }
+
+    fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(find(&self.properties, &format!("{property:?}")).map(String::into_bytes))
+    }
+}

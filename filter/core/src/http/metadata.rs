@@ -1,0 +1,37 @@
+//! Dynamic metadata as proxy-wasm hands it over.
+
+/// A value as a text. The host hands over a text's bytes, a number's eight, and something with zero bytes in it for
+/// what is neither.
+#[must_use]
+pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
+    let is_text = std::str::from_utf8(&value).is_ok_and(|t| !t.chars().any(char::is_control));
+    if is_text {
+        return (!value.is_empty()).then_some(value);
+    }
+    // Largest f64 below which all whole numbers are exact: 2^53.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let number = f64::from_le_bytes(value.try_into().ok()?);
+    let whole = number.fract() == 0.0 && number.abs() <= EXACT;
+    whole.then(|| format!("{number:.0}").into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_text_or_a_whole_number() {
+        let of = |bytes: &[u8]| text(bytes.to_vec()).map(|t| String::from_utf8(t).unwrap());
+        let number = |n: f64| of(&n.to_le_bytes());
+        assert_eq!(of("tenänt a".as_bytes()).as_deref(), Some("tenänt a"));
+        assert_eq!(of(b"12345678").as_deref(), Some("12345678"));
+        assert_eq!(number(4711.0).as_deref(), Some("4711"));
+        assert_eq!(number(-1.0).as_deref(), Some("-1"));
+        assert_eq!(number(0.5), None);
+        assert_eq!(number(f64::NAN), None);
+        assert_eq!(of(b""), None);
+        // A truth value, and a message.
+        assert_eq!(of(b"\x01"), None);
+        assert_eq!(of(b"\x0a\x03abc"), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! What the filter does with requests and responses, for any proxy.
+//!
+//! ```text
+//! Envoy ─► host (Wasm) ─► Inbound, Outbound ─► Filter ─► Engine
+//! ```
+//!
+//! An [`Inbound`] is one request to the process behind the proxy, an [`Outbound`] one call that the process makes.
+//! Each follows Envoy's callbacks, from request headers to the end of the stream. [`Filter`] is what all streams have
+//! in common: the engine, and the rules for Headgate's headers. A host translates callbacks into calls of these,
+//! implements [`Stream`], and carries out what is asked of it: a [`LocalReply`], and the actions for held requests
+//! ([`Filter::actions`]).
+//!
+//! A local reply and a resumption are results rather than calls of [`Stream`]. Envoy may carry both out at once and run
+//! this stream's response callbacks inside the call, while the filter is borrowed or its lock is held.
+
+mod answer;
+mod filter;
+mod headers;
+mod inbound;
+pub mod memory;
+mod mesh;
+pub mod metadata;
+mod outbound;
+mod reply;
+#[cfg(test)]
+mod tests;
+
+pub use filter::Filter;
+pub use headers::{Headers, serialize};
+pub use inbound::Inbound;
+pub use outbound::Outbound;
+pub use reply::LocalReply;
+
+use crate::host::HostError;
+use crate::time::Instant;
+
+/// Severity in the proxy's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// `info`.
+    Info,
+    /// `warning`.
+    Warn,
+    /// `error`.
+    Error,
+}
+
+/// The proxy, apart from any stream.
+pub trait Proxy {
+    /// Time since an arbitrary point that is the same for all workers of the process. Monotonic.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] when the clock can't be read.
+    fn now(&self) -> Result<Instant, HostError>;
+
+    /// Writes a line to the proxy's log; a line that can't be written is lost.
+    fn log(&self, level: Level, message: &str);
+}
+
+/// What the proxy knows about a stream beside its headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Property<'a> {
+    /// Name of the route that was selected.
+    RouteName,
+    /// Name of the cluster that the route leads to.
+    ClusterName,
+    /// A text or a whole number in dynamic metadata, as text: the namespace of the filter that wrote it, then keys.
+    Metadata(&'a [String]),
+    /// SPIFFE id of the client, by its certificate.
+    DownstreamPeer,
+    /// SPIFFE id of the server, by its certificate.
+    UpstreamPeer,
+    /// `%RESPONSE_CODE_DETAILS%`.
+    ResponseCodeDetails,
+}
+
+/// One stream, as the proxy lets a filter see and change it. Names of headers are in lower case.
+///
+/// All calls fail with [`HostError::Call`] when the proxy refuses.
+#[allow(clippy::missing_errors_doc)] // see above
+pub trait Stream: Proxy {
+    /// The stream's number, which no other stream has that is under way.
+    fn id(&self) -> u32;
+
+    /// All request headers, in the form that [`Headers`] reads: one call and one allocation for what would otherwise
+    /// cost one of each per header.
+    fn request_headers(&self) -> Result<Vec<u8>, HostError>;
+
+    /// As [`Stream::request_headers`], of the response.
+    fn response_headers(&self) -> Result<Vec<u8>, HostError>;
+
+    /// One header of the response; the first of several.
+    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
+
+    /// One trailer of the response; the first of several.
+    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError>;
+
+    /// Sets a header of the request, in place of all of that name.
+    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;
+
+    /// Sets a header of the response, in place of all of that name.
+    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError>;
+
+    /// Removes all headers of this name from the request; there may be none.
+    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError>;
+
+    /// Removes all headers of this name from the response; there may be none.
+    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError>;
+
+    /// A property; `None` when there is none.
+    fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError>;
+}

@@ -1,0 +1,60 @@
+//! A refusal as a response: status, headers, details and a line for people.
+
+use std::borrow::Cow;
+
+use crate::engine::Words;
+use crate::refusal::Refusal;
+use crate::rng::Rng;
+
+/// A response that the proxy gives itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalReply {
+    /// HTTP status.
+    pub status: u32,
+    /// `grpc-status`, for a gRPC request.
+    pub grpc_status: i32,
+    /// `%RESPONSE_CODE_DETAILS%`.
+    pub details: String,
+    /// Names and values.
+    pub headers: Vec<(&'static str, Cow<'static, str>)>,
+    /// The body; of an answer to a gRPC request, its message.
+    pub body: String,
+}
+
+impl LocalReply {
+    /// `refusal` as a response, with what clients are `told` beside it.
+    pub(super) fn new(
+        words: Words<'_>,
+        refusal: &Refusal,
+        told: impl Iterator<Item = (&'static str, String)>,
+        rng: &mut Rng,
+    ) -> Self {
+        let retry_after = refusal.retry_after_secs(rng);
+        let Words { policy, kind } = words;
+        let reason = refusal.reason;
+        let answer = reason.answer();
+        let described = format!("policy={policy}; type={kind}; reason={reason}");
+        let mut headers = Vec::with_capacity(6);
+        headers.extend([
+            ("retry-after", retry_after.to_string().into()),
+            (
+                "grpc-retry-pushback-ms",
+                refusal.pushback_ms().to_string().into(),
+            ),
+            // Tells the client's own proxy not to retry into the storm.
+            ("x-envoy-ratelimited", "true".into()),
+            ("x-headgate-refused", described.into()),
+        ]);
+        headers.extend(told.map(|(name, value)| (name, value.into())));
+        Self {
+            status: answer.http,
+            grpc_status: answer.grpc,
+            details: format!("headgate_refused{{{reason}}}"),
+            headers,
+            body: format!(
+                "headgate refused this {kind:?} request: {} ({reason}). Retry after {retry_after} s.\n",
+                answer.text
+            ),
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! Requests and calls from headers to end, as a host reports them, over proxies in memory.
+
+use std::time::Duration;
+
+use super::memory::{MemoryStream, pairs};
+use super::*;
+use crate::decision::{Action, Decision};
+use crate::host::memory::{Fault, MemoryHost};
+use crate::time::Instant;
+use crate::workflows::wire;
+
+const VIA_UPSTREAM: &str = "via_upstream";
+
+/// One slot, one place in the queue. `more` goes into the stage.
+fn stage(more: &str) -> String {
+    format!(
+        r#"{{"revision":"r","stages":[{{"policy":"ns/p","parallelism":1,
+        "queue":{{"max_length":1,"timeout_us":1000000}},"types":[{{"name":"default"}}],
+        {more}}}]}}"#
+    )
+}
+
+const MAX_QUEUE_LENGTH: &str = r#""strategy":{"type":"MaxQueueLength"}"#;
+
+/// One workflow, `a`, by a header or by the sidecar that sent the request.
+const WORKFLOWS: &str = r#""strategy":{"type":"MaxQueueLength"},
+    "workflows":{"identify":[{"type":"Header","name":"x-tenant"},{"type":"Header","name":"x-headgate-workflow"}],
+        "peers":["spiffe://mesh/*"],
+        "quantile":0.5,"interval_us":100000,"rate_ttl_us":1000000,
+        "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
+        "workflows":{"a":{"guarantee":1000.0}}}"#;
+
+const OUTBOUND: &str = r#"{"policy":"ns/p","services":{"outbound|80||b.*":"b"}}"#;
+
+struct Request {
+    stream: MemoryStream,
+    inbound: Inbound,
+}
+
+impl Request {
+    /// The backend answers with `status`; nothing has ended yet.
+    fn answered(&mut self, filter: &mut Filter<MemoryHost>, status: &str, alone: bool) {
+        self.stream.set(Property::ResponseCodeDetails, VIA_UPSTREAM);
+        let status = (":status".to_owned(), status.to_owned());
+        self.stream.response.borrow_mut().push(status);
+        self.inbound.response_headers(filter, &self.stream, alone);
+    }
+}
+
+struct Proxy {
+    filter: Filter<MemoryHost>,
+    streams: u32,
+    ms: u64,
+}
+
+impl Proxy {
+    fn new(config: &str) -> Self {
+        let mut filter = Filter::new(MemoryHost::new(), 1);
+        let stream = MemoryStream::of(&[]);
+        let configured = filter.configure(&stream, Instant::default(), config.as_bytes());
+        assert_eq!(configured, Ok(()));
+        Self {
+            filter,
+            streams: 0,
+            ms: 0,
+        }
+    }
+
+    fn stream(&mut self, headers: &[(&str, &str)]) -> MemoryStream {
+        self.streams += 1;
+        let stream = MemoryStream {
+            id: self.streams,
+            ..MemoryStream::of(headers)
+        };
+        let now = Instant::default() + Duration::from_millis(self.ms);
+        stream.now.set(Some(now));
+        stream
+    }
+
+    fn arrive(&mut self, headers: &[(&str, &str)]) -> (Request, Decision) {
+        let (stream, mut inbound) = (self.stream(headers), Inbound::default());
+        let decision = inbound.request_headers(&mut self.filter, &stream);
+        (Request { stream, inbound }, decision)
+    }
+
+    /// A request that is let go on.
+    fn forwarded(&mut self, headers: &[(&str, &str)]) -> Request {
+        let (request, decision) = self.arrive(headers);
+        assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
+        request
+    }
+
+    /// A request that waits.
+    fn held(&mut self, headers: &[(&str, &str)]) -> Request {
+        let (request, decision) = self.arrive(headers);
+        assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
+        request
+    }
+
+    fn done(&mut self, request: &mut Request) {
+        request.inbound.done(&mut self.filter, &request.stream);
+    }
+
+    /// Carries out the one action that there is, a resumption of `held`.
+    fn resume(&mut self, held: &Request) {
+        let actions = std::mem::take(self.filter.actions());
+        let [Action::Resume { stream, ticket }] = actions[..] else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(stream, held.stream.id);
+        self.filter.resume(&held.stream, ticket);
+    }
+
+    /// A stat of the policy, as it is after the next tick.
+    fn stat(&mut self, name: &str) -> u64 {
+        self.ms += 1_000;
+        let stream = self.stream(&[]);
+        self.filter.tick(&stream);
+        let value = self
+            .filter
+            .host
+            .value(&format!("headgate.policy.ns/p.{name}"));
+        value.unwrap_or_else(|| panic!("no stat {name}"))
+    }
+
+    fn in_use(&self) -> u64 {
+        let slots = self.filter.host.value("headgate.policy.ns/p.slots_in_use");
+        slots.unwrap()
+    }
+}
+
+#[test]
+fn a_refusal_says_who_why_and_when() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let _running = proxy.forwarded(&[]);
+    let _waiting = proxy.held(&[]);
+    let (request, decision) = proxy.arrive(&[]);
+    let Decision::Refuse(refusal) = decision else {
+        panic!("{decision:?}")
+    };
+    assert!(!request.inbound.is_pending());
+    let reply = proxy.filter.reply(&refusal);
+    assert_eq!((reply.status, reply.grpc_status), (503, 14));
+    assert_eq!(reply.details, "headgate_refused{queue_full}");
+    let header = |name| {
+        let found = reply.headers.iter().find(|(n, _)| *n == name);
+        found.map(|(_, value)| value.as_ref())
+    };
+    assert_eq!(
+        header("x-headgate-refused"),
+        Some("policy=ns/p; type=default; reason=queue_full")
+    );
+    assert_eq!(header("x-envoy-ratelimited"), Some("true"));
+    assert!(header("retry-after").unwrap().parse::<u32>().unwrap() >= 1);
+    let pushback: u64 = header("grpc-retry-pushback-ms").unwrap().parse().unwrap();
+    assert!(pushback > 0);
+    assert!(
+        reply
+            .body
+            .starts_with("headgate refused this \"default\" request: "),
+        "{}",
+        reply.body
+    );
+}
+
+#[test]
+fn a_held_request_goes_on_when_the_one_before_it_ends() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let mut first = proxy.forwarded(&[]);
+    let mut second = proxy.held(&[]);
+    first.answered(&mut proxy.filter, "200", false);
+    assert!(proxy.filter.actions().is_empty(), "its body is under way");
+    first.inbound.response_end(&mut proxy.filter, &first.stream);
+    proxy.resume(&second);
+    proxy.done(&mut first);
+    assert_eq!(proxy.in_use(), 1, "the end of the stream is no second end");
+    second.answered(&mut proxy.filter, "200", true);
+    proxy.done(&mut second);
+    assert_eq!(proxy.in_use(), 0);
+    assert!(proxy.filter.actions().is_empty());
+    assert_eq!(proxy.stat("type.default.rq_completed"), 2);
+}
+
+#[test]
+fn a_client_that_leaves_is_forgotten() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let mut first = proxy.forwarded(&[]);
+    let mut second = proxy.held(&[]);
+    proxy.done(&mut second);
+    assert!(!second.inbound.is_pending());
+    proxy.done(&mut first);
+    proxy.done(&mut first);
+    assert!(proxy.filter.actions().is_empty());
+    assert_eq!(proxy.in_use(), 0);
+    assert_eq!(proxy.stat("type.default.rq_completed"), 0);
+    assert_eq!(proxy.stat("type.default.rq_abandoned"), 1);
+    assert_eq!(proxy.stat("type.default.rq_unmeasured"), 2);
+    proxy.forwarded(&[]);
+}
+
+/// Ends a request by one callback; whether its slot is free then.
+fn frees(more: &str, request: &[(&str, &str)], status: &str, details: &str) -> bool {
+    let mut proxy = Proxy::new(&stage(more));
+    let mut request = proxy.forwarded(request);
+    request.stream.set(Property::ResponseCodeDetails, details);
+    request.answered(&mut proxy.filter, status, false);
+    proxy.in_use() == 0
+}
+
+#[test]
+fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
+    let first_byte = format!(r#"{MAX_QUEUE_LENGTH},"measure":"FirstByte""#);
+    let get = [(":method", "GET")];
+    let upgrade = [(":method", "GET"), ("upgrade", "websocket")];
+    let connect = [(":method", "CONNECT")];
+    for (more, request, status, details, expected) in [
+        (MAX_QUEUE_LENGTH, &get[..], "200", VIA_UPSTREAM, false),
+        (&first_byte, &get[..], "200", VIA_UPSTREAM, true),
+        // What Envoy answers itself.
+        (
+            MAX_QUEUE_LENGTH,
+            &get[..],
+            "503",
+            "no_healthy_upstream",
+            true,
+        ),
+        (MAX_QUEUE_LENGTH, &get[..], "504", "response_timeout", true),
+        (MAX_QUEUE_LENGTH, &upgrade[..], "101", VIA_UPSTREAM, true),
+        // The backend ignores what it is asked to become.
+        (MAX_QUEUE_LENGTH, &upgrade[..], "200", VIA_UPSTREAM, false),
+        (MAX_QUEUE_LENGTH, &connect[..], "200", VIA_UPSTREAM, true),
+        (MAX_QUEUE_LENGTH, &connect[..], "404", VIA_UPSTREAM, false),
+    ] {
+        let freed = frees(more, request, status, details);
+        assert_eq!(freed, expected, "{request:?} {status} {details}");
+    }
+}
+
+#[test]
+fn failures_of_the_backend_are_no_measurements() {
+    type End = fn(&mut Request, &mut Filter<MemoryHost>);
+    let trailers: End = |request, filter| {
+        request.answered(filter, "200", false);
+        *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
+        request.inbound.response_trailers(filter, &request.stream);
+    };
+    let alone: End = |request, filter| {
+        *request.stream.response.borrow_mut() = pairs(&[("grpc-status", "14")]);
+        request.answered(filter, "200", true);
+    };
+    // With a body behind, the status in the headers is none of gRPC's.
+    let with_body: End = |request, filter| {
+        *request.stream.response.borrow_mut() = pairs(&[("grpc-status", "14")]);
+        request.answered(filter, "200", false);
+        request.inbound.response_end(filter, &request.stream);
+    };
+    let status: End = |request, filter| request.answered(filter, "500", true);
+    let reset: End = |request, filter| {
+        request.answered(filter, "200", false);
+        request.stream.properties.borrow_mut().clear();
+        let details = "upstream_reset_after_response_started{remote_reset}";
+        request.stream.set(Property::ResponseCodeDetails, details);
+        request.inbound.done(filter, &request.stream);
+    };
+    let timeout: End = |request, filter| {
+        let details = "upstream_response_timeout";
+        request.stream.set(Property::ResponseCodeDetails, details);
+        request
+            .inbound
+            .response_headers(filter, &request.stream, true);
+    };
+    for (name, end, failed) in [
+        ("trailers", trailers, 1),
+        ("alone", alone, 1),
+        ("with body", with_body, 0),
+        ("status", status, 1),
+        ("reset", reset, 1),
+        ("timeout", timeout, 1),
+    ] {
+        let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+        let mut request = proxy.forwarded(&[]);
+        end(&mut request, &mut proxy.filter);
+        proxy.done(&mut request);
+        assert_eq!(proxy.stat("type.default.rq_failed"), failed, "{name}");
+        let completed = proxy.stat("type.default.rq_completed");
+        assert_eq!(completed, 1 - failed, "{name}");
+        assert_eq!(proxy.in_use(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_proxy_that_fails_lets_requests_pass_and_says_so_once() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let mut running = proxy.forwarded(&[]);
+    proxy.filter.host.inject(Fault::MetricFails, 100);
+    let (first, decision) = proxy.arrive(&[]);
+    assert_eq!(decision, Decision::PassBy);
+    let (second, decision) = proxy.arrive(&[]);
+    assert_eq!(decision, Decision::PassBy);
+    assert!(!second.inbound.is_pending());
+    proxy.filter.host.inject(Fault::MetricFails, 0);
+    let log = first.stream.log.borrow();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert_eq!(log[0].0, Level::Warn);
+    assert!(log[0].1.contains("requests pass unmanaged"), "{log:?}");
+    assert!(second.stream.log.borrow().is_empty());
+
+    // Without a clock a request is none of ours, but a slot comes back.
+    let stream = proxy.stream(&[]);
+    stream.now.set(None);
+    let mut inbound = Inbound::default();
+    let decision = inbound.request_headers(&mut proxy.filter, &stream);
+    assert_eq!(decision, Decision::PassBy);
+    running.stream.now.set(None);
+    running.answered(&mut proxy.filter, "200", true);
+    assert_eq!(proxy.in_use(), 0);
+    assert_eq!(proxy.stat("type.default.rq_completed"), 0);
+}
+
+#[test]
+fn a_bad_configuration_keeps_the_last_good_one() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let stream = proxy.stream(&[]);
+    let bad = stage(MAX_QUEUE_LENGTH).replace("\"parallelism\":1", "\"parallelism\":0");
+    let now = Instant::default();
+    let refused = proxy.filter.configure(&stream, now, bad.as_bytes());
+    assert_eq!(refused.unwrap_err().field, "stages[0].parallelism");
+    assert!(proxy.filter.is_configured());
+    {
+        let log = stream.log.borrow();
+        assert_eq!(log[0].0, Level::Error);
+        assert!(log[0].1.ends_with("; the last good one stays"), "{log:?}");
+    }
+    proxy.forwarded(&[]);
+
+    let mut fresh = Filter::new(MemoryHost::new(), 1);
+    assert!(fresh.configure(&stream, now, b"nonsense").is_err());
+    assert!(!fresh.is_configured());
+    let log = stream.log.borrow();
+    assert!(!log[1].1.contains("stays"), "{log:?}");
+    let mut inbound = Inbound::default();
+    let decision = inbound.request_headers(&mut fresh, &stream);
+    assert_eq!(decision, Decision::PassBy);
+}
+
+#[test]
+fn clients_are_told_the_rejection_rate() {
+    let hint = r#""strategy":{"type":"BacklogControl","target_us":20000,"control":"Backlog",
+        "cost":{"type":"Measured"},"period_us":100000,"hint":true}"#;
+    let mut proxy = Proxy::new(&stage(hint));
+    let mut request = proxy.forwarded(&[]);
+    *request.stream.response.borrow_mut() = pairs(&[("x-headgate-rejection-rate", "0.9")]);
+    request.answered(&mut proxy.filter, "200", true);
+    let told = request.stream.in_response("x-headgate-rejection-rate");
+    assert_eq!(told.as_deref(), Some("0"), "the backend's is another's");
+}
+
+#[test]
+fn the_application_is_told_the_quality_and_not_by_its_clients() {
+    let degradation = r#""strategy":{"type":"ResponseTimeController","percentile":90,"scope":"Type",
+        "targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,"increase_below":-0.5,
+        "decrease_above":0,"increase":2,"decrease":1.2,"increase_offset":-0.1,"min_rate":0.05,"max_rate":2000,
+        "lower_class_decrease":10,"lower_class_patience":20,
+        "degradation":{"min_quality":0.1,"decrease":1.2,"increase":0.05,"admission":true}}"#;
+    let mut proxy = Proxy::new(&stage(degradation));
+    let forwarded = proxy.forwarded(&[("x-headgate-quality", "7")]);
+    let held = proxy.held(&[]);
+    for request in [forwarded, held] {
+        let told = request.stream.in_request("x-headgate-quality");
+        assert_eq!(told.as_deref(), Some("1.00"));
+    }
+}
+
+/// What sidecars say to each other.
+const FROM_MESH: [(&str, &str); 4] = [
+    (wire::WORKFLOW, "a"),
+    (wire::PROCESS, "00000000000000ff"),
+    (wire::REQUEST, "stale"),
+    ("baggage", "k=v,headgate=stale"),
+];
+
+#[test]
+fn the_application_sees_a_token_and_nothing_else_of_the_mesh() {
+    let mut proxy = Proxy::new(&stage(WORKFLOWS));
+    let mut first = proxy.forwarded(&[]);
+    let mut mesh = FROM_MESH.to_vec();
+    mesh.push((":path", "/"));
+    let stream = proxy.stream(&mesh);
+    stream.set(Property::DownstreamPeer, "spiffe://mesh/front");
+    let mut inbound = Inbound::default();
+    let decision = inbound.request_headers(&mut proxy.filter, &stream);
+    assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
+    let seen = |stream: &MemoryStream, name| stream.in_request(name);
+    for name in [wire::WORKFLOW, wire::PROCESS, wire::REQUEST] {
+        assert_eq!(seen(&stream, name), None, "{name}");
+    }
+    assert_eq!(seen(&stream, "baggage").as_deref(), Some("k=v"));
+
+    // It learns its token when it goes on, in the header and in the baggage.
+    let held = Request { stream, inbound };
+    first.answered(&mut proxy.filter, "200", true);
+    proxy.resume(&held);
+    let token = held.stream.in_request(wire::REQUEST).unwrap();
+    assert_ne!(token, "stale");
+    let baggage = held.stream.in_request("baggage").unwrap();
+    assert_eq!(baggage, format!("k=v,headgate={token}"));
+    assert_eq!(proxy.stat("workflow.a.rq_offered"), 1);
+}
+
+#[test]
+fn a_stranger_says_nothing_in_the_meshs_headers() {
+    let mut proxy = Proxy::new(&stage(WORKFLOWS));
+    let request = proxy.forwarded(&FROM_MESH);
+    assert_eq!(request.stream.in_request(wire::WORKFLOW), None);
+    assert_eq!(request.stream.in_request(wire::PROCESS), None);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+    assert_ne!(token, "stale");
+    assert!(
+        proxy
+            .filter
+            .host
+            .value("headgate.policy.ns/p.workflow.a.rq_total")
+            != Some(1)
+    );
+}
+
+#[test]
+fn where_nobody_knows_workflows_headers_stay_as_they_are() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let request = proxy.forwarded(&FROM_MESH);
+    assert_eq!(*request.stream.request.borrow(), pairs(&FROM_MESH));
+}
+
+/// What a process behind says of itself.
+fn announcement(response: &MemoryStream) {
+    *response.response.borrow_mut() = pairs(&[
+        (":status", "200"),
+        (
+            wire::RATE,
+            "process=\"00000000000000aa\", rate=25, ttl=1000",
+        ),
+        (wire::PROGRESS, "elapsed=3, work=3"),
+    ]);
+}
+
+#[test]
+fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
+    let mut proxy = Proxy::new(&stage(WORKFLOWS));
+    let configuration = format!(r#"{{"direction":"Outbound","stages":[],"outbound":{OUTBOUND}}}"#);
+    let stream = proxy.stream(&[]);
+    let now = Instant::default();
+    let configured = proxy
+        .filter
+        .configure(&stream, now, configuration.as_bytes());
+    assert_eq!(configured, Ok(()));
+    let request = proxy.forwarded(&[("x-tenant", "a")]);
+    let token = request.stream.in_request(wire::REQUEST).unwrap();
+
+    let baggage = format!("k=v,headgate={token}");
+    let call = proxy.stream(&[(wire::REQUEST, &token), ("baggage", &baggage)]);
+    call.set(Property::ClusterName, "outbound|80||b.svc");
+    let mut outbound = Outbound::default();
+    outbound.request_headers(&mut proxy.filter, &call);
+    assert!(outbound.is_pending());
+    assert_eq!(call.in_request(wire::WORKFLOW).as_deref(), Some("a"));
+    assert!(call.in_request(wire::PROCESS).is_some());
+    assert_eq!(call.in_request(wire::REQUEST), None);
+    assert_eq!(call.in_request("baggage").as_deref(), Some("k=v"));
+
+    announcement(&call);
+    outbound.response_headers(&mut proxy.filter, &call);
+    assert!(!outbound.is_pending());
+    assert_eq!(*call.response.borrow(), pairs(&[(":status", "200")]));
+    outbound.done(&mut proxy.filter, &call);
+
+    // A call that is lost counts as well, once.
+    let lost = proxy.stream(&[(wire::REQUEST, &token)]);
+    let mut outbound = Outbound::default();
+    outbound.request_headers(&mut proxy.filter, &lost);
+    outbound.done(&mut proxy.filter, &lost);
+    outbound.done(&mut proxy.filter, &lost);
+    proxy.filter.tick(&lost);
+    assert_eq!(proxy.stat("workflow.a.calls"), 2);
+
+    proxy.filter.forget_outbound();
+    let mut outbound = Outbound::default();
+    outbound.request_headers(&mut proxy.filter, &lost);
+    assert!(!outbound.is_pending());
+}
+
+#[test]
+fn at_a_gateway_a_request_is_its_own_call() {
+    let config = stage(WORKFLOWS).replace(
+        r#""revision":"r","#,
+        &format!(r#""revision":"r","outbound":{OUTBOUND},"#),
+    );
+    let mut proxy = Proxy::new(&config);
+    let mut first = proxy.forwarded(&[("x-tenant", "a")]);
+    let mut second = proxy.held(&[("x-tenant", "a")]);
+    assert_eq!(second.stream.in_request(wire::WORKFLOW), None);
+    announcement(&first.stream);
+    first.answered(&mut proxy.filter, "200", true);
+    // Of the backend's announcement nothing reaches the client.
+    assert_eq!(first.stream.in_response(wire::RATE), None);
+    assert_eq!(first.stream.in_response(wire::PROGRESS), None);
+    proxy.resume(&second);
+    for request in [&first, &second] {
+        let told = request.stream.in_request(wire::WORKFLOW);
+        assert_eq!(told.as_deref(), Some("a"));
+        assert_eq!(request.stream.in_request(wire::REQUEST), None);
+    }
+    proxy.done(&mut second);
+    assert!(proxy.filter.forwarded.is_empty());
+}

@@ -1,0 +1,82 @@
+//! One stream of Envoy, by proxy-wasm.
+
+use std::time::Duration;
+
+use headgate_core::host::HostError;
+use headgate_core::http::{Level, Property, Proxy, Stream, metadata};
+use headgate_core::time::{Instant, nanos};
+
+use crate::ffi;
+
+/// The stream, or the root context, that is effective: all calls are about it, whatever the number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Effective(pub(crate) u32);
+
+/// The elements of a property's path are separated by zero bytes.
+const METADATA: &[u8] = b"metadata\0filter_metadata";
+
+impl Proxy for Effective {
+    fn now(&self) -> Result<Instant, HostError> {
+        ffi::monotonic_time().map(|since: Duration| Instant::from_nanos(nanos(since)))
+    }
+
+    fn log(&self, level: Level, message: &str) {
+        ffi::log(level, message);
+    }
+}
+
+impl Stream for Effective {
+    fn id(&self) -> u32 {
+        self.0
+    }
+
+    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
+        ffi::request_headers()
+    }
+
+    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
+        ffi::response_headers()
+    }
+
+    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        ffi::response_header(name)
+    }
+
+    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        ffi::response_trailer(name)
+    }
+
+    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        ffi::set_request_header(name, value)
+    }
+
+    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        ffi::set_response_header(name, value)
+    }
+
+    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
+        ffi::remove_request_header(name)
+    }
+
+    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
+        ffi::remove_response_header(name)
+    }
+
+    fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {
+        match property {
+            Property::RouteName => ffi::property(b"xds\0route_name"),
+            Property::ClusterName => ffi::property(b"xds\0cluster_name"),
+            Property::Metadata(path) => {
+                let mut name = METADATA.to_vec();
+                for part in path {
+                    name.push(0);
+                    name.extend_from_slice(part.as_bytes());
+                }
+                Ok(ffi::property(&name)?.and_then(metadata::text))
+            }
+            Property::DownstreamPeer => ffi::property(b"connection\0uri_san_peer_certificate"),
+            Property::UpstreamPeer => ffi::property(b"upstream\0uri_san_peer_certificate"),
+            Property::ResponseCodeDetails => ffi::property(b"response\0code_details"),
+        }
+    }
+}
