@@ -21,7 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::tls::TlsArgs;
 use crate::admin::{Admin, View};
 use crate::metrics::Metrics;
-use crate::modules::{Library, ModuleLimits, ModuleServer};
+use crate::modules::{ModuleLimits, ModuleServer};
 use crate::plan::Plan;
 use crate::xds::module::{self, Module};
 use crate::xds::{Limits, Server};
@@ -170,9 +170,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
             let path = crate::modules::path(&module.sha256);
             info!("the filter module is at http://{address}{path}");
         }
-        let library = Library::new(Arc::clone(&module));
-        let server = ModuleServer::new(library, metrics.clone(), ModuleLimits::default());
-        tokio::spawn(server.serve(listener, modules.subscribe(), shutdown.subscribe()))
+        let limits = ModuleLimits::default();
+        let server = ModuleServer::new(modules.subscribe(), metrics.clone(), limits);
+        tokio::spawn(server.serve(listener, shutdown.subscribe()))
     });
     let module_watch = tokio::spawn(module::watch(wasm, folder, modules));
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
