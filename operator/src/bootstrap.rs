@@ -9,8 +9,8 @@
 //!   obvious choice, is refused by Envoy 1.40 at start (measured).
 //! - A proxy in front of a service must not end what the service would have answered. Envoy's default for a route is
 //!   15 s.
-//! - Types match on paths, so these are normalized: else `//search` and `/%73earch` are other types' requests, and reach
-//!   the same handler.
+//! - Types match on paths, so these are normalized: else `//search` and `/%73earch` are other types' requests, and
+//!   reach the same handler.
 //! - `retry_back_off` bounds how late a proxy comes back to an operator that was restarted; Envoy's own
 //!   bound is 30 s. HTTP/2 pings notice one that is gone without a word, as when its node dies.
 //! - Certificates come through SDS from files: of those that stand in the cluster itself, Envoy would never

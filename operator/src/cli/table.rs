@@ -1,7 +1,7 @@
 //! Tables as kubectl prints them: columns padded to their widest cell, three spaces between.
 
-/// `text` on one line. Some of it comes from proxies and their clients: nothing in it may move the cursor or change what
-/// stands elsewhere on the terminal.
+/// `text` on one line. Some of it comes from proxies and their clients: nothing in it may move the cursor or change
+/// what stands elsewhere on the terminal.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let visible = |c: char| match c {
