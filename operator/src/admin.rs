@@ -2,9 +2,13 @@
 //!
 //! Plain HTTP/1.1 without authentication, because it changes nothing; it listens on the loopback address
 //! unless told otherwise. Small enough that a web framework would be most of the code.
+//!
+//! A client may be anybody who reaches the address. So connections are bounded in number, for each address too, and
+//! in time. Health and readiness have an address of their own besides, which nobody but the kubelet need reach: clients
+//! that take all of the one must not have the operator restarted.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -15,21 +19,32 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, warn};
 
+use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::peers::{COUNTS_PATH, Counted, LONGEST_WAIT};
-use crate::metrics::Format;
+use crate::kubernetes::status;
+use crate::kubernetes::store::Observations;
+use crate::metrics;
+use crate::plan::PolicyState;
+use crate::xds::addresses::Addresses;
 use crate::xds::registry::Registry;
 use crate::xds::resource::hash;
 use crate::xds::snapshot::Snapshot;
 use crate::xds::status::Report;
 use crate::xds::tally::Tallies;
 
-/// Connections served at once; more wait.
+/// Connections open at once; one more is closed at once.
 const MAX_CONNECTIONS: usize = 64;
+/// Those from one address (of IPv6: one /64).
+const MAX_PER_ADDRESS: usize = 16;
+/// Longest life of a connection, which is for one request: more than one that waits for news takes.
+const MAX_LIFE: Duration = Duration::from_secs(30);
+/// Full reports in memory at once, 10 MB each with 10,000 proxies.
+const MAX_REPORTS: usize = 4;
 /// Time for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed `accept`, which means that the process is out of files.
@@ -50,6 +65,8 @@ pub struct Admin {
     shutdown: watch::Receiver<bool>,
     instance: Arc<str>,
     waiting: Arc<Semaphore>,
+    reports: Arc<Semaphore>,
+    only_probes: bool,
 }
 
 /// A server that serves.
@@ -59,12 +76,22 @@ pub struct View {
     pub registry: Arc<Registry>,
     /// What it serves.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// The policies' statuses as the API server has them, if one does.
+    pub statuses: Option<Arc<Observations>>,
 }
 
 impl View {
     fn report(&self) -> Report {
         let snapshot = Arc::clone(&self.snapshots.borrow());
-        Report::new(&snapshot, &self.registry, SystemTime::now())
+        let written = self.statuses.as_ref().map(|statuses| {
+            |state: &PolicyState| {
+                let (namespace, name) = state.name.split_once('/').unwrap_or_default();
+                let observed = statuses.get(&ObjectKey::new(namespace, name));
+                status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
+            }
+        });
+        let written = written.as_ref().map(|w| w as &dyn Fn(&PolicyState) -> _);
+        Report::new(&snapshot, &self.registry, written, SystemTime::now())
     }
 }
 
@@ -80,6 +107,7 @@ impl Admin {
         let view = View {
             registry,
             snapshots,
+            statuses: None,
         };
         // Both keep their value when their senders are gone.
         let (_, view) = watch::channel(Some(view));
@@ -103,48 +131,76 @@ impl Admin {
             shutdown,
             instance: instance.into(),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            reports: Arc::new(Semaphore::new(MAX_REPORTS)),
+            only_probes: false,
+        }
+    }
+
+    /// The same without all but `/healthz` and `/readyz`.
+    #[must_use]
+    pub fn only_probes(&self) -> Self {
+        Self {
+            only_probes: true,
+            ..self.clone()
         }
     }
 
     /// Serves until `shutdown` holds `true`. Connections that are open then end with the process.
     pub async fn serve(self, listener: TcpListener) {
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut shutdown = self.shutdown.clone();
-        let accept = async {
-            loop {
-                let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-                    return;
-                };
-                let stream = match listener.accept().await {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        warn!("admin address: {error}");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                        continue;
-                    }
-                };
-                let admin = self.clone();
-                tokio::spawn(async move {
-                    let service = service_fn(|request: Request<Incoming>| {
-                        let admin = admin.clone();
-                        let (request, _) = request.into_parts();
-                        async move { Ok::<_, Infallible>(admin.answer(&request).await) }
-                    });
-                    let served = http1::Builder::new()
-                        .timer(TokioTimer::new())
-                        .header_read_timeout(HEAD_TIMEOUT)
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
-                    if let Err(error) = served {
-                        debug!("admin connection: {error}");
-                    }
-                    drop(permit);
-                });
-            }
-        };
         tokio::select! {
-            () = accept => {}
+            () = self.accept(listener) => {}
             _ = shutdown.wait_for(|stop| *stop) => {}
+        }
+    }
+
+    async fn accept(self, listener: TcpListener) {
+        let addresses = Addresses::new(MAX_CONNECTIONS, MAX_PER_ADDRESS);
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!("admin address: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Ok(slot) = addresses.enter(peer.ip()) else {
+                debug!(%peer, "a connection to the admin address was turned away at a limit");
+                continue;
+            };
+            let admin = self.clone();
+            tokio::spawn(async move {
+                admin.connection(stream).await;
+                drop(slot);
+            });
+        }
+    }
+
+    async fn connection(self, stream: TcpStream) {
+        // Until the connection ends, because the report is in memory until the client has read it.
+        let report = Arc::new(OnceLock::new());
+        let service = service_fn(|request: Request<Incoming>| {
+            let (admin, report) = (self.clone(), Arc::clone(&report));
+            let (request, _) = request.into_parts();
+            async move {
+                if request.uri.path() == "/status"
+                    && let Ok(permit) = Arc::clone(&admin.reports).acquire_owned().await
+                {
+                    let _ = report.set(permit);
+                }
+                Ok::<_, Infallible>(admin.answer(&request).await)
+            }
+        });
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        match tokio::time::timeout(MAX_LIFE, serving).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!("admin connection: {error}"),
+            Err(_) => debug!("admin connection: closed after {} s", MAX_LIFE.as_secs()),
         }
     }
 
@@ -171,13 +227,16 @@ impl Admin {
                 "stopping\n".to_owned(),
             ),
             "/readyz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            _ if self.only_probes => respond(
+                StatusCode::NOT_FOUND,
+                TEXT,
+                "not found; try /healthz or /readyz\n".to_owned(),
+            ),
             "/status" => json(serde_json::to_string_pretty(&view.report())),
             COUNTS_PATH => self.counts(&view, request).await,
             "/metrics" => {
-                let accept = request.headers.get(header::ACCEPT);
-                let format = Format::negotiate(accept.and_then(|a| a.to_str().ok()));
-                let text = view.registry.metrics.render(&view.report(), format);
-                respond(StatusCode::OK, format.content_type(), text)
+                let text = view.registry.metrics.render(&view.report());
+                respond(StatusCode::OK, metrics::CONTENT_TYPE, text)
             }
             _ => respond(
                 StatusCode::NOT_FOUND,

@@ -1,18 +1,15 @@
 //! Serves the filter's module over HTTP, by its hash: for control planes that tell proxies a URL (Istio,
 //! Envoy Gateway). Proxies that Headgate programs itself load a file.
 //!
-//! The path names the content, so an answer never changes and may be kept forever. While proxies follow an
-//! upgrade they ask for the module before it, too, so the last few copies are served as long as they are in
-//! the folder. A client is only ever given bytes that were read from a file in chunks: what a connection costs
+//! The path names the content, so an answer never changes and may be kept forever. During an upgrade of the operator,
+//! clients ask each replica for the module of the other, too. They are told to try again: Istio's agent does on 5xx, and
+//! on nothing else. A client is only ever given bytes that were read from a file in chunks: what a connection costs
 //! doesn't depend on the module, nor on how slowly it is read.
-
-mod library;
-mod pace;
 
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, stream};
@@ -33,9 +30,6 @@ use crate::metrics::{Metrics, ServeResult};
 use crate::xds::addresses::Addresses;
 use crate::xds::module::Module;
 
-pub use library::Library;
-use pace::Bandwidth;
-
 /// What all paths start with; the module's SHA-256 in hex and `.wasm` follow.
 const PREFIX: &str = "/modules/";
 /// Bytes read and sent at once.
@@ -54,8 +48,6 @@ pub struct ModuleLimits {
     pub head: Duration,
     /// Longest life of a connection: a client that doesn't read is gone then.
     pub connection: Duration,
-    /// What all downloads together may use, in bytes/s.
-    pub bytes_per_second: u64,
 }
 
 impl Default for ModuleLimits {
@@ -65,7 +57,6 @@ impl Default for ModuleLimits {
             connections_per_address: 64,
             head: Duration::from_secs(5),
             connection: Duration::from_secs(120),
-            bytes_per_second: 64 << 20,
         }
     }
 }
@@ -73,9 +64,8 @@ impl Default for ModuleLimits {
 /// The module server.
 #[derive(Debug, Clone)]
 pub struct ModuleServer {
-    library: Arc<Library>,
+    modules: watch::Receiver<Arc<Module>>,
     metrics: Metrics,
-    bandwidth: Arc<Bandwidth>,
     limits: ModuleLimits,
 }
 
@@ -88,28 +78,24 @@ pub fn path(sha256: &str) -> String {
 }
 
 impl ModuleServer {
-    /// Serves what is in `library`.
+    /// Serves the newest of `modules`.
     #[must_use]
-    pub fn new(library: Library, metrics: Metrics, limits: ModuleLimits) -> Self {
+    pub fn new(
+        modules: watch::Receiver<Arc<Module>>,
+        metrics: Metrics,
+        limits: ModuleLimits,
+    ) -> Self {
         Self {
-            library: Arc::new(library),
+            modules,
             metrics,
-            bandwidth: Arc::new(Bandwidth::new(limits.bytes_per_second)),
             limits,
         }
     }
 
     /// Serves until `shutdown` holds `true`. Connections that are open then end with the process.
-    pub async fn serve(
-        self,
-        listener: TcpListener,
-        modules: watch::Receiver<Arc<Module>>,
-        mut shutdown: watch::Receiver<bool>,
-    ) {
-        let library = Arc::clone(&self.library);
+    pub async fn serve(self, listener: TcpListener, mut shutdown: watch::Receiver<bool>) {
         tokio::select! {
             () = self.accept(listener) => {}
-            () = library.follow(modules) => {}
             _ = shutdown.wait_for(|stop| *stop) => {}
         }
     }
@@ -171,13 +157,22 @@ impl ModuleServer {
             response.headers_mut().insert(header::ALLOW, allow);
             return (ServeResult::Refused, response);
         }
-        let wanted = request.uri().path().strip_prefix(PREFIX);
-        let module = wanted
-            .and_then(|name| name.strip_suffix(".wasm"))
-            .and_then(|sha256| self.library.find(sha256));
-        let Some(module) = module else {
-            return (ServeResult::NotFound, self.not_found());
-        };
+        let name = request.uri().path().strip_prefix(PREFIX);
+        let sha256 = name.and_then(|name| name.strip_suffix(".wasm"));
+        let module = Arc::clone(&self.modules.borrow());
+        match sha256 {
+            Some(sha256) if sha256 == module.sha256 => {}
+            Some(sha256) if is_sha256(sha256) => {
+                let mut response = elsewhere(&module, StatusCode::SERVICE_UNAVAILABLE);
+                let soon = HeaderValue::from_static("1");
+                response.headers_mut().insert(header::RETRY_AFTER, soon);
+                return (ServeResult::NotFound, response);
+            }
+            _ => {
+                let response = elsewhere(&module, StatusCode::NOT_FOUND);
+                return (ServeResult::NotFound, response);
+            }
+        }
         let tag = format!("\"{}\"", module.sha256);
         if is_known(request, &tag) {
             let mut response = Response::new(empty());
@@ -188,16 +183,13 @@ impl ModuleServer {
             Ok(file) => file,
             Err(error) => {
                 warn!("filter module {}: {error}", module.path.display());
-                return (ServeResult::NotFound, self.not_found());
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                return (ServeResult::NotFound, elsewhere(&module, status));
             }
         };
         let body = match *request.method() {
             Method::HEAD => empty(),
-            _ => BodyExt::boxed_unsync(StreamBody::new(chunks(
-                file,
-                module.bytes,
-                Arc::clone(&self.bandwidth),
-            ))),
+            _ => BodyExt::boxed_unsync(StreamBody::new(chunks(file, module.bytes))),
         };
         let mut response = Response::new(body);
         let headers = response.headers_mut();
@@ -206,14 +198,20 @@ impl ModuleServer {
         headers.insert(header::CONTENT_TYPE, wasm);
         (ServeResult::Ok, described(response, &tag))
     }
+}
 
-    fn not_found(&self) -> Response<Body> {
-        let newest = path(&self.library.newest().sha256);
-        text(
-            StatusCode::NOT_FOUND,
-            &format!("no such module here; the current one is {newest}\n"),
-        )
-    }
+/// An answer without the module that was asked for.
+fn elsewhere(module: &Module, status: StatusCode) -> Response<Body> {
+    let newest = path(&module.sha256);
+    text(
+        status,
+        &format!("no such module here; the current one is {newest}\n"),
+    )
+}
+
+/// Whether this is a digest in hex, of whatever module.
+fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Whether the client has what `tag` names.
@@ -252,25 +250,17 @@ fn text(status: StatusCode, message: &str) -> Response<Body> {
     response
 }
 
-/// The first `bytes` of a file, piece by piece, as fast as all downloads together may be. One that is cut
-/// short ends with an error, so that a client doesn't take it for whole.
-fn chunks(
-    file: File,
-    bytes: u64,
-    bandwidth: Arc<Bandwidth>,
-) -> impl Stream<Item = io::Result<Frame<Bytes>>> {
-    stream::try_unfold((file, bytes), move |(mut file, left)| {
-        let bandwidth = Arc::clone(&bandwidth);
-        async move {
-            if left == 0 {
-                return Ok(None);
-            }
-            let want = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-            tokio::time::sleep_until(bandwidth.reserve(want, Instant::now()).into()).await;
-            let mut chunk = vec![0; want];
-            file.read_exact(&mut chunk).await?;
-            let frame = Frame::data(Bytes::from(chunk));
-            Ok(Some((frame, (file, left - want as u64))))
+/// The first `bytes` of a file, piece by piece. One that is cut short ends with an error, so that a client doesn't take
+/// it for whole.
+fn chunks(file: File, bytes: u64) -> impl Stream<Item = io::Result<Frame<Bytes>>> {
+    stream::try_unfold((file, bytes), |(mut file, left)| async move {
+        if left == 0 {
+            return Ok(None);
         }
+        let want = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        let mut chunk = vec![0; want];
+        file.read_exact(&mut chunk).await?;
+        let frame = Frame::data(Bytes::from(chunk));
+        Ok(Some((frame, (file, left - want as u64))))
     })
 }

@@ -2,9 +2,10 @@
 {{- define "headgate.args" -}}
 - run
 - --kubernetes
-- --xds=0.0.0.0:18000
-- --admin=0.0.0.0:18001
-- --modules=0.0.0.0:18002
+- --xds=[::]:18000
+- --admin=[::]:18001
+- --probes=[::]:18003
+- --modules=[::]:18002
 - --module-dir=/var/lib/headgate/modules
 - --lease={{ include "headgate.fullname" . }}
 - --peers-service={{ include "headgate.fullname" . }}-metrics

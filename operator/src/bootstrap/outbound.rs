@@ -64,7 +64,7 @@ fn host(name: &str) -> String {
   routes:
   - name: {name}
     match: {{prefix: /}}
-    route: {{cluster: {name}}}",
+    route: {{cluster: {name}, timeout: 0s}}",
         name = quoted(name)
     )
 }

@@ -21,7 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::tls::TlsArgs;
 use crate::admin::{Admin, View};
 use crate::metrics::Metrics;
-use crate::modules::{Library, ModuleLimits, ModuleServer};
+use crate::modules::{ModuleLimits, ModuleServer};
 use crate::plan::Plan;
 use crate::xds::module::{self, Module};
 use crate::xds::{Limits, Server};
@@ -47,6 +47,9 @@ pub struct RunArgs {
     /// Address for `headgate status`, /healthz, /readyz and /metrics
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
     pub admin: SocketAddr,
+    /// Address for /healthz and /readyz alone, where whoever reaches --admin must not be able to keep probes out
+    #[arg(long, value_name = "IP:PORT")]
+    pub probes: Option<SocketAddr>,
     /// Address that serves the module over HTTP as /modules/SHA256.wasm, for Istio and Envoy Gateway
     #[arg(long, value_name = "IP:PORT")]
     pub modules: Option<SocketAddr>,
@@ -117,6 +120,10 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let tls = args.tls.load().await?;
     let xds = listen("--xds", args.xds)?;
     let admin = listen("--admin", args.admin)?;
+    let probes = match args.probes {
+        Some(address) => Some(listen("--probes", address)?),
+        None => None,
+    };
     let modules_listener = match args.modules {
         Some(address) => Some(listen("--modules", address)?),
         None => None,
@@ -138,6 +145,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         source.instance(),
         shutdown.subscribe(),
     );
+    let probes_task = probes.map(|probes| tokio::spawn(status.only_probes().serve(probes)));
     let admin_task = tokio::spawn(status.serve(admin));
     // Proxies that come back must not find an empty plan, which would switch their policies off.
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
@@ -157,6 +165,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),
+        statuses: source.statuses(),
     }));
     let mut source = source.serving(
         plan.clone(),
@@ -170,9 +179,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
             let path = crate::modules::path(&module.sha256);
             info!("the filter module is at http://{address}{path}");
         }
-        let library = Library::new(Arc::clone(&module));
-        let server = ModuleServer::new(library, metrics.clone(), ModuleLimits::default());
-        tokio::spawn(server.serve(listener, modules.subscribe(), shutdown.subscribe()))
+        let limits = ModuleLimits::default();
+        let server = ModuleServer::new(modules.subscribe(), metrics.clone(), limits);
+        tokio::spawn(server.serve(listener, shutdown.subscribe()))
     });
     let module_watch = tokio::spawn(module::watch(wasm, folder, modules));
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
@@ -208,7 +217,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     }
     admin_task.abort();
     module_watch.abort();
-    if let Some(task) = modules_task {
+    for task in [modules_task, probes_task].into_iter().flatten() {
         task.abort();
     }
     Ok(())

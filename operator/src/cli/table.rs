@@ -1,5 +1,17 @@
 //! Tables as kubectl prints them: columns padded to their widest cell, three spaces between.
 
+/// `text` on one line. Some of it comes from proxies and their clients: nothing in it may move the cursor or change
+/// what stands elsewhere on the terminal.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let visible = |c: char| match c {
+        '\n' | '\r' | '\t' => ' ',
+        c if c.is_control() => '?',
+        c => c,
+    };
+    text.chars().map(visible).collect()
+}
+
 /// A table under construction.
 #[derive(Debug, Clone)]
 pub struct Table<const N: usize> {
@@ -15,9 +27,9 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Adds a row. A cell takes one line: line breaks become spaces.
+    /// Adds a row. A cell takes [`one_line`].
     pub fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|c| c.replace(['\n', '\r'], " ")));
+        self.rows.push(cells.map(|c| one_line(&c)));
     }
 
     /// The table's lines, or `empty` if it has no rows.
@@ -52,8 +64,8 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let mut table = Table::new(["A", "BB", "C"]);
-        table.row(["one".into(), "2".into(), "x\ny".into()]);
-        assert_eq!(table.or("none\n"), "A     BB   C\none   2    x y\n");
+        table.row(["one".into(), "2".into(), "x\ny\u{1b}[2J".into()]);
+        assert_eq!(table.or("none\n"), "A     BB   C\none   2    x y?[2J\n");
         assert_eq!(Table::new(["A"]).or("none\n"), "none\n");
     }
 }

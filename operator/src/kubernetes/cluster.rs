@@ -103,7 +103,7 @@ pub struct Gateway {
 /// An HTTPRoute or GRPCRoute.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Route {
-    /// Gateways among its parents.
+    /// Gateways among its parents; of other namespaces those that have accepted it.
     pub gateways: Vec<ObjectKey>,
     /// Services among its backends, each once.
     pub backends: Vec<ObjectKey>,

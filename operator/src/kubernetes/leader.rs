@@ -172,8 +172,10 @@ impl Candidate {
         if !std::mem::replace(&mut self.failing, true) {
             warn!(lease = self.name, "{why}; trying again");
         }
-        // The request may have been carried out all the same.
-        self.seen = None;
+        if self.is_leading() {
+            // The request may have been carried out all the same.
+            self.seen = None;
+        }
         RETRY / 2
     }
 
@@ -343,6 +345,37 @@ mod tests {
         assert_eq!(at(&lease(Some("me"), 15), 0), Step::Take);
         assert_eq!(at(&lease(Some("other"), 15), 14), Step::Wait);
         assert_eq!(at(&lease(Some("other"), 15), 15), Step::Take);
+    }
+
+    /// However often the API server fails meanwhile: the time counts from when the Lease was seen last as it is.
+    #[tokio::test]
+    async fn a_follower_remembers_since_when_a_lease_is_unchanged() {
+        let held = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "headgate", "namespace": "a", "resourceVersion": "7"},
+            "spec": {"holderIdentity": "other", "leaseDurationSeconds": 15},
+        });
+        let mut asked = 0;
+        let api_server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            asked += 1;
+            let status = if asked % 2 == 0 { 500 } else { 200 };
+            let body = kube::client::Body::from(held.to_string().into_bytes());
+            let answer = http::Response::builder().status(status).body(body);
+            std::future::ready(answer)
+        });
+        let (mut candidate, leadership) = Candidate::new(
+            Client::new(api_server, "a"),
+            ObjectKey::new("a", "headgate"),
+            "me".to_owned(),
+            Metrics::new(),
+        );
+        assert!(!candidate.attempt().await.unwrap());
+        let (_, since) = candidate.seen.clone().unwrap();
+        let error = candidate.attempt().await.unwrap_err();
+        candidate.failed(&error.to_string());
+        assert!(!candidate.attempt().await.unwrap());
+        assert_eq!(candidate.seen.unwrap().1, since);
+        assert!(leadership.borrow().is_none());
     }
 
     #[test]

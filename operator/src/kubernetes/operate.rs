@@ -46,7 +46,8 @@ pub struct Operator {
     /// Its name among the replicas.
     pub identity: String,
     metrics: Metrics,
-    observations: Arc<Observations>,
+    /// The policies' statuses as the API server has them.
+    pub observations: Arc<Observations>,
     observed: watch::Receiver<()>,
     replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     resolved: watch::Receiver<Option<Resolved>>,

@@ -14,7 +14,7 @@ mod proxies;
 mod state;
 mod targets;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use super::CONTROLLER_NAME;
 use super::resource::{AdmissionPolicyStatus, AncestorReference, GROUP, PolicyAncestorStatus};
 use crate::api::KIND;
 use crate::plan::{PolicyState, TargetRef};
-use crate::xds::conditions::{self, programmed};
+use crate::xds::conditions;
 use crate::xds::node::clip;
 use crate::xds::tally::Tallies;
 
@@ -41,8 +41,9 @@ pub fn wanted(
         .take(room)
         .map(|(ancestor_ref, target)| {
             let before = ours.iter().find(|e| e.ancestor_ref == ancestor_ref);
-            let conditions = conditions_at(state, target, tallies, delivered)
+            let conditions = [ACCEPTED, PROGRAMMED]
                 .into_iter()
+                .zip(conditions::at(state, target, tallies, delivered))
                 .map(|(type_, c)| {
                     let before =
                         before.and_then(|e| e.conditions.iter().find(|o| o.type_ == type_));
@@ -88,73 +89,6 @@ fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Op
     itself.into_iter().chain(named)
 }
 
-fn conditions_at(
-    state: &PolicyState,
-    target: Option<&TargetRef>,
-    tallies: &Tallies,
-    delivered: Option<&conditions::Condition>,
-) -> [(&'static str, conditions::Condition); 2] {
-    let accepted = accepted_at(state, target);
-    let programmed = match target {
-        Some(target) if accepted.status => {
-            let tally = tallies.of_generation(&state.name, state.generation, target);
-            together(tally.total, programmed(&tally), delivered)
-        }
-        Some(target) if state.accepted.is_err() && !state.revision.is_empty() => {
-            let kept = programmed(&tallies.of_target(&state.name, target)).message;
-            let message = format!("the last good version stays in force: {kept}");
-            conditions::Condition::new(false, &accepted.reason, message)
-        }
-        _ => conditions::Condition::new(false, &accepted.reason, "nothing is enforced here"),
-    };
-    [(ACCEPTED, accepted), (PROGRAMMED, programmed)]
-}
-
-/// What proxies say and what became of delivered objects; a policy may reach proxies in both ways.
-fn together(
-    proxies: u64,
-    said: conditions::Condition,
-    delivered: Option<&conditions::Condition>,
-) -> conditions::Condition {
-    match delivered {
-        None => said,
-        Some(delivered) if proxies == 0 => delivered.clone(),
-        Some(_) if !said.status => said,
-        Some(delivered) => conditions::Condition {
-            message: format!("{}; {}", said.message, delivered.message),
-            ..delivered.clone()
-        },
-    }
-}
-
-fn accepted_at(state: &PolicyState, target: Option<&TargetRef>) -> conditions::Condition {
-    let refused = |reason, message: String| conditions::Condition::new(false, reason, message);
-    if let Err(problems) = &state.accepted {
-        return refused("Invalid", problems.lines().collect::<Vec<_>>().join("; "));
-    }
-    let missing = state.not_found.iter().find(|(t, _)| Some(t) == target);
-    if let Some((_, why)) = missing {
-        return refused("TargetNotFound", why.clone());
-    }
-    if let Some(lost) = state.conflicts.iter().find(|c| Some(&c.target) == target) {
-        return refused(
-            "Conflicted",
-            format!("{} belongs to {}, which is older", lost.target, lost.winner),
-        );
-    }
-    if let Some(lost) = state.overridden.iter().find(|c| Some(&c.target) == target) {
-        return refused(
-            "Overridden",
-            format!("{} is in force on its proxies", lost.winner),
-        );
-    }
-    let message = match state.remarks(target) {
-        Some(remarks) => format!("valid, but {remarks}"),
-        None => "valid".to_owned(),
-    };
-    conditions::Condition::new(true, "Accepted", message)
-}
-
 fn condition(
     type_: &str,
     wanted: &conditions::Condition,
@@ -174,6 +108,78 @@ fn condition(
         observed_generation: Some(generation),
         last_transition_time: since.clone(),
     }
+}
+
+/// The conditions that the API server has of a policy, of all its targets; what is about an older generation counts as
+/// not written.
+#[must_use]
+pub fn written(
+    state: &PolicyState,
+    status: Option<&AdmissionPolicyStatus>,
+) -> [conditions::Condition; 2] {
+    let ancestors = status.iter().flat_map(|s| &s.ancestors);
+    let ours = ancestors.filter(|entry| entry.controller_name == CONTROLLER_NAME);
+    let condition = |entry: &PolicyAncestorStatus, type_: &str| {
+        let found = entry.conditions.iter().find(|c| c.type_ == type_)?;
+        let is_news = found.observed_generation >= Some(state.generation);
+        is_news.then(|| {
+            conditions::Condition::new(found.status == "True", &found.reason, &found.message)
+        })
+    };
+    let of_targets: Option<Vec<_>> = ours
+        .map(|entry| {
+            let target = &entry.ancestor_ref;
+            let namespace = target.namespace.as_deref().unwrap_or_default();
+            let name = format!("{}/{namespace}/{}", target.kind, target.name);
+            Some((
+                name,
+                [condition(entry, ACCEPTED)?, condition(entry, PROGRAMMED)?],
+            ))
+        })
+        .collect();
+    let summary = of_targets.and_then(|all| conditions::summary(&all));
+    summary.unwrap_or_else(|| {
+        let why = format!(
+            "no replica has written what becomes of generation {}",
+            state.generation
+        );
+        let pending = conditions::Condition::new(false, "Pending", why);
+        [pending.clone(), pending]
+    })
+}
+
+/// Whether `new` says only because proxies haven't answered, or aren't there, that a generation isn't programmed that
+/// `old` says is. Where some proxy `was_seen`, that there is none is no longer a matter of waiting.
+#[must_use]
+pub fn loses_proxies(
+    old: Option<&AdmissionPolicyStatus>,
+    new: &AdmissionPolicyStatus,
+    was_seen: bool,
+) -> bool {
+    let programmed = |status: &AdmissionPolicyStatus, at: &AncestorReference| {
+        let ours = |e: &&PolicyAncestorStatus| {
+            e.controller_name == CONTROLLER_NAME && e.ancestor_ref == *at
+        };
+        let entry = status.ancestors.iter().find(ours)?;
+        entry
+            .conditions
+            .iter()
+            .find(|c| c.type_ == PROGRAMMED)
+            .cloned()
+    };
+    new.ancestors.iter().any(|entry| {
+        let at = &entry.ancestor_ref;
+        let (Some(new), Some(old)) = (programmed(new, at), old.and_then(|o| programmed(o, at)))
+        else {
+            return false;
+        };
+        let waits = match new.reason.as_str() {
+            "Pending" | "PartiallyProgrammed" => true,
+            "NoProxies" => !was_seen,
+            _ => false,
+        };
+        old.status == "True" && old.observed_generation == new.observed_generation && waits
+    })
 }
 
 /// Whether some proxy's answer is still awaited.

@@ -5,8 +5,13 @@
 //! differ, each policy at most once in [`INTERVAL`]; the last state is always written. A write carries the
 //! `resourceVersion` that its status was worked out from, so the API server refuses one that is based on
 //! something old, and one of a replica that no longer leads.
+//!
+//! Proxies come back one by one to an operator that has started, and to the replicas that are left when one stops. So
+//! a policy that was programmed isn't called otherwise for want of proxies within [`SETTLE`] of such a change, unless it
+//! had some in this time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +32,7 @@ use super::events::{News, transitions};
 use super::leader::{Leadership, may_write};
 use super::peers::Peers;
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
-use super::status::{is_pending, wanted};
+use super::status::{is_pending, loses_proxies, wanted};
 use super::store::{Observations, Observed};
 use crate::api::{API_VERSION, KIND};
 use crate::metrics::{Metrics, WriteResult};
@@ -42,6 +47,9 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 const ANSWERS: Duration = Duration::from_millis(200);
 /// Time between two passes over all policies.
 const PASS: Duration = Duration::from_millis(50);
+/// Time that proxies have to come back after an operator starts, leads, or has other replicas than before. Envoy tries
+/// again after 5 s at the latest with the settings of `headgate bootstrap`, after 30 s with its own.
+const SETTLE: Duration = Duration::from_secs(60);
 /// Longest time between two tries of a write that fails each time, as with a missing permission.
 const MAX_INTERVAL: Duration = Duration::from_secs(64);
 /// Time for one write.
@@ -76,6 +84,12 @@ pub struct Writer {
     /// Policies that wait for their turn, or whose last write was a short time ago.
     pace: BTreeMap<ObjectKey, Pace>,
     writes: JoinSet<Written>,
+    /// Replicas whose proxies were counted in the last pass; `None` when there was none since this one leads.
+    heard: Option<BTreeSet<SocketAddr>>,
+    /// Until when proxies may be on their way.
+    settled: Instant,
+    /// Policies that had a proxy in this time.
+    seen: BTreeSet<ObjectKey>,
 }
 
 /// When a policy's status may be written.
@@ -145,6 +159,9 @@ impl Writer {
             metrics,
             pace: BTreeMap::new(),
             writes: JoinSet::new(),
+            heard: None,
+            settled: Instant::now(),
+            seen: BTreeSet::new(),
         }
     }
 
@@ -159,7 +176,10 @@ impl Writer {
                 next_pass = now + PASS;
                 wake = match may_write(&self.inputs.leadership, now) {
                     true => self.pass(now),
-                    false => None,
+                    false => {
+                        self.heard = None;
+                        None
+                    }
                 };
             }
             let inputs = &mut self.inputs;
@@ -200,6 +220,12 @@ impl Writer {
             // The proxies of a replica that hasn't been heard are not "none".
             return Some(now + INTERVAL);
         }
+        let heard: BTreeSet<SocketAddr> = peers.tallies.keys().copied().collect();
+        if self.heard.as_ref() != Some(&heard) {
+            self.heard = Some(heard);
+            self.settled = now + SETTLE;
+            self.seen.clear();
+        }
         let plan = Arc::clone(&self.inputs.plans.borrow());
         let deliveries = Arc::clone(&self.inputs.deliveries.borrow());
         let is_delivering = self.inputs.deliveries.has_changed().is_ok();
@@ -239,6 +265,9 @@ impl Writer {
         if before.generation != state.generation {
             return None;
         }
+        if now < self.settled && tallies.of_policy(&state.name).total > 0 {
+            self.seen.insert(key.clone());
+        }
         let time = Time(second(Timestamp::now()));
         let status = wanted(state, tallies, delivered, before.status.as_ref(), &time);
         let Some(status) = status else {
@@ -247,6 +276,12 @@ impl Writer {
             }
             return None;
         };
+        if now < self.settled {
+            let was_seen = self.seen.contains(&key);
+            if loses_proxies(before.status.as_ref(), &status, was_seen) {
+                return Some(self.settled);
+            }
+        }
         let full = self.writes.len() >= CONCURRENT;
         let pace = self.pace.entry(key.clone()).or_default();
         pace.differs_since.get_or_insert(now);

@@ -11,7 +11,6 @@
 //! Labels come from closed sets; what isn't known folds into `other`. So the number of series has a bound
 //! that doesn't depend on policies, proxies or what an API server answers.
 
-mod exposition;
 mod kubernetes;
 mod modules;
 mod plan;
@@ -26,7 +25,6 @@ use std::sync::Arc;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
-pub use exposition::Format;
 pub use kubernetes::{KubernetesMetrics, WriteResult};
 pub use modules::{ModuleMetrics, ServeResult};
 pub use plan::PlanMetrics;
@@ -34,6 +32,8 @@ pub use xds::XdsMetrics;
 
 use crate::xds::status::Report;
 
+/// `Content-Type` of [`Metrics::render`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// What all names start with.
 const PREFIX: &str = "headgate";
 
@@ -77,9 +77,9 @@ impl Metrics {
         }))
     }
 
-    /// Everything, with the gauges of `report`, for one scrape.
+    /// Everything, with the gauges of `report`, for one scrape, in OpenMetrics' text format.
     #[must_use]
-    pub fn render(&self, report: &Report, format: Format) -> String {
+    pub fn render(&self, report: &Report) -> String {
         let mut gauges = Registry::with_prefix(PREFIX);
         report::register(&mut gauges, report);
         let mut text = String::new();
@@ -87,13 +87,8 @@ impl Metrics {
             // Writing to a String can't fail.
             let _ = encode_registry(&mut text, registry);
         }
-        match format {
-            Format::OpenMetrics => {
-                let _ = encode_eof(&mut text);
-                text
-            }
-            Format::Text => exposition::to_text_format(&text),
-        }
+        let _ = encode_eof(&mut text);
+        text
     }
 }
 

@@ -25,36 +25,11 @@ fn has(text: &str, line: &str) -> bool {
 }
 
 #[test]
-fn formats_are_negotiated() {
-    let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
-                      text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-    for (accept, format) in [
-        (Some(prometheus), Format::OpenMetrics),
-        (Some("application/openmetrics-text"), Format::OpenMetrics),
-        (
-            Some("application/openmetrics-text;q=0.2, text/plain"),
-            Format::Text,
-        ),
-        (Some("application/openmetrics-text;q=0"), Format::Text),
-        (
-            Some("application/openmetrics-text;version=9.0.0"),
-            Format::Text,
-        ),
-        (Some("*/*"), Format::Text),
-        (Some("text/html,*/*;q=0.8"), Format::Text),
-        (Some("a;q=x,,;"), Format::Text),
-        (None, Format::Text),
-    ] {
-        assert_eq!(Format::negotiate(accept), format, "{accept:?}");
-    }
-}
-
-#[test]
-fn both_formats_name_families_as_they_should() {
+fn families_are_named_as_openmetrics_wants() {
     let metrics = Metrics::new();
     metrics.xds.pushes.inc();
     metrics.plan.made(Duration::from_millis(3), true);
-    let open = metrics.render(&report(), Format::OpenMetrics);
+    let open = metrics.render(&report());
     for line in [
         "# TYPE headgate_xds_pushes counter",
         "headgate_xds_pushes_total 1",
@@ -66,27 +41,11 @@ fn both_formats_name_families_as_they_should() {
         assert!(has(&open, line), "{line}\n{open}");
     }
     assert!(open.ends_with("\n# EOF\n"), "{open}");
-
-    let text = metrics.render(&report(), Format::Text);
-    for line in [
-        "# HELP headgate_xds_pushes_total Responses sent to proxies.",
-        "# TYPE headgate_xds_pushes_total counter",
-        "headgate_xds_pushes_total 1",
-        "# TYPE headgate_build_info gauge",
-        "# TYPE headgate_plan_duration_seconds histogram",
-        "headgate_plan_duration_seconds_bucket{le=\"+Inf\"} 1",
-    ] {
-        assert!(has(&text, line), "{line}\n{text}");
-    }
-    assert!(
-        !text.contains("# EOF") && !text.contains("# UNIT"),
-        "{text}"
-    );
 }
 
 #[test]
 fn every_family_has_help_and_type_before_its_samples() {
-    let text = Metrics::new().render(&report(), Format::Text);
+    let text = Metrics::new().render(&report());
     let mut family = "";
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -155,14 +114,14 @@ fn requests_to_the_api_server_are_labelled_as_audit_logs_do() {
         metrics
             .kubernetes
             .requested(method, &uri, Some(StatusCode::OK));
-        let text = metrics.render(&report(), Format::Text);
+        let text = metrics.render(&report());
         let series = format!("headgate_kubernetes_requests_total{{{labels},code=\"200\"}} ");
         assert!(text.contains(&series), "{uri}: {series}\n{text}");
     }
     metrics
         .kubernetes
         .requested(&get, &"/version".parse().unwrap(), None);
-    let text = metrics.render(&report(), Format::Text);
+    let text = metrics.render(&report());
     let line =
         "headgate_kubernetes_requests_total{verb=\"get\",resource=\"none\",code=\"error\"} 1";
     assert!(has(&text, line), "{text}");
@@ -173,7 +132,7 @@ fn a_certificate_that_is_not_there_has_no_expiry() {
     const NAME: &str = "headgate_xds_certificate_expiry_timestamp_seconds";
     let metrics = Metrics::new();
     let series = || {
-        let text = metrics.render(&report(), Format::Text);
+        let text = metrics.render(&report());
         let mut lines = text.lines().map(str::to_owned);
         lines.find(|l| l.starts_with(NAME))
     };
@@ -196,7 +155,7 @@ fn clones_count_into_the_same_numbers() {
     clone.kubernetes.watch_restarted("pods");
     clone.modules.served(ServeResult::NotFound);
     clone.plan.set_leader(true);
-    let text = metrics.render(&report(), Format::Text);
+    let text = metrics.render(&report());
     for line in [
         "headgate_xds_nacks_total 1",
         "headgate_kubernetes_writes_total{resource=\"admissionpolicies\",result=\"applied\"} 1",

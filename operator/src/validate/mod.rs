@@ -92,8 +92,8 @@ impl FileReport {
 /// Reads `bytes`, the content of the file named `file`.
 #[must_use]
 pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
-    let documents = match parse(file, bytes) {
-        Ok(documents) => documents,
+    let documents: Vec<Node> = match parse(file, bytes) {
+        Ok(documents) => documents.into_iter().flat_map(objects).collect(),
         Err(problem) => return FileReport::failed(file, problem),
     };
     if documents.is_empty() {
@@ -111,6 +111,21 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     };
     refuse_duplicates(std::slice::from_mut(&mut report));
     report
+}
+
+/// The objects of a document: kubectl writes and reads several as the items of one of a kind such as `List`.
+fn objects(document: Node) -> Vec<Node> {
+    let text = |node: &Node| match &node.value {
+        Value::Text(text) => text.ends_with("List"),
+        _ => false,
+    };
+    if !document.get("kind").is_some_and(text) {
+        return vec![document];
+    }
+    match document.get("items").map(|items| &items.value) {
+        Some(Value::List(items)) => items.clone(),
+        _ => vec![document],
+    }
 }
 
 /// The documents of a file.

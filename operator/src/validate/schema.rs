@@ -96,7 +96,12 @@ impl Place<'_> {
 
     /// A text's least length and what it looks like, for what is too dear for CEL.
     pub(super) fn pattern(&mut self, pattern: &str) -> &mut Self {
-        self.set("minLength", 1).set("pattern", pattern)
+        self.set("minLength", 1).characters(pattern)
+    }
+
+    /// What a text looks like that may be empty.
+    pub(super) fn characters(&mut self, pattern: &str) -> &mut Self {
+        self.set("pattern", pattern)
     }
 
     /// The only values.

@@ -1,91 +1,107 @@
-//! How many connections there are in all, and from each address.
+//! How many connections or streams there are in all, and of each address or namespace.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Counts connections; bounded by its own limit.
+/// Counts what there is of each key; bounded by its own limit.
 #[derive(Debug)]
-pub(crate) struct Addresses {
-    state: Mutex<State>,
+pub(crate) struct Quota<K: Eq + Hash> {
+    state: Mutex<State<K>>,
     max: usize,
-    max_per_address: usize,
+    max_each: usize,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    all: usize,
-    /// Only addresses that have some.
-    by_address: HashMap<IpAddr, usize>,
-}
+/// Connections by address; those of IPv6 count by /64: whoever has one address of it has them all.
+pub(crate) type Addresses = Quota<IpAddr>;
 
-/// One connection, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    addresses: Arc<Addresses>,
-    key: IpAddr,
+struct State<K> {
+    all: usize,
+    /// Only keys that have some.
+    of_each: HashMap<K, usize>,
 }
 
-/// Which limit a connection is over.
+/// One of those that are counted, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Slot<K: Eq + Hash> {
+    quota: Arc<Quota<K>>,
+    key: K,
+}
+
+/// Which limit one more would be over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
     /// That of all.
     All,
-    /// That of its address.
-    Address,
+    /// That of its key.
+    Each,
 }
 
-impl Addresses {
-    /// At most `max` in all and `max_per_address` of each.
-    pub(crate) fn new(max: usize, max_per_address: usize) -> Arc<Self> {
+impl<K: Eq + Hash + Clone> Quota<K> {
+    /// At most `max` in all and `max_each` of each key.
+    pub(crate) fn new(max: usize, max_each: usize) -> Arc<Self> {
+        let state = State {
+            all: 0,
+            of_each: HashMap::new(),
+        };
         Arc::new(Self {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             max,
-            max_per_address,
+            max_each,
         })
     }
 
-    /// Counts one more of `address`, if there is room.
-    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot, Full> {
-        let key = group(address);
+    /// Counts one more of `key`, if there is room.
+    pub(crate) fn take(self: &Arc<Self>, key: K) -> Result<Slot<K>, Full> {
         let mut state = self.lock();
         if state.all >= self.max {
             return Err(Full::All);
         }
-        let of_address = state.by_address.entry(key).or_insert(0);
-        if *of_address >= self.max_per_address {
-            return Err(Full::Address);
+        let of_key = state.of_each.entry(key.clone()).or_insert(0);
+        if *of_key >= self.max_each {
+            return Err(Full::Each);
         }
-        *of_address += 1;
+        *of_key += 1;
         state.all += 1;
         drop(state);
         Ok(Slot {
-            addresses: Arc::clone(self),
+            quota: Arc::clone(self),
             key,
         })
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Addresses {
+    /// Counts one more connection of `address`, if there is room.
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Slot<IpAddr>, Full> {
+        self.take(group(address))
+    }
+}
+
+impl<K: Eq + Hash> Quota<K> {
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// IPv6 addresses count by /64: whoever has one address of it has them all.
-fn group(address: IpAddr) -> IpAddr {
+/// The address that stands for all that whoever has `address` has, too.
+pub(crate) fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => IpAddr::V4(v4),
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64))),
     }
 }
 
-impl Drop for Slot {
+impl<K: Eq + Hash> Drop for Slot<K> {
     fn drop(&mut self) {
-        let mut state = self.addresses.lock();
+        let mut state = self.quota.lock();
         state.all -= 1;
-        if let Some(of_address) = state.by_address.get_mut(&self.key) {
-            *of_address -= 1;
-            if *of_address == 0 {
-                state.by_address.remove(&self.key);
+        if let Some(of_key) = state.of_each.get_mut(&self.key) {
+            *of_key -= 1;
+            if *of_key == 0 {
+                state.of_each.remove(&self.key);
             }
         }
     }
@@ -104,25 +120,22 @@ mod tests {
         let all = Addresses::new(3, 2);
         let a = all.enter(ip("10.0.0.1")).unwrap();
         let b = all.enter(ip("10.0.0.1")).unwrap();
-        assert_eq!(all.enter(ip("10.0.0.1")).unwrap_err(), Full::Address);
-        assert_eq!(all.enter(ip("::ffff:10.0.0.1")).unwrap_err(), Full::Address);
+        assert_eq!(all.enter(ip("10.0.0.1")).unwrap_err(), Full::Each);
+        assert_eq!(all.enter(ip("::ffff:10.0.0.1")).unwrap_err(), Full::Each);
         let c = all.enter(ip("10.0.0.2")).unwrap();
         assert_eq!(all.enter(ip("10.0.0.3")).unwrap_err(), Full::All);
         drop(a);
         assert!(all.enter(ip("10.0.0.1")).is_ok());
         drop((b, c));
         let state = all.lock();
-        assert_eq!((state.all, state.by_address.len()), (0, 0));
+        assert_eq!((state.all, state.of_each.len()), (0, 0));
     }
 
     #[test]
     fn a_network_of_addresses_counts_as_one() {
         let all = Addresses::new(10, 1);
         let _one = all.enter(ip("2001:db8::1")).unwrap();
-        assert_eq!(
-            all.enter(ip("2001:db8::ffff:2")).unwrap_err(),
-            Full::Address
-        );
+        assert_eq!(all.enter(ip("2001:db8::ffff:2")).unwrap_err(), Full::Each);
         assert!(all.enter(ip("2001:db8:0:1::1")).is_ok());
     }
 }

@@ -1,8 +1,9 @@
-//! A policy's `Programmed` condition: what the proxies that should enforce it say about it.
+//! A policy's conditions at its targets: whether it is accepted, and what the proxies that should enforce it say.
 
 use serde::{Deserialize, Serialize};
 
-use super::tally::{Rejection, Tally};
+use super::tally::{Rejection, Tallies, Tally};
+use crate::plan::{PolicyState, TargetRef};
 
 /// A condition in the sense of the Kubernetes API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,101 @@ pub fn programmed(tally: &Tally) -> Condition {
         (0, _) => Condition::new(false, "Pending", share),
         _ => Condition::new(false, "PartiallyProgrammed", share),
     }
+}
+
+/// Whether a policy is right and may apply at `target` (`Accepted`), and whether proxies enforce it there
+/// (`Programmed`). A policy that names no target that can be read has none. `delivered` is what became of the policy
+/// where another control plane's objects carry it.
+#[must_use]
+pub fn at(
+    state: &PolicyState,
+    target: Option<&TargetRef>,
+    tallies: &Tallies,
+    delivered: Option<&Condition>,
+) -> [Condition; 2] {
+    let accepted = accepted_at(state, target);
+    let programmed = match target {
+        Some(target) if accepted.status => {
+            let tally = tallies.of_generation(&state.name, state.generation, target);
+            together(tally.total, programmed(&tally), delivered)
+        }
+        Some(target) if state.accepted.is_err() && !state.revision.is_empty() => {
+            let kept = programmed(&tallies.of_target(&state.name, target)).message;
+            let message = format!("the last good version stays in force: {kept}");
+            Condition::new(false, &accepted.reason, message)
+        }
+        _ => Condition::new(false, &accepted.reason, "nothing is enforced here"),
+    };
+    [accepted, programmed]
+}
+
+/// What proxies say and what became of delivered objects; a policy may reach proxies in both ways.
+fn together(proxies: u64, said: Condition, delivered: Option<&Condition>) -> Condition {
+    match delivered {
+        None => said,
+        Some(delivered) if proxies == 0 => delivered.clone(),
+        Some(_) if !said.status => said,
+        Some(delivered) => Condition {
+            message: format!("{}; {}", said.message, delivered.message),
+            ..delivered.clone()
+        },
+    }
+}
+
+fn accepted_at(state: &PolicyState, target: Option<&TargetRef>) -> Condition {
+    let refused = |reason, message: String| Condition::new(false, reason, message);
+    if let Err(problems) = &state.accepted {
+        return refused("Invalid", problems.lines().collect::<Vec<_>>().join("; "));
+    }
+    let missing = state.not_found.iter().find(|(t, _)| Some(t) == target);
+    if let Some((_, why)) = missing {
+        return refused("TargetNotFound", why.clone());
+    }
+    if let Some(lost) = state.conflicts.iter().find(|c| Some(&c.target) == target) {
+        return refused(
+            "Conflicted",
+            format!("{} belongs to {}, which is older", lost.target, lost.winner),
+        );
+    }
+    if let Some(lost) = state.overridden.iter().find(|c| Some(&c.target) == target) {
+        return refused(
+            "Overridden",
+            format!("{} is in force on its proxies", lost.winner),
+        );
+    }
+    let message = match state.remarks(target) {
+        Some(remarks) => format!("valid, but {remarks}"),
+        None => "valid".to_owned(),
+    };
+    Condition::new(true, "Accepted", message)
+}
+
+/// The conditions at all targets of a policy in one pair: `Accepted` holds where it does at each of them, and
+/// `Programmed` where it does at each that is accepted. Else the first that doesn't hold speaks, and names its target
+/// if there are several.
+#[must_use]
+pub fn summary<T: AsRef<str>>(of_targets: &[(T, [Condition; 2])]) -> Option<[Condition; 2]> {
+    let several = of_targets.len() > 1;
+    let worst = |all: &[(&str, &Condition)]| {
+        let (target, condition) = all.iter().find(|(_, c)| !c.status).or(all.first())?;
+        let mut condition = Condition::clone(condition);
+        if several && !condition.status {
+            condition.message = format!("{target}: {}", condition.message);
+        }
+        Some(condition)
+    };
+    let pick = |which: fn(&[Condition; 2]) -> &Condition, only: fn(&[Condition; 2]) -> bool| {
+        let chosen = of_targets.iter().filter(|(_, c)| only(c));
+        let chosen: Vec<(&str, &Condition)> = chosen.map(|(t, c)| (t.as_ref(), which(c))).collect();
+        worst(&chosen)
+    };
+    let accepted = pick(|[accepted, _]| accepted, |_| true)?;
+    let programmed = pick(
+        |[_, programmed]| programmed,
+        |[accepted, _]| accepted.status,
+    );
+    let programmed = programmed.or_else(|| pick(|[_, programmed]| programmed, |_| true))?;
+    Some([accepted, programmed])
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What keeps the server's memory and work bounded, whatever its peers do.
 //!
-//! A peer that hasn't shown a certificate yet costs the most for the least, so handshakes have bounds of
-//! their own, in all and for each address: a flood from some addresses leaves room for the others, and
-//! doesn't touch streams that are open.
+//! A peer that hasn't shown a certificate yet costs the most for the least, so handshakes have a bound of their own for
+//! each address: a flood from some addresses leaves room for the others, and doesn't touch streams that are open. None
+//! waits for another: what a handshake costs is a signature, which is made when the peer has said hello.
 
 use std::time::Duration;
 
@@ -14,11 +14,9 @@ pub struct Limits {
     /// Connections from one address (of IPv6: one /64). A node that hides its Pods behind its own address
     /// has up to 250.
     pub connections_per_address: usize,
-    /// TLS handshakes at work at once; more wait for their turn.
-    pub handshakes: usize,
-    /// TLS handshakes of one address at work or waiting; one more is closed at once.
+    /// TLS handshakes of one address at once; one more is closed at once.
     pub handshakes_per_address: usize,
-    /// Time for a TLS handshake, the wait for its turn included.
+    /// Time for a TLS handshake.
     pub handshake_timeout: Duration,
     /// A connection that has had no stream for this long is closed, at the latest after twice as long.
     pub idle: Duration,
@@ -27,6 +25,8 @@ pub struct Limits {
     pub max_age: Duration,
     /// Streams open at once.
     pub streams: usize,
+    /// Streams of proxies whose certificates are for one namespace, or without certificates of one address.
+    pub streams_per_namespace: usize,
     /// Proxies remembered, connected or not.
     pub proxies: usize,
     /// How long a proxy is remembered after it left.
@@ -56,12 +56,12 @@ impl Default for Limits {
         Self {
             connections: 4_096,
             connections_per_address: 256,
-            handshakes: 64,
             handshakes_per_address: 32,
             handshake_timeout: Duration::from_secs(10),
             idle: Duration::from_secs(60),
             max_age: Duration::from_secs(3_600),
             streams: 8_192,
+            streams_per_namespace: 4_096,
             proxies: 10_000,
             keep: Duration::from_secs(15 * 60),
             first_message: Duration::from_secs(10),

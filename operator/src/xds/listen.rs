@@ -1,7 +1,7 @@
 //! Accepts connections: bounds their number, and does the TLS handshakes beside each other.
 //!
-//! Accepting never waits for anything but the next connection. A handshake is a task of its own; those at
-//! work are bounded, since each costs a signature, and a peer that is slow or silent runs into a timeout.
+//! Accepting never waits for anything but the next connection. A handshake is a task of its own, and waits for its peer
+//! only: one that is slow or silent runs into a timeout.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures::Stream;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::{debug, warn};
@@ -40,7 +40,6 @@ pub(super) fn incoming(
     let acceptor = Acceptor {
         connections: Addresses::new(limits.connections, limits.connections_per_address),
         shaking: Addresses::new(limits.connections, limits.handshakes_per_address),
-        handshakes: Arc::new(Semaphore::new(limits.handshakes)),
         random: RandomState::new(),
         limits,
         trust,
@@ -57,8 +56,6 @@ struct Acceptor {
     connections: Arc<Addresses>,
     /// Those in their handshake.
     shaking: Arc<Addresses>,
-    /// One permit a handshake at work.
-    handshakes: Arc<Semaphore>,
     random: RandomState,
     limits: Limits,
     trust: Option<watch::Receiver<Arc<Trust>>>,
@@ -76,7 +73,11 @@ impl Acceptor {
                 () = self.ready.closed() => return,
             };
             match accepted {
-                Ok((stream, address)) => self.begin(stream, address),
+                Ok((stream, address)) => {
+                    // A client of IPv4 on a socket of both families has an address of IPv6.
+                    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+                    self.begin(stream, address);
+                }
                 Err(error) => {
                     warn!("xDS address: {error}");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -113,14 +114,11 @@ impl Acceptor {
             });
             return;
         };
-        let (handshakes, registry) = (Arc::clone(&self.handshakes), Arc::clone(&self.registry));
+        let registry = Arc::clone(&self.registry);
         let timeout = self.limits.handshake_timeout;
         tokio::spawn(async move {
-            let handshake = async {
-                let _permit = handshakes.acquire_owned().await.map_err(io::Error::other)?;
-                let config = Arc::clone(&trust.borrow().config);
-                TlsAcceptor::from(config).accept(stream).await
-            };
+            let config = Arc::clone(&trust.borrow().config);
+            let handshake = TlsAcceptor::from(config).accept(stream);
             match tokio::time::timeout(timeout, handshake).await {
                 Ok(Ok(stream)) => {
                     drop(shaking);
@@ -156,7 +154,7 @@ impl Acceptor {
                 "connections are turned away: {} are open; run more replicas",
                 self.limits.connections
             ),
-            Full::Address => warn!(
+            Full::Each => warn!(
                 peer = %address,
                 "connections of this address are turned away: it has {} open or {} in their TLS handshake",
                 self.limits.connections_per_address, self.limits.handshakes_per_address

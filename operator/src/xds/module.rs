@@ -106,42 +106,6 @@ impl Module {
     }
 }
 
-impl Module {
-    /// Copies in `folder`, newest first, at most `max` of them: what proxies may still ask for. One that can't
-    /// be read, or that isn't what its name says, is left out.
-    #[must_use]
-    pub fn copies(folder: &Path, max: usize) -> Vec<Self> {
-        let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|entry| entry.file_name().to_string_lossy().starts_with("headgate-"))
-            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-            .collect();
-        files.sort_by(|a, b| b.cmp(a));
-        let read = |path: PathBuf| {
-            let path = path.canonicalize().ok()?;
-            if fs::metadata(&path).ok()?.len() > MAX_BYTES {
-                return None;
-            }
-            let code = fs::read(&path).ok()?;
-            let sha256 = sha256(&code);
-            let named = path.file_stem()?.to_string_lossy().into_owned();
-            (named.strip_prefix("headgate-") == Some(&sha256[..HASH])).then(|| Self {
-                hash: sha256[..HASH].to_owned(),
-                sha256,
-                bytes: code.len() as u64,
-                path,
-            })
-        };
-        files
-            .into_iter()
-            .filter_map(|(_, path)| read(path))
-            .take(max)
-            .collect()
-    }
-}
-
 /// Writes the copy under another name, then renames it: whoever sees the name sees all of it.
 fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
@@ -277,14 +241,6 @@ mod tests {
             "the old copy stays for a while"
         );
         assert_eq!(fs::read(&two.path).unwrap(), module(b"two"));
-        fs::write(folder.join("headgate-0123456789abcdef.wasm"), b"another").unwrap();
-        let mut copies = Module::copies(&folder, 8);
-        copies.sort_by(|a, b| a.path.cmp(&b.path));
-        let mut both = [one, two];
-        both.sort_by(|a, b| a.path.cmp(&b.path));
-        assert_eq!(copies, both, "only what is what its name says");
-        assert_eq!(Module::copies(&folder, 1).len(), 1);
-        fs::remove_file(folder.join("headgate-0123456789abcdef.wasm")).unwrap();
         assert_eq!(
             fs::read_dir(&folder).unwrap().count(),
             2,

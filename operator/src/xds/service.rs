@@ -1,5 +1,6 @@
 //! The gRPC services: ECDS alone, and ADS for proxies that want one stream for everything.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,31 +10,49 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 };
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryService;
 use futures::Stream;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::addresses::{Full, Quota, group};
 use super::delta::Delta;
 use super::dialect::Dialect;
-use super::node::Identity;
 use super::peer::Peer;
 use super::proxy::Transport;
 use super::sotw::Sotw;
-use super::stream::{Context, allow, drive};
+use super::stream::{Context, drive};
 
 /// Both services.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     context: Context,
-    /// One permit a stream.
-    streams: Arc<Semaphore>,
+    /// One slot a stream, by who opened it.
+    streams: Arc<Quota<Owner>>,
+}
+
+/// Whose streams are counted together, so that nobody takes all of them: the namespace of a certificate, or an address
+/// that shows none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Owner {
+    Namespace(String),
+    Address(IpAddr),
+}
+
+impl Owner {
+    fn of(peer: &Peer) -> Self {
+        match peer.certificate.as_deref() {
+            Some(Ok(spiffe)) => Self::Namespace(spiffe.namespace.clone()),
+            _ => Self::Address(group(peer.address.ip())),
+        }
+    }
 }
 
 type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
     pub(super) fn new(context: Context) -> Self {
-        let streams = Arc::new(Semaphore::new(context.limits.streams));
+        let limits = &context.limits;
+        let streams = Quota::new(limits.streams, limits.streams_per_namespace);
         Self { context, streams }
     }
 
@@ -44,9 +63,16 @@ impl Service {
     ) -> Result<Response<Responses<D::Response>>, Status> {
         let peer = peer(&request)?;
         let open = peer.activity.open();
-        let permit = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+        let slot = self.streams.take(Owner::of(&peer)).map_err(|full| {
             self.context.registry.metrics.xds.streams_refused.inc();
-            Status::resource_exhausted(format!("{} streams are open", self.context.limits.streams))
+            let limits = &self.context.limits;
+            Status::resource_exhausted(match full {
+                Full::All => format!("{} streams are open", limits.streams),
+                Full::Each => {
+                    let most = limits.streams_per_namespace;
+                    format!("{most} streams of this namespace are open")
+                }
+            })
         })?;
         let requests = request.into_inner();
         // One response: the next is made when a proxy has taken this one.
@@ -54,7 +80,7 @@ impl Service {
         let context = self.context.clone();
         tokio::spawn(async move {
             drive::<D, _>(context, transport, peer, requests, responses).await;
-            drop((permit, open));
+            drop((slot, open));
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
@@ -90,29 +116,9 @@ impl ExtensionConfigDiscoveryService for Service {
 
     async fn fetch_extension_configs(
         &self,
-        request: Request<DiscoveryRequest>,
+        _: Request<DiscoveryRequest>,
     ) -> Result<Response<DiscoveryResponse>, Status> {
-        let peer = peer(&request)?;
-        let request = request.into_inner();
-        let mut identity = Identity::new(request.node.as_ref());
-        allow(&peer, &mut identity, &self.context.registry)?;
-        let mut dialect = Sotw::default();
-        let asked = DiscoveryRequest {
-            version_info: String::new(),
-            ..request
-        };
-        dialect
-            .receive(asked)
-            .map_err(|e| Status::invalid_argument(e.to_string()))?;
-        let snapshot = Arc::clone(&self.context.snapshots.borrow());
-        let assignment = snapshot.assign(&identity);
-        let offer = snapshot.offer(&assignment, dialect.names(), &identity);
-        let response = dialect.respond(&offer, 1);
-        response.map(Response::new).ok_or_else(|| {
-            Status::not_found(
-                "no such resource; Headgate's slots have names that start with \"headgate\"",
-            )
-        })
+        Err(Status::unimplemented("streams only"))
     }
 }
 

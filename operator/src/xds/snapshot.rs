@@ -125,7 +125,11 @@ impl Snapshot {
             namespace: identity.namespace.as_deref(),
             labels: &identity.labels,
         });
-        within_namespace(&enforced.config, identity)?;
+        // By labels, a proxy only gets what the cluster attaches to Pods of its namespace: among it, policies of other
+        // namespaces for routes that its Gateway has accepted.
+        if target.is_some() || !self.plan.in_cluster {
+            within_namespace(&enforced.config, identity)?;
+        }
         Ok(enforced)
     }
 
@@ -171,8 +175,8 @@ impl Snapshot {
     }
 }
 
-/// However a configuration was found: one of another namespace than the proxy's certificate is refused. Its
-/// policies and their limits are not for the proxy to read.
+/// A configuration of another namespace than the proxy's certificate is refused. Its policies and their limits are not
+/// for the proxy to read.
 fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
     let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
         return Ok(());

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -40,7 +40,7 @@ pub(super) struct Socket {
     io: Io,
     peer: Peer,
     watch: Option<Watch>,
-    _slot: Slot,
+    _slot: Slot<IpAddr>,
 }
 
 enum Io {
@@ -56,7 +56,7 @@ impl Socket {
         stream: TcpStream,
         address: SocketAddr,
         lifetime: Lifetime,
-        slot: Slot,
+        slot: Slot<IpAddr>,
     ) -> Self {
         let activity = Arc::<Activity>::default();
         let (idle, old) = (
@@ -86,7 +86,7 @@ impl Socket {
         address: SocketAddr,
         lifetime: Lifetime,
         trust: watch::Receiver<Arc<Trust>>,
-        slot: Slot,
+        slot: Slot<IpAddr>,
     ) -> Self {
         let chain: Vec<CertificateDer<'static>> = stream
             .get_ref()

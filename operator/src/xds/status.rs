@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use headgate_core::config::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::conditions::{Condition, programmed};
+use super::conditions::{self, Condition};
 use super::node::TargetClaim;
 use super::proxy::{Proxy, RunState, Transport, Variant};
 use super::registry::Registry;
@@ -58,10 +58,9 @@ pub struct PolicyReport {
     pub targets: Vec<TargetRef>,
     /// Revision of the configuration that it is part of; empty when nothing is enforced.
     pub revision: String,
-    /// Reasons `Accepted`, `Invalid`, `Conflicted`.
+    /// Condition `Accepted` of all targets, see [`conditions::summary`].
     pub accepted: Condition,
-    /// Reasons `Programmed`, `PartiallyProgrammed`, `Pending`, `EnvoyRejected`, `NoProxies`, and those of
-    /// `accepted` when there is nothing to enforce.
+    /// Condition `Programmed` of all targets.
     pub programmed: Condition,
 }
 
@@ -140,11 +139,26 @@ pub struct ProblemReport {
 }
 
 impl Report {
-    /// The state of `snapshot` and of the proxies in `registry`.
+    /// The state of `snapshot` and of the proxies in `registry`. `written` are a policy's conditions as the API server
+    /// has them, which are about the proxies of all replicas and about delivered objects, too; without it there is no
+    /// other replica.
     #[must_use]
-    pub fn new(snapshot: &Snapshot, registry: &Registry, now: SystemTime) -> Self {
+    pub fn new(
+        snapshot: &Snapshot,
+        registry: &Registry,
+        written: Option<&dyn Fn(&PolicyState) -> [Condition; 2]>,
+        now: SystemTime,
+    ) -> Self {
         let proxies = registry.proxies(now);
-        let tallies = Tallies::of(&proxies);
+        let policies = &snapshot.plan.policies;
+        let policies = match written {
+            Some(written) => policies.iter().map(|p| policy(p, written(p))).collect(),
+            None => {
+                let tallies = Tallies::of(&proxies);
+                let policies = policies.iter();
+                policies.map(|p| policy(p, counted(p, &tallies))).collect()
+            }
+        };
         Self {
             time: rfc3339(now),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -153,12 +167,7 @@ impl Report {
                 hash: snapshot.module.hash.clone(),
                 bytes: snapshot.module.bytes,
             },
-            policies: snapshot
-                .plan
-                .policies
-                .iter()
-                .map(|p| policy(p, &tallies))
-                .collect(),
+            policies,
             proxies: proxies.iter().map(proxy).collect(),
             problems: snapshot
                 .plan
@@ -191,40 +200,8 @@ pub fn share<'a>(
     (running, proxies.len())
 }
 
-fn accepted(state: &PolicyState) -> Condition {
-    if let Err(why) = &state.accepted {
-        let kept = if state.revision.is_empty() {
-            ""
-        } else {
-            "; the last good version stays enforced"
-        };
-        return Condition::new(false, "Invalid", format!("{why}{kept}"));
-    }
-    let lost: Vec<String> = state
-        .conflicts
-        .iter()
-        .map(|c| format!("{} belongs to {}", c.target, c.winner))
-        .collect();
-    let known = lost.len();
-    if known > 0 && known >= state.targets.len() {
-        return Condition::new(false, "Conflicted", lost.join(", "));
-    }
-    let lost = (known > 0).then(|| lost.join(", "));
-    let remarks: Vec<String> = lost.into_iter().chain(state.remarks(None)).collect();
-    let message = match remarks.as_slice() {
-        [] => "valid".to_owned(),
-        some => format!("valid, but {}", some.join("; ")),
-    };
-    Condition::new(true, "Accepted", message)
-}
-
-fn policy(state: &PolicyState, tallies: &Tallies) -> PolicyReport {
-    let accepted = accepted(state);
-    let programmed = if state.revision.is_empty() && !accepted.status {
-        Condition::new(false, &accepted.reason, "there is nothing to enforce")
-    } else {
-        programmed(&tallies.of_policy(&state.name))
-    };
+fn policy(state: &PolicyState, conditions: [Condition; 2]) -> PolicyReport {
+    let [accepted, programmed] = conditions;
     PolicyReport {
         name: state.name.clone(),
         source: state.source.clone(),
@@ -235,6 +212,16 @@ fn policy(state: &PolicyState, tallies: &Tallies) -> PolicyReport {
         accepted,
         programmed,
     }
+}
+
+/// The conditions that a policy has where nobody writes them: what `tallies` says of it.
+fn counted(state: &PolicyState, tallies: &Tallies) -> [Condition; 2] {
+    let at = |target: &TargetRef| {
+        let conditions = conditions::at(state, Some(target), tallies, None);
+        (target.to_string(), conditions)
+    };
+    let of_targets: Vec<_> = state.targets.iter().map(at).collect();
+    conditions::summary(&of_targets).unwrap_or_else(|| conditions::at(state, None, tallies, None))
 }
 
 fn proxy(p: &Proxy) -> ProxyReport {
@@ -278,90 +265,5 @@ fn proxy(p: &Proxy) -> ProxyReport {
             push: push(&n.push),
             message: n.message.clone(),
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::plan::Conflict;
-
-    use super::*;
-
-    fn state(accepted: Result<(), String>, lost: usize, revision: &str) -> PolicyState {
-        let targets: Vec<TargetRef> = ["Service/a/b", "Service/a/c"]
-            .iter()
-            .map(|t| t.parse().unwrap())
-            .collect();
-        let conflict = |t: &TargetRef| Conflict {
-            target: t.clone(),
-            winner: "a/older".into(),
-        };
-        PolicyState {
-            name: "a/p".into(),
-            source: "p.yaml".into(),
-            generation: 1,
-            conflicts: targets[..lost].iter().map(conflict).collect(),
-            overridden: Vec::new(),
-            without_workflows: Vec::new(),
-            warnings: Vec::new(),
-            not_found: Vec::new(),
-            targets,
-            accepted,
-            mode: Mode::Enforce,
-            revision: revision.into(),
-        }
-    }
-
-    #[test]
-    fn acceptance_says_what_is_lost_and_what_stays() {
-        let shown = |s: &PolicyState| {
-            let c = accepted(s);
-            (c.status, c.reason, c.message)
-        };
-        let is =
-            |status, reason: &str, message: &str| (status, reason.to_owned(), message.to_owned());
-        assert_eq!(shown(&state(Ok(()), 0, "r")), is(true, "Accepted", "valid"));
-        assert_eq!(
-            shown(&state(Ok(()), 1, "r")),
-            is(
-                true,
-                "Accepted",
-                "valid, but Service/a/b belongs to a/older"
-            )
-        );
-        assert_eq!(
-            shown(&state(Ok(()), 2, "")),
-            is(
-                false,
-                "Conflicted",
-                "Service/a/b belongs to a/older, Service/a/c belongs to a/older"
-            )
-        );
-        assert_eq!(
-            shown(&state(Err("x: 0".into()), 0, "")),
-            is(false, "Invalid", "x: 0")
-        );
-        assert_eq!(
-            shown(&state(Err("x: 0".into()), 0, "r")),
-            is(
-                false,
-                "Invalid",
-                "x: 0; the last good version stays enforced"
-            )
-        );
-    }
-
-    #[test]
-    fn a_policy_with_nothing_to_enforce_is_not_programmed_for_that_reason() {
-        let report = policy(&state(Err("x: 0".into()), 0, ""), &Tallies::default());
-        assert_eq!(
-            (report.programmed.status, report.programmed.reason.as_str()),
-            (false, "Invalid")
-        );
-        let report = policy(&state(Err("x: 0".into()), 0, "r"), &Tallies::default());
-        assert_eq!(
-            report.programmed.reason, "NoProxies",
-            "the last good version is enforced"
-        );
     }
 }

@@ -153,11 +153,7 @@ where
 }
 
 /// Lets a proxy in that claims no more than its certificate covers, and adds what that proves.
-pub(super) fn allow(
-    peer: &Peer,
-    identity: &mut Identity,
-    registry: &Registry,
-) -> Result<(), Status> {
+fn allow(peer: &Peer, identity: &mut Identity, registry: &Registry) -> Result<(), Status> {
     peer.authorize(identity).map_err(|why| {
         registry.metrics.xds.streams_refused.inc();
         warn!(node = identity.id, peer = %peer.address, "proxy turned away: {why}");

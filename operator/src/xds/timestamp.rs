@@ -1,42 +1,14 @@
 //! Wall-clock times as RFC 3339 in UTC, with whole seconds, as Kubernetes writes them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-/// `2026-03-01T12:30:05Z`. Times before 1970 are shown as 1970.
+use k8s_openapi::jiff::Timestamp;
+
+/// `2026-03-01T12:30:05Z`. A time that can't be written, some 8,000 years away, is shown as 1970.
 #[must_use]
 pub fn rfc3339(time: SystemTime) -> String {
-    let seconds = time
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
-    let (year, month, day) = civil(seconds / 86_400);
-    let of_day = seconds % 86_400;
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        of_day / 3_600,
-        of_day / 60 % 60,
-        of_day % 60
-    )
-}
-
-/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
-///
-/// Counts in 400-year eras of 146,097 days from 0000-03-01, so that the leap day ends a year
-/// (H. Hinnant, *chrono-Compatible Low-Level Date Algorithms*, `civil_from_days`).
-fn civil(days: u64) -> (u64, u64, u64) {
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+    let time = Timestamp::try_from(time).and_then(|t| Timestamp::from_second(t.as_second()));
+    time.unwrap_or_default().to_string()
 }
 
 /// An age as kubectl shows it: `45s`, `12m`, `3h`, `5d`.
@@ -52,6 +24,8 @@ pub fn age(elapsed: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     fn at(seconds: u64) -> String {

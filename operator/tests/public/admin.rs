@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate::admin::Admin;
 use headgate::kubernetes::peers::{COUNTS_PATH, Counted};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use crate::common::{SEARCH, World, get, plan};
@@ -107,5 +108,80 @@ async fn before_there_is_a_plan_it_says_what_is_missing() {
     assert_eq!(get(admin, "/healthz").await.unwrap().0, 200);
     for path in ["/status", "/metrics", COUNTS_PATH] {
         assert_eq!(get(admin, path).await.unwrap().0, 503, "{path}");
+    }
+}
+
+/// From one address: in all there may be more.
+const MAX_PER_ADDRESS: usize = 16;
+
+async fn connect(from: &str, to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    socket.connect(to).await.unwrap()
+}
+
+/// Clients that never end their requests are bounded, and nobody waits for them.
+#[tokio::test]
+async fn clients_that_are_silent_keep_nobody_waiting() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let mut crowd = Vec::new();
+    for address in 3..6 {
+        for _ in 0..2 * MAX_PER_ADDRESS {
+            let mut silent = connect(&format!("127.0.0.{address}"), world.admin).await;
+            // The server may have closed it.
+            let _ = silent.write_all(b"GET /status HTTP/1.1\r\nhost: ").await;
+            crowd.push(silent);
+        }
+    }
+    assert_eq!(get(world.admin, "/healthz").await.unwrap().0, 200);
+    assert_eq!(get(world.admin, "/metrics").await.unwrap().0, 200);
+    // All that were served still are: nobody's time has ended.
+    let mut open = 0;
+    for silent in &mut crowd {
+        let mut byte = [0];
+        let read = tokio::time::timeout(Duration::from_millis(1), silent.read(&mut byte)).await;
+        open += usize::from(read.is_err());
+    }
+    assert_eq!(open, 3 * MAX_PER_ADDRESS);
+}
+
+/// Whatever becomes of the admin address, the kubelet is answered.
+#[tokio::test]
+async fn probes_have_an_address_of_their_own() {
+    let admin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (admin_at, probes_at) = (admin.local_addr().unwrap(), probes.local_addr().unwrap());
+    let (_view, view) = watch::channel(None);
+    let (_missing, missing) = watch::channel("Pods".to_owned());
+    let (_shutdown, shutdown) = watch::channel(false);
+    let shown = Admin::starting(view, missing, "a", shutdown);
+    tokio::spawn(shown.only_probes().serve(probes));
+    tokio::spawn(shown.serve(admin));
+    let mut crowd = Vec::new();
+    for address in 2..8 {
+        for _ in 0..MAX_PER_ADDRESS {
+            crowd.push(connect(&format!("127.0.0.{address}"), admin_at).await);
+        }
+    }
+    assert_eq!(get(probes_at, "/healthz").await.unwrap().0, 200);
+    assert_eq!(get(probes_at, "/readyz").await.unwrap().0, 503);
+    assert_eq!(crowd.len(), 96, "more than are served at once");
+}
+
+#[tokio::test]
+async fn who_asks_for_probes_is_told_nothing_else() {
+    let world = World::start(plan(&[(SEARCH, "r1")])).await;
+    let probes = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = probes.local_addr().unwrap();
+    let registry = Arc::clone(&world.registry);
+    let shown = Admin::new(
+        registry,
+        world.snapshots.clone(),
+        world.shutdown.subscribe(),
+    );
+    tokio::spawn(shown.only_probes().serve(probes));
+    assert_eq!(get(at, "/readyz").await.unwrap().0, 200);
+    for path in ["/status", "/metrics", COUNTS_PATH] {
+        assert_eq!(get(at, path).await.unwrap().0, 404, "{path}");
     }
 }

@@ -65,6 +65,33 @@ fn examples_are_right() {
     assert_eq!(names, strategies);
 }
 
+/// As `kubectl get --output=yaml` writes several objects.
+#[test]
+fn a_list_is_read_as_its_items() {
+    let item = |name: &str, p50: &str| {
+        format!(
+            "- apiVersion: headgate.dev/v1alpha1\n  kind: AdmissionPolicy\n  metadata: {{name: {name}}}\n  spec:\n    \
+             targetRefs: [{{kind: Service, name: {name}}}]\n    types: [{{name: default, slo: {{p50: {p50}, p90: \
+             50ms}}}}]\n"
+        )
+    };
+    let (search, cart) = (item("search", "18ms"), item("cart", "0ms"));
+    for kind in [
+        "v1\nkind: List",
+        "headgate.dev/v1alpha1\nkind: AdmissionPolicyList",
+    ] {
+        let text = format!("apiVersion: {kind}\nitems:\n{search}{cart}");
+        let report = check_file("all.yaml", text.as_bytes());
+        let names: Vec<String> = report.policies().map(ValidPolicy::full_name).collect();
+        assert_eq!(names, ["default/search"]);
+        let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+        assert_eq!(
+            problems,
+            ["all.yaml:14:35: spec.types[0].slo.p50: 0ms; 1ms to 1h"]
+        );
+    }
+}
+
 #[test]
 fn the_quick_start_is_right() {
     let policy = policy("../examples/quickstart/policy.yaml");

@@ -1,5 +1,5 @@
 //! What the xDS server does with peers that want too much: it bounds them, and good proxies don't notice.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -95,7 +95,6 @@ async fn connections_are_bounded_in_all_and_for_each_address() {
 async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
     let authority = Authority::new();
     let limits = Limits {
-        handshakes: 8,
         handshakes_per_address: 4,
         handshake_timeout: Duration::from_secs(1),
         ..Limits::default()
@@ -123,6 +122,65 @@ async fn peers_that_do_not_finish_their_handshake_are_bounded_and_dropped() {
     }
     assert_eq!(server.metrics.xds.handshakes_failed.get(), 4);
     follows(&server, &mut proxy, "2").await;
+}
+
+/// Peers that say nothing keep nobody waiting, however many addresses they have.
+#[tokio::test]
+async fn a_good_proxy_does_not_wait_for_those_that_are_silent() {
+    let authority = Authority::new();
+    // None of them ends while the test runs.
+    let limits = Limits {
+        handshake_timeout: Duration::from_secs(600),
+        ..Limits::default()
+    };
+    let pair = authority.server();
+    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let mut crowd = Vec::new();
+    for address in 3..13 {
+        let address = format!("127.0.0.{address}");
+        for _ in 0..limits.handshakes_per_address {
+            crowd.push(silent(server.address, &address).await);
+        }
+    }
+    let own = authority.proxy(&[&spiffe("shop")]);
+    let served = async {
+        let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
+        let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
+        assert!(proxy.next().await.unwrap().contains("shop/policy"));
+    };
+    let served = tokio::time::timeout(Duration::from_secs(60), served).await;
+    assert!(served.is_ok(), "it waits for those that are silent");
+    assert_eq!(crowd.len(), 320);
+    assert_eq!(server.metrics.xds.connections_refused.get(), 0);
+}
+
+/// Streams of one namespace's certificates are bounded, whatever their addresses are; those of others have room.
+#[tokio::test]
+async fn a_namespace_does_not_take_the_streams_of_another() {
+    let authority = Authority::new();
+    let limits = Limits {
+        streams: 8,
+        streams_per_namespace: 4,
+        ..Limits::default()
+    };
+    let pair = authority.server();
+    let server = Running::start(plan(&[SHOP], "1"), limits, Some((&pair, &authority.pem))).await;
+    let rogue = authority.proxy(&[&spiffe("rogue")]);
+    let mut taken = Vec::new();
+    for n in 0..4 {
+        let channel = server.tls(&authority.pem, Some(&rogue)).await.unwrap();
+        let rogue = subscribe(node(&format!("r{n}"), &[]));
+        taken.push(open(channel, rogue).await.unwrap());
+    }
+    let channel = server.tls(&authority.pem, Some(&rogue)).await.unwrap();
+    let Err(over) = open(channel, subscribe(node("r4", &[]))).await else {
+        panic!("a fifth stream");
+    };
+    assert_eq!(over.code(), Code::ResourceExhausted);
+    let own = authority.proxy(&[&spiffe("shop")]);
+    let channel = server.tls(&authority.pem, Some(&own)).await.unwrap();
+    let mut proxy = open(channel, subscribe(node("good", &[]))).await.unwrap();
+    assert!(proxy.next().await.unwrap().contains("shop/policy"));
 }
 
 #[tokio::test]

@@ -11,7 +11,6 @@ use headgate::plan::{Plan, PolicyState};
 use headgate_core::config::Direction;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Code;
 
 use crate::common::{ADS, SEARCH, World, configuration, module_at, plan, with_workflows};
 use crate::wire::{
@@ -515,29 +514,5 @@ async fn only_slots_of_headgate_are_filled() {
     assert_eq!(
         (response.resources.len(), response.removed_resources),
         (2, vec!["lua".to_owned()])
-    );
-}
-
-#[tokio::test]
-async fn a_single_fetch_is_answered() {
-    let world = World::start(plan(&[(SEARCH, "r1")])).await;
-    let mut client = EcdsClient::new(world.channel().await);
-    let response = client
-        .fetch_extension_configs(hello(Some(SEARCH)))
-        .await
-        .unwrap()
-        .into_inner();
-    assert_eq!(revision(&response), "r1");
-    let other = DiscoveryRequest {
-        resource_names: vec!["lua".into()],
-        ..hello(None)
-    };
-    assert_eq!(
-        client
-            .fetch_extension_configs(other)
-            .await
-            .unwrap_err()
-            .code(),
-        Code::NotFound
     );
 }

@@ -136,3 +136,40 @@ fn every_request_is_counted_as_the_first_type_that_matches() -> Result<()> {
     }
     rig.wait_until_idle()
 }
+
+/// Paths that reach the same handler of most backends, through the listener that `headgate bootstrap` writes.
+#[test]
+fn paths_match_the_type_that_they_look_like() -> Result<()> {
+    let backend = BackendConfig::new(
+        10,
+        vec![ServiceType::constant("/", Duration::from_millis(1))],
+    );
+    let rig = Rig::builder(backend, policy::policy(10, &types())).start()?;
+    let alike = [
+        "/exact",
+        "//exact",
+        "/%65xact",
+        "/./exact",
+        "/other/../exact",
+        "/%65x%61ct?with=query",
+    ];
+    for (path, count) in alike.into_iter().zip(1..) {
+        http::get(rig.addr(), path)?;
+        rig.wait_for_stat("type.exact.rq_total", count)
+            .map_err(|error| error.context(path))?;
+    }
+    rig.wait_until_idle()
+}
+
+/// Envoy's default timeout of a route is 15 s.
+#[test]
+fn what_takes_long_takes_as_long_behind_a_proxy() -> Result<()> {
+    let backend = BackendConfig::new(
+        10,
+        vec![ServiceType::constant("/", Duration::from_secs(16))],
+    );
+    let rig = Rig::builder(backend, policy::policy(10, &types())).start()?;
+    let answer = http::get(rig.addr(), "/download")?;
+    anyhow::ensure!(answer.status == 200, "{answer:?}");
+    rig.wait_until_idle()
+}

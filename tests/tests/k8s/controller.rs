@@ -186,6 +186,79 @@ spec:
     Ok(())
 }
 
+/// A Gateway of the platform's namespace serves the route of another one. Its controller says in the route's status
+/// that the Gateway allows that.
+#[test]
+fn a_routes_policy_reaches_a_gateway_that_has_accepted_the_route() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let (infra, shop) = (cluster.namespace("infra")?, cluster.namespace("shop")?);
+    let name = format!("{shop}/checkout");
+    cluster.install("gateway-api")?;
+    cluster.apply(&policy(&shop, "checkout", "HTTPRoute", "checkout", 2))?;
+    cluster.apply(&format!(
+        "
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {{name: shared, namespace: {infra}}}
+spec:
+  gatewayClassName: any
+  listeners: [{{name: http, port: 80, protocol: HTTP, allowedRoutes: {{namespaces: {{from: All}}}}}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: checkout, namespace: {shop}}}
+spec:
+  parentRefs: [{{name: shared, namespace: {infra}}}]
+  rules: [{{backendRefs: [{{name: checkout, port: 80}}]}}]
+"
+    ))?;
+    let labels = [("gateway.networking.k8s.io/gateway-name", "shared")];
+    let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &infra, &labels))?;
+    until("the Gateway to be asked", || {
+        let found = cluster.condition(&shop, "checkout", 0, "Accepted");
+        let found = found.map_err(|e| e.to_string())?;
+        let message = found["message"].as_str().unwrap_or_default();
+        let is_so = message.contains("none of another namespace has accepted it");
+        if is_so {
+            Ok(())
+        } else {
+            Err(found.to_string())
+        }
+    })?;
+    let judge = |accepted: &str| {
+        let parents = serde_json::json!({"status": {"parents": [{
+            "controllerName": "example.com/gateways",
+            "parentRef": {"name": "shared", "namespace": infra},
+            "conditions": [{
+                "type": "Accepted", "status": accepted, "reason": "Judged", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        }]}});
+        cluster.kubectl(&[
+            "patch",
+            "httproute",
+            "checkout",
+            "--namespace",
+            &shop,
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            &parents.to_string(),
+        ])
+    };
+    judge("True")?;
+    let config = proxy.until_policies(&[&name])?;
+    ensure!(
+        !config.stages[0].routes.is_empty(),
+        "only its requests: {config:?}"
+    );
+    cluster.until_condition(&shop, "checkout", 0, "Programmed", "True", "Programmed")?;
+    judge("False")?;
+    proxy.until_policies(&[])?;
+    cluster.until_condition(&shop, "checkout", 0, "Accepted", "False", "TargetNotFound")?;
+    Ok(())
+}
+
 #[test]
 fn a_proxy_that_refuses_is_named() -> Result<()> {
     let (cluster, operator) = world()?;

@@ -1,7 +1,7 @@
 //! The addresses that an operator listens on.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::anyhow;
 use tokio::net::{TcpListener, TcpSocket};
@@ -11,13 +11,15 @@ use tokio::net::{TcpListener, TcpSocket};
 /// (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
-/// Listens on `address`, the value of `argument`.
+/// Listens on `address`, the value of `argument`. `[::]` is any address of either family, also on a host without IPv6.
 pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = || -> io::Result<TcpListener> {
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4(),
-            SocketAddr::V6(_) => TcpSocket::new_v6(),
-        }?;
+        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+        let (socket, address) = match (address, TcpSocket::new_v6()) {
+            (SocketAddr::V4(_), _) => (TcpSocket::new_v4()?, address),
+            (SocketAddr::V6(v6), Err(_)) if v6.ip().is_unspecified() => (TcpSocket::new_v4()?, v4),
+            (SocketAddr::V6(_), socket) => (socket?, address),
+        };
         // A restart finds connections of the one before in TIME_WAIT.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
@@ -54,6 +56,17 @@ mod tests {
         for _ in 0..allowed.unwrap_or(500).min(500) {
             let patience = Duration::from_secs(20);
             connections.push(TcpStream::connect_timeout(&address, patience).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn any_address_is_one_of_either_family() {
+        let listener = listen("--admin", "[::]:0".parse().unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // Where the host has it.
+        if TcpSocket::new_v6().is_ok_and(|s| s.bind("[::1]:0".parse().unwrap()).is_ok()) {
+            TcpStream::connect(("::1", port)).unwrap();
         }
     }
 

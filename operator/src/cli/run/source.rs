@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use crate::kubernetes::client::Access;
 use crate::kubernetes::deliver::DeliverArgs;
 use crate::kubernetes::operate::{Operator, Settings, Writing};
+use crate::kubernetes::store::Observations;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::source;
@@ -145,6 +146,14 @@ impl Source {
         match self {
             Self::Folder(_) => "",
             Self::Cluster(operator) => &operator.identity,
+        }
+    }
+
+    /// The policies' statuses as the API server has them.
+    pub(super) fn statuses(&self) -> Option<Arc<Observations>> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Cluster(operator) => Some(Arc::clone(&operator.observations)),
         }
     }
 

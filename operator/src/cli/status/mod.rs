@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 
 use super::Output;
 use super::cluster::ClusterArgs;
-use super::table::Table;
+use super::table::{Table, one_line};
 use crate::endpoint::Endpoint;
 use crate::xds::DEFAULT_SLOT;
 use crate::xds::status::{self, PolicyReport, ProxyReport, Report};
@@ -286,7 +286,7 @@ fn remarks(report: &Report) -> Vec<String> {
             .iter()
             .map(|p| format!("{}: {}", p.source, p.message)),
     );
-    lines
+    lines.iter().map(|line| one_line(line)).collect()
 }
 
 /// What is not as it should be with a proxy.

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::view::{Condition, OperatorView, Policy, Proxy, View, Workload};
 use super::{dash, proxies};
-use crate::cli::table::Table;
+use crate::cli::table::{Table, one_line};
 use crate::xds::timestamp::age;
 
 /// Tables, and a line for everything that is not as it should be.
@@ -124,5 +124,5 @@ fn remarks(view: &View) -> Vec<String> {
             modules.join(", ")
         ));
     }
-    lines
+    lines.iter().map(|line| one_line(line)).collect()
 }

@@ -31,8 +31,7 @@ pub mod report;
 mod run;
 mod served;
 pub mod settings;
-pub mod share;
-mod wanted;
+pub mod wanted;
 pub mod workload;
 
 pub use object::{Adapter, Object};

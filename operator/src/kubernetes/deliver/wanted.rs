@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::FilterConfig;
-
 use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
 use super::report::{Delivery, State};
 use super::settings::Settings;
 use super::workload::{Place, Workload, of_target, workloads};
-use super::{config_map, envoy_gateway, istio, share};
+use super::{config_map, envoy_gateway, istio};
 use crate::compile::revision;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::Plan;
@@ -78,17 +76,15 @@ pub fn wanted(
         }
         Place::Pods => None,
     };
-    let replicas = share::proxies(cluster);
     let (workloads, meetings) = workloads(plan, cluster);
     for workload in &workloads {
         match (&workload.place, controller(workload).as_deref()) {
             (Place::Gateway(_), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
-                let shared = share::shared(workload, plan, cluster, &replicas);
-                let both = both_ways(workload, shared, plan);
+                let both = both_ways(workload, plan);
                 wanted.extend(envoy_gateway::object(&both, cluster, &module));
             }
             (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
-                let both = both_ways(workload, Arc::clone(&workload.config), plan);
+                let both = both_ways(workload, plan);
                 wanted.add(istio::object(&both, cluster, &module));
             }
             (Place::Pods, _) if istio => {
@@ -118,19 +114,17 @@ pub fn wanted(
     wanted
 }
 
-/// A gateway's `workload` with `config`, which also says what its requests are as calls. In one configuration: Envoy
+/// A gateway's `workload`, whose configuration also says what its requests are as calls. In one configuration: Envoy
 /// Gateway gives each of its Wasm extensions a VM of its own, and two would know nothing of each other.
-fn both_ways(workload: &Workload, mut config: Arc<FilterConfig>, plan: &Plan) -> Workload {
-    if let Some(calls) = plan.outbound_of(&config) {
-        let config = Arc::make_mut(&mut config);
+fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
+    let mut workload = workload.clone();
+    if let Some(calls) = plan.outbound_of(&workload.config) {
+        let config = Arc::make_mut(&mut workload.config);
         config.outbound.clone_from(&calls.outbound);
         config.revision = String::new();
         config.revision = revision(config);
     }
-    Workload {
-        config,
-        ..workload.clone()
-    }
+    workload
 }
 
 impl Wanted {

@@ -6,11 +6,14 @@ use super::Draft;
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 use crate::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
 
-/// Labels by which Envoy Gateway marks the Pods of a Gateway, which may be of its own namespace.
+/// Labels by which Envoy Gateway marks the Pods of a Gateway. They run in Envoy Gateway's own namespace unless it is
+/// told otherwise, and don't have the label of all implementations there.
 const OWNING_GATEWAY: [&str; 2] = [
     "gateway.envoyproxy.io/owning-gateway-namespace",
     "gateway.envoyproxy.io/owning-gateway-name",
 ];
+/// With `mergeGateways`, the label of the Pods that serve all Gateways of a class.
+const OWNING_CLASS: &str = "gateway.envoyproxy.io/owning-gatewayclass";
 
 /// Pods that name a target, ready and all, by target.
 #[derive(Debug)]
@@ -67,14 +70,14 @@ pub(super) struct Count {
 /// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order.
 pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selectors) -> Vec<Count> {
     let mut counts = vec![Count::default(); drafts.len()];
-    let mut owned: HashMap<(&str, &str), u32> = HashMap::new();
+    let mut owned: HashMap<Owner<'_>, u32> = HashMap::new();
     // Pods of one workload match the same drafts.
     let mut sets: HashSet<Vec<usize>> = HashSet::new();
     let mut seen = vec![false; drafts.len()];
     let mut matching = Vec::new();
     for (key, pod) in &cluster.pods {
-        if let Some(gateway) = owning_gateway(key, pod) {
-            *owned.entry(gateway).or_default() += 1;
+        if let Some(owner) = owner(key, pod) {
+            *owned.entry(owner).or_default() += 1;
         }
         selectors.matching(&key.namespace, &pod.labels, &mut matching);
         let claim = pod.target.as_ref();
@@ -100,8 +103,15 @@ pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selecto
         let labels = &draft.proxies.labels;
         if draft.target.kind.is_of_gateways()
             && let Some(name) = labels.get(GATEWAY_NAME_LABEL)
-            && let Some(more) = owned.get(&(draft.proxies.namespace.as_str(), name.as_str()))
         {
+            let gateway = ObjectKey::new(&draft.proxies.namespace, name);
+            let class = cluster.gateways.get(&gateway).map(|g| g.class.as_str());
+            let owners = [
+                Some(Owner::Gateway(&gateway.namespace, &gateway.name)),
+                class.map(Owner::Class),
+            ];
+            let owned = owners.iter().flatten().filter_map(|owner| owned.get(owner));
+            let more: u32 = owned.sum();
             count.ready += more;
             count.sharing += more;
         }
@@ -147,11 +157,24 @@ fn settle(set: &[usize], drafts: &[Draft<'_>], counts: &mut [Count]) {
     }
 }
 
-/// Namespace and name of the Gateway that Envoy Gateway made a ready Pod for, unless the Pod is found by
-/// the label of all implementations.
-fn owning_gateway<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<(&'a str, &'a str)> {
+/// What Envoy Gateway made a Pod for.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Owner<'a> {
+    /// The Gateway of this namespace and name.
+    Gateway(&'a str, &'a str),
+    /// All Gateways of this class.
+    Class(&'a str),
+}
+
+/// What Envoy Gateway made a ready Pod for, unless the Pod is found by the label of all implementations.
+fn owner<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<Owner<'a>> {
+    if !pod.ready || pod.target.is_some() {
+        return None;
+    }
     let [namespace, name] = OWNING_GATEWAY.map(|label| pod.labels.get(label));
-    let (namespace, name) = (namespace?, name?);
+    let (Some(namespace), Some(name)) = (namespace, name) else {
+        return Some(Owner::Class(pod.labels.get(OWNING_CLASS)?));
+    };
     let is_found = key.namespace == *namespace && pod.labels.get(GATEWAY_NAME_LABEL) == Some(name);
-    (pod.ready && pod.target.is_none() && !is_found).then_some((namespace, name))
+    (!is_found).then_some(Owner::Gateway(namespace, name))
 }

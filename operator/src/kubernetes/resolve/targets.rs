@@ -119,11 +119,9 @@ impl<'a> Finder<'a> {
             .get(target)
             .ok_or_else(|| absent(target))?;
         let parents = BTreeSet::from_iter(&route.gateways);
-        // A namespace's policy must not reach into the proxies of another one.
-        let own = |gateway: &&&ObjectKey| gateway.namespace == target.namespace;
+        // Of other namespaces only those that have accepted the route, and only for its requests.
         let reach: Vec<Reach> = parents
             .iter()
-            .filter(own)
             .filter(|gateway| self.cluster.gateways.contains_key(**gateway))
             .map(|gateway| Reach {
                 proxies: ProxySelector {
@@ -222,24 +220,15 @@ fn without_gateway(route: &TargetRef, parents: &BTreeSet<&ObjectKey>) -> String 
         namespace,
         name,
     } = route;
-    let names = |gateways: Vec<&&ObjectKey>| -> String {
-        let names: Vec<String> = gateways.into_iter().map(ToString::to_string).collect();
+    if parents.is_empty() {
+        return format!(
+            "{kind} {namespace}/{name} has no parent Gateway in its namespace, and none of another namespace has \
+             accepted it; name one in its parentRefs that allows routes from here"
+        );
+    }
+    let names: Vec<String> = parents.iter().map(ToString::to_string).collect();
+    format!(
+        "{kind} {namespace}/{name} has parent Gateway {}, which doesn't exist",
         names.join(", ")
-    };
-    let (own, others): (Vec<&&ObjectKey>, Vec<&&ObjectKey>) =
-        parents.iter().partition(|p| p.namespace == *namespace);
-    if !own.is_empty() {
-        return format!(
-            "{kind} {namespace}/{name} has parent Gateway {}, which doesn't exist",
-            names(own)
-        );
-    }
-    if !others.is_empty() {
-        return format!(
-            "{kind} {namespace}/{name} has parent Gateway {} of another namespace, whose proxies a policy of \
-             {namespace} can't reach; target the Gateway by a policy of its namespace",
-            names(others)
-        );
-    }
-    format!("{kind} {namespace}/{name} has no parent Gateway; name one in its parentRefs")
+    )
 }

@@ -15,22 +15,22 @@ mod workflows;
 
 /// A cluster in few words.
 #[derive(Debug, Default, Clone)]
-pub(super) struct World {
-    pub(super) cluster: Cluster,
+pub(in crate::kubernetes) struct World {
+    pub(in crate::kubernetes) cluster: Cluster,
 }
 
 /// `a/b` as a key.
-pub(super) fn key(text: &str) -> ObjectKey {
+pub(in crate::kubernetes) fn key(text: &str) -> ObjectKey {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectKey::new(namespace, name)
 }
 
-pub(super) fn target(text: &str) -> TargetRef {
+pub(in crate::kubernetes) fn target(text: &str) -> TargetRef {
     text.parse().unwrap()
 }
 
 /// `app=search,tier=web` as labels.
-pub(super) fn labels(text: &str) -> BTreeMap<String, String> {
+pub(in crate::kubernetes) fn labels(text: &str) -> BTreeMap<String, String> {
     text.split(',')
         .filter_map(|pair| pair.split_once('='))
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
@@ -38,7 +38,12 @@ pub(super) fn labels(text: &str) -> BTreeMap<String, String> {
 }
 
 /// A policy of age `created`, 0 the oldest; its slots as `total: 20` or `perEndpoint: 8`.
-pub(super) fn valid(name: &str, created: u32, slots: &str, targets: &[&str]) -> ValidPolicy {
+pub(in crate::kubernetes) fn valid(
+    name: &str,
+    created: u32,
+    slots: &str,
+    targets: &[&str],
+) -> ValidPolicy {
     let mut policy = PARSED.clone();
     policy.stage.policy = name.to_owned();
     ObjectKey {
@@ -69,12 +74,12 @@ static PARSED: LazyLock<ValidPolicy> = LazyLock::new(|| {
 
 impl World {
     /// A policy; of several the one that was added first is the oldest.
-    pub(super) fn policy(self, name: &str, slots: &str, targets: &[&str]) -> Self {
+    pub(in crate::kubernetes) fn policy(self, name: &str, slots: &str, targets: &[&str]) -> Self {
         let created = u32::try_from(self.cluster.policies.len()).unwrap();
         self.policy_of_age(name, created, slots, targets)
     }
 
-    pub(super) fn policy_of_age(
+    pub(in crate::kubernetes) fn policy_of_age(
         mut self,
         name: &str,
         created: u32,
@@ -93,7 +98,7 @@ impl World {
         self
     }
 
-    pub(super) fn service(mut self, name: &str, selector: &str, ready: u32) -> Self {
+    pub(in crate::kubernetes) fn service(mut self, name: &str, selector: &str, ready: u32) -> Self {
         let selector = labels(selector);
         self.cluster
             .services
@@ -102,7 +107,7 @@ impl World {
         self
     }
 
-    pub(super) fn pod(mut self, name: &str, with: &str) -> Self {
+    pub(in crate::kubernetes) fn pod(mut self, name: &str, with: &str) -> Self {
         let pod = Pod {
             labels: labels(with),
             target: None,
@@ -113,21 +118,21 @@ impl World {
     }
 
     /// Pods `name-0` to `name-(n-1)`.
-    pub(super) fn pods(self, n: usize, name: &str, with: &str) -> Self {
+    pub(in crate::kubernetes) fn pods(self, n: usize, name: &str, with: &str) -> Self {
         (0..n).fold(self, |world, i| world.pod(&format!("{name}-{i}"), with))
     }
 
-    pub(super) fn unready(mut self, pod: &str) -> Self {
+    pub(in crate::kubernetes) fn unready(mut self, pod: &str) -> Self {
         self.cluster.pods.get_mut(&key(pod)).unwrap().ready = false;
         self
     }
 
-    pub(super) fn claims(mut self, pod: &str, claimed: &str) -> Self {
+    pub(in crate::kubernetes) fn claims(mut self, pod: &str, claimed: &str) -> Self {
         self.cluster.pods.get_mut(&key(pod)).unwrap().target = Some(target(claimed));
         self
     }
 
-    pub(super) fn gateway_api(mut self) -> Self {
+    pub(in crate::kubernetes) fn gateway_api(mut self) -> Self {
         self.cluster.served_kinds = vec![
             TargetKind::Gateway,
             TargetKind::HttpRoute,
@@ -136,13 +141,18 @@ impl World {
         self
     }
 
-    pub(super) fn gateway(mut self, name: &str) -> Self {
+    pub(in crate::kubernetes) fn gateway(mut self, name: &str) -> Self {
         let class = "envoy".to_owned();
         self.cluster.gateways.insert(key(name), Gateway { class });
         self.gateway_api()
     }
 
-    pub(super) fn route(mut self, route: &str, gateways: &[&str], backends: &[&str]) -> Self {
+    pub(in crate::kubernetes) fn route(
+        mut self,
+        route: &str,
+        gateways: &[&str],
+        backends: &[&str],
+    ) -> Self {
         let keys = |names: &[&str]| names.iter().map(|n| key(n)).collect();
         let (gateways, backends) = (keys(gateways), keys(backends));
         self.cluster
@@ -151,11 +161,11 @@ impl World {
         self.gateway_api()
     }
 
-    pub(super) fn plan(&self) -> Plan {
+    pub(in crate::kubernetes) fn plan(&self) -> Plan {
         plan(&self.cluster)
     }
 
-    pub(super) fn state(&self, policy: &str) -> PolicyState {
+    pub(in crate::kubernetes) fn state(&self, policy: &str) -> PolicyState {
         let plan = self.plan();
         plan.policies
             .into_iter()
@@ -165,7 +175,7 @@ impl World {
 }
 
 /// What the proxy of a Pod with these labels enforces.
-pub(super) fn by_labels(plan: &Plan, namespace: &str, with: &str) -> Arc<Enforced> {
+pub(in crate::kubernetes) fn by_labels(plan: &Plan, namespace: &str, with: &str) -> Arc<Enforced> {
     plan.for_proxy(&ProxyClaims {
         target: None,
         namespace: Some(namespace),
@@ -174,7 +184,7 @@ pub(super) fn by_labels(plan: &Plan, namespace: &str, with: &str) -> Arc<Enforce
 }
 
 /// Policies, slots and routes of the stages.
-pub(super) fn stages(enforced: &Enforced) -> Vec<(String, u32, Vec<String>)> {
+pub(in crate::kubernetes) fn stages(enforced: &Enforced) -> Vec<(String, u32, Vec<String>)> {
     let stage = |s: &headgate_core::config::StageConfig| {
         (s.policy.clone(), s.parallelism, s.routes.clone())
     };
@@ -182,7 +192,7 @@ pub(super) fn stages(enforced: &Enforced) -> Vec<(String, u32, Vec<String>)> {
 }
 
 /// Policies and slots of stages for all requests.
-pub(super) fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
+pub(in crate::kubernetes) fn slots(enforced: &Enforced) -> Vec<(String, u32)> {
     stages(enforced)
         .into_iter()
         .map(|(policy, slots, routes)| {
@@ -244,10 +254,10 @@ fn what_is_missing_is_said() {
         [
             "Gateway shop/edge doesn't exist",
             "HTTPRoute shop/r doesn't exist",
-            "HTTPRoute shop/orphan has no parent Gateway; name one in its parentRefs",
-            "HTTPRoute shop/foreign has parent Gateway infra/edge of another namespace, whose proxies a \
-             policy of shop can't reach; target the Gateway by a policy of its namespace",
-            "GRPCRoute shop/lost has parent Gateway shop/gone, which doesn't exist",
+            "HTTPRoute shop/orphan has no parent Gateway in its namespace, and none of another namespace has \
+             accepted it; name one in its parentRefs that allows routes from here",
+            "HTTPRoute shop/foreign has parent Gateway infra/edge, which doesn't exist",
+            "GRPCRoute shop/lost has parent Gateway infra/edge, shop/gone, which doesn't exist",
         ]
     );
 }

@@ -190,3 +190,81 @@ fn a_delivered_object_speaks_for_proxies_that_nobody_sees() {
     let status = wanted(&state(1), &tallies(1, 0, 1), Some(&delivered), None, &at(1)).unwrap();
     assert_eq!(reasons(&status)[0].1, "Pending", "the worse of the two");
 }
+
+#[test]
+fn what_was_written_reads_back_as_the_worst_of_all_targets() {
+    let of = |state: &PolicyState, status: Option<&AdmissionPolicyStatus>| {
+        written(state, status).map(|c| (c.status, c.reason, c.message))
+    };
+    let is = |status, reason: &str, message: &str| (status, reason.to_owned(), message.to_owned());
+    let status = wanted(&state(1), &tallies(1, 2, 2), None, None, &at(1));
+    assert_eq!(
+        of(&state(1), status.as_ref()),
+        [
+            is(true, "Accepted", "valid"),
+            is(true, "Programmed", "2 of 2 proxies run it")
+        ]
+    );
+    let pending = of(&state(2), status.as_ref());
+    assert_eq!(
+        pending[0],
+        is(
+            false,
+            "Pending",
+            "no replica has written what becomes of generation 2"
+        )
+    );
+    assert_eq!(of(&state(2), None), pending);
+
+    let mut s = state(1);
+    s.not_found = vec![(target(TARGETS[1]), "no such Gateway".into())];
+    let status = wanted(&s, &tallies(1, 2, 2), None, None, &at(1));
+    assert_eq!(
+        of(&s, status.as_ref()),
+        [
+            is(false, "TargetNotFound", "Gateway/a/g: no such Gateway"),
+            is(true, "Programmed", "2 of 2 proxies run it")
+        ],
+        "enforced wherever it applies"
+    );
+    s.not_found
+        .insert(0, (target(TARGETS[0]), "no such Service".into()));
+    let status = wanted(&s, &Tallies::default(), None, None, &at(1));
+    assert_eq!(of(&s, status.as_ref())[1].1, "TargetNotFound");
+}
+
+#[test]
+fn only_missing_proxies_of_the_same_generation_may_be_on_their_way() {
+    let status = |generation, running, total| {
+        let tallies = tallies(generation, running, total);
+        wanted(&state(generation), &tallies, None, None, &at(1)).unwrap()
+    };
+    let programmed = status(1, 2, 2);
+    for (running, total) in [(0, 0), (0, 1), (1, 2)] {
+        assert!(loses_proxies(
+            Some(&programmed),
+            &status(1, running, total),
+            false
+        ));
+        assert!(!loses_proxies(None, &status(1, running, total), false));
+        assert!(!loses_proxies(
+            Some(&status(1, 0, 0)),
+            &status(1, running, total),
+            false
+        ));
+    }
+    assert!(!loses_proxies(Some(&programmed), &status(1, 1, 1), false));
+    assert!(
+        !loses_proxies(Some(&programmed), &status(1, 0, 0), true),
+        "they left"
+    );
+    assert!(loses_proxies(Some(&programmed), &status(1, 0, 1), true));
+    assert!(
+        !loses_proxies(Some(&programmed), &status(2, 0, 2), false),
+        "an edit"
+    );
+    let mut gone = state(1);
+    gone.not_found = vec![(target(TARGETS[0]), "no such Service".into())];
+    let gone = wanted(&gone, &tallies(1, 2, 2), None, None, &at(1)).unwrap();
+    assert!(!loses_proxies(Some(&programmed), &gone, false));
+}

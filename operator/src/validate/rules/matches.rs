@@ -27,6 +27,9 @@ const PATH_AND_GRPC: &str =
 const METHOD_OF_GRPC: &str = "gRPC requests are POST; leave it out";
 const QUERY_STRING: &str = "the query string is not compared; leave it out";
 const WHITE_SPACE: &str = "holds white space; paths are compared as sent, such as %20";
+const DOT_SEGMENTS: &str = "has an empty segment or one of dots, which Envoy resolves before paths are compared; write what is left";
+const PERCENT_ENCODED: &str = "which Envoy decodes before paths are compared";
+const CONTROL_CHARACTER: &str = "holds a control character, which no header's value has; remove it";
 const PSEUDO_HEADER: &str = "pseudo-headers are matched by path and method";
 const SPACE_AROUND_VALUE: &str = "white space around a header's value is never received; remove it";
 const EMPTY_GRPC: &str = "empty; service, method or both";
@@ -108,6 +111,11 @@ fn check_path(path: &PathMatch, at: &Path, problems: &mut Problems) {
         problems.add(at, format!("{value:?} holds {odd:?}; {QUERY_STRING}"));
     } else if value.chars().any(|c| c.is_whitespace() || c.is_control()) {
         problems.add(at, format!("{value:?} {WHITE_SPACE}"));
+    } else if is_unresolved(value) {
+        problems.add(at, format!("{value:?} {DOT_SEGMENTS}"));
+    } else if let Some((part, decoded)) = percent_encoded(value) {
+        let problem = format!("{value:?} holds {part:?}, {PERCENT_ENCODED}; write {decoded:?}");
+        problems.add(at, problem);
     } else if path.kind == PathMatchType::PathPrefix && value.ends_with('*') {
         let plain = value.trim_end_matches('*').trim_end_matches('/');
         let plain = if plain.is_empty() { "/" } else { plain };
@@ -116,6 +124,22 @@ fn check_path(path: &PathMatch, at: &Path, problems: &mut Problems) {
             format!("{value:?}; a prefix takes no wildcard, write {plain:?}"),
         );
     }
+}
+
+/// Whether a path has segments that normalization resolves (RFC 3986, section 6.2.2.3), or empty ones, which are merged.
+fn is_unresolved(path: &str) -> bool {
+    ["//", "/./", "/../"].iter().any(|s| path.contains(s))
+        || ["/.", "/.."].iter().any(|s| path.ends_with(s))
+}
+
+/// The first unreserved character of a path that is percent-encoded (RFC 3986, section 6.2.2.2), with what it stands for.
+fn percent_encoded(path: &str) -> Option<(&str, char)> {
+    path.match_indices('%').find_map(|(at, _)| {
+        let part = path.get(at..at + 3)?;
+        let decoded = char::from(u8::from_str_radix(part.get(1..)?, 16).ok()?);
+        let is_unreserved = decoded.is_ascii_alphanumeric() || "-._~".contains(decoded);
+        is_unreserved.then_some((part, decoded))
+    })
 }
 
 fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
@@ -146,6 +170,10 @@ fn check_headers(headers: &[HeaderMatch], at: &Path, problems: &mut Problems) {
             );
         }
         let value = &header.value;
+        if value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
+            problems.add(at.field("value"), CONTROL_CHARACTER);
+            continue;
+        }
         match header.kind {
             StringMatchType::RegularExpression => check_regex(value, &at.field("value"), problems),
             StringMatchType::Exact if !(1..=MAX_HEADER_VALUE).contains(&value.len()) => {
@@ -257,7 +285,20 @@ fn path_schema(path: &mut Place<'_>) {
             &[value, &prefix],
         ),
     ];
-    for rule in rules {
+    // One rule for all of them would be too dear.
+    let segments = [
+        format!("{value}.contains('//') || {value}.endsWith('/.') || {value}.endsWith('/..')"),
+        format!("{value}.contains('/./')"),
+        format!("{value}.contains('/../')"),
+    ];
+    let segments = segments.map(|found| {
+        Rule::words(
+            format!("{plain} || !({found})"),
+            &format!("\"%s\" {DOT_SEGMENTS}"),
+            &[value],
+        )
+    });
+    for rule in rules.into_iter().chain(segments) {
         path.rule(rule.on(".value"));
     }
 }
@@ -270,7 +311,10 @@ fn header_schema(headers: &mut Place<'_>) {
         .max_length(MAX_HEADER_NAME)
         .pattern("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$");
     let empty = format!("0 bytes; 1 to {MAX_HEADER_VALUE} bytes");
-    headers.at("[].value").max_length(MAX_HEADER_VALUE);
+    headers
+        .at("[].value")
+        .max_length(MAX_HEADER_VALUE)
+        .characters("^[^\\x00-\\x08\\x0a-\\x1f\\x7f]*$");
     headers
         .at("[]")
         .rule(Rule::text("self.type != 'Exact' || size(self.value) > 0", empty).on(".value"))

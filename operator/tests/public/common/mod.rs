@@ -101,7 +101,7 @@ impl World {
 
     pub fn report(&self) -> Report {
         let snapshot = Arc::clone(&self.snapshots.borrow());
-        Report::new(&snapshot, &self.registry, SystemTime::now())
+        Report::new(&snapshot, &self.registry, None, SystemTime::now())
     }
 
     /// Waits until the report fulfils `done`. Answers arrive after the client has sent them.

@@ -127,10 +127,6 @@ impl RigBuilder {
             .map(String::as_str)
             .collect();
         let mut bootstrap = headgate::bootstrap(backend.addr(), xds, &arguments)?;
-        // Requests that a test holds end when it says so; Envoy's default is 15 s.
-        for route in bootstrap.routes()? {
-            route["route"]["timeout"] = json!("0s");
-        }
         for change in self.changes {
             change(&mut bootstrap)?;
         }

@@ -171,6 +171,11 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         ],
     ),
     (
+        "values of headers: too dear for CEL in as many headers as all types may have",
+        "in body should match",
+        &["header-value-control"],
+    ),
+    (
         "CEL knows no closest name; the message lists them instead",
         "has this name; one of",
         &[
@@ -244,6 +249,10 @@ pub(crate) const TAKEN: &[(&str, &[&str])] = &[
     (
         "names of headers that differ by case only: too dear for CEL in as many headers as all types may have",
         &["header-twice"],
+    ),
+    (
+        "characters that are percent-encoded for nothing: too dear for CEL in as many paths as all types may have",
+        &["path-percent-encoded"],
     ),
     (
         "two policies of one name in one file: the API server gets one at a time",

@@ -3,6 +3,8 @@ use serde_json::{Value, json};
 
 use super::super::example::{Example, SHA256, installed, settings};
 use super::*;
+use crate::kubernetes::resolve::tests::World;
+use crate::plan::GATEWAY_NAME_LABEL;
 
 fn of(example: &Example) -> Wanted {
     wanted(
@@ -367,51 +369,59 @@ fn envoy_gateway_runs_the_filter_only_where_it_is_needed() {
     );
 }
 
-/// Envoy Gateway's proxies, which are in a namespace of its own.
+/// Through the plan, whose share is what the object says.
 #[test]
-fn slots_do_not_multiply_with_the_replicas_of_a_gateway() {
+fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() {
     let owned = "gateway.envoyproxy.io/owning-gateway-namespace=infra,\
                  gateway.envoyproxy.io/owning-gateway-name=edge";
-    let slots = |example: &Example| -> Vec<u64> {
-        let object = only(example);
-        let stages = object.value["spec"]["wasm"][0]["config"]["stages"].clone();
-        let stages = stages.as_array().unwrap().clone();
-        stages
-            .iter()
-            .map(|s| s["parallelism"].as_u64().unwrap())
-            .collect()
-    };
-    let example = || {
-        Example::default()
-            .gateway("infra/edge", "eg")
-            .route("HTTPRoute/infra/shop", &["infra/edge"])
-            .at_gateway(
-                "infra/r",
-                "HTTPRoute/infra/shop",
-                "infra/edge",
-                &["httproute/infra/shop/*"],
+    let labelled = format!("{owned},{GATEWAY_NAME_LABEL}=edge");
+    let modes = [
+        ("a namespace of its own", "envoy-gateway-system", owned),
+        ("GatewayNamespace", "infra", labelled.as_str()),
+        (
+            "mergeGateways",
+            "envoy-gateway-system",
+            "gateway.envoyproxy.io/owning-gatewayclass=eg",
+        ),
+    ];
+    let slots = |slots: &str, pods: usize, (_, namespace, labels): (&str, &str, &str)| {
+        let mut world = World::default()
+            .gateway("infra/edge")
+            .service("infra/shop", "app=shop", 5)
+            .route("HTTPRoute/infra/shop", &["infra/edge"], &["infra/shop"])
+            .policy("infra/r", slots, &["HTTPRoute/infra/shop"])
+            .policy("infra/g", slots, &["Gateway/infra/edge"])
+            .pods(pods, &format!("{namespace}/proxy"), labels)
+            .pod(
+                "envoy-gateway-system/other",
+                &owned.replace("=edge", "=inner"),
             )
-            .at_gateway("infra/g", "Gateway/infra/edge", "infra/edge", &[])
+            .pod(
+                "envoy-gateway-system/merged",
+                "gateway.envoyproxy.io/owning-gatewayclass=other",
+            )
+            .pod("envoy-gateway-system/unready", labels)
+            .unready("envoy-gateway-system/unready");
+        let edge = world.cluster.gateways.values_mut().next().unwrap();
+        edge.class = "eg".to_owned();
+        let plan = world.plan();
+        let all = wanted(&plan, &world.cluster, &settings(), &installed(), SHA256);
+        let object = all.objects.values().next().unwrap();
+        let stages = &object.value["spec"]["wasm"][0]["config"]["stages"];
+        let stages = stages.as_array().unwrap().iter();
+        let slots = stages.map(|s| s["parallelism"].as_u64().unwrap());
+        slots.collect::<Vec<_>>()
     };
-    assert_eq!(slots(&example()), [4, 4]);
-    let alone = only(&example());
-    let three = example().pod("eg", "1", owned).pod("eg", "2", owned).pod(
-        "eg",
-        "other",
-        &owned.replace("=edge", "=inner"),
-    );
-    assert_eq!(slots(&three), [2, 2]);
-    let shared = only(&three);
-    assert_ne!(
-        shared.value["metadata"]["annotations"]["headgate.dev/revision"],
-        alone.value["metadata"]["annotations"]["headgate.dev/revision"]
-    );
-    let counted = format!("{owned},gateway.networking.k8s.io/gateway-name=edge");
-    assert_eq!(
-        slots(&example().pod("infra", "1", &counted)),
-        [4, 4],
-        "the plan has counted it"
-    );
+    for mode in modes {
+        let of = |asked: &str| [1, 2, 3].map(|pods| slots(asked, pods, mode));
+        assert_eq!(of("total: 20"), [[20, 20], [10, 10], [6, 6]], "{}", mode.0);
+        assert_eq!(
+            of("perEndpoint: 8"),
+            [[40, 40], [20, 20], [13, 13]],
+            "{}",
+            mode.0
+        );
+    }
 }
 
 #[test]

@@ -3,6 +3,10 @@
 use headgate_core::config::MAX_STAGES;
 
 use super::*;
+use crate::xds::cache::ResourceCache;
+use crate::xds::module::Module;
+use crate::xds::node::{Identity, TargetClaim};
+use crate::xds::snapshot::Snapshot;
 
 fn edge(pods: usize) -> World {
     World::default()
@@ -120,12 +124,42 @@ fn a_route_of_several_gateways_shares_its_slots_among_all_their_pods() {
     assert_eq!(world.state("a/p").not_found, []);
 }
 
+/// Route, Gateway and proxy are of two namespaces, as where a platform team runs the Gateways of all.
 #[test]
-fn a_policy_of_a_route_stays_out_of_other_namespaces_gateways() {
-    let world = edge(1).policy("b/p", "total: 20", &["GRPCRoute/b/g"]);
-    assert_eq!(at_edge(&world).in_force, []);
-    assert_eq!(world.state("b/p").not_found.len(), 1);
-    assert!(world.plan().attachments.is_empty());
+fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_there() {
+    let world = edge(2)
+        .policy("b/p", "total: 20", &["GRPCRoute/b/g"])
+        .policy("b/x", "total: 20", &["Service/b/y"]);
+    let routes = vec!["grpcroute/b/g/*".to_owned(), "b.g.*".to_owned()];
+    assert_eq!(stages(&at_edge(&world)), [("b/p".into(), 10, routes)]);
+    assert_eq!(world.state("b/p").not_found, []);
+
+    let module = Module {
+        path: "/headgate.wasm".into(),
+        hash: String::new(),
+        sha256: String::new(),
+        bytes: 0,
+    };
+    let cache = Arc::new(ResourceCache::new(1 << 20));
+    let snapshot = Snapshot::new(Arc::new(world.plan()), Arc::new(module), cache);
+    let proxy = |labelled: &str, claim: Option<&str>| {
+        let assignment = snapshot.assign(&Identity {
+            namespace: Some("a".into()),
+            labels: labels(labelled),
+            target: claim.map_or(TargetClaim::None, |c| TargetClaim::Target(target(c))),
+            certificate: Some("spiffe://x/ns/a/sa/edge".into()),
+            ..Identity::default()
+        });
+        let stages = assignment.config.stages.iter();
+        let policies: Vec<String> = stages.map(|s| s.policy.clone()).collect();
+        (policies, assignment.problem.is_some())
+    };
+    let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
+    assert_eq!(proxy(&gateway, None), (vec!["b/p".into()], false));
+    assert_eq!(proxy("app=y", None).0, [""; 0]);
+    for claim in ["GRPCRoute/b/g", "Service/b/y"] {
+        assert_eq!(proxy(&gateway, Some(claim)), (vec![], true), "{claim}");
+    }
 }
 
 #[test]
