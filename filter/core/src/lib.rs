@@ -9,6 +9,7 @@
 //! Points 1, 2 and 3 of Bouncer's Figure 1 are [`stage::Stage::arrive`], [`decision::Action::Resume`]
 //! and [`stage::Stage::finish`].
 
+pub mod class_admission;
 pub mod classify;
 pub mod config;
 pub mod deadline;

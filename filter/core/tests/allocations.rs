@@ -353,6 +353,8 @@ fn deciding_queueing_and_measuring_allocate_nothing() {
     for by in ["Type", "Class", "Workflow"] {
         let drr = format!(r#"{{"type":"DRR","by":{by:?},"quantum_us":1000}}"#);
         assert_eq!(run_queue(&drr), 0, "{drr}");
+        let wfq = format!(r#"{{"type":"WFQ","by":{by:?}}}"#);
+        assert_eq!(run_queue(&wfq), 0, "{wfq}");
     }
 
     let names: Vec<String> = (0..TYPES).map(|i| format!("t{i}")).collect();

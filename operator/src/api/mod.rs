@@ -22,7 +22,9 @@ pub use policy::{
     AdmissionPolicySpec, AutoParallelism, MeasureType, ModeType, Parallelism, PolicyTargetRef,
     QueryType, RequestClass,
 };
-pub use queue::{DeficitRoundRobin, DisciplineType, FlowType, Queue, QueueModeType};
+pub use queue::{
+    DeficitRoundRobin, DisciplineType, FlowType, Queue, QueueModeType, WeightedFairQueue,
+};
 pub use request_match::{
     GrpcMatch, HeaderMatch, PathMatch, PathMatchType, RequestMatch, StringMatchType,
 };

@@ -153,7 +153,9 @@ fn explain_says_what_each_discipline_does() {
             .collect();
         all += &format!("{queue} {request}\n{}\n\n", part.join("\n"));
     };
-    for discipline in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "Slack"] {
+    for discipline in [
+        "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "WFQ", "Slack",
+    ] {
         explain(&format!("{{discipline: {discipline}}}"), "/with");
     }
     for request in ["/without", "/healthz"] {
@@ -161,6 +163,7 @@ fn explain_says_what_each_discipline_does() {
             "{discipline: EDF, timeout: 5s}",
             "{discipline: Slack}",
             "{discipline: DRR, drr: {weights: {with: 2, default: 0.5}, quantum: 5ms}}",
+            "{discipline: WFQ, wfq: {weights: {with: 2, default: 0.5}}}",
         ] {
             explain(queue, request);
         }

@@ -195,20 +195,21 @@ impl StageConfig {
     }
 
     fn check_discipline(&self, at: &str) -> Result<(), ConfigError> {
-        let Discipline::Drr {
-            by,
-            quantum_us,
-            weights,
-        } = &self.queue.discipline
-        else {
-            return Ok(());
+        let (by, quantum_us, weights) = match &self.queue.discipline {
+            Discipline::Drr {
+                by,
+                quantum_us,
+                weights,
+            } => (by, Some(*quantum_us), weights),
+            Discipline::Wfq { by, weights } => (by, None, weights),
+            _ => return Ok(()),
         };
         let err = |field: &str, problem: String| {
             let field = format!("{at}.queue.discipline.{field}");
             Err(ConfigError::new(field, problem))
         };
-        if !(100..=60_000_000).contains(quantum_us) {
-            return err("quantum_us", format!("{quantum_us}; 100 to 60000000"));
+        if let Some(quantum) = quantum_us.filter(|us| !(100..=60_000_000).contains(us)) {
+            return err("quantum_us", format!("{quantum}; 100 to 60000000"));
         }
         if *by == Flow::Class && self.classes.is_empty() {
             return err("by", "Class; the stage has no classes".into());

@@ -213,11 +213,20 @@ pub enum Discipline {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },
+    /// Weighted fair queue: as deficit round robin, but in the order of finish tags instead of rounds.
+    #[serde(rename = "WFQ")]
+    Wfq {
+        /// What makes a flow.
+        by: Flow,
+        /// As with [`Discipline::Drr`].
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        weights: BTreeMap<String, f64>,
+    },
     /// By latest start time: the arrival plus the least that any objective of the type leaves for waiting.
     Slack,
 }
 
-/// What makes a flow in deficit round robin.
+/// What makes a flow in fair queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Flow {
     /// The query type.

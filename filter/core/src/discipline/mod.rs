@@ -13,7 +13,8 @@
 //! | SJF | total work | Wisp Table 2 |
 //! | SRTF | total − elapsed service time | Wisp Table 2 |
 //! | LASF | work so far | Wisp Table 2 |
-//! | DRR | round in which its flow can pay for it | `drr` |
+//! | DRR | round in which its flow can pay for it | `fair` |
+//! | WFQ | finish tag of its flow | `fair` |
 //! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
 //! The deadline is the request's own; without one it is its type's objective at the highest percentile,
@@ -25,7 +26,7 @@
 //! discipline has no say: there the order is FIFO and waits are estimated as in a FIFO, whatever is
 //! configured.
 
-mod drr;
+mod fair;
 mod rank;
 mod slack;
 
@@ -38,18 +39,18 @@ use crate::request::Attributes;
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
-use drr::Drr;
-use rank::{ROUND, WORK};
+use fair::Fair;
+use rank::WORK;
 
 /// The order of one stage's queue.
 #[derive(Debug)]
 pub struct Order {
     discipline: config::Discipline,
     timeout: Duration,
-    drr: Option<Drr>,
+    fair: Option<Fair>,
 }
 
-/// What a request spends of its flow's turns (deficit round robin).
+/// What a request spends of its flow's turns (fair queues).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// Number of the flow.
@@ -80,33 +81,43 @@ impl Order {
         } else {
             config::Discipline::Fifo
         };
-        let drr = match &discipline {
+        let fair = match &discipline {
             config::Discipline::Drr {
                 by,
                 quantum_us,
                 weights,
-            } => Some(Drr::new(host, prefix, stage, *by, *quantum_us, weights)?),
+            } => Some(Fair::by_rounds(
+                host,
+                prefix,
+                stage,
+                *by,
+                *quantum_us,
+                weights,
+            )?),
+            config::Discipline::Wfq { by, weights } => {
+                Some(Fair::by_tags(host, prefix, stage, *by, weights)?)
+            }
             _ => None,
         };
         Ok(Self {
             discipline,
             timeout: Duration::from_micros(stage.queue.timeout_us),
-            drr,
+            fair,
         })
     }
 
     /// Requests of one group stand alike in the queue: those of a type, or of a flow. A number below
     /// [`Order::groups`].
     pub(crate) fn group(&self, request: &Attributes) -> u16 {
-        match &self.drr {
-            Some(drr) => drr.flow_of(request),
+        match &self.fair {
+            Some(fair) => fair.flow_of(request),
             None => request.kind.0,
         }
     }
 
     /// How many groups there are, of so many `types`.
     pub(crate) fn groups(&self, types: usize) -> usize {
-        self.drr.as_ref().map_or(types, Drr::flows)
+        self.fair.as_ref().map_or(types, Fair::flows)
     }
 
     /// What the other workers are told of a first waiter of `rank`.
@@ -131,6 +142,7 @@ impl Order {
             config::Discipline::Lasf => 6,
             config::Discipline::Drr { .. } => 7,
             config::Discipline::Slack => 8,
+            config::Discipline::Wfq { .. } => 9,
         }
     }
 
@@ -178,12 +190,13 @@ impl Order {
             config::Discipline::Sjf
             | config::Discipline::Srtf
             | config::Discipline::Lasf
-            | config::Discipline::Drr { .. } => false,
+            | config::Discipline::Drr { .. }
+            | config::Discipline::Wfq { .. } => false,
         }
     }
 
-    /// The place of a request that arrives at `now`, costs `cost_us` and meets `queue`. Deficit round
-    /// robin charges the request's flow: [`Order::left`] takes it back.
+    /// The place of a request that arrives at `now`, costs `cost_us` and meets `queue`. Fair queues charge
+    /// the request's flow: [`Order::left`] takes it back.
     pub(crate) fn place(
         &mut self,
         host: &impl Host,
@@ -193,8 +206,8 @@ impl Order {
         cost_us: u64,
         queue: QueueState,
     ) -> Result<Place, HostError> {
-        if let Some(drr) = &mut self.drr {
-            let (rank, turn) = drr.place(host, now, request, cost_us, queue)?;
+        if let Some(fair) = &mut self.fair {
+            let (rank, turn) = fair.place(host, now, request, cost_us, queue)?;
             return Ok(Place {
                 rank,
                 turn: Some(turn),
@@ -208,15 +221,15 @@ impl Order {
 
     /// A request of `rank` left the queue for a slot.
     pub(crate) fn started(&self, host: &impl Host, rank: u64) -> Result<(), HostError> {
-        self.drr
+        self.fair
             .as_ref()
-            .map_or(Ok(()), |drr| drr.started(host, rank))
+            .map_or(Ok(()), |fair| fair.started(host, rank))
     }
 
     /// A request left the queue without a slot.
     pub(crate) fn left(&mut self, host: &impl Host, turn: Option<Turn>) -> Result<(), HostError> {
-        match (&mut self.drr, turn) {
-            (Some(drr), Some(turn)) => drr.left(host, turn),
+        match (&mut self.fair, turn) {
+            (Some(fair), Some(turn)) => fair.left(host, turn),
             _ => Ok(()),
         }
     }
@@ -230,7 +243,9 @@ impl Order {
             None => mean(),
         };
         match self.discipline {
-            config::Discipline::Fifo | config::Discipline::Drr { .. } => now.as_nanos(),
+            config::Discipline::Fifo
+            | config::Discipline::Drr { .. }
+            | config::Discipline::Wfq { .. } => now.as_nanos(),
             config::Discipline::Edf => self.deadline(now, request, times).as_nanos(),
             config::Discipline::Lstf => {
                 let deadline = self.deadline(now, request, times).as_nanos();
@@ -255,6 +270,7 @@ impl Order {
             config::Discipline::Fifo
             | config::Discipline::Edf
             | config::Discipline::Drr { .. }
+            | config::Discipline::Wfq { .. }
             | config::Discipline::Slack => false,
             config::Discipline::Lstf
             | config::Discipline::Sjf
@@ -269,6 +285,9 @@ impl Order {
         matches!(
             discipline,
             config::Discipline::Drr {
+                by: Flow::Workflow,
+                ..
+            } | config::Discipline::Wfq {
                 by: Flow::Workflow,
                 ..
             }
@@ -286,7 +305,9 @@ impl Order {
             config::Discipline::Sjf | config::Discipline::Srtf | config::Discipline::Lasf => {
                 WORK.tolerance(span)
             }
-            config::Discipline::Drr { .. } => ROUND.tolerance(span),
+            config::Discipline::Drr { .. } | config::Discipline::Wfq { .. } => {
+                self.fair.as_ref().map_or(0, |fair| fair.tolerance(span))
+            }
         }
     }
 

@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | [`WORK`] | 24 bits in units of 16 µs: 275 s, longer ones are alike | 36 bits in units of 131 µs: 104 days |
 //! | [`ROUND`] | 38 bits of rounds | 22 bits in units of 262 µs: 18 minutes |
+//! | [`TAG`] | 44 bits of rounds | 16 bits in units of 1 ms: 68 s |
 //!
 //! When the arrival wraps, requests of equal measure before and after it change places, once.
 //!
@@ -25,7 +26,7 @@ const ORDER_BITS: u32 = 4;
 const ORDER: u64 = (1 << ORDER_BITS) - 1;
 
 /// A measure, and the arrival behind it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Bits of the arrival.
     arrival_bits: u32,
@@ -45,6 +46,11 @@ pub(super) const WORK: Layout = Layout {
 pub(super) const ROUND: Layout = Layout {
     arrival_bits: 22,
     unit: 18,
+};
+/// Orders by a count of rounds that are so short that few requests share one.
+pub(super) const TAG: Layout = Layout {
+    arrival_bits: 16,
+    unit: 20,
 };
 
 impl Layout {
@@ -98,18 +104,18 @@ mod tests {
 
     #[test]
     fn the_measure_decides_and_then_the_arrival() {
-        for layout in [WORK, ROUND] {
+        for layout in [WORK, ROUND, TAG] {
             let at = |us: u64| Instant::from_nanos(1_700_000_000_000_000_000 + us * 1_000);
-            let later = at(600);
+            let later = at(1_200);
             assert!(layout.rank(3, later) < layout.rank(4, at(0)));
             assert!(layout.rank(3, at(0)) < layout.rank(3, later));
             assert_eq!(layout.measure(layout.rank(3, later)), 3);
             let most = layout.max_measure();
             assert_eq!(layout.measure(layout.rank(u64::MAX, later)), most);
-            // A millisecond of tolerance is hardly more or less than one of arrival.
+            // Five milliseconds of tolerance are hardly more or less than so many of arrival.
             let rank = |us: u64| layout.rank(3, at(us));
-            let tolerance = layout.tolerance(Duration::from_millis(1));
-            assert!(rank(600) <= rank(0) + tolerance && rank(1_600) > rank(0) + tolerance);
+            let tolerance = layout.tolerance(Duration::from_millis(5));
+            assert!(rank(3_900) <= rank(0) + tolerance && rank(6_200) > rank(0) + tolerance);
         }
     }
 

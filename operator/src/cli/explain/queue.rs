@@ -40,6 +40,7 @@ fn name(discipline: &Discipline) -> &'static str {
         Discipline::Srtf => "SRTF",
         Discipline::Lasf => "LASF",
         Discipline::Drr { .. } => "DRR",
+        Discipline::Wfq { .. } => "WFQ",
         Discipline::Slack => "Slack",
     }
 }
@@ -62,6 +63,7 @@ fn order(subject: &Subject<'_>) -> String {
             quantum_us,
             weights,
         } => turns(*by, *quantum_us, weights, subject),
+        Discipline::Wfq { by, weights } => shares(*by, weights, subject),
         Discipline::Slack => slack(subject.type_config()),
     }
 }
@@ -110,11 +112,7 @@ fn turns(
     weights: &BTreeMap<String, f64>,
     subject: &Subject<'_>,
 ) -> String {
-    let (what, name) = match by {
-        Flow::Type => ("types", subject.type_config().map(|t| t.name.as_str())),
-        Flow::Class => ("classes", subject.class_name()),
-        Flow::Workflow => ("workflows", None),
-    };
+    let (what, name) = flows(by, subject);
     let quantum = duration(quantum_us);
     let own = match name {
         _ if weights.is_empty() => format!("{quantum} of processing time for each"),
@@ -125,4 +123,26 @@ fn turns(
         None => format!("{quantum} × its weight of processing time for each"),
     };
     format!("{what} take turns; a round has {own}")
+}
+
+fn shares(by: Flow, weights: &BTreeMap<String, f64>, subject: &Subject<'_>) -> String {
+    let (what, name) = flows(by, subject);
+    let own = match name {
+        _ if weights.is_empty() => "as much processing time as any other".to_owned(),
+        Some(name) => {
+            let weight = weights.get(name).copied().unwrap_or(1.0);
+            format!("processing time in proportion to its weight, {name} {weight}")
+        }
+        None => "processing time in proportion to its weight".to_owned(),
+    };
+    format!("{what} take turns of single requests; each that waits has {own}")
+}
+
+/// What takes turns, and the name of the one that the request belongs to.
+fn flows<'a>(by: Flow, subject: &'a Subject<'_>) -> (&'static str, Option<&'a str>) {
+    match by {
+        Flow::Type => ("types", subject.type_config().map(|t| t.name.as_str())),
+        Flow::Class => ("classes", subject.class_name()),
+        Flow::Workflow => ("workflows", None),
+    }
 }

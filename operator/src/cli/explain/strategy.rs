@@ -186,9 +186,16 @@ pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
     let by_value = sheds_by_value(stage) && stage.classes.iter().any(|class| class.value != 1.0);
     let by_strategy =
         by_value || matches!(stage.strategy, StrategyConfig::ResponseTimeController(_));
-    let by = Flow::Class;
-    let by_queue =
-        matches!(&stage.queue.discipline, Discipline::Drr { by: flow, .. } if *flow == by);
+    let by_queue = matches!(
+        &stage.queue.discipline,
+        Discipline::Drr {
+            by: Flow::Class,
+            ..
+        } | Discipline::Wfq {
+            by: Flow::Class,
+            ..
+        }
+    );
     match (by_strategy, by_queue) {
         (true, true) if by_value => {
             "they scale the value that requests are shed by, and the queue takes turns by class"

@@ -1,5 +1,6 @@
 //! `spec.queue`.
 
+use std::collections::BTreeMap;
 use std::ops::Bound::Included;
 use std::time::Duration as Span;
 
@@ -7,9 +8,7 @@ use headgate_core::config::{Discipline, MAX_QUEUE_LENGTH, MAX_WORKFLOW_NAME, Que
 
 use super::names::{all_known, check_known};
 use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole};
-use crate::api::{
-    AdmissionPolicySpec, DeficitRoundRobin, DisciplineType, FlowType, QueueModeType, StrategyType,
-};
+use crate::api::{AdmissionPolicySpec, DisciplineType, FlowType, QueueModeType, StrategyType};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, some};
 
@@ -46,11 +45,17 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
         let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
         problems.add(at.field("discipline"), problem);
     }
-    if queue.drr.is_some() && chosen != DisciplineType::Drr {
-        problems.add(
-            at.field("drr"),
-            format!("given with discipline {name}; leave it out or use discipline DRR"),
-        );
+    for (field, given, needed) in [
+        ("drr", queue.drr.is_some(), DisciplineType::Drr),
+        ("wfq", queue.wfq.is_some(), DisciplineType::Wfq),
+    ] {
+        if given && chosen != needed {
+            let needed = needed.as_str();
+            problems.add(
+                at.field(field),
+                format!("given with discipline {name}; leave it out or use discipline {needed}"),
+            );
+        }
     }
     QueueConfig {
         mode: queue.mode.into(),
@@ -82,26 +87,43 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
         DisciplineType::Slack => Discipline::Slack,
         DisciplineType::Drr => {
             let settings = spec.queue.drr.clone().unwrap_or_default();
-            deficit_round_robin(spec, settings, &at.field("drr"), problems)
+            let at = at.field("drr");
+            let quantum = settings.quantum.as_ref();
+            let quantum_us = problems.time(&at.field("quantum"), quantum, &QUANTUM);
+            flows(spec, settings.by, &settings.weights, &at, problems);
+            Discipline::Drr {
+                by: settings.by.into(),
+                quantum_us,
+                weights: settings.weights,
+            }
+        }
+        DisciplineType::Wfq => {
+            let settings = spec.queue.wfq.clone().unwrap_or_default();
+            let at = at.field("wfq");
+            flows(spec, settings.by, &settings.weights, &at, problems);
+            Discipline::Wfq {
+                by: settings.by.into(),
+                weights: settings.weights,
+            }
         }
     }
 }
 
-fn deficit_round_robin(
+/// Checks what takes turns, and in which weights.
+fn flows(
     spec: &AdmissionPolicySpec,
-    settings: DeficitRoundRobin,
+    by: FlowType,
+    all: &BTreeMap<String, f64>,
     at: &Path,
     problems: &mut Problems,
-) -> Discipline {
-    let quantum = settings.quantum.as_ref();
-    let quantum_us = problems.time(&at.field("quantum"), quantum, &QUANTUM);
+) {
     let weights = at.field("weights");
-    let names = settings.weights.keys();
+    let names = all.keys();
     if names.len() > MAX_WEIGHTS {
         let problem = format!("{} weights; at most {MAX_WEIGHTS}", names.len());
         problems.add(weights.clone(), problem);
     }
-    match settings.by {
+    match by {
         FlowType::Type => {
             let types: Vec<&str> = spec.types.iter().map(|t| t.name.as_str()).collect();
             check_known(names, "type", &types, &weights, problems);
@@ -120,13 +142,8 @@ fn deficit_round_robin(
             }
         }
     }
-    for (name, weight) in &settings.weights {
+    for (name, weight) in all {
         problems.real(weights.key(name), Some(*weight), &WEIGHT);
-    }
-    Discipline::Drr {
-        by: settings.by.into(),
-        quantum_us,
-        weights: settings.weights,
     }
 }
 
@@ -135,41 +152,22 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     queue.at("maxLength").whole(&MAX_LENGTH);
     queue.at("timeout").time(&TIMEOUT);
     queue.at("drr.quantum").time(&QUANTUM);
-    queue.at("drr.weights").max_properties(MAX_WEIGHTS);
-    queue.at("drr.weights{}").real_bounds(&WEIGHT);
     let rule = "self.mode != 'Observe' || !has(self.discipline) || self.discipline == 'FIFO'";
     queue.rule(Rule::quoted(rule, "self.discipline", ORDER_IS_THE_BACKENDS).on(".discipline"));
+    fair(spec, "drr", DisciplineType::Drr);
+    fair(spec, "wfq", DisciplineType::Wfq);
+}
 
-    let drr = "self.queue.drr";
-    let others = "has(self.queue.discipline) ? self.queue.discipline : \
-                  self.queue.mode == 'Hold' && self.strategy.type == 'Bouncer' ? 'Slack' : 'FIFO'";
-    let is_drr = "has(self.queue.discipline) && self.queue.discipline == 'DRR'";
-    spec.rule(
-        Rule::words(
-            format!("!has({drr}) || ({is_drr})"),
-            "given with discipline %s; leave it out or use discipline DRR",
-            &[others],
-        )
-        .on(".queue.drr")
-        .forbidden(),
-    );
-    let by = |what: &str| format!("has({drr}) && {drr}.by == '{what}'");
-    let weights = format!("{drr}.weights");
-    let classes = some("self.classes");
-    spec.rule(
-        Rule::text(
-            format!("!({}) || {classes}", by("Class")),
-            format!("Class; {NO_CLASSES}"),
-        )
-        .on(".queue.drr.by"),
-    );
-    let of_types = format!("{} && has({weights})", by("Type"));
-    let of_classes = format!("{} && has({weights}) && {classes}", by("Class"));
-    spec.rule(all_known(&of_types, &weights, "type", "self.types").on(".queue.drr.weights"))
-        .rule(all_known(&of_classes, &weights, "class", "self.classes").on(".queue.drr.weights"));
+/// The settings of a fair queue: of `discipline`, in the field `name`.
+fn fair(spec: &mut Place<'_>, name: &str, discipline: DisciplineType) {
+    let discipline = discipline.as_str();
+    let (field, on) = (format!("self.queue.{name}"), format!(".queue.{name}"));
+    let mut settings = spec.at(&format!("queue.{name}"));
+    settings.at("weights").max_properties(MAX_WEIGHTS);
+    settings.at("weights{}").real_bounds(&WEIGHT);
     let odd = format!("size(bytes(k)) < 1 || size(bytes(k)) > {MAX_WORKFLOW_NAME}");
     let bytes = format!("string(self.weights.filter(k, {odd}).map(k, size(bytes(k)))[0])");
-    spec.at("queue.drr").rule(
+    settings.rule(
         Rule::value(
             format!(
                 "self.by != 'Workflow' || !has(self.weights) || !self.weights.exists(k, {odd})"
@@ -179,4 +177,29 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         )
         .on(".weights"),
     );
+
+    let others = "has(self.queue.discipline) ? self.queue.discipline : \
+                  self.queue.mode == 'Hold' && self.strategy.type == 'Bouncer' ? 'Slack' : 'FIFO'";
+    let chosen = format!("has(self.queue.discipline) && self.queue.discipline == '{discipline}'");
+    let problem = format!("given with discipline %s; leave it out or use discipline {discipline}");
+    spec.rule(
+        Rule::words(format!("!has({field}) || ({chosen})"), &problem, &[others])
+            .on(&on)
+            .forbidden(),
+    );
+    let by = |what: &str| format!("has({field}) && {field}.by == '{what}'");
+    let weights = format!("{field}.weights");
+    let classes = some("self.classes");
+    spec.rule(
+        Rule::text(
+            format!("!({}) || {classes}", by("Class")),
+            format!("Class; {NO_CLASSES}"),
+        )
+        .on(&format!("{on}.by")),
+    );
+    let of_types = format!("{} && has({weights})", by("Type"));
+    let of_classes = format!("{} && has({weights}) && {classes}", by("Class"));
+    let on = format!("{on}.weights");
+    spec.rule(all_known(&of_types, &weights, "type", "self.types").on(&on))
+        .rule(all_known(&of_classes, &weights, "class", "self.classes").on(&on));
 }

@@ -44,7 +44,9 @@ pub(crate) const STRATEGIES: [&str; 6] = [
     "ResponseTimeController",
     "BacklogControl",
 ];
-const DISCIPLINES: [&str; 8] = ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "Slack"];
+const DISCIPLINES: [&str; 9] = [
+    "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "WFQ", "Slack",
+];
 
 impl Dice {
     /// Dice that follow the rules.
@@ -395,8 +397,8 @@ fn queue(dice: &mut Dice, outline: &Outline) -> Value {
     if discipline == "FIFO" || dice.breaks() {
         dice.perhaps(&mut queue, "mode", |d| json!(d.pick(&["Hold", "Observe"])));
     }
-    if discipline == "DRR" {
-        let mut drr = Map::new();
+    if let "DRR" | "WFQ" = discipline {
+        let mut fair = Map::new();
         let by = match dice.pick(&["Type", "Class", "Workflow"]) {
             "Class" if outline.classes.is_empty() && !dice.breaks() => "Type",
             by => by,
@@ -406,12 +408,14 @@ fn queue(dice: &mut Dice, outline: &Outline) -> Value {
             "Class" if !outline.classes.is_empty() => &outline.classes,
             _ => &vec!["checkout", "any id"],
         };
-        drr.insert("by".into(), json!(by));
-        dice.perhaps(&mut drr, "quantum", |d| d.ms(1, 60_000));
-        dice.perhaps(&mut drr, "weights", |d| {
+        fair.insert("by".into(), json!(by));
+        if discipline == "DRR" {
+            dice.perhaps(&mut fair, "quantum", |d| d.ms(1, 60_000));
+        }
+        dice.perhaps(&mut fair, "weights", |d| {
             d.by_name(names, 0, |d| d.real(0.01, 100.0, (false, false)))
         });
-        queue.insert("drr".into(), Value::Object(drr));
+        queue.insert(discipline.to_ascii_lowercase(), Value::Object(fair));
     }
     Value::Object(queue)
 }

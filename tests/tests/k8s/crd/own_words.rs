@@ -19,6 +19,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
             "field-wrong-case",
             "fraction-field-misspelt",
             "match-field-misspelt",
+            "queue-wfq-quantum",
             "rtc-paper-name",
             "strategy-settings-misspelt",
             "target-namespace-given",
@@ -55,6 +56,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
             "queue-drr-by-misspelt",
             "queue-drr-by-unknown",
             "queue-mode-unknown",
+            "queue-wfq-by-unknown",
             "rtc-scope-unknown",
             "starvation-avoidance-misspelt",
             "strategy-backlog-wrong-case",
@@ -181,6 +183,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         &[
             "backlog-costs-type-misspelt",
             "queue-drr-weight-of-type-misspelt",
+            "queue-wfq-weight-of-type-misspelt",
             "rtc-class-target-misspelt",
             "wait-limits-type-misspelt",
         ],

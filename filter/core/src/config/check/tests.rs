@@ -97,10 +97,25 @@ fn disciplines_by_their_names() {
     assert_eq!(config.stages[0].queue.discipline, expected);
     let json = serde_json::to_string(&config).unwrap();
     assert_eq!(FilterConfig::from_json(json.as_bytes()), Ok(config));
+    let config = with(r#"{"type":"WFQ","by":"Type","weights":{"default":2.5}}"#).unwrap();
+    let expected = Discipline::Wfq {
+        by: Flow::Type,
+        weights: [("default".to_owned(), 2.5)].into(),
+    };
+    assert_eq!(config.stages[0].queue.discipline, expected);
+    let json = serde_json::to_string(&config).unwrap();
+    assert_eq!(FilterConfig::from_json(json.as_bytes()), Ok(config));
 }
 
 #[test]
-fn mistakes_in_deficit_round_robin_are_named() {
+fn mistakes_in_fair_queues_are_named() {
+    let wfq = with(r#"{"type":"WFQ","by":"Type","weights":{"fast":1}}"#).unwrap_err();
+    let expected = r#"weights: "fast"; no type has that name"#;
+    assert_eq!(
+        wfq.to_string(),
+        format!("stages[0].queue.discipline.{expected}")
+    );
+    assert!(with(r#"{"type":"WFQ","by":"Type","quantum_us":1000}"#).is_err());
     let problem = |rest: &str| {
         let error = with(&format!(r#"{{"type":"DRR",{rest}}}"#)).unwrap_err();
         error.to_string()

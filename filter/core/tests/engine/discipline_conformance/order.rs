@@ -64,6 +64,14 @@ fn expected(discipline: &Discipline) -> [usize; 5] {
             // y for 10 and 11, z for 10, x for 1 and 11: rounds 1, 2, 1, 1, 2.
             Flow::Workflow => [0, 2, 3, 1, 4],
         },
+        Discipline::Wfq { by, .. } => match by {
+            // b asks for 10 ms each, a for 1 ms at a weight of 0.04: tags 10, 25, 20, 50, 30.
+            Flow::Type => [0, 2, 1, 4, 3],
+            // Tags 10, 11, 21, 1, 11.
+            Flow::Class => [3, 0, 1, 4, 2],
+            // Tags 10, 11, 10, 1, 11.
+            Flow::Workflow => [3, 0, 2, 1, 4],
+        },
     }
 }
 
@@ -153,7 +161,7 @@ fn nobody_starves_where_the_discipline_promises_it() {
                 // Latest start after 2 ms.
                 Discipline::Slack => Some(3),
                 // Its flow's first quantum is enough: the others of this round come first.
-                Discipline::Drr { .. } => Some(13),
+                Discipline::Drr { .. } | Discipline::Wfq { .. } => Some(13),
                 Discipline::Sjf | Discipline::Srtf | Discipline::Lasf => None,
             };
             let kept = match (wait, most) {

@@ -16,12 +16,16 @@ pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Every discipline; deficit round robin by each kind of flow.
+/// Every discipline; fair queues by each kind of flow.
 pub(crate) fn all() -> Vec<Discipline> {
     let drr = |by| Discipline::Drr {
         by,
         quantum_us: 10_000,
         weights: BTreeMap::new(),
+    };
+    let wfq = |by, weights: &[(&str, f64)]| Discipline::Wfq {
+        by,
+        weights: weights.iter().map(|(n, w)| ((*n).to_owned(), *w)).collect(),
     };
     vec![
         Discipline::Fifo,
@@ -34,6 +38,9 @@ pub(crate) fn all() -> Vec<Discipline> {
         drr(Flow::Type),
         drr(Flow::Class),
         drr(Flow::Workflow),
+        wfq(Flow::Type, &[("a", 0.04)]),
+        wfq(Flow::Class, &[]),
+        wfq(Flow::Workflow, &[]),
     ]
 }
 

@@ -56,6 +56,7 @@ fn tolerance(discipline: &Discipline) -> u64 {
         Discipline::Fifo | Discipline::Edf | Discipline::Lstf | Discipline::Slack => nanos,
         Discipline::Sjf | Discipline::Srtf | Discipline::Lasf => nanos >> 17 << 4,
         Discipline::Drr { .. } => nanos >> 18 << 4,
+        Discipline::Wfq { .. } => nanos >> 20 << 4,
     }
 }
 

@@ -40,7 +40,14 @@ fn blind_order(stage: &StageConfig) -> Option<&'static str> {
         Discipline::Drr {
             by: Flow::Class, ..
         } => Some("DRR by Class"),
+        Discipline::Wfq { by: Flow::Type, .. } => Some("WFQ by Type"),
+        Discipline::Wfq {
+            by: Flow::Class, ..
+        } => Some("WFQ by Class"),
         Discipline::Drr {
+            by: Flow::Workflow, ..
+        }
+        | Discipline::Wfq {
             by: Flow::Workflow, ..
         }
         | Discipline::Edf

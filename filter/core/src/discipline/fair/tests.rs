@@ -7,8 +7,15 @@ use crate::config::FilterConfig;
 use crate::host::memory::MemoryHost;
 use crate::request::TypeId;
 
+/// Rounds of a quantum, µs, or tags.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    Rounds(u64),
+    Tags,
+}
+
 /// Three flows by type, with these weights.
-fn drr(host: &MemoryHost, quantum_us: u64, weights: [f64; 3]) -> Drr {
+fn fair(host: &MemoryHost, by: By, weights: [f64; 3]) -> Fair {
     let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
         "queue":{"max_length":1000,"timeout_us":1000000},"strategy":{"type":"MaxQueueLength"},
         "types":[{"name":"a","matches":[{"method":"GET"}]},
@@ -16,7 +23,11 @@ fn drr(host: &MemoryHost, quantum_us: u64, weights: [f64; 3]) -> Drr {
     let stage = FilterConfig::from_json(json).unwrap().stages.remove(0);
     let names = ["a", "b", "default"].map(str::to_owned);
     let weights = names.into_iter().zip(weights).collect();
-    Drr::new(host, "p", &stage, Flow::Type, quantum_us, &weights).unwrap()
+    match by {
+        By::Rounds(us) => Fair::by_rounds(host, "p", &stage, Flow::Type, us, &weights),
+        By::Tags => Fair::by_tags(host, "p", &stage, Flow::Type, &weights),
+    }
+    .unwrap()
 }
 
 fn of(flow: usize) -> Attributes {
@@ -33,25 +44,19 @@ struct Waiter {
     turn: Turn,
 }
 
-impl Waiter {
-    fn round(self) -> u64 {
-        ROUND.measure(self.rank)
-    }
-}
-
 /// The queue of one worker.
 struct Line<'a> {
     host: &'a MemoryHost,
-    drr: Drr,
+    fair: Fair,
     waiting: Vec<Waiter>,
     arrivals: usize,
 }
 
 impl<'a> Line<'a> {
-    fn new(host: &'a MemoryHost, quantum_us: u64, weights: [f64; 3]) -> Self {
+    fn new(host: &'a MemoryHost, by: By, weights: [f64; 3]) -> Self {
         Self {
             host,
-            drr: drr(host, quantum_us, weights),
+            fair: fair(host, by, weights),
             waiting: Vec::new(),
             arrivals: 0,
         }
@@ -67,7 +72,7 @@ impl<'a> Line<'a> {
     fn arrive(&mut self, flow: usize, cost: u64) -> Waiter {
         let now = Instant::from_nanos(1 << 50 | (self.arrivals as u64) << 20);
         let queue = self.queue();
-        let placed = self.drr.place(self.host, now, &of(flow), cost, queue);
+        let placed = self.fair.place(self.host, now, &of(flow), cost, queue);
         let (rank, turn) = placed.unwrap();
         let number = self.arrivals;
         self.arrivals += 1;
@@ -85,7 +90,7 @@ impl<'a> Line<'a> {
     fn start(&mut self, number: usize) -> Waiter {
         let at = self.waiting.iter().position(|w| w.number == number);
         let waiter = self.waiting.remove(at.unwrap());
-        self.drr.started(self.host, waiter.rank).unwrap();
+        self.fair.started(self.host, waiter.rank).unwrap();
         waiter
     }
 
@@ -97,15 +102,22 @@ impl<'a> Line<'a> {
     fn leave(&mut self, number: usize) {
         let at = self.waiting.iter().position(|w| w.number == number);
         let waiter = self.waiting.remove(at.unwrap());
-        self.drr.left(self.host, waiter.turn).unwrap();
+        self.fair.left(self.host, waiter.turn).unwrap();
     }
 
     fn round(&self) -> u64 {
-        self.host.value("p.drr_round").unwrap()
+        let name = format!("p.{}", self.fair.grain.round);
+        self.host.value(&name).unwrap()
+    }
+
+    /// The round of a waiter.
+    fn round_of(&self, waiter: Waiter) -> u64 {
+        self.fair.grain.layout.measure(waiter.rank)
     }
 
     fn finish(&self, flow: usize) -> u64 {
-        let name = format!("p.type.{}.drr_finish", ["a", "b", "default"][flow]);
+        let kind = ["a", "b", "default"][flow];
+        let name = format!("p.type.{kind}.{}", self.fair.grain.finish);
         self.host.value(&name).unwrap_or(0)
     }
 }
@@ -187,17 +199,17 @@ proptest! {
         // Powers of two, so that no fraction of a round is rounded.
         let quantum = 1 << 14;
         let host = MemoryHost::new();
-        let mut line = Line::new(&host, quantum, weights.map(|w| f64::from(1 << w)));
+        let mut line = Line::new(&host, By::Rounds(quantum), weights.map(|w| f64::from(1 << w)));
         let mut textbook = Textbook::new(weights.map(|w| quantum << w));
         for (step, cost) in steps {
             if step < 3 {
                 let number = line.arrive(step, cost).number;
                 textbook.enqueue(number, step, cost);
             } else if let Some((number, round)) = textbook.dequeue() {
-                let least = line.waiting.iter().map(|w| w.round()).min();
+                let least = line.waiting.iter().map(|w| line.round_of(*w)).min();
                 let served = line.start(number);
-                prop_assert_eq!(Some(served.round()), least);
-                prop_assert_eq!(served.round(), round);
+                prop_assert_eq!(Some(line.round_of(served)), least);
+                prop_assert_eq!(line.round_of(served), round);
             } else {
                 prop_assert!(line.waiting.is_empty());
             }
@@ -214,7 +226,7 @@ proptest! {
         third in 1_u64..20_000,
     ) {
         let host = MemoryHost::new();
-        let mut line = Line::new(&host, quantum, [weights[0], weights[1], 1.0]);
+        let mut line = Line::new(&host, By::Rounds(quantum), [weights[0], weights[1], 1.0]);
         let mut costs = costs.into_iter();
         let (mut served, mut largest) = ([0.0; 2], 0_u64);
         for (a, b, _) in costs.by_ref().take(20) {
@@ -252,7 +264,7 @@ proptest! {
     ) {
         let quantum = 10_000;
         let host = MemoryHost::new();
-        let mut line = Line::new(&host, quantum, [1.0; 3]);
+        let mut line = Line::new(&host, By::Rounds(quantum), [1.0; 3]);
         for (flow, junk) in junk.into_iter().enumerate() {
             // Defines the gauge.
             line.arrive(flow, 1);
@@ -270,8 +282,9 @@ proptest! {
                     let waiter = line.arrive(step, cost);
                     let queued = line.queue().work;
                     let most = before + queued.div_ceil(quantum) + 2;
-                    prop_assert!(waiter.round() <= most, "{} for {most}", waiter.round());
-                    prop_assert!(line.finish(step) <= most << FRACTION);
+                    let round = line.round_of(waiter);
+                    prop_assert!(round <= most, "{round} for {most}");
+                    prop_assert!(line.finish(step) <= most << line.fair.grain.fraction);
                 }
                 3 | 4 => { line.serve(); }
                 _ => if !line.waiting.is_empty() {
@@ -283,10 +296,134 @@ proptest! {
     }
 }
 
+/// Weights as of classes of calls, and any others.
+fn weights() -> impl Strategy<Value = [f64; 3]> {
+    prop_oneof![
+        Just([8.0, 4.0, 1.0]),
+        prop::array::uniform3(0.01_f64..100.0),
+    ]
+}
+
+/// Costs around 0.4 ms, and any others, µs.
+fn costs() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(400), 200_u64..600, 1_u64..20_000]
+}
+
+proptest! {
+    /// Flows that wait all the time have what an ideal fluid server gives them, at all times: their weights' shares
+    /// of all that was served, but for a request of each flow and a tag.
+    #[test]
+    fn tags_share_as_a_fluid_does(
+        weights in weights(),
+        all in prop::collection::vec(prop::array::uniform3(costs()), 300),
+    ) {
+        let host = MemoryHost::new();
+        let mut line = Line::new(&host, By::Tags, weights);
+        let (mut largest, mut served) = ([0_u64; 3], [0.0_f64; 3]);
+        let sum: f64 = weights.iter().sum();
+        let unit = line.fair.grain.quantum_us;
+        for (n, costs) in all.into_iter().enumerate() {
+            let served_last = (n >= 20).then(|| {
+                let first = line.serve().unwrap();
+                served[first.flow] += first.cost as f64;
+                first.flow
+            });
+            for flow in 0..3 {
+                // Whoever was served comes again.
+                if served_last.is_none_or(|last| last == flow) {
+                    line.arrive(flow, costs[flow]);
+                    largest[flow] = largest[flow].max(costs[flow]);
+                }
+            }
+            let total: f64 = served.iter().sum();
+            for flow in 0..3 {
+                let fluid = total * weights[flow] / sum;
+                // Two flows differ by a request of each over its weight, and a tag for each: so much of each other.
+                let bound: f64 = (0..3).filter(|other| *other != flow).map(|other| {
+                    let over = |f: usize| largest[f] as f64 / weights[f] + 2.0 * unit;
+                    weights[flow] * weights[other] / sum * (over(flow) + over(other))
+                }).sum();
+                let apart = (served[flow] - fluid).abs();
+                prop_assert!(apart <= bound * 1.001 + 1.0, "{flow}: {apart} µs apart, at most {bound}");
+            }
+        }
+    }
+
+    /// Whatever the others send: each request ends no later than on a server of its own that is as fast as its flow's
+    /// share, but for one request of each flow, one that found the server idle, and tags.
+    #[test]
+    fn tags_guarantee_each_flow_its_share(
+        weights in weights(),
+        all in prop::collection::vec((0_usize..3, costs(), 0_u64..2_000), 1..300),
+    ) {
+        let host = MemoryHost::new();
+        let mut line = Line::new(&host, By::Tags, weights);
+        let sum: f64 = weights.iter().sum();
+        let largest = all.iter().map(|(_, cost, _)| *cost).max().unwrap_or(0) as f64;
+        let slack = 4.0 * largest + 4.0 * sum * line.fair.grain.quantum_us;
+        // By flow: when its own server is done with all so far. By number: when that is done with the request.
+        let (mut own, mut due) = ([0.0_f64; 3], Vec::new());
+        let mut arrivals = all.into_iter().scan(0, |at, (flow, cost, gap)| {
+            *at += gap;
+            Some((*at, flow, cost))
+        }).peekable();
+        // When the server is done, and with whom.
+        let (mut now, mut busy): (u64, Option<(u64, usize)>) = (0, None);
+        loop {
+            let arrives = arrivals.peek().map_or(u64::MAX, |arrival| arrival.0);
+            let ends = busy.map_or(u64::MAX, |(at, _)| at);
+            if arrives == u64::MAX && ends == u64::MAX {
+                break;
+            }
+            now = now.max(arrives.min(ends));
+            if ends <= arrives {
+                let number = busy.take().unwrap().1;
+                let late = now as f64 - due[number];
+                prop_assert!(late <= slack, "{late} µs late, at most {slack}");
+                busy = line.serve().map(|next| (now + next.cost, next.number));
+            } else {
+                let (at, flow, cost) = arrivals.next().unwrap();
+                own[flow] = own[flow].max(at as f64) + cost as f64 * sum / weights[flow];
+                due.push(own[flow]);
+                if busy.is_none() {
+                    // Finds the slot free, and takes no turn.
+                    busy = Some((now + cost, line.arrivals));
+                    line.arrivals += 1;
+                } else {
+                    line.arrive(flow, cost);
+                }
+            }
+        }
+    }
+}
+
+/// Why there are tags: at 8 : 4 : 1 and 0.4 ms a request, how many requests of the heaviest flow go ahead of the
+/// first of the lightest, and the most in a row that a backlog of all three serves of one flow.
+#[test]
+fn tags_interleave_where_rounds_serve_flows_in_runs() {
+    let runs = |by: By| {
+        let host = MemoryHost::new();
+        let mut line = Line::new(&host, by, [8.0, 4.0, 1.0]);
+        for n in 0..600 {
+            line.arrive(n / 200, 400);
+        }
+        let order: Vec<usize> = (0..260).map(|_| line.serve().unwrap().flow).collect();
+        let counts = [0, 1, 2].map(|flow| order.iter().filter(|f| **f == flow).count());
+        let longest = order.chunk_by(|a, b| a == b).map(<[usize]>::len).max();
+        (counts, longest.unwrap())
+    };
+    let (counts, longest) = runs(By::Tags);
+    assert_eq!(counts, [160, 80, 20]);
+    assert!(longest <= 3, "{longest}");
+    // The least quantum of policies is 1 ms: a round is 8 ms of the heaviest flow.
+    let (_, longest) = runs(By::Rounds(1_000));
+    assert!(longest >= 20, "{longest}");
+}
+
 #[test]
 fn nothing_measured_means_first_come_first_served() {
     let host = MemoryHost::new();
-    let mut line = Line::new(&host, 10_000, [1.0; 3]);
+    let mut line = Line::new(&host, By::Rounds(10_000), [1.0; 3]);
     for n in 0..30 {
         line.arrive(n * 7 % 3, 0);
     }
@@ -299,7 +436,7 @@ fn nothing_measured_means_first_come_first_served() {
 #[test]
 fn an_empty_flow_saves_nothing_up_and_owes_nothing() {
     let host = MemoryHost::new();
-    let mut line = Line::new(&host, 10_000, [1.0; 3]);
+    let mut line = Line::new(&host, By::Rounds(10_000), [1.0; 3]);
     for _ in 0..50 {
         line.arrive(0, 10_000);
     }
@@ -321,13 +458,13 @@ fn an_empty_flow_saves_nothing_up_and_owes_nothing() {
         line.leave(gone);
     }
     let back = line.arrive(0, 10_000);
-    assert!(back.round() <= line.round() + 1);
+    assert!(line.round_of(back) <= line.round() + 1);
 }
 
 #[test]
 fn rounds_start_over_before_they_end() {
     let host = MemoryHost::new();
-    let mut line = Line::new(&host, 100, [1.0; 3]);
+    let mut line = Line::new(&host, By::Rounds(100), [1.0; 3]);
     let gauge = host.number("p.drr_round").unwrap();
     host.set(gauge, ROUND.max_measure() - 1).unwrap();
     line.waiting.push(line_filler());
@@ -342,7 +479,8 @@ fn rounds_start_over_before_they_end() {
         "the last round is first come, first served"
     );
     while line.serve().is_some() {}
-    assert!(line.arrive(0, 100).round() <= 3);
+    let first = line.arrive(0, 100);
+    assert!(line.round_of(first) <= 3);
 }
 
 /// Somebody who waits, so that the queue isn't empty.
@@ -366,17 +504,17 @@ fn workers_that_queue_at_the_same_moment_lose_no_cost() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let mut drr = drr(&host, 1 << 14, [1.0; 3]);
+                let mut fair = fair(&host, By::Rounds(1 << 14), [1.0; 3]);
                 for n in 0..2_000 {
                     let now = Instant::from_nanos(1 << 50);
-                    let (_, turn) = drr.place(&host, now, &of(1), 1 << 14, queue).unwrap();
+                    let (_, turn) = fair.place(&host, now, &of(1), 1 << 14, queue).unwrap();
                     if n % 4 == 0 {
-                        drr.left(&host, turn).unwrap();
+                        fair.left(&host, turn).unwrap();
                     }
                 }
             });
         }
     });
     let name = "p.type.b.drr_finish";
-    assert_eq!(host.value(name), Some(4 * 1_500 * ROUND_ONE));
+    assert_eq!(host.value(name), Some(4 * 1_500 * Grain::rounds(1).one()));
 }

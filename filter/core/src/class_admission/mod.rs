@@ -1,0 +1,89 @@
+//! Class admission: a sender runs a call in a lower class when the class that it asks for misses its target.
+//!
+//! Weighted fair queues give each class a share of a receiver, and latency targets hold as long as the classes
+//! above the lowest stay within their shares. Nothing in the queue keeps them there: every sender may ask for the
+//! highest class. Refusing what is too much would lose calls that the lowest class has room for. So admission
+//! *downgrades*: the call is always sent, in its own class or in the lowest one, which promises nothing. Classes
+//! in between are no fallback, since their targets are at stake as well.
+//!
+//! What decides is learned from the latencies of the calls that ran in their class:
+//!
+//! | | where | decides by | source |
+//! |---|---|---|---|
+//! | [`Distributed`] | each sender | an admit probability for each (receiver, class) | Aequitas |
+//! | [`Misses`] | one server | K misses in each period, for all senders | centralized Aequitas §3.1 |
+//! | [`Incast`] | one server | an admit probability, from the average incast delay of the receiver | §3.2 |
+//!
+//! *Aequitas* is Y. Zhang et al.: "Aequitas: Admission Control for Performance-Critical RPCs in Datacenters", SIGCOMM
+//! '22, with the constants of its simulator. *Centralized Aequitas* is D. Chowdary, W. Xie, Y. Zhong: "Centralize the
+//! Aequitas Admission Control Mechanism".
+//!
+//! All state is bounded ([`Limits`]). What doesn't fit is forgotten, and what is forgotten is admitted.
+
+mod distributed;
+mod incast;
+mod law;
+mod misses;
+mod recent;
+
+use std::time::Duration;
+
+pub use distributed::Distributed;
+pub use incast::Incast;
+pub use law::{Change, Law, Settings, SettingsError};
+pub use misses::Misses;
+
+use crate::request::ClassId;
+
+/// Most classes of a receiver, the lowest included.
+pub const MAX_CLASSES: usize = 16;
+
+/// A call that was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// The class in which it ran, which may be lower than the one that it asked for.
+    pub class: ClassId,
+    /// From the moment at which the sender handed it over to its last answer, without the time in which the receiver
+    /// worked on it: RPC network latency.
+    pub latency: Duration,
+    /// Its size in the unit of costs (the paper's: packets); 0 counts as 1.
+    pub size: u32,
+}
+
+/// What is remembered at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Channels, which are a sender, a receiver and a class. The least recently used ones are forgotten first.
+    pub channels: usize,
+    /// A channel without a call for this long is forgotten.
+    pub idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            channels: 16_384,
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Which calls share what is learned of a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// All calls to it, as the paper has it.
+    Destination,
+    /// Those of a class: in a weighted fair queue each class has its own wait.
+    #[default]
+    Class,
+}
+
+impl Scope {
+    /// The part of a key that tells classes apart.
+    const fn class(self, class: ClassId) -> ClassId {
+        match self {
+            Self::Destination => ClassId(0),
+            Self::Class => class,
+        }
+    }
+}
