@@ -87,7 +87,7 @@ fn a_list_is_read_as_its_items() {
         let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
         assert_eq!(
             problems,
-            ["all.yaml:14:35: spec.types[0].slo.p50: 0ms; 1ms to 1h"]
+            ["all.yaml:15:35: spec.types[0].slo.p50: 0ms; 1ms to 1h"]
         );
     }
 }
