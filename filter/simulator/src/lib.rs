@@ -5,6 +5,8 @@
 //! loop) and a modelled [`backend`], both of which exist only as events: a run of two minutes takes
 //! a second, and the same seed gives the same result to the last digit.
 //!
+//! [`fabric`] is a network of hosts around a switch, for class admission, whose time scale is that of packets.
+//!
 //! [`simulation`] is one run, [`batch`] many of them on all cores. [`scenario`] holds the experiments of the
 //! papers with the numbers that the papers print, [`trial`] tries a policy under a [`workload`], and both
 //! end in a [`report`].
@@ -12,6 +14,7 @@
 pub mod backend;
 pub mod batch;
 pub mod clients;
+pub mod fabric;
 pub mod mesh;
 mod observe;
 mod parallel;

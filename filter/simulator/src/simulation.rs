@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use headgate_core::class_admission::SettingsError;
 use headgate_core::config::{ConfigError, FilterConfig, StageConfig};
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::engine::Engine;
@@ -41,6 +42,9 @@ pub enum SimulationError {
     /// What arrives can't be drawn.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
+    /// The setup of class admission is not one that the algorithm takes.
+    #[error(transparent)]
+    ClassAdmission(#[from] SettingsError),
     /// No histogram for the results.
     #[error("results can't be kept: {0}")]
     Results(String),

@@ -122,11 +122,14 @@ enum Discipline {
     DrrByType,
     DrrByClass,
     DrrByWorkflow,
+    WfqByClass,
 }
 
-use Discipline::{DrrByClass, DrrByType, DrrByWorkflow, Edf, Fifo, Lasf, Lstf, Sjf, Slack, Srtf};
+use Discipline::{
+    DrrByClass, DrrByType, DrrByWorkflow, Edf, Fifo, Lasf, Lstf, Sjf, Slack, Srtf, WfqByClass,
+};
 
-const DISCIPLINES: [Discipline; 10] = [
+const DISCIPLINES: [Discipline; 11] = [
     Fifo,
     Edf,
     Lstf,
@@ -137,6 +140,7 @@ const DISCIPLINES: [Discipline; 10] = [
     DrrByType,
     DrrByClass,
     DrrByWorkflow,
+    WfqByClass,
 ];
 
 impl Discipline {
@@ -151,24 +155,33 @@ impl Discipline {
             Lasf => "LASF",
             Slack => "Slack",
             DrrByType | DrrByClass | DrrByWorkflow => "DRR",
+            WfqByClass => "WFQ",
         };
         let mut queue = json!({"discipline": name, "timeout": "600s"});
-        if let Some((by, quantum, weights)) = self.turns() {
-            let quantum = policy::duration(quantum);
-            queue["drr"] = json!({"by": by, "quantum": quantum, "weights": weights});
+        match self.turns() {
+            Some((by, Some(quantum), weights)) => {
+                let quantum = policy::duration(quantum);
+                queue["drr"] = json!({"by": by, "quantum": quantum, "weights": weights});
+            }
+            Some((by, None, weights)) => queue["wfq"] = json!({"by": by, "weights": weights}),
+            None => {}
         }
         queue
     }
 
-    /// What a flow is in deficit round robin, the quantum, and the weights that aren't 1.
-    fn turns(self) -> Option<(&'static str, Duration, BTreeMap<&'static str, f64>)> {
+    /// What a flow is in a fair queue, the quantum if it has rounds, and the weights that aren't 1.
+    fn turns(self) -> Option<(&'static str, Option<Duration>, BTreeMap<&'static str, f64>)> {
         let (by, quantum_ms, weights) = match self {
-            DrrByType => ("Type", 60, [("long", 3.0)].into()),
-            DrrByClass => ("Class", 40, [("gold", 4.0), ("silver", 2.0)].into()),
-            DrrByWorkflow => ("Workflow", 40, [("checkout", 4.0)].into()),
+            DrrByType => ("Type", Some(60), [("long", 3.0)].into()),
+            DrrByClass => ("Class", Some(40), [("gold", 4.0), ("silver", 2.0)].into()),
+            DrrByWorkflow => ("Workflow", Some(40), [("checkout", 4.0)].into()),
+            WfqByClass => {
+                let weights = [("gold", 8.0), ("silver", 0.25), ("rest", 2.0)];
+                ("Class", None, weights.into())
+            }
             _ => return None,
         };
-        Some((by, Duration::from_millis(quantum_ms), weights))
+        Some((by, quantum_ms.map(Duration::from_millis), weights))
     }
 
     /// The order in which `requests` are to be served, whose types take `costs` on average.
@@ -206,17 +219,25 @@ impl Discipline {
             Lasf => seconds(request.work),
             // All processing times are far below the differences between objectives.
             Slack => request.kind.p50.min(request.kind.p90).as_secs_f64(),
-            DrrByType | DrrByClass | DrrByWorkflow => {
+            DrrByType | DrrByClass | DrrByWorkflow | WfqByClass => {
                 let flow = match self {
                     DrrByType => request.kind.name,
-                    DrrByClass => request.class,
+                    DrrByClass | WfqByClass => request.class,
                     _ => request.workflow,
                 };
                 let (_, quantum, weights) = self.turns().unwrap_or_default();
                 let weight = weights.get(flow).copied().unwrap_or(1.0);
                 let finish = finish.entry(flow).or_default();
-                *finish += mean_s / (quantum.as_secs_f64() * weight);
-                finish.ceil()
+                match quantum {
+                    Some(quantum) => {
+                        *finish += mean_s / (quantum.as_secs_f64() * weight);
+                        finish.ceil()
+                    }
+                    None => {
+                        *finish += mean_s / weight;
+                        *finish
+                    }
+                }
             }
         }
     }
@@ -416,4 +437,9 @@ fn drr_gives_turns_to_classes() -> Result<()> {
 #[test]
 fn drr_gives_turns_to_workflows() -> Result<()> {
     check(DrrByWorkflow)
+}
+
+#[test]
+fn wfq_serves_classes_by_their_finish_tags() -> Result<()> {
+    check(WfqByClass)
 }

@@ -20,7 +20,7 @@
 use std::hash::Hash;
 use std::time::Duration;
 
-use super::law::Law;
+use super::law::{Law, SettingsError};
 use super::recent::Recent;
 use super::{Completion, Distributed, Limits, Scope};
 use crate::request::ClassId;
@@ -39,10 +39,15 @@ pub struct Incast<S, D> {
 }
 
 impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
-    /// The weight `past` of what was known is a ratio of 0 up to, but not including, 1; `None` for others.
-    #[must_use]
-    pub fn new(law: Law, past: f64, scope: Scope, limits: Limits) -> Option<Self> {
-        (0.0..1.0).contains(&past).then(|| Self {
+    /// With the weight `past` of what was known, a ratio.
+    ///
+    /// # Errors
+    /// [`SettingsError::Smoothing`] if it is not at least 0 and less than 1.
+    pub fn new(law: Law, past: f64, scope: Scope, limits: Limits) -> Result<Self, SettingsError> {
+        if !(0.0..1.0).contains(&past) {
+            return Err(SettingsError::Smoothing(past));
+        }
+        Ok(Self {
             past,
             scope,
             delays: Recent::new(limits),
@@ -188,7 +193,7 @@ mod tests {
     #[test]
     fn the_weight_of_the_past_is_below_one() {
         for past in [1.0, -0.1, f64::NAN] {
-            assert!(Incast::<u8, u8>::new(law(), past, Scope::Class, Limits::default()).is_none());
+            assert!(Incast::<u8, u8>::new(law(), past, Scope::Class, Limits::default()).is_err());
         }
     }
 

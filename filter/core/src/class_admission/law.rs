@@ -54,7 +54,7 @@ impl Settings {
     }
 }
 
-/// Why [`Settings`] make no [`Law`].
+/// Why [`Settings`] make no [`Law`], or a weight no [`Incast`](super::Incast).
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     /// Not 1 to 15 targets.
@@ -75,6 +75,9 @@ pub enum SettingsError {
     /// Not 0 < p ≤ 1.
     #[error("minProbability: {0}; must be more than 0 and at most 1")]
     MinProbability(f64),
+    /// Not 0 ≤ w < 1.
+    #[error("smoothing: {0}; must be at least 0 and less than 1")]
+    Smoothing(f64),
 }
 
 /// Checked [`Settings`].

@@ -5,6 +5,7 @@
 //! are a [`Sweep`]: some strategies under the same traffic, at a row of loads or of values of a parameter.
 //! Experiments of the papers that nothing here repeats are [`MISSING`].
 
+pub(crate) mod aequitas;
 mod bouncer;
 mod chronos;
 mod paper;
@@ -27,6 +28,7 @@ pub fn studies() -> Vec<Box<dyn Study>> {
     studies.extend(seda::studies());
     studies.extend(chronos::studies());
     studies.extend(wisp::studies());
+    studies.extend(aequitas::studies());
     studies
 }
 

@@ -1,5 +1,6 @@
 //! What simulations must show.
 
+mod aequitas;
 mod closed_loops;
 mod mesh;
 mod strategies;

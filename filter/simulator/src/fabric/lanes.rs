@@ -1,0 +1,68 @@
+//! Events that come a fixed time after what causes them.
+//!
+//! Nearly all events of a network do: propagation, transmission of a packet of one of a few sizes, timeouts. Events
+//! with the same delay come in the order in which they were caused, so a queue for each delay keeps them sorted at no
+//! cost, where a heap would compare.
+
+use std::collections::VecDeque;
+
+/// Queues of events by delay.
+#[derive(Debug, Clone)]
+pub(super) struct Lanes<E> {
+    lanes: Vec<Lane<E>>,
+}
+
+#[derive(Debug, Clone)]
+struct Lane<E> {
+    delay: u64,
+    events: VecDeque<(u64, E)>,
+}
+
+impl<E> Lanes<E> {
+    pub(super) fn new() -> Self {
+        Self { lanes: Vec::new() }
+    }
+
+    /// `event` comes `delay` after `now`, which never decreases from one call to the next.
+    pub(super) fn after(&mut self, now: u64, delay: u64, event: E) {
+        let event = (now + delay, event);
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.delay == delay) {
+            lane.events.push_back(event);
+            return;
+        }
+        self.lanes.push(Lane {
+            delay,
+            events: VecDeque::from([event]),
+        });
+    }
+
+    /// The next event and its time. Of several at one time, the order is arbitrary and the same in every run.
+    pub(super) fn next(&mut self) -> Option<(u64, E)> {
+        let first = |lane: &Lane<E>| lane.events.front().map_or(u64::MAX, |(at, _)| *at);
+        let lane = self.lanes.iter_mut().min_by_key(|lane| first(lane))?;
+        lane.events.pop_front()
+    }
+
+    /// The time of the next event.
+    pub(super) fn peek(&self) -> Option<u64> {
+        let first = |lane: &Lane<E>| lane.events.front().map(|(at, _)| *at);
+        self.lanes.iter().filter_map(first).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_the_order_of_their_times() {
+        let mut lanes = Lanes::new();
+        for (now, delay) in [(0, 5), (1, 9), (1, 1), (2, 5), (2, 0), (3, 1)] {
+            lanes.after(now, delay, (now, delay));
+        }
+        assert_eq!(lanes.peek(), Some(2));
+        let times: Vec<u64> = std::iter::from_fn(|| lanes.next()).map(|e| e.0).collect();
+        assert_eq!(times, [2, 2, 4, 5, 7, 10]);
+        assert_eq!(lanes.peek(), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! Hosts around one switch, packet by packet: what Aequitas was evaluated on.
+//!
+//! Requests through a proxy take milliseconds, calls through a network microseconds, and what Aequitas controls is the
+//! queue in front of a switch's port. So its experiments need a network: senders with congestion windows
+//! (`transport`), a weighted fair queue in front of each host ([`port`]), and calls of several classes (`traffic`).
+//! [`run`] lets one of the class admission algorithms of the engine decide in which class each call runs.
+//!
+//! Modelled as in the simulator of Aequitas, whose numbers the paper's are. Left out: queues at senders (a window's
+//! packets reach the switch at once), more than one switch, and selective acknowledgements: a lost packet is sent
+//! again after a timeout. Messages of a central server take no time.
+
+mod lanes;
+pub mod port;
+mod seen;
+mod traffic;
+mod transport;
+mod world;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use headgate_core::class_admission::Scope;
+
+pub use seen::{Sample, Seen};
+pub use world::run;
+
+/// ps in a µs.
+const MICROSECOND: u64 = 1_000_000;
+
+/// Hosts, their calls, and what their classes promise.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// Hosts at the switch.
+    pub hosts: u16,
+    /// Who calls whom, and when.
+    pub pattern: Pattern,
+    /// Bytes of a call, without headers.
+    pub call_bytes: u32,
+    /// Shares of a port by class, the highest class first.
+    pub weights: &'static [u32],
+    /// Percent of calls that ask for each class: of each sender, the last of which stands for all that follow.
+    pub mixes: &'static [&'static [f64]],
+    /// Buffer of a port, bytes.
+    pub buffer_bytes: u32,
+    /// Targets of all classes but the lowest, µs.
+    pub targets_us: &'static [u64],
+    /// Percentile at which they are to hold.
+    pub percentile: f64,
+    /// Calls are counted in intervals of this length.
+    pub interval: Duration,
+}
+
+/// Who calls whom, and when.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pattern {
+    /// Every host calls every other: Poisson arrivals at `burst` times a link's bandwidth for `calls` calls of a pair,
+    /// then nothing for `idle` times as long as these took.
+    AllToAll {
+        /// Load in a burst, ratio of the bandwidth over all receivers of a sender.
+        burst: f64,
+        /// Calls of a pair in a burst.
+        calls: u32,
+        /// Idle time, ratio of the burst's.
+        idle: f64,
+    },
+    /// All hosts but the last call the last: Poisson arrivals, each sender at `load` times a link's bandwidth.
+    Incast {
+        /// Of each sender, ratio.
+        load: f64,
+    },
+}
+
+/// What decides in which class a call runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Method {
+    /// Nothing: in the class that it asks for.
+    None,
+    /// [`headgate_core::class_admission::Distributed`].
+    Distributed,
+    /// [`headgate_core::class_admission::Misses`].
+    Misses {
+        /// T.
+        period: Duration,
+        /// K.
+        allowed: NonZeroU32,
+        /// Whose misses count together.
+        scope: Scope,
+    },
+    /// [`headgate_core::class_admission::Incast`].
+    Incast {
+        /// w.
+        past: f64,
+        /// Whose delays are averaged together.
+        scope: Scope,
+    },
+}

@@ -1,0 +1,398 @@
+//! One run: calls are made, admitted to a class, cut into packets, queued, sent, acknowledged.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use headgate_core::class_admission::{
+    Completion, Distributed, Incast, Law, Limits, Misses, Settings,
+};
+use headgate_core::request::ClassId;
+use headgate_core::rng::Rng;
+use headgate_core::time::{Instant, nanos};
+
+use super::lanes::Lanes;
+use super::port::{Packet, Port};
+use super::seen::Seen;
+use super::traffic::{Arrival, Traffic};
+use super::transport::{Channel, TIMEOUT};
+use super::{MICROSECOND, Method, Setup};
+use crate::simulation::SimulationError;
+
+/// 100 Gb/s.
+const PS_PER_BYTE: u64 = 80;
+/// Of a link, ps.
+const PROPAGATION: u64 = MICROSECOND / 5;
+/// Bytes of a packet, and of the header in it. An acknowledgement is a header.
+const PACKET: u32 = 5_120;
+const HEADER: u32 = 40;
+
+/// Runs `setup` for `length` with `method`. Latencies of calls that are made from `counts_from` on count.
+///
+/// # Errors
+/// [`SimulationError`] for targets or a weight that the algorithm can't take.
+pub fn run(
+    setup: &Setup,
+    method: Method,
+    length: Duration,
+    counts_from: Duration,
+    seed: u64,
+) -> Result<Seen, SimulationError> {
+    let mut world = World::new(setup, method, length, counts_from, seed)?;
+    world.run(picos(length));
+    Ok(world.seen)
+}
+
+/// A packet in the network; of an acknowledgement, the packet that it is for.
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    source: u16,
+    destination: u16,
+    class: u8,
+    acknowledges: bool,
+    /// The call's number in its channel, and whether the packet is its last.
+    call: (u64, bool),
+    sent: u64,
+    bytes: u32,
+}
+
+impl Packet for InFlight {
+    fn class(&self) -> usize {
+        usize::from(self.class)
+    }
+
+    fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// At the switch.
+    Switch(InFlight),
+    /// An acknowledgement, at the sender of what it acknowledges.
+    Acknowledged(InFlight),
+    TimedOut(InFlight),
+}
+
+/// The algorithm, with the state of all hosts.
+#[derive(Debug)]
+enum Admission {
+    None,
+    Distributed(Distributed<(u16, u16)>),
+    Misses(Misses<u16>),
+    Incast(Incast<u16, u16>),
+}
+
+#[derive(Debug)]
+struct World {
+    hosts: usize,
+    classes: usize,
+    call_bytes: u32,
+    /// Packets of a call, and bytes of the last one.
+    packets: u32,
+    last_bytes: u32,
+    traffic: Traffic,
+    admission: Admission,
+    luck: Rng,
+    channels: Vec<Channel>,
+    /// By destination.
+    ports: Vec<Port<InFlight>>,
+    /// When ports have sent what they are sending, and which packet that is.
+    sending: BinaryHeap<Reverse<(u64, u16)>>,
+    on_the_wire: Vec<Option<InFlight>>,
+    events: Lanes<Event>,
+    seen: Seen,
+}
+
+impl World {
+    fn new(
+        setup: &Setup,
+        method: Method,
+        length: Duration,
+        counts_from: Duration,
+        seed: u64,
+    ) -> Result<Self, SimulationError> {
+        let (hosts, classes) = (usize::from(setup.hosts), setup.weights.len());
+        let payload = PACKET - HEADER;
+        let packets = setup.call_bytes.div_ceil(payload).max(1);
+        let last_bytes = setup.call_bytes - (packets - 1) * payload + HEADER;
+        let link = u64::from((packets - 1) * PACKET + last_bytes) * PS_PER_BYTE;
+        let mut seeds = Rng::new(seed);
+        Ok(Self {
+            hosts,
+            classes,
+            call_bytes: setup.call_bytes,
+            packets,
+            last_bytes,
+            traffic: Traffic::new(setup, link, seeds.next_u64()),
+            admission: Admission::new(setup, method)?,
+            luck: Rng::new(seeds.next_u64()),
+            channels: vec![Channel::new(); hosts * hosts * classes],
+            ports: vec![Port::new(PS_PER_BYTE, setup.weights, setup.buffer_bytes); hosts],
+            sending: BinaryHeap::new(),
+            on_the_wire: vec![None; hosts],
+            events: Lanes::new(),
+            seen: Seen::new(
+                hosts,
+                classes,
+                picos(setup.interval),
+                picos(length),
+                picos(counts_from),
+            )?,
+        })
+    }
+
+    fn run(&mut self, until: u64) {
+        loop {
+            let call = self.traffic.peek().unwrap_or(u64::MAX);
+            let sent = self.sending.peek().map_or(u64::MAX, |next| next.0.0);
+            let event = self.events.peek().unwrap_or(u64::MAX);
+            let next = call.min(sent).min(event);
+            if next >= until {
+                return;
+            }
+            if next == sent {
+                if let Some(Reverse((now, port))) = self.sending.pop() {
+                    self.sent(now, port);
+                }
+            } else if next == event {
+                if let Some((now, event)) = self.events.next() {
+                    self.happens(now, event);
+                }
+            } else if let Some(call) = self.traffic.next() {
+                self.issue(call);
+            }
+        }
+    }
+
+    fn channel(&self, source: u16, destination: u16, class: u8) -> usize {
+        let pair = usize::from(source) * self.hosts + usize::from(destination);
+        pair * self.classes + usize::from(class)
+    }
+
+    fn issue(&mut self, call: Arrival) {
+        let Arrival {
+            at,
+            source,
+            destination,
+            wanted,
+        } = call;
+        let class = self
+            .admission
+            .class_for(at, (source, destination), wanted, &mut self.luck);
+        self.seen.issued(at, source, wanted, class);
+        let channel = self.channel(source, destination, class);
+        self.channels[channel].issue(at, self.packets);
+        self.send(at, source, destination, class);
+    }
+
+    /// Sends what the window has room for.
+    fn send(&mut self, now: u64, source: u16, destination: u16, class: u8) {
+        let channel = self.channel(source, destination, class);
+        while let Some(call) = self.channels[channel].send() {
+            let packet = InFlight {
+                source,
+                destination,
+                class,
+                acknowledges: false,
+                call,
+                sent: now,
+                bytes: if call.1 { self.last_bytes } else { PACKET },
+            };
+            self.events.after(now, PROPAGATION, Event::Switch(packet));
+        }
+    }
+
+    fn happens(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Switch(packet) => {
+                let to = if packet.acknowledges {
+                    packet.source
+                } else {
+                    packet.destination
+                };
+                if self.ports[usize::from(to)].enqueue(now, packet).is_err() {
+                    self.seen.lost += 1;
+                    self.events.after(now, TIMEOUT, Event::TimedOut(packet));
+                }
+                self.start(now, to);
+            }
+            Event::Acknowledged(packet) => self.acknowledged(now, packet),
+            Event::TimedOut(packet) => {
+                let channel = self.channel(packet.source, packet.destination, packet.class);
+                self.channels[channel].timed_out(now, packet.call);
+                self.send(now, packet.source, packet.destination, packet.class);
+            }
+        }
+    }
+
+    /// Lets a port send, if it has something and is free.
+    fn start(&mut self, now: u64, port: u16) {
+        if let Some((takes, packet)) = self.ports[usize::from(port)].send() {
+            self.on_the_wire[usize::from(port)] = Some(packet);
+            self.sending.push(Reverse((now + takes, port)));
+        }
+    }
+
+    /// A port has sent a packet: it reaches the host, which reads it at the speed of the link.
+    fn sent(&mut self, now: u64, port: u16) {
+        self.ports[usize::from(port)].sent();
+        if let Some(packet) = self.on_the_wire[usize::from(port)].take() {
+            let read = u64::from(packet.bytes) * PS_PER_BYTE;
+            if packet.acknowledges {
+                let event = Event::Acknowledged(packet);
+                self.events.after(now, PROPAGATION + read, event);
+            } else {
+                let answer = InFlight {
+                    acknowledges: true,
+                    bytes: HEADER,
+                    ..packet
+                };
+                let event = Event::Switch(answer);
+                self.events.after(now, 2 * PROPAGATION + read, event);
+            }
+        }
+        self.start(now, port);
+    }
+
+    fn acknowledged(&mut self, now: u64, packet: InFlight) {
+        let InFlight {
+            source,
+            destination,
+            class,
+            ..
+        } = packet;
+        let channel = self.channel(source, destination, class);
+        let issued = self.channels[channel].acknowledged(now, packet.call.0, now - packet.sent);
+        if let Some(issued) = issued {
+            self.seen
+                .completed(now, issued, source, class, self.call_bytes);
+            let call = Completion {
+                class: ClassId(class),
+                latency: Duration::from_nanos((now - issued) * 1_000 / MICROSECOND),
+                size: self.packets,
+            };
+            self.admission.completed(now, (source, destination), &call);
+        }
+        self.send(now, source, destination, class);
+    }
+}
+
+impl Admission {
+    fn new(setup: &Setup, method: Method) -> Result<Self, SimulationError> {
+        let targets = setup.targets_us.iter().copied().map(Duration::from_micros);
+        let settings = Settings {
+            percentile: setup.percentile,
+            ..Settings::new(targets.collect())
+        };
+        let law = Law::try_from(settings)?;
+        let hosts = usize::from(setup.hosts);
+        let limits = Limits {
+            channels: 4 * hosts * hosts * setup.weights.len(),
+            ..Limits::default()
+        };
+        Ok(match method {
+            Method::None => Self::None,
+            Method::Distributed => Self::Distributed(Distributed::new(law, limits)),
+            Method::Misses {
+                period,
+                allowed,
+                scope,
+            } => Self::Misses(Misses::new(law, allowed, period, scope, limits)),
+            Method::Incast { past, scope } => Self::Incast(Incast::new(law, past, scope, limits)?),
+        })
+    }
+
+    fn class_for(&mut self, now: u64, pair: (u16, u16), wanted: u8, luck: &mut Rng) -> u8 {
+        let (now, asked) = (instant(now), ClassId(wanted));
+        let ran = match self {
+            Self::None => asked,
+            Self::Distributed(all) => all.class_for(now, pair, asked, luck),
+            Self::Misses(all) => all.class_for(now, pair.1, asked),
+            Self::Incast(all) => all.class_for(now, pair.0, pair.1, asked, luck),
+        };
+        ran.0
+    }
+
+    fn completed(&mut self, now: u64, pair: (u16, u16), call: &Completion) {
+        // A packet there and its acknowledgement back through an empty network.
+        const ROUND_TRIP: u64 = 4 * PROPAGATION + 2 * (PACKET + HEADER) as u64 * PS_PER_BYTE;
+        let now = instant(now);
+        match self {
+            Self::None => {}
+            Self::Distributed(all) => all.completed(now, pair, call),
+            Self::Misses(all) => all.completed(now, pair.1, call),
+            Self::Incast(all) => {
+                let round_trip = Duration::from_nanos(ROUND_TRIP * 1_000 / MICROSECOND);
+                all.completed(now, pair.0, pair.1, call, round_trip);
+            }
+        }
+    }
+}
+
+fn instant(ps: u64) -> Instant {
+    Instant::from_nanos(ps * 1_000 / MICROSECOND)
+}
+
+fn picos(span: Duration) -> u64 {
+    nanos(span) * MICROSECOND / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_core::class_admission::Scope;
+
+    use super::super::Pattern;
+    use super::*;
+    use crate::scenario::aequitas::{ALL_TO_ALL, INCAST};
+
+    fn run_for(setup: &Setup, method: Method, ms: u64) -> Seen {
+        run(setup, method, Duration::from_millis(ms), Duration::ZERO, 1).unwrap()
+    }
+
+    #[test]
+    fn method_2_without_a_past_is_the_baseline() {
+        for (setup, ms) in [(&ALL_TO_ALL, 20), (&INCAST, 100)] {
+            let baseline = run_for(setup, Method::Distributed, ms);
+            let downgraded = baseline
+                .samples
+                .iter()
+                .flatten()
+                .any(|s| s.admitted < s.asked);
+            assert!(downgraded, "nothing was decided");
+            let incast = |past, scope| run_for(setup, Method::Incast { past, scope }, ms);
+            assert_eq!(incast(0.0, Scope::Destination), baseline);
+            assert_eq!(incast(0.0, Scope::Class), baseline);
+            assert_ne!(incast(0.5, Scope::Destination), baseline);
+        }
+    }
+
+    #[test]
+    fn an_alone_call_takes_the_time_of_its_packets() {
+        let seldom = Setup {
+            pattern: Pattern::Incast { load: 0.001 },
+            ..INCAST
+        };
+        let seen = run_for(&seldom, Method::None, 200);
+        // Once the window is open: a link, six full packets at the port, a link, the time in which the host reads the
+        // sixth (the seventh is smaller and was read before), and back with 3.2 ns twice.
+        let least = 4.0 * 0.2 + 7.0 * 0.409_6 + 2.0 * 0.003_2;
+        let median = seen.latency_us(0, 0.5).unwrap();
+        assert!((median - least).abs() < 0.01, "{median} instead of {least}");
+        assert_eq!(seen.lost, 0);
+        assert!(seen.issued - seen.completed <= 1);
+    }
+
+    #[test]
+    fn ports_lose_what_windows_make_up_for() {
+        let narrow = Setup {
+            buffer_bytes: 20_000,
+            ..INCAST
+        };
+        let seen = run_for(&narrow, Method::None, 100);
+        assert!(seen.lost > 0);
+        let bytes: u64 = seen.samples.iter().flatten().map(|s| s.bytes).sum();
+        assert!(bytes > 0 && seen.completed < seen.issued);
+    }
+}
