@@ -138,6 +138,9 @@ pub struct ProblemReport {
     pub message: String,
 }
 
+/// A policy's conditions `Accepted` and `Programmed` as they were written.
+pub type Written<'a> = &'a dyn Fn(&PolicyState) -> [Condition; 2];
+
 impl Report {
     /// The state of `snapshot` and of the proxies in `registry`. `written` are a policy's conditions as the API server
     /// has them, which are about the proxies of all replicas and about delivered objects, too; without it there is no
@@ -146,7 +149,7 @@ impl Report {
     pub fn new(
         snapshot: &Snapshot,
         registry: &Registry,
-        written: Option<&dyn Fn(&PolicyState) -> [Condition; 2]>,
+        written: Option<Written<'_>>,
         now: SystemTime,
     ) -> Self {
         let proxies = registry.proxies(now);
