@@ -34,7 +34,7 @@ use crate::xds::addresses::Addresses;
 use crate::xds::registry::Registry;
 use crate::xds::resource::hash;
 use crate::xds::snapshot::Snapshot;
-use crate::xds::status::Report;
+use crate::xds::status::{Report, Written};
 use crate::xds::tally::Tallies;
 
 /// Connections open at once; one more is closed at once.
@@ -90,7 +90,7 @@ impl View {
                 status::written(state, observed.as_ref().and_then(|o| o.status.as_ref()))
             }
         });
-        let written = written.as_ref().map(|w| w as &dyn Fn(&PolicyState) -> _);
+        let written = written.as_ref().map(|w| w as Written<'_>);
         Report::new(&snapshot, &self.registry, written, SystemTime::now())
     }
 }

@@ -138,8 +138,8 @@ pub struct ProblemReport {
     pub message: String,
 }
 
-/// The two conditions of a policy as the API server has them.
-type Written<'a> = &'a dyn Fn(&PolicyState) -> [Condition; 2];
+/// A policy's conditions `Accepted` and `Programmed` as they were written.
+pub type Written<'a> = &'a dyn Fn(&PolicyState) -> [Condition; 2];
 
 impl Report {
     /// The state of `snapshot` and of the proxies in `registry`. `written` are a policy's conditions as the API server
