@@ -235,6 +235,16 @@ impl Process {
             .unwrap()
     }
 
+    /// 30 requests to `/slow` of 20 ms each, and the time after which they count.
+    fn learn_slow(&mut self) {
+        for _ in 0..30 {
+            let stream = self.arrive(0, "/slow");
+            self.pass_time(Duration::from_millis(20));
+            self.finish(stream, Outcome::Completed);
+        }
+        self.run_for(Duration::from_secs(3));
+    }
+
     fn assert_nothing_booked(&self) {
         for name in ["slots_in_use", "queue_length", "queued_work_us"] {
             assert_eq!(self.gauge(name), 0, "{name}");
@@ -518,12 +528,7 @@ fn a_slot_is_not_spent_on_a_request_that_is_too_late() {
 #[test]
 fn an_edit_keeps_waiting_requests_and_learned_times() {
     let mut process = Process::new(2, &config(1, |_| {}));
-    for _ in 0..30 {
-        let stream = process.arrive(0, "/slow");
-        process.pass_time(Duration::from_millis(20));
-        process.finish(stream, Outcome::Completed);
-    }
-    process.run_for(Duration::from_secs(3));
+    process.learn_slow();
     let running = process.arrive(0, "/slow");
     let waiting = process.arrive(1, "/slow");
     assert_eq!(
@@ -613,12 +618,7 @@ fn dry_run_refuses_and_holds_nothing_but_counts_what_it_would() {
             }
         }),
     );
-    for _ in 0..30 {
-        let stream = process.arrive(0, "/slow");
-        process.pass_time(Duration::from_millis(20));
-        process.finish(stream, Outcome::Completed);
-    }
-    process.run_for(Duration::from_secs(3));
+    process.learn_slow();
     let burst: Vec<u32> = (0..20).map(|_| process.arrive(0, "/slow")).collect();
     assert_eq!((process.in_backend(), process.refused.len()), (20, 0));
     for stream in burst {
@@ -651,12 +651,7 @@ fn a_burst_spends_the_error_budget_of_its_type_and_no_more() {
                 }
             }),
         );
-        for _ in 0..30 {
-            let stream = process.arrive(0, "/slow");
-            process.pass_time(Duration::from_millis(20));
-            process.finish(stream, Outcome::Completed);
-        }
-        process.run_for(Duration::from_secs(3));
+        process.learn_slow();
         for _ in 0..20 {
             process.arrive(0, "/slow");
         }
