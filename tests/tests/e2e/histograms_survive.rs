@@ -22,13 +22,11 @@ fn backend() -> BackendConfig {
 fn policy(slots: usize, p50: &str) -> Value {
     let matches = json!([{"path": {"type": "PathPrefix", "value": "/slow"}}]);
     let slow = json!({"name": "slow", "matches": matches, "slo": {"p50": p50, "p90": "10s"}});
-    policy::policy(
-        slots,
-        &[
-            slow,
-            json!({"name": "default", "slo": {"p50": "5s", "p90": "10s"}}),
-        ],
-    )
+    let default = json!({"name": "default", "slo": {"p50": "5s", "p90": "10s"}});
+    let mut policy = policy::policy(slots, &[slow, default]);
+    // By value, the first slow requests would use their objective's error budget.
+    policy["spec"]["strategy"] = json!({"type": "Bouncer", "bouncer": {"shedByValue": false}});
+    policy
 }
 
 /// Lets the stage learn what a request costs.
