@@ -45,7 +45,7 @@ impl<D: Copy + Eq + Hash> Distributed<D> {
         }
     }
 
-    /// What it follows.
+    /// The law that moves the probabilities.
     #[must_use]
     pub fn law(&self) -> &Law {
         &self.law

@@ -22,7 +22,7 @@ use super::{Completion, MAX_CLASSES};
 use crate::request::ClassId;
 use crate::time::{Instant, nanos};
 
-/// What classes promise, as it is configured.
+/// The classes' targets and the steps of the probability, as configured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// L: the target of each class but the lowest, the highest class first.
@@ -88,7 +88,7 @@ pub struct Law {
     windows: Vec<Duration>,
 }
 
-/// What a completed call does to the admit probability of its channel.
+/// The effect of a completed call on the admit probability of its channel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Change {
     /// Nothing: the window has not ended.
@@ -163,7 +163,7 @@ impl Law {
         nanos(call.latency) > nanos(*target).saturating_mul(units)
     }
 
-    /// What `call`, completed at `now`, does to its channel, whose window began at `since`.
+    /// The effect of `call`, completed at `now`, on its channel, whose window began at `since`.
     #[must_use]
     pub fn change(&self, since: Instant, now: Instant, call: &Completion) -> Change {
         let Some(window) = self.windows.get(usize::from(call.class.0)) else {

@@ -6,7 +6,7 @@
 //! *downgrades*: the call is always sent, in its own class or in the lowest one, which promises nothing. Classes
 //! in between are no fallback, since their targets are at stake as well.
 //!
-//! What decides is learned from the latencies of the calls that ran in their class:
+//! Each method learns from the latencies of the calls that ran in their class:
 //!
 //! | | where | decides by | source |
 //! |---|---|---|---|
@@ -50,7 +50,7 @@ pub struct Completion {
     pub size: u32,
 }
 
-/// What is remembered at most.
+/// Bounds of the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Channels, which are a sender, a receiver and a class. The least recently used ones are forgotten first.
@@ -68,7 +68,7 @@ impl Default for Limits {
     }
 }
 
-/// Which calls share what is learned of a receiver.
+/// The calls that share one measurement of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
     /// All calls to it, as the paper has it.

@@ -78,7 +78,7 @@ const TAG_US: f64 = 16.0;
 struct Grain {
     /// µs of cost that a flow of weight 1 may spend in a round.
     quantum_us: f64,
-    /// Where rounds are in a rank.
+    /// The bits of a rank that hold the round.
     layout: Layout,
     /// Bits of a round's fraction in gauges.
     fraction: u32,

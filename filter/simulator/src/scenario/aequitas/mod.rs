@@ -162,32 +162,30 @@ const METHOD_1: Run = shown(misses("method 1", 25, K));
 const METHOD_2: Run = shown(incast("method 2, w = 0.1", 0.1));
 const METHOD_2_HALF: Run = incast("method 2, w = 0.5", 0.5);
 
-const fn baseline(quantity: measure::Quantity) -> Number {
-    Number {
-        run: BASELINE.name,
-        quantity,
+impl Run {
+    /// A quantity that is measured in this run.
+    const fn number(&self, quantity: measure::Quantity) -> Number {
+        Number {
+            run: self.name,
+            quantity,
+        }
     }
+}
+
+const fn baseline(quantity: measure::Quantity) -> Number {
+    BASELINE.number(quantity)
 }
 
 const fn method_1(quantity: measure::Quantity) -> Number {
-    Number {
-        run: METHOD_1.name,
-        quantity,
-    }
+    METHOD_1.number(quantity)
 }
 
 const fn method_2(quantity: measure::Quantity) -> Number {
-    Number {
-        run: METHOD_2.name,
-        quantity,
-    }
+    METHOD_2.number(quantity)
 }
 
 const fn method_2_half(quantity: measure::Quantity) -> Number {
-    Number {
-        run: METHOD_2_HALF.name,
-        quantity,
-    }
+    METHOD_2_HALF.number(quantity)
 }
 
 const PERIOD_IS_OURS: &str = "T of method 1 is not in the paper. 25 ms is K divided by the misses that a target at the \
