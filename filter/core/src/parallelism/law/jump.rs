@@ -1,0 +1,106 @@
+//! Jumps of a law: capacity that is lost shows at once in the service times, at an unchanged P.
+//!
+//! Far above the knee elasticities are hard to see: service times are long and vary with what happens to be in the
+//! queue. But S = Σ pt / Σ reference pt rises. When S > 1.5 three times in a row, of at least 60 requests each,
+//!
+//! ```text
+//! P = 1.1 · (requests in flight) / S
+//! ```
+//!
+//! If S stays, requests were not waiting in the backend: the service itself got slower. P returns, today's service times
+//! become the reference, and the next such attempt is at least 10 s, 20 s … 60 s off.
+//!
+//! Slots that are not filled can't be learned from. So where requests are refused because service times alone miss an
+//! objective, while less than 70% of the slots are in use, P becomes 1.2 times the number in use.
+
+use super::{BACK_OFF, CONFIDENCE, Law, OVERLOADED, STRETCHED, View, reach_at_first};
+use crate::time::Instant;
+
+/// Least S of the blocks before a jump, less the errors of the samples and of the reference.
+const SURELY_STRETCHED: f64 = 1.4;
+/// Blocks in a row that are stretched before a jump, and after it before its effect is judged.
+const STRETCHED_BLOCKS: f64 = 3.0;
+/// Part of the slots in use below which slots are too many where requests are refused.
+const IDLE: f64 = 0.7;
+/// Samples that it takes to tell S; blocks with fewer are put together.
+const FEWEST_SAMPLES: f64 = 60.0;
+
+impl Law {
+    /// Looks at the stretch of a block; whether it changed the slots.
+    pub(super) fn jump(&mut self, now: Instant, view: &View) -> bool {
+        let [samples, pt, reference, doubt, squares] = self.times;
+        if samples < FEWEST_SAMPLES || reference <= 0.0 {
+            return false;
+        }
+        self.times = [0.0; 5];
+        let elapsed = (now.as_nanos() as f64 - self.watched_since).max(1.0);
+        self.watched_since = now.as_nanos() as f64;
+        self.stretch = pt / reference;
+        if self.jumped_from > 0.0 {
+            self.judged_in -= 1.0;
+            if self.judged_in >= 0.0 {
+                return false;
+            }
+            let from = std::mem::take(&mut self.jumped_from);
+            if self.stretch <= self.jumped_at.sqrt() {
+                self.back_off = BACK_OFF.0;
+                return false;
+            }
+            self.rebased += 1.0;
+            self.back_off = (2.0 * self.back_off).min(BACK_OFF.1);
+            self.no_jump_before = now.as_nanos() as f64 + self.back_off;
+            self.go(from, now, view);
+            return true;
+        }
+        // By Little's law; samples may stand for more requests than one, but not for more than slots.
+        let in_flight = (pt * 1e9 / elapsed).min(self.base);
+        let is_full = in_flight > 0.7 * self.base;
+        let is_stretched =
+            self.stretch > STRETCHED && (now.as_nanos() as f64) >= self.no_jump_before;
+        let (ended, refused) = (
+            std::mem::take(&mut self.ended),
+            std::mem::take(&mut self.refused),
+        );
+        let is_idle = view.condemned
+            && in_flight < IDLE * self.base
+            && refused > OVERLOADED * (ended + refused)
+            && (now.as_nanos() as f64) >= self.no_jump_before;
+        if !(is_idle || is_full && is_stretched) {
+            self.stretched_blocks = 0.0;
+            return false;
+        }
+        if self.stretched_blocks == 0.0 {
+            self.run_times = [0.0; 4];
+        }
+        let run = self.run_times.iter_mut();
+        for (sum, of_block) in run.zip([pt, reference, doubt, squares]) {
+            *sum += of_block;
+        }
+        self.stretched_blocks += 1.0;
+        let target = if is_full {
+            (1.1 * in_flight / self.stretch).round().max(1.0)
+        } else {
+            (1.2 * in_flight).ceil().max(1.0)
+        };
+        let [pt, reference, doubt, squares] = self.run_times;
+        let surely = (pt - CONFIDENCE * squares.sqrt()) / (reference + doubt);
+        if self.stretched_blocks < STRETCHED_BLOCKS
+            || target >= self.base
+            || is_full && surely < SURELY_STRETCHED
+        {
+            return false;
+        }
+        if !is_full {
+            // Requests are refused for the time that the backend takes, with slots to spare: learn with those in use.
+            (self.reach, self.resting) = (reach_at_first(target), 0.0);
+            self.no_jump_before = now.as_nanos() as f64 + BACK_OFF.0;
+            self.go(target, now, view);
+            return true;
+        }
+        (self.jumped_from, self.jumped_at, self.judged_in) =
+            (self.base, self.stretch, STRETCHED_BLOCKS);
+        (self.reach, self.resting) = (reach_at_first(target), 0.0);
+        self.go(target, now, view);
+        true
+    }
+}

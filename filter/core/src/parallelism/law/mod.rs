@@ -1,0 +1,334 @@
+//! What to do about an elasticity: the estimate of the number of slots, and how it moves.
+//!
+//! Four parts, in the order in which a backend meets them: the [`start`] doubles few slots until service times
+//! stretch, the [`knee`] moves to where more slots only add waiting, [`sharing`] keeps a slot or two above it where
+//! short requests pass long ones, and a [`jump`] follows a capacity that has halved.
+
+mod jump;
+mod knee;
+mod sharing;
+mod start;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::dither::{BLOCK, Dither};
+use super::elasticity::{Estimate, Moments, Slope, Sums};
+use crate::time::{Instant, nanos};
+
+/// Standard errors between an estimate and its threshold.
+const CONFIDENCE: f64 = 1.3;
+/// Reach of the schedule at the knee and at most, ratio to P.
+const REACH: (f64, f64) = (0.12, 0.5);
+/// Reach after a start or a jump.
+const REACH_AT_FIRST: f64 = 0.3;
+/// Slots of which a few make such a difference to service times that it takes a wide reach to see it.
+const FEW: f64 = 12.0;
+/// Throughput that may be spent on time below the knee, ratio.
+const LOSS: f64 = 0.03;
+/// Blocks in this time count, ns, but no fewer and no more than these.
+const MEMORY: f64 = 6e9;
+const BLOCKS: (f64, f64) = (24.0, 60.0);
+/// S above which slots are too many.
+const STRETCHED: f64 = 1.5;
+/// Slots of a start up to which service times become the reference.
+const COMPARABLE: f64 = 4.0;
+/// Part of the requests refused above which a backend counts as overloaded.
+const OVERLOADED: f64 = 0.05;
+/// Pause after a jump that was wrong, ns.
+const BACK_OFF: (f64, f64) = (5e9, 60e9);
+/// Shortest and longest slot of the schedule, ns.
+const SLOT: (f64, f64) = (20e6, 1e9);
+/// Requests that a slot of the schedule should see.
+const REQUESTS_PER_SLOT: f64 = 8.0;
+
+/// What a worker measured since it last shared it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Fresh {
+    /// The schedule that it was measured under.
+    pub epoch: f64,
+    /// Requests that ended, and those refused.
+    pub requests: f64,
+    /// See `requests`.
+    pub refused: f64,
+    /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the references' standard
+    /// errors, s, Σ pt², s².
+    pub times: [f64; 5],
+    /// Of those that had waited for a slot: samples, Σ d and Σ d², with d = ln (pt / reference pt), Σ 1 / n with n
+    /// requests that references are of.
+    pub full: [f64; 4],
+    /// The same of those that found a free slot.
+    pub spare: [f64; 4],
+    /// Of those that had waited: the regression's sums.
+    pub sums: Sums,
+    /// Of those that had waited, short and long types: n, Σx, Σy, Σx², Σxy.
+    pub by_length: [[f64; 5]; 2],
+}
+
+/// What the worker that runs the law knows of the stage.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct View {
+    /// Mean service time, s.
+    pub mean: f64,
+    /// Service times take up less than 60% of the objectives, for 7 of 10 requests.
+    pub room: bool,
+    /// There are types twice as long as others.
+    pub mixed: bool,
+    /// There is a type whose service time alone misses an objective.
+    pub condemned: bool,
+    /// Requests are held while no slot is free.
+    pub enforced: bool,
+    /// Fewest and most slots.
+    pub bounds: (u32, u32),
+}
+
+/// The state that the workers share. Times are in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Law {
+    epoch: f64,
+    starting: f64,
+    base: f64,
+    reach: f64,
+    resting: f64,
+    run: f64,
+    slot: f64,
+    /// What to add to times for the schedule, so that all processes have the same.
+    offset: f64,
+    block: f64,
+    block_began: f64,
+    /// What `times` are since.
+    watched_since: f64,
+    /// Times that the reference was replaced by today's times.
+    rebased: f64,
+    /// Σ ln of the factors that the reference was multiplied by.
+    ln_scale: f64,
+    /// Requests per ns, and what is counted towards it.
+    rate: f64,
+    counted: f64,
+    counted_since: f64,
+    /// Requests that ended and that were refused in this block.
+    ended: f64,
+    refused: f64,
+    stretch: f64,
+    stretched_blocks: f64,
+    /// Of `times`, the sums over these blocks, without samples.
+    run_times: [f64; 4],
+    /// Base before a jump, 0 for none, S then, and blocks until it is judged.
+    jumped_from: f64,
+    jumped_at: f64,
+    judged_in: f64,
+    back_off: f64,
+    no_jump_before: f64,
+    times: [f64; 5],
+    full: [f64; 4],
+    spare: [f64; 4],
+    sums: Sums,
+    by_length: [[f64; 5]; 2],
+    moments: Moments,
+    slopes: [Slope; 2],
+}
+
+impl Law {
+    /// Begins with so many slots.
+    #[must_use]
+    pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
+        Self {
+            starting: 1.0,
+            base: f64::from(slots),
+            reach: REACH_AT_FIRST,
+            slot: 40e6,
+            offset: nanos(wall_clock_offset) as f64,
+            stretch: 1.0,
+            back_off: BACK_OFF.0,
+            counted_since: now.as_nanos() as f64,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a record can be of a law.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let numbers = [self.base, self.slot, self.offset, self.epoch, self.ln_scale];
+        numbers.iter().all(|number| number.is_finite()) && self.base >= 1.0
+    }
+
+    /// The estimate, slots.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.base as u32
+    }
+
+    /// Changes with the schedule.
+    #[must_use]
+    pub fn epoch(&self) -> f64 {
+        self.epoch
+    }
+
+    /// How often references were replaced by today's times, and the ln of all factors for them.
+    #[must_use]
+    pub fn references(&self) -> (f64, f64) {
+        (self.rebased, self.ln_scale)
+    }
+
+    /// Whether P is at the knee and service times are what they were, so that references may follow them.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.resting > 0.0 && self.stretch < STRETCHED
+    }
+
+    /// Whether today's times may be what later ones are compared with: more slots may be too many already. A type
+    /// whose reference is not known yet has no choice once the start is over.
+    #[must_use]
+    pub fn is_comparable(&self, known: bool) -> bool {
+        self.base <= COMPARABLE || (self.starting <= 0.0 && !known)
+    }
+
+    /// The schedule.
+    #[must_use]
+    pub fn dither(&self, bounds: (u32, u32), seed: u64) -> Dither {
+        let (least, most) = bounds;
+        let base = self.slots().max(1);
+        let (mut up, mut down) = (0, 0);
+        if self.starting <= 0.0 {
+            let step = (self.base * self.reach).round().max(1.0);
+            let lower = (0.7 * step).round().max(1.0);
+            up = (step as u32).min(most.saturating_sub(base));
+            down = (lower as u32).min(base.saturating_sub(least.max(1)));
+        }
+        let below = match (down, self.resting > 0.0) {
+            (0, _) => 0.0,
+            (_, true) => (LOSS * self.base / f64::from(up.max(1))).min(0.2),
+            (_, false) => 0.4,
+        };
+        Dither {
+            base,
+            up,
+            down,
+            below,
+            slot: Duration::from_nanos(self.slot as u64),
+            offset: Duration::from_nanos(self.offset as u64),
+            seed,
+        }
+    }
+
+    /// Adds what a worker measured. What belongs to another schedule only counts as load.
+    pub fn add(&mut self, fresh: &Fresh) {
+        self.counted += fresh.requests;
+        self.ended += fresh.requests;
+        self.refused += fresh.refused;
+        if fresh.epoch != self.epoch {
+            return;
+        }
+        let sums = self
+            .times
+            .iter_mut()
+            .chain(&mut self.full)
+            .chain(&mut self.spare)
+            .chain(&mut self.sums.of);
+        let fresh_sums = fresh.times.iter().chain(&fresh.full).chain(&fresh.spare);
+        let fresh_sums = fresh_sums.chain(&fresh.sums.of);
+        for (sum, fresh) in sums.zip(fresh_sums) {
+            *sum += fresh;
+        }
+        let lengths = self.by_length.iter_mut().flatten();
+        for (sum, fresh) in lengths.zip(fresh.by_length.iter().flatten()) {
+            *sum += fresh;
+        }
+    }
+
+    /// Runs what is due.
+    pub fn step(&mut self, now: Instant, view: &View, seed: u64) {
+        self.count_rate(now);
+        let (least, most) = view.bounds;
+        let within = self.base.clamp(f64::from(least), f64::from(most));
+        if within != self.base {
+            self.go(within, now, view);
+        }
+        if self.starting > 0.0 {
+            return self.start(now, view);
+        }
+        if !view.enforced {
+            return;
+        }
+        let dither = self.dither(view.bounds, seed);
+        let block = dither.block(now) as f64;
+        if block == self.block {
+            return;
+        }
+        self.moments.close(&self.sums);
+        for (slope, sums) in self.slopes.iter_mut().zip(&self.by_length) {
+            slope.close(sums);
+            slope.keep(BLOCKS.0);
+        }
+        let kept = if self.resting > 0.0 {
+            BLOCKS.0
+        } else {
+            (MEMORY / (self.slot * BLOCK as f64)).clamp(BLOCKS.0, BLOCKS.1)
+        };
+        self.moments.keep(kept);
+        (self.sums, self.by_length) = (Sums::default(), [[0.0; 5]; 2]);
+        (self.block, self.block_began) = (block, now.as_nanos() as f64);
+        if !self.jump(now, view) {
+            self.knee(&dither, now, view);
+        }
+    }
+
+    fn count_rate(&mut self, now: Instant) {
+        let elapsed = now.as_nanos() as f64 - self.counted_since;
+        if elapsed >= 5e8 {
+            let rate = self.counted / elapsed;
+            self.rate = if self.rate > 0.0 {
+                0.5 * (self.rate + rate)
+            } else {
+                rate
+            };
+            (self.counted, self.counted_since) = (0.0, now.as_nanos() as f64);
+        }
+    }
+
+    /// Begins a new schedule around so many slots.
+    fn go(&mut self, slots: f64, now: Instant, view: &View) {
+        let (least, most) = view.bounds;
+        self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
+        self.epoch += 1.0;
+        if view.mean > 0.0 {
+            let filled = if self.rate > 0.0 {
+                REQUESTS_PER_SLOT / self.rate
+            } else {
+                0.0
+            };
+            let wanted = (1.5e9 * view.mean).max(filled);
+            // Powers of two, so that proxies that measure a little differently have the same schedule.
+            let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
+            self.slot = SLOT.0 * doublings.exp2();
+        }
+        (self.times, self.full, self.spare) = ([0.0; 5], [0.0; 4], [0.0; 4]);
+        (self.ended, self.refused) = (0.0, 0.0);
+        (self.sums, self.by_length) = (Sums::default(), [[0.0; 5]; 2]);
+        (self.moments, self.slopes) = (Moments::default(), [Slope::default(); 2]);
+        self.stretched_blocks = 0.0;
+        self.block = self.dither(view.bounds, 0).block(now) as f64;
+        self.block_began = now.as_nanos() as f64;
+        self.watched_since = self.block_began;
+    }
+}
+
+/// Reach after a start or a jump to so many slots.
+fn reach_at_first(slots: f64) -> f64 {
+    if slots <= FEW {
+        REACH.1
+    } else {
+        REACH_AT_FIRST
+    }
+}
+
+/// The mean of two estimates, weighted by what is known of each.
+fn mean(a: Estimate, b: Estimate) -> Estimate {
+    let weight = |estimate: Estimate| estimate.error.max(1e-3).powi(-2);
+    let all = weight(a) + weight(b);
+    Estimate {
+        value: (a.value * weight(a) + b.value * weight(b)) / all,
+        error: all.powf(-0.5),
+    }
+}
