@@ -149,6 +149,50 @@ fn the_api_server_accepts_all_that_is_rendered() {
 }
 
 #[test]
+fn who_edits_or_views_a_namespace_does_the_same_with_its_policies() {
+    let server = ApiServer::start().unwrap();
+    helm(&server, "install", &["--create-namespace"]);
+    for role in ["edit", "view"] {
+        let (role_argument, user) = (format!("--clusterrole={role}"), format!("--user={role}er"));
+        let binding = [
+            "create",
+            "rolebinding",
+            role,
+            &role_argument,
+            &user,
+            "--namespace=default",
+        ];
+        server.kubectl(&binding).unwrap();
+    }
+    // kubectl's exit code is 1 for "no".
+    let can = |user: &str, verb: &str, namespace: &str| {
+        let (user, namespace) = (format!("--as={user}"), format!("--namespace={namespace}"));
+        let question = [
+            "auth",
+            "can-i",
+            verb,
+            "admissionpolicies",
+            &user,
+            &namespace,
+        ];
+        server.kubectl(&question).is_ok()
+    };
+    wait::until("the roles to be aggregated", || {
+        match (
+            can("editer", "create", "default"),
+            can("viewer", "watch", "default"),
+        ) {
+            (true, true) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .unwrap();
+    assert!(can("editer", "list", "default") && can("editer", "delete", "default"));
+    assert!(!can("viewer", "create", "default"));
+    assert!(!can("editer", "create", NAMESPACE) && !can("viewer", "watch", NAMESPACE));
+}
+
+#[test]
 fn a_release_loses_nothing_and_leaves_nothing() {
     let server = ApiServer::start().unwrap();
     server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
