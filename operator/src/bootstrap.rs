@@ -23,7 +23,9 @@ mod outbound;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::plan::{
@@ -57,6 +59,46 @@ pub struct Bootstrap {
     pub node_id: String,
     /// Access log, if any.
     pub access_log: Option<PathBuf>,
+    /// What keeps slow clients from holding slots.
+    pub uploads: Uploads,
+}
+
+/// How long and where requests may take to arrive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Uploads {
+    /// Headgate sees a request when its body is there, of at most so many bytes; `None`: when its headers are.
+    pub buffer: Option<NonZeroU32>,
+    /// Time for a request to arrive whole; `None`: any.
+    pub timeout: Option<Duration>,
+}
+
+impl Uploads {
+    /// Lines of the HTTP connection manager.
+    fn manager(self) -> String {
+        let timeout = |timeout: Duration| {
+            format!(
+                "\n# A request that has not arrived whole by then is answered 408.\nrequest_timeout: {}s",
+                timeout.as_secs_f64()
+            )
+        };
+        self.timeout.map(timeout).unwrap_or_default()
+    }
+
+    /// An HTTP filter in front of the slot.
+    fn filter(self) -> String {
+        let filter = |bytes| {
+            format!(
+                "\
+# Holds a request until its body is there: a slow upload has no slot. Larger bodies are answered 413.
+- name: envoy.filters.http.buffer
+  typed_config:
+    \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer
+    max_request_bytes: {bytes}
+"
+            )
+        };
+        self.buffer.map(filter).unwrap_or_default()
+    }
 }
 
 /// What a proxy says about its Pod, by which policies find it.
@@ -200,8 +242,9 @@ admin:
             address: &self.listen,
             direction: "",
             manager: format!(
-                "upgrade_configs:\n- upgrade_type: websocket{}",
-                self.access_log()
+                "upgrade_configs:\n- upgrade_type: websocket{}{}",
+                self.access_log(),
+                self.uploads.manager()
             ),
             virtual_hosts: "\
 - name: all
@@ -212,6 +255,7 @@ admin:
     # No timeout; Envoy's default is 15 s.
     route: {cluster: upstream, timeout: 0s}"
                 .to_owned(),
+            before_slot: self.uploads.filter(),
             slot_is: "\
 # The slot that Headgate fills. Requests pass untouched until it has answered once; from then on
 # the last configuration stays, also while it is down.",
@@ -290,6 +334,8 @@ struct Listener<'a> {
     /// More of the connection manager.
     manager: String,
     virtual_hosts: String,
+    /// Filters in front of the slot, or nothing.
+    before_slot: String,
     /// A comment.
     slot_is: &'static str,
     slot: String,
@@ -314,8 +360,8 @@ per_connection_buffer_limit_bytes: 262144
       normalize_path: true
       merge_slashes: true
       # Ends streams on which nothing has moved for longer than any objective, such as what a dead Wasm VM left paused
-      # (Envoy's default is 5 minutes). Nothing else ends a request. In front of clients that aren't your own, set
-      # request_timeout and common_http_protocol_options.max_stream_duration: a slow client holds a slot.
+      # (Envoy's default is 5 minutes). Nothing else ends a request by default. In front of clients that aren't your
+      # own, see --buffer-requests and --request-timeout, and set common_http_protocol_options.max_stream_duration.
       stream_idle_timeout: 3600s
       # What a waiting request's body may fill over HTTP/2; Envoy's default is 16 MiB each.
       http2_protocol_options: {{initial_stream_window_size: 262144, initial_connection_window_size: 1048576}}
@@ -324,7 +370,7 @@ per_connection_buffer_limit_bytes: 262144
         virtual_hosts:
         {virtual_hosts}
       http_filters:
-      {slot_is}
+      {before_slot}{slot_is}
       - {slot}
       - name: envoy.filters.http.router
         typed_config:
@@ -337,6 +383,10 @@ per_connection_buffer_limit_bytes: 262144
                 manager => format!("      {}\n", indented(manager, 6)),
             },
             virtual_hosts = indented(&self.virtual_hosts, 8),
+            before_slot = match self.before_slot.as_str() {
+                "" => String::new(),
+                filters => format!("{}\n      ", indented(filters, 6)),
+            },
             slot_is = indented(self.slot_is, 6),
             slot = indented(&self.slot, 8),
         )
@@ -495,6 +545,7 @@ mod tests {
             },
             node_id: "a\"b\nc: d".into(),
             access_log: Some("/log \" '".into()),
+            uploads: Uploads::default(),
         };
         let read: serde_json::Value = serde_saphyr::from_str(&bootstrap.to_yaml()).unwrap();
         assert_eq!(read["node"]["id"], "a\"b\nc: d");

@@ -35,6 +35,7 @@ impl Outbound {
             direction: "traffic_direction: OUTBOUND\n",
             manager: String::new(),
             virtual_hosts: format!("{}\n{IGNORE_PORT}", hosts.join("\n")),
+            before_slot: String::new(),
             slot_is: "\
 # The slot for calls. It shares memory with the one above, so both need the same module.",
             slot: slot(OUTBOUND_SLOT, file.as_ref().unwrap_or(source)),

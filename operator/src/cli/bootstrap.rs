@@ -6,15 +6,17 @@ mod service;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
+use std::num::NonZeroU32;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
 use super::Output;
 use super::run::module_file;
-use crate::bootstrap::{Bootstrap, ConfigSource, Outbound, Pod, SdsFiles, XdsTls};
+use crate::bootstrap::{Bootstrap, ConfigSource, Outbound, Pod, SdsFiles, Uploads, XdsTls};
 use crate::endpoint::Endpoint;
 use crate::plan::TargetRef;
 use crate::xds::module::Module;
@@ -97,6 +99,13 @@ pub struct BootstrapArgs {
     /// Write an access log with response code details and refusals to this file
     #[arg(long, value_name = "PATH")]
     pub access_log: Option<PathBuf>,
+    /// Let Envoy collect requests in front of Headgate, of at most this many bytes: a slow upload then holds no slot.
+    /// Larger bodies are answered 413
+    #[arg(long, value_name = "BYTES")]
+    pub buffer_requests: Option<NonZeroU32>,
+    /// Answer 408 to a request that has not arrived whole within this time, such as 30s; by default it may take any
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub request_timeout: Option<Duration>,
     /// One aggregated stream (ADS) in place of one for the slot (ECDS)
     #[arg(long)]
     pub ads: bool,
@@ -148,6 +157,10 @@ impl BootstrapArgs {
             pod: self.pod()?,
             node_id: self.node_id.clone(),
             access_log: self.access_log.clone(),
+            uploads: Uploads {
+                buffer: self.buffer_requests,
+                timeout: self.request_timeout,
+            },
         })
     }
 
@@ -233,6 +246,17 @@ impl BootstrapArgs {
             labels,
             module,
         })
+    }
+}
+
+/// A duration as policies write it, more than 0.
+fn duration(text: &str) -> Result<Duration, String> {
+    match crate::api::Duration(text.to_owned()).parse() {
+        Ok(Duration::ZERO) => {
+            Err("0 would end every request; leave the argument out for no bound".to_owned())
+        }
+        Ok(duration) => Ok(duration),
+        Err(why) => Err(why.to_string()),
     }
 }
 

@@ -15,5 +15,6 @@ mod simulated;
 mod strategies;
 mod suggest;
 mod top;
+mod uploads;
 mod workflows;
 mod xds;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use headgate::bootstrap::{Bootstrap, ConfigSource, Pod};
+use headgate::bootstrap::{Bootstrap, ConfigSource, Pod, Uploads};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -48,6 +48,7 @@ pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
         pod: Pod::default(),
         node_id: "edge-1".into(),
         access_log: None,
+        uploads: Uploads::default(),
     }
 }
 
