@@ -12,6 +12,7 @@ pub mod certificate;
 pub mod cli;
 pub mod compile;
 pub mod endpoint;
+pub mod inject;
 pub mod kubernetes;
 pub mod metrics;
 pub mod modules;

@@ -87,6 +87,20 @@ pub(super) fn select(
     }))
 }
 
+/// Name and text of a file, or of standard input for `-`.
+pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
+    if path.as_os_str() == "-" {
+        let text = std::io::read_to_string(std::io::stdin().lock());
+        return Ok((
+            "stdin".to_owned(),
+            text.context("reading standard input failed")?,
+        ));
+    }
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{name}: can't be read"))?;
+    Ok((name, text))
+}
+
 /// Reads and checks all files of `paths`; of a folder those that a running `headgate` would read.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<FileReport>> {
     let mut reports = Vec::new();

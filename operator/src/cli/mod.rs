@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod completions;
 pub mod crd;
 pub mod explain;
+pub mod inject;
 mod input;
 pub mod man;
 pub mod name;
@@ -55,6 +56,8 @@ pub enum Command {
     Run(Box<run::RunArgs>),
     /// Print an Envoy bootstrap with a Headgate slot
     Bootstrap(Box<bootstrap::BootstrapArgs>),
+    /// Add an Envoy with a Headgate slot to the Pods of workloads
+    Inject(Box<inject::InjectArgs>),
     /// Issue certificates for TLS between the operator and proxies
     Certificate(certificate::CertificateArgs),
     /// Show policies and proxies: of a cluster, or of a running `headgate run`
@@ -108,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => bootstrap::run(&args),
+        Command::Inject(args) => inject::run(&args),
         Command::Certificate(args) => certificate::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),

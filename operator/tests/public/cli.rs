@@ -3,6 +3,7 @@
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -15,6 +16,21 @@ fn headgate(args: &[&str]) -> Output {
         .stdin(Stdio::null())
         .env_remove("HEADGATE_WASM");
     command.output().unwrap()
+}
+
+/// Runs it with `input` as standard input.
+fn fed(args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_headgate"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
+    child.wait_with_output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -462,5 +478,71 @@ fn validate_warns_of_what_is_seldom_meant() {
         warned(&policy.replace("    peers:", "    edge: true\n    peers:")),
         "default/search: spec.workflows.peers: given with edge, where no caller is believed: they are those that \
          this service calls\n"
+    );
+}
+
+#[test]
+fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
+    let done = headgate(&["inject", "examples/sidecar/search.yaml"]);
+    assert_eq!((text(&done.stderr), done.status.code()), ("", Some(0)));
+    let objects: Vec<serde_json::Value> = serde_saphyr::from_multiple(text(&done.stdout)).unwrap();
+    let before = std::fs::read_to_string("../examples/sidecar/search.yaml").unwrap();
+    let before: Vec<serde_json::Value> = serde_saphyr::from_multiple(&before).unwrap();
+    let [service, account, deployment, policy] = &objects[..] else {
+        panic!("{objects:?}");
+    };
+    // Nothing else changes: the Service knows the port by the name that Envoy's has now.
+    assert_eq!([service, account, policy], [0, 1, 3].map(|at| &before[at]));
+    let containers = &deployment["spec"]["template"]["spec"]["initContainers"];
+    assert_eq!(containers[1]["ports"][0]["name"], "http");
+
+    // A proxy's own image, a list, and a Service that knows the port by number, from standard input.
+    let list = r#"{"kind": "List", "items": [
+        {"kind": "Pod", "metadata": {"name": "p", "labels": {"app": "a"}}, "spec": {"containers": [
+            {"name": "c", "ports": [{"containerPort": 80}]}]}},
+        {"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "a"}, "ports": [{"port": 80}]}}]}"#;
+    let injected = fed(&["inject", "--image", "mine:1"], list);
+    let objects: Vec<serde_json::Value> =
+        serde_saphyr::from_multiple(text(&injected.stdout)).unwrap();
+    assert_eq!(objects[0]["spec"]["initContainers"][0]["image"], "mine:1");
+    assert_eq!(
+        objects[1]["spec"]["ports"][0]["targetPort"],
+        "headgate-http"
+    );
+    assert_eq!(text(&injected.stderr), "");
+}
+
+#[test]
+fn inject_says_what_it_can_not_do() {
+    let refused = |input: &str| {
+        let output = fed(&["inject"], input);
+        assert_eq!((text(&output.stdout), output.status.code()), ("", Some(1)));
+        text(&output.stderr).to_owned()
+    };
+    assert_eq!(
+        refused("kind: ConfigMap"),
+        "error: no workload in the input: a Deployment, StatefulSet, DaemonSet, ReplicaSet or Pod\n"
+    );
+    assert_eq!(
+        refused("metadata: {name: x}"),
+        "error: stdin: kind: missing; each document is a Kubernetes object\n"
+    );
+    assert_eq!(
+        refused("kind: Pod\nmetadata: {name: p}\nspec: {containers: none}"),
+        "error: Pod p: its Pods have no spec.containers\n"
+    );
+    assert_eq!(
+        refused("kind: Pod\nmetadata: {name: p, labels: 3}\nspec: {containers: []}"),
+        "error: Pod p: metadata.labels of its Pods is no mapping\n"
+    );
+    let unreached = fed(
+        &["inject", "--app-port=80"],
+        "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}",
+    );
+    assert_eq!(unreached.status.code(), Some(0));
+    assert_eq!(
+        text(&unreached.stderr),
+        "warning: Pod p: no Service in the input reaches its Envoy; those that point at port 80 pass it by until their \
+         targetPort is headgate-http\n"
     );
 }

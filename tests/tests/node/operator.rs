@@ -86,9 +86,10 @@ fn open_shop(node: Node) -> Result<Shop> {
         &kubeconfig,
     ])?;
     node.apply(&secret)?;
-    for file in ["search", "policy"] {
-        node.kubectl(&["apply", &format!("--filename=examples/sidecar/{file}.yaml")])?;
-    }
+    let service = "examples/sidecar/search.yaml";
+    let injected = node.exec_in(&[program, "inject", "--image=headgate:dev", service])?;
+    node.apply(&injected)?;
+    node.kubectl(&["apply", "--filename=examples/sidecar/policy.yaml"])?;
     node.kubectl(&[
         "rollout",
         "status",

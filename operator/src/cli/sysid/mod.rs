@@ -3,7 +3,6 @@
 mod show;
 mod trace;
 
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -14,6 +13,7 @@ use headgate_simulator::sysid::{
 };
 
 use super::Output;
+use super::input::text_of;
 use crate::api::Duration as Written;
 use show::{Answer, Found};
 use trace::{Columns, Trace};
@@ -234,19 +234,7 @@ fn designed(
 }
 
 fn identified(args: &SysidArgs, path: &std::path::Path) -> anyhow::Result<Found> {
-    let (name, text) = if path.as_os_str() == "-" {
-        let mut text = String::new();
-        std::io::stdin()
-            .lock()
-            .read_to_string(&mut text)
-            .context("reading standard input failed")?;
-        ("stdin".to_owned(), text)
-    } else {
-        let name = path.display().to_string();
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("{name}: can't be read"))?;
-        (name, text)
-    };
+    let (name, text) = text_of(path)?;
     let columns = Columns {
         delay: args.delay.clone(),
         backlog: args.backlog.clone(),
