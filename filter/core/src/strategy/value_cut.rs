@@ -73,9 +73,11 @@
 //! 0.02; 1.0 would leave a FIFO nothing to spare.
 //!
 //! **Exceptions.** A type without a histogram of its own has no known cost: it is admitted, and its work is
-//! set aside, until it is warm. A type that misses an objective even without queue wait can't be answered
-//! within it: it takes no part, and Bouncer admits it where nobody waits. A type that is cut entirely still
-//! gets its part of 0.5% of the slots: its cost may have fallen, and only answers show that. Types that
+//! set aside, until it is warm. A type that misses an objective even without queue wait (`condemned`) is
+//! cut as any other, and Bouncer admits the rest of it where nobody waits; what is refused for that is no loss, and
+//! nobody waits less for its sake. It keeps its rank, because others may have made it slow: on a shared core, reports
+//! condemn each other, and in front of a queue inside the backend they condemn the short requests behind them. A type
+//! that is cut entirely still gets its part of 0.5% of the slots: its cost may have fallen, and only answers show that. Types that
 //! together bring less than 1% of the value put no ceiling on the others.
 //!
 //! **Left out.** The part of a type's answers that miss their objective in any case (a heavy tail) should
@@ -270,6 +272,7 @@ struct Kind {
 }
 
 impl Kind {
+    /// What is refused of it counts, and what it leaves for waiting bounds others.
     fn competes(&self) -> bool {
         !self.cold && !self.condemned
     }
@@ -499,7 +502,7 @@ impl ValueCut {
             rest = lower;
             let wanted: f64 = group
                 .iter()
-                .filter(|&&at| kind_of(at).competes())
+                .filter(|&&at| !kind_of(at).cold)
                 .map(|&at| cells[at as usize].rate * (1.0 - kind_of(at).floor))
                 .sum();
             let fraction = if budget <= 0.0 {
@@ -514,7 +517,7 @@ impl ValueCut {
             budget = if fraction < 1.0 { 0.0 } else { budget - wanted };
             for &at in group {
                 let (kind, cell) = (kind_of(at), &mut cells[at as usize]);
-                let admitted = if kind.competes() { fraction } else { 1.0 };
+                let admitted = if kind.cold { 1.0 } else { fraction };
                 cell.admitted = admitted;
                 cell.above = admitted >= 1.0;
                 cell.ceiling = CEILING * tightest;

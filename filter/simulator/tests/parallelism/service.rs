@@ -32,6 +32,13 @@ pub(crate) const NATURAL: &[Kind] = &[
     ("report", 0.1, 60.0, 48.0, [200, 500]),
 ];
 
+/// The same with reports that miss their objective wherever three of them share a core.
+pub(crate) const TIGHT: &[Kind] = &[
+    ("fast", 0.6, 2.5, 2.0, [50, 150]),
+    ("search", 0.3, 4.0, 3.2, [50, 150]),
+    ("report", 0.1, 60.0, 48.0, [120, 500]),
+];
+
 /// Bouncer's Table 1, four times as long, with objectives of their own.
 pub(crate) const PAPER_NATURAL: &[Kind] = &[
     ("fast", 0.4, 4.64, 1.52, [50, 150]),

@@ -148,17 +148,28 @@ fn what_cannot_be_weighed_is_left_to_alg_1() {
         (cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9,
         "its work is set aside"
     );
+}
 
-    (cut.kinds[0].cold, cut.kinds[0].condemned) = (false, true);
-    cut.fill();
-    assert_eq!(cut.admitted(TypeId(0)), 1.0);
-    let left = SLOTS - MIX[1].3;
-    assert!(
-        (cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9,
-        "it enters where nobody waits"
-    );
-    cut.decided(&of(0), false, false);
-    assert_eq!(cut.refused, 0.0);
+#[test]
+fn a_type_that_misses_its_objective_by_itself_keeps_its_rank() {
+    let parts = |condemned: usize| {
+        let mut cut = known(&MIX, &[]);
+        (cut.kinds[condemned].condemned, cut.kinds[condemned].slack) = (true, None);
+        cut.fill();
+        // Refusals of it are no loss.
+        cut.decided(&of(condemned as u16), false, false);
+        assert_eq!(cut.refused, 0.0);
+        [0, 1, 2].map(|kind| cut.admitted(TypeId(kind)))
+    };
+    let left = SLOTS - MIX[0].3 - MIX[1].3;
+    for condemned in 0..3 {
+        let [fast, search, report] = parts(condemned);
+        assert_eq!((fast, search), (1.0, 1.0), "{condemned}");
+        assert!(
+            (report - left / MIX[2].3).abs() < 1e-9,
+            "{condemned}: {report}"
+        );
+    }
 }
 
 #[test]
