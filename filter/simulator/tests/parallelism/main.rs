@@ -164,6 +164,13 @@ fn goodput_by_value_is_that_of_the_best_number() {
         &[1, 2, 3, 4, 6],
         NEARLY_ALL,
     );
+    for (name, workers, steps) in [("one core", u32::MAX, CORE), ("one worker", 1, SLEEP)] {
+        let service = Service {
+            load: 2.0,
+            ..by_value(workers, steps, 1.0)
+        };
+        as_good_as_the_best(name, &service, &[1, 2, 3, 4, 6], NEARLY_ALL);
+    }
     as_good_as_the_best(
         "lock",
         &by_value(64, LOCK, 5.0),

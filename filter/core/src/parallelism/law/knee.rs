@@ -89,10 +89,8 @@ impl Law {
         // At the knee, what is measured above it would speak for what is measured below.
         let far_above =
             self.resting <= 0.0 && both.value - 1.5 * z * both.error > 0.7 && down.value > 0.5;
-        // All is known that there is to know: what is more likely, before P rests.
-        let certain = self.resting <= 0.0 && up.error < CERTAIN && down.error < CERTAIN;
-        let shrinks = down.value - sure * down.error > SHRINK
-            || (self.slots() > SHARED && (far_above || certain && down.value > SHRINK));
+        let shrinks =
+            down.value - sure * down.error > SHRINK || (self.slots() > SHARED && far_above);
         if grows || share_more {
             let base = self.base;
             if grows {
