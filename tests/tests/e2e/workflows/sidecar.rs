@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use headgate::bootstrap::{Bootstrap as Written, ConfigSource, Outbound, Pod};
+use headgate::bootstrap::{Bootstrap as Written, ConfigSource, Outbound, Pod, Uploads};
 use headgate::xds::resource::discovery_json;
 use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_core::config::FilterConfig;
@@ -130,6 +130,7 @@ impl Sidecar {
             pod: Pod::default(),
             node_id: "sidecar".into(),
             access_log: None,
+            uploads: Uploads::default(),
         };
         let mut bootstrap = Bootstrap::parse(&written.to_yaml())?;
         // Both workers of every listener get connections, so that calls meet requests of the other one.
