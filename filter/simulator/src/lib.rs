@@ -7,12 +7,11 @@
 //!
 //! [`fabric`] is a network of hosts around a switch, for class admission, whose time scale is that of packets.
 //!
-//! [`simulation`] is one run, [`batch`] many of them on all cores. [`scenario`] holds the experiments of the
-//! papers with the numbers that the papers print, [`trial`] tries a policy under a [`workload`], and both
-//! end in a [`report`].
+//! [`simulation`] is one run, [`trial`] tries a policy under a [`workload`], [`mesh`] is many services that call each
+//! other, and what they find ends in a [`report`]. The experiments of the papers are a crate of their own,
+//! `headgate-scenarios`.
 
 pub mod backend;
-pub mod batch;
 pub mod clients;
 pub mod fabric;
 pub mod mesh;
@@ -21,18 +20,20 @@ mod parallel;
 pub mod progress;
 pub mod report;
 pub mod results;
-pub mod scenario;
+#[cfg(test)]
+mod samples;
 pub mod simulation;
+mod size;
 pub mod source;
 pub mod sysid;
 pub mod trial;
 pub mod workload;
 
 pub use backend::{Backend, Servers};
-pub use batch::{Batch, Experiment};
 pub use progress::{Progress, Silent};
 pub use report::Report;
-pub use results::{ALL, Outcome, Row};
+pub use results::{ALL, Outcome};
 pub use simulation::{Run, Simulation, SimulationError, Until};
+pub use size::Size;
 pub use source::{Answer, Ending, Request, Source};
 pub use workload::{LogNormal, Rate, ServiceTime, TypeLoad, Workload, WorkloadError};

@@ -1,8 +1,6 @@
-//! What a run found, and what several runs of one experiment found on average.
+//! What a run found.
 
 use hdrhistogram::Histogram;
-
-use crate::report::Record;
 
 /// The row over all types.
 pub const ALL: &str = "ALL";
@@ -88,12 +86,12 @@ impl Outcome {
     }
 }
 
-/// One type in one experiment: averages over its runs.
+/// One type in one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// Name of the type, or [`ALL`].
     pub kind: String,
-    /// Requests of one run that arrived after the warm-up.
+    /// Requests that arrived after the warm-up.
     pub offered: f64,
     /// Percent of the offered that was turned away.
     pub rejected_pct: f64,
@@ -101,21 +99,8 @@ pub struct Row {
     pub rt_p50_ms: Option<f64>,
     /// 90th percentile, ms.
     pub rt_p90_ms: Option<f64>,
-    /// Busy part of the backend's slots, ratio; the same in all rows of an experiment.
+    /// Busy part of the backend's slots, ratio; the same in all rows of a run.
     pub utilization: f64,
-}
-
-impl Row {
-    /// Its numbers, at the end of a record that says where they belong.
-    #[must_use]
-    pub fn onto(&self, place: Record) -> Record {
-        place
-            .with("type", self.kind.as_str())
-            .with("rejected_pct", self.rejected_pct)
-            .with("rt_p50_ms", self.rt_p50_ms)
-            .with("rt_p90_ms", self.rt_p90_ms)
-            .with("utilization", self.utilization)
-    }
 }
 
 /// One row for each type, then [`ALL`].
@@ -133,33 +118,6 @@ pub fn rows<'a>(names: impl IntoIterator<Item = &'a str>, run: &Outcome) -> Vec<
     let mut rows: Vec<Row> = types.map(|(name, outcome)| row(name, outcome)).collect();
     rows.extend(run.all().map(|all| row(ALL, &all)));
     rows
-}
-
-/// Averages over runs of one experiment, whose rows are alike.
-#[must_use]
-pub fn average(runs: &[Vec<Row>]) -> Vec<Row> {
-    let Some(first) = runs.first() else {
-        return Vec::new();
-    };
-    let row = |(at, row): (usize, &Row)| {
-        let over = |value: &dyn Fn(&Row) -> Option<f64>| {
-            mean(
-                runs.iter()
-                    .filter_map(|rows| rows.get(at))
-                    .filter_map(value),
-            )
-        };
-        let plain = |value: &dyn Fn(&Row) -> f64| over(&|row| Some(value(row))).unwrap_or(0.0);
-        Row {
-            kind: row.kind.clone(),
-            offered: plain(&|row| row.offered),
-            rejected_pct: plain(&|row| row.rejected_pct),
-            rt_p50_ms: over(&|row| row.rt_p50_ms),
-            rt_p90_ms: over(&|row| row.rt_p90_ms),
-            utilization: plain(&|row| row.utilization),
-        }
-    };
-    first.iter().enumerate().map(row).collect()
 }
 
 /// `None` of nothing.

@@ -7,15 +7,14 @@
 //! that can't be wrong (`rules`).
 
 mod decode;
-mod mesh;
 mod node;
 mod path;
 mod policy;
 mod problem;
 mod rules;
 mod schema;
+mod simulated;
 mod suggest;
-mod workload;
 
 use std::collections::HashMap;
 
@@ -28,12 +27,11 @@ use path::{Path, Segment};
 use rules::Problems;
 use suggest::closest;
 
-pub use mesh::mesh;
 pub use policy::{Slots, ValidPolicy};
 pub use problem::Problem;
 pub use schema::constrain;
+pub use simulated::{WorkloadDocument, mesh};
 pub(crate) use suggest::instead_of;
-pub use workload::WorkloadDocument;
 
 /// Largest file, bytes: what an API server takes, too.
 pub const MAX_FILE: usize = 1 << 20;

@@ -77,8 +77,8 @@ fn json_of_a_table_has_the_agreed_shape() {
     };
     let by_parameter = rows("bouncer-table5");
     assert_eq!(by_parameter.as_array().unwrap().len(), 10 * 5);
-    let row = by_parameter[49].as_object().unwrap();
-    let mut names: Vec<&String> = row.keys().collect();
+    let of_slow = by_parameter[48].as_object().unwrap();
+    let mut names: Vec<&String> = of_slow.keys().collect();
     names.sort();
     assert_eq!(
         names,
@@ -92,6 +92,7 @@ fn json_of_a_table_has_the_agreed_shape() {
             "utilization"
         ]
     );
+    let row = by_parameter[49].as_object().unwrap();
     assert_eq!(row["strategy"], "Bouncer+HelpingTheUnderserved");
     assert_eq!(
         (&row["parameter"], &row["type"]),
@@ -338,6 +339,7 @@ fn the_command_line_asks_for_a_policy_with_a_workload_or_a_scenario() {
         &["--workload", "x"],
         &["--scenario", "bouncer-table3", "--policy", POLICY],
         &["--scenario", "bouncer-table3", "--seeds", "0"],
+        &["--scenario", "bouncer-table3", "--quick", "--requests", "1"],
     ] {
         assert_eq!(simulate(args).status.code(), Some(2), "{args:?}");
     }
@@ -394,6 +396,76 @@ fn a_mesh_shows_what_workflows_do_for_it() {
     for part in ["without the policy", "checkout", "slots held, %"] {
         assert!(words.contains(part), "{words}");
     }
+}
+
+/// A policy for a Service, of which nobody may ask for `/slow`.
+fn policy_of(service: &str, max_queue: u32) -> String {
+    format!(
+        "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {service}, namespace: shop}}\n\
+         spec:\n  targetRefs: [{{kind: Service, name: {service}}}]\n  parallelism: {{total: 1}}\n  \
+         strategy: {{type: MaxQueueLength}}\n  queue: {{maxLength: {max_queue}, timeout: 10s}}\n  types: [{{name: default}}]\n"
+    )
+}
+
+#[test]
+fn each_service_of_a_mesh_has_the_policy_that_targets_it() {
+    let (_dir, mesh) = file(
+        "services:\n- {name: front, parallelism: 100, operations: [{steps: [{call: {service: back}}]}]}\n\
+         - {name: back, parallelism: 1, operations: [{steps: [{compute: {distribution: Constant, mean: 100ms}}]}]}\n\
+         workflows: [{name: w, service: front, clients: [{rate: 15}]}]\nduration: 60s\n",
+    );
+    let run = |policies: &str| {
+        let (_dir, policies) = file(policies);
+        simulate(&["--policy", &policies, "--mesh", &mesh, "--json"])
+    };
+    let two = format!("{}---\n{}", policy_of("front", 800), policy_of("back", 0));
+    let out = run(&two);
+    let rows = json(&out);
+    let row = |variant: &str, (kind, name): (&str, &str)| {
+        let rows = rows["rows"].as_array().unwrap();
+        let row = rows
+            .iter()
+            .find(|r| r["variant"] == variant && r[kind] == name);
+        row.unwrap().clone()
+    };
+    assert_eq!(rows["policy"], "shop/front, shop/back");
+    // 15 requests/s for a backend that can do 10: its own policy has no queue, and the front's refuses nobody.
+    let (front, back) = (("service", "front"), ("service", "back"));
+    let refused = |variant, service| row(variant, service)["refused_rps"].as_f64().unwrap();
+    assert_eq!(refused("with", front), 0.0);
+    assert!(refused("with", back) > 4.0, "{rows:#}");
+    assert_eq!(refused("without", back), 0.0);
+    // Of one policy alone, the other service has none.
+    let one = run(&policy_of("back", 0));
+    let notes = text(&one.stderr);
+    assert!(notes.contains("note: front has no policy: "), "{notes}");
+    let mistake = |policies: &str, expected: &str| {
+        let out = run(policies);
+        assert_eq!(out.status.code(), Some(1));
+        assert!(
+            text(&out.stderr).contains(expected),
+            "{}",
+            text(&out.stderr)
+        );
+    };
+    let elsewhere = format!(
+        "{}---\n{}",
+        policy_of("elsewhere", 1),
+        policy_of("nowhere", 1)
+    );
+    mistake(
+        &elsewhere,
+        "no policy targets a Service of the mesh, such as front",
+    );
+    let twice = format!(
+        "{}---\n{}",
+        policy_of("back", 1),
+        policy_of("back", 2).replace("name: back, namespace", "name: other, namespace")
+    );
+    mistake(
+        &twice,
+        "shop/back and shop/other both target the Service back",
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use headgate_core::rng::Rng;
-use headgate_simulator::{Backend, Batch, Outcome, Request, Servers, Silent, Simulation, scenario};
+use headgate_simulator::{Backend, Outcome, Request, Servers, Silent, Simulation, Size};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::json;
@@ -138,28 +138,26 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
 /// # Errors
 /// If the engine fails.
 pub fn table_run(options: &Options) -> Result<TableRun> {
-    let sweep = scenario::sweep(TABLE).with_context(|| format!("no scenario {TABLE}"))?;
-    let experiments = sweep.experiments();
-    let batch = |requests: u64, seeds: u32| Batch {
-        workload: &sweep.workload,
-        warm_up: sweep.warm_up,
-        requests,
-        seed: 1,
-        seeds,
-        threads: None,
+    let scenario = headgate_scenarios::by_name(TABLE)?;
+    let scenario = scenario.with_context(|| format!("no scenario {TABLE}"))?;
+    let size = |requests: u64, seeds: u32| Size {
+        requests: Some(requests),
+        seeds: Some(seeds),
+        ..Size::default()
     };
-    let whole = batch(TABLE_REQUESTS, TABLE_SEEDS);
+    let whole = size(TABLE_REQUESTS, TABLE_SEEDS);
     let part = if options.full {
         whole
     } else {
-        batch(TABLE_REQUESTS / 20, 1)
+        size(TABLE_REQUESTS / 20, 1)
     };
     let started = Instant::now();
-    let cpu = cpu_time(ClockId::ProcessCPUTime, || {
-        Ok(part.run(&experiments, &Silent)?)
-    })?;
+    let cpu = cpu_time(
+        ClockId::ProcessCPUTime,
+        || Ok(scenario.run(&part, &Silent)?),
+    )?;
     let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), cpu.as_secs_f64());
-    let (simulated, full_requests) = (part.expected(&experiments), whole.expected(&experiments));
+    let (simulated, full_requests) = (scenario.expected(&part)?, scenario.expected(&whole)?);
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     Ok(TableRun {
         name: TABLE,

@@ -17,6 +17,7 @@ pub struct Staged {
     pools: Vec<Pool>,
     /// The pool of each job at work.
     pool_of: Vec<u16>,
+    degrades: bool,
 }
 
 #[derive(Debug)]
@@ -39,7 +40,15 @@ impl Staged {
             processor,
             pools: threads.into_iter().map(pool).collect(),
             pool_of: Vec::new(),
+            degrades: false,
         }
+    }
+
+    /// This service, whose work on an answer is in proportion to the answer's quality (SEDA §4.5).
+    #[must_use]
+    pub fn degrading(mut self) -> Self {
+        self.degrades = true;
+        self
     }
 }
 
@@ -56,6 +65,13 @@ impl Backend for Staged {
             self.processor.start(now, job, request.processing);
         } else {
             pool.queue.push_back((job, request.processing));
+        }
+    }
+
+    fn work(&self, request: &Request, quality: f64) -> u64 {
+        match self.degrades {
+            true => (request.processing as f64 * quality) as u64,
+            false => request.processing,
         }
     }
 

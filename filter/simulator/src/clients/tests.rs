@@ -26,8 +26,8 @@ fn stage(slots: u32, max_length: u32) -> StageConfig {
 }
 
 fn habits(connections: Option<u32>) -> Habits {
-    let page = |name, next: [f64; 2]| Page {
-        name,
+    let page = |name: &str, next: [f64; 2]| Page {
+        name: name.to_owned(),
         work: LogNormal::new(20.0, 10.0).unwrap(),
         next: next.to_vec(),
     };

@@ -21,7 +21,7 @@ const SYN_RETRIES: u32 = 5;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// Work that it makes.
     pub work: LogNormal,
     /// Which page is next, by probabilities that sum up to 1.

@@ -28,7 +28,7 @@ pub use world::run;
 const MICROSECOND: u64 = 1_000_000;
 
 /// Hosts, their calls, and what their classes promise.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     /// Hosts at the switch.
     pub hosts: u16,
@@ -37,13 +37,13 @@ pub struct Setup {
     /// Bytes of a call, without headers.
     pub call_bytes: u32,
     /// Shares of a port by class, the highest class first.
-    pub weights: &'static [u32],
+    pub weights: Vec<u32>,
     /// Percent of calls that ask for each class: of each sender, the last of which stands for all that follow.
-    pub mixes: &'static [&'static [f64]],
+    pub mixes: Vec<Vec<f64>>,
     /// Buffer of a port, bytes.
     pub buffer_bytes: u32,
     /// Targets of all classes but the lowest, µs.
-    pub targets_us: &'static [u64],
+    pub targets_us: Vec<u64>,
     /// Percentile at which they are to hold.
     pub percentile: f64,
     /// Calls are counted in intervals of this length.
@@ -93,4 +93,42 @@ pub enum Method {
         /// Whose delays are averaged together.
         scope: Scope,
     },
+}
+
+/// The setups of the experiments, for tests of what they are made of.
+#[cfg(test)]
+mod setups {
+    use super::{Duration, Pattern, Setup};
+
+    pub(super) fn all_to_all() -> Setup {
+        Setup {
+            hosts: 33,
+            pattern: Pattern::AllToAll {
+                burst: 1.4,
+                calls: 4,
+                idle: 0.75,
+            },
+            call_bytes: 32_768,
+            weights: vec![8, 4, 1],
+            mixes: vec![vec![60.0, 30.0, 10.0]],
+            buffer_bytes: 524_288,
+            targets_us: vec![14, 25],
+            percentile: 99.9,
+            interval: Duration::from_millis(10),
+        }
+    }
+
+    pub(super) fn incast() -> Setup {
+        Setup {
+            hosts: 3,
+            pattern: Pattern::Incast { load: 1.0 },
+            call_bytes: 32_768,
+            weights: vec![4, 1],
+            mixes: vec![vec![10.0, 90.0], vec![70.0, 30.0]],
+            buffer_bytes: 1_048_576,
+            targets_us: vec![30],
+            percentile: 98.5,
+            interval: Duration::from_millis(50),
+        }
+    }
 }

@@ -65,9 +65,9 @@ impl Traffic {
         for source in 0..hosts {
             for destination in (0..hosts).filter(|d| calls(source, *d)) {
                 let last = setup.mixes.len().saturating_sub(1);
-                let mix = setup.mixes.get(usize::from(source).min(last)).copied();
+                let mix = setup.mixes.get(usize::from(source).min(last));
                 let mut sum = 0.0;
-                let up_to = mix.unwrap_or_default().iter().map(|percent| {
+                let up_to = mix.into_iter().flatten().map(|percent| {
                     sum += percent / 100.0;
                     sum
                 });
@@ -138,8 +138,8 @@ impl Pair {
 
 #[cfg(test)]
 mod tests {
+    use super::super::setups::{all_to_all, incast};
     use super::*;
-    use crate::scenario::aequitas::{ALL_TO_ALL, INCAST};
 
     fn calls(setup: &Setup, until: u64) -> Vec<Arrival> {
         let mut traffic = Traffic::new(setup, 2_643_840, 1);
@@ -155,15 +155,15 @@ mod tests {
     #[test]
     fn rates_and_mixes_are_those_of_the_setups() {
         let (ms, class) = (1_000_000_000, |n| move |call: &&Arrival| call.wanted == n);
-        let all = calls(&ALL_TO_ALL, 20 * ms);
+        let all = calls(&all_to_all(), 20 * ms);
         // A host at 0.8 of 100 Gb/s: 302.6 calls/ms.
-        is_about(all.len(), 20.0 * 302.6 * f64::from(ALL_TO_ALL.hosts));
+        is_about(all.len(), 20.0 * 302.6 * f64::from(all_to_all().hosts));
         is_about(all.iter().filter(class(0)).count(), 0.6 * all.len() as f64);
         is_about(all.iter().filter(class(1)).count(), 0.3 * all.len() as f64);
         assert!(all.is_sorted_by_key(|call| call.at));
         assert!(all.iter().all(|call| call.source != call.destination));
 
-        let all = calls(&INCAST, 200 * ms);
+        let all = calls(&incast(), 200 * ms);
         let of = |source, wanted| {
             let wanted = |c: &&Arrival| c.source == source && c.wanted == wanted;
             all.iter().filter(wanted).count()

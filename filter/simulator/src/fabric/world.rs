@@ -129,7 +129,7 @@ impl World {
             admission: Admission::new(setup, method)?,
             luck: Rng::new(seeds.next_u64()),
             channels: vec![Channel::new(); hosts * hosts * classes],
-            ports: vec![Port::new(PS_PER_BYTE, setup.weights, setup.buffer_bytes); hosts],
+            ports: vec![Port::new(PS_PER_BYTE, &setup.weights, setup.buffer_bytes); hosts],
             sending: BinaryHeap::new(),
             on_the_wire: vec![None; hosts],
             events: Lanes::new(),
@@ -344,8 +344,8 @@ mod tests {
     use headgate_core::class_admission::Scope;
 
     use super::super::Pattern;
+    use super::super::setups::{all_to_all, incast};
     use super::*;
-    use crate::scenario::aequitas::{ALL_TO_ALL, INCAST};
 
     fn run_for(setup: &Setup, method: Method, ms: u64) -> Seen {
         run(setup, method, Duration::from_millis(ms), Duration::ZERO, 1).unwrap()
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn method_2_without_a_past_is_the_baseline() {
-        for (setup, ms) in [(&ALL_TO_ALL, 20), (&INCAST, 100)] {
+        for (setup, ms) in [(&all_to_all(), 20), (&incast(), 100)] {
             let baseline = run_for(setup, Method::Distributed, ms);
             let downgraded = baseline
                 .samples
@@ -372,7 +372,7 @@ mod tests {
     fn an_alone_call_takes_the_time_of_its_packets() {
         let seldom = Setup {
             pattern: Pattern::Incast { load: 0.001 },
-            ..INCAST
+            ..incast()
         };
         let seen = run_for(&seldom, Method::None, 200);
         // Once the window is open: a link, six full packets at the port, a link, the time in which the host reads the
@@ -388,7 +388,7 @@ mod tests {
     fn ports_lose_what_windows_make_up_for() {
         let narrow = Setup {
             buffer_bytes: 20_000,
-            ..INCAST
+            ..incast()
         };
         let seen = run_for(&narrow, Method::None, 100);
         assert!(seen.lost > 0);

@@ -8,6 +8,7 @@
 //! - [`graph`]: the services, and what each of them does for a request of a workflow, as steps of computing and
 //!   calling (one after the other or at once, once or many times) that make the execution DAG of Wisp §2;
 //! - [`load`]: clients, open or closed loop, who give up after a while;
+//! - [`policy`]: what stands in front of a service: the stage of its own policy;
 //! - `process`: a process of a service: its slots and queue ([`headgate_core::stage::Stage`]), the workflows'
 //!   rates where the run has them, and the threads on which it computes;
 //! - [`clocks`]: how far what the processes take for the time is apart;
@@ -19,7 +20,7 @@
 //! A slot is held from the stage's decision to the answer, while a request computes and while it waits for its
 //! own calls, as in a server with a thread for each request, and as Envoy sees it. A caller that gives up says so
 //! to nobody: what it asked for is worked on to the end, unless deadlines travel with the requests
-//! ([`world::Setup::deadlines`]) and tell the next queue that it is pointless: that of the whole, and how long the
+//! ([`Setup::deadlines`]) and tell the next queue that it is pointless: that of the whole, and how long the
 //! caller waits.
 //!
 //! What is left out: several workers of one proxy (each process has one), and bandwidth.
@@ -28,15 +29,16 @@ pub mod clocks;
 pub mod file;
 pub mod graph;
 pub mod load;
+pub mod policy;
 mod process;
 pub mod seen;
 mod spans;
 pub mod study;
-pub(crate) mod trial;
 pub mod world;
 
 pub use clocks::Clocks;
 pub use graph::{Calls, Count, Graph, Network, Route, Service, Step, Task, Workflow};
 pub use load::{Arrivals, Item, Load};
+pub use policy::{Policy, Setup};
 pub use seen::{Ended, Ending, Sample, Seen};
-pub use world::{Run, Setup};
+pub use world::Run;

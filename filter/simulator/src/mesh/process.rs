@@ -3,16 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use headgate_core::config::{
-    DEFAULT_TYPE, ErrorsConfig, FilterConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match, Measure, Mode,
-    QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, StringMatchKind,
-    TypeConfig,
-};
+use headgate_core::config::FilterConfig;
 use headgate_core::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use headgate_core::engine::Engine;
 use headgate_core::host::{HostError, Local};
 use headgate_core::refusal::{Origin, Refusal};
-use headgate_core::request::{Attributes, Progress, TypeId};
+use headgate_core::request::{Attributes, ClassId, Progress};
 use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;
 use headgate_core::workflow;
@@ -20,14 +16,12 @@ use headgate_core::workflows::{Call, OTHER, ProcessId, Token, WorkflowId};
 
 use super::clocks::Clock;
 use super::graph::{Graph, Service};
+use super::policy::Setup;
 use super::seen::ProcessSample;
 use super::spans::{Said, Span};
-use super::world::Setup;
 use crate::simulation::SimulationError;
 use crate::workload::dice::Dice;
-
-/// Longest wait in a queue of requests without a deadline: longer than any run.
-const FOREVER_US: u64 = 36_000_000_000;
+use crate::workload::request::Place;
 
 /// The only one of a process.
 const POLICY: PolicyId = PolicyId(0);
@@ -38,6 +32,8 @@ pub(super) struct Process {
     host: Local<()>,
     clock: Clock,
     engine: Engine,
+    /// What requests are to the stage, by task and workflow.
+    places: Vec<Vec<Option<Place>>>,
     /// Names of workflows and services.
     names: Vec<String>,
     services: Vec<String>,
@@ -68,10 +64,12 @@ impl Process {
         clock: Clock,
         seed: u64,
     ) -> Result<Self, SimulationError> {
-        let host = Local::default();
+        let (host, policy) = (Local::default(), setup.policy(graph, service));
+        let Service { threads, slots, .. } = graph.services[service];
+        let is_found = policy.stage.auto_parallelism.is_some();
         let config = FilterConfig {
             revision: String::new(),
-            stages: vec![stage(graph, &graph.services[service], setup)],
+            stages: vec![policy.stage],
             ..FilterConfig::default()
         };
         let (start, mut none_held) = (clock.at(0), Vec::new());
@@ -82,6 +80,7 @@ impl Process {
         Ok(Self {
             clock,
             engine,
+            places: policy.places,
             names: graph.workflows.iter().map(|w| w.name.clone()).collect(),
             services: graph.services.iter().map(|s| s.name.clone()).collect(),
             flows: graph
@@ -89,7 +88,8 @@ impl Process {
                 .iter()
                 .map(|w| workflow::flow(w.name.as_bytes()))
                 .collect(),
-            threads: graph.services[service].threads,
+            // Where P is found, the service works on as many requests as the mesh says, whatever is let through.
+            threads: threads.or(is_found.then_some(slots)),
             computing: 0,
             waiting: VecDeque::new(),
             running: 0,
@@ -115,11 +115,16 @@ impl Process {
     ) -> Result<Decision, HostError> {
         let workflow = usize::from(span.workflow);
         self.offered[workflow] += 1;
+        let Some(place) = self.places[usize::from(span.task)][workflow] else {
+            return Ok(Decision::PassBy);
+        };
         let attributes = Attributes {
             workflow: self.flows[workflow],
+            class: ClassId(place.class),
+            cost: (place.cost > 0).then_some(place.cost),
             own_deadline: shorter(span.call.and_then(|call| call.deadline), own_deadline),
             progress: span.call.map_or(Progress::UNKNOWN, |call| call.progress),
-            ..Attributes::of(TypeId(span.workflow))
+            ..Attributes::of(place.kind)
         };
         let now = self.clock.at(now);
         let arrival = Arrival {
@@ -274,53 +279,5 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (some, None) | (None, some) => some,
-    }
-}
-
-/// The stage in front of a process: a type for each workflow, so that each has its own processing times.
-fn stage(graph: &Graph, service: &Service, setup: &Setup) -> StageConfig {
-    let types = graph.workflows.iter().map(|w| w.name.as_str());
-    StageConfig {
-        policy: format!("default/{}", service.name),
-        generation: 1,
-        routes: Vec::new(),
-        mode: Mode::Enforce,
-        parallelism: service.slots,
-        auto_parallelism: None,
-        queue: QueueConfig {
-            mode: QueueMode::Hold,
-            discipline: setup.discipline.clone(),
-            max_length: MAX_QUEUE_LENGTH,
-            timeout_us: FOREVER_US,
-        },
-        measure: Measure::LastByte,
-        errors: ErrorsConfig::default(),
-        service_times: ServiceTimesConfig::default(),
-        strategy: StrategyConfig::MaxQueueLength,
-        starvation_avoidance: None,
-        types: types.chain([DEFAULT_TYPE]).map(kind).collect(),
-        classes: Vec::new(),
-        workflows: setup.workflows.clone(),
-        excluded: Vec::new(),
-    }
-}
-
-fn kind(name: &str) -> TypeConfig {
-    let header = HeaderMatch {
-        kind: StringMatchKind::Exact,
-        name: workflow::HEADER.to_owned(),
-        value: name.to_owned(),
-    };
-    TypeConfig {
-        name: name.to_owned(),
-        matches: match name {
-            DEFAULT_TYPE => Vec::new(),
-            _ => vec![Match {
-                headers: vec![header],
-                ..Match::default()
-            }],
-        },
-        slo: Vec::new(),
-        value: 1.0,
     }
 }

@@ -1,28 +1,37 @@
-//! What a policy's workflows do for a mesh: the same clients without rates, and with the policy in every process.
+//! What policies do for a mesh: the same clients without any, and with each service's own in front of its processes.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use headgate_core::config::{Discipline, SharingConfig, StageConfig, WorkflowSource};
-use headgate_core::workflow;
+use headgate_core::config::{Mode, SharingConfig, StageConfig};
 
 use super::file::Plan;
-use super::trial::{self, Trial, mean};
-use super::{Clocks, Ending, Seen, Setup, seen};
+use super::{Ending, Policy, Run, Seen, Setup, seen};
 use crate::progress::Progress;
 use crate::report::{
     Axis, Cell, Figure, Group, Record, Report, Series, Style, Subject, Table, TableRow,
 };
-use crate::scenario::Size;
 use crate::simulation::SimulationError;
+use crate::size::Size;
 
-/// A mesh under a policy.
+/// A mesh under policies.
 #[derive(Debug, Clone)]
 pub struct MeshStudy {
     plan: Plan,
     setup: Setup,
-    policy: String,
+    /// Names of the policies.
+    policies: String,
     file: String,
     notes: Vec<String>,
+}
+
+/// A service's policy, compiled.
+#[derive(Debug, Clone)]
+pub struct Applied {
+    /// `namespace/name` of the policy.
+    pub name: String,
+    /// What it compiles to.
+    pub stage: StageConfig,
 }
 
 /// What was found of a workflow.
@@ -44,67 +53,41 @@ struct ServiceRow {
     utilization: Option<f64>,
 }
 
-/// How every process is set up under `stage`: its workflows and the order of its queue. What the mesh's own file says of
-/// slots and of who a request belongs to is in place of what the policy says of requests.
-#[must_use]
-fn setup(stage: &StageConfig) -> Setup {
-    let mut workflows = stage.workflows.clone();
-    if let Some(workflows) = &mut workflows {
-        workflows.identify = vec![WorkflowSource::Header {
-            name: workflow::HEADER.to_owned(),
-        }];
-        workflows.edge = false;
-        workflows.peers.clear();
-    }
-    Setup {
-        discipline: stage.queue.discipline.clone(),
-        deadlines: true,
-        workflows,
-        clocks: Clocks::default(),
-    }
-}
-
 impl MeshStudy {
-    /// `plan`, which the file `file` holds, under the policy `policy` with this `stage`.
-    #[must_use]
-    pub fn new(stage: &StageConfig, policy: &str, plan: Plan, file: &str) -> Self {
-        let mut notes = Vec::new();
-        let setup = setup(stage);
-        match &setup.workflows {
-            None => notes.push(format!(
-                "{policy} has no workflows: the two variants differ in the order of their queues and in deadlines alone"
-            )),
-            Some(workflows) => {
-                if let SharingConfig::DominantResource { .. } = &workflows.sharing {
-                    notes.push("no process reports a second resource: slots are what is shared".to_owned());
-                }
-                let mut unknown: Vec<&str> = (workflows.workflows.keys().map(String::as_str))
-                    .filter(|name| plan.graph.workflows.iter().all(|w| w.name != **name))
-                    .collect();
-                unknown.sort_unstable();
-                if !unknown.is_empty() {
-                    let names = unknown.join(", ");
-                    notes.push(format!("workflows of {policy} that the mesh doesn't have: {names}"));
-                }
+    /// `plan`, which the file `file` holds, with the policy of each of its services, in their order.
+    ///
+    /// # Errors
+    /// [`SimulationError::Config`] of rules that can't be.
+    pub fn new(
+        policies: &[Option<Applied>],
+        plan: Plan,
+        file: &str,
+    ) -> Result<Self, SimulationError> {
+        let (mut setup, mut names, mut notes) = (Setup::default(), Vec::new(), Vec::new());
+        for (service, applied) in policies.iter().enumerate() {
+            let Some(Applied { name, stage }) = applied else {
+                let service = &plan.graph.services[service].name;
+                notes.push(format!(
+                    "{service} has no policy: its processes only have slots and a queue"
+                ));
+                setup.policies.push(None);
+                continue;
+            };
+            if !names.contains(name) {
+                notes.extend(remarks(name, stage, &plan));
+                names.push(name.clone());
             }
+            let policy = Policy::new(stage.clone(), &plan, service)?;
+            setup.policies.push(Some(policy));
         }
-        if setup.discipline == Discipline::Slack {
-            notes.push(format!(
-                "{policy} orders by Slack, which is FIFO here: types of the mesh have no objectives"
-            ));
-        }
-        notes.push(
-            "strategy, types and classes of the policy take no part: a process refuses only for a rate, a deadline or \
-             a full queue, and each workflow is a type of its own, so that its processing times are known"
-                .to_owned(),
-        );
-        Self {
+        setup.deadlines = true;
+        Ok(Self {
             plan,
             setup,
-            policy: policy.to_owned(),
+            policies: names.join(", "),
             file: file.to_owned(),
             notes,
-        }
+        })
     }
 
     /// Simulates. `size` goes before what the file says.
@@ -119,22 +102,34 @@ impl MeshStudy {
         };
         let seeds = plan.seeds.unwrap_or(1);
         let without = Setup::default();
-        let trials = [without, self.setup.clone()].map(|setup| {
-            let mut trial = Trial::new(&plan.graph, &plan.loads, setup, plan.duration);
-            trial.requests = size.requests.unwrap_or(u64::MAX);
-            trial
-        });
-        let runs = trial::run(&trials, &size, seeds, progress)?;
+        let setups = [&without, &self.setup];
+        // Nobody knows how many requests closed loops will send; the bar goes by simulated seconds.
+        let seconds = plan.duration as u64;
+        progress.expect(2 * seconds * u64::from(size.seeds.unwrap_or(seeds).max(1)));
+        let runs = size.runs(seeds, setups.len(), |at, seed| {
+            let run = Run {
+                graph: &plan.graph,
+                loads: &plan.loads,
+                setup: setups[at],
+                until: Duration::from_secs_f64(plan.duration),
+                sample_every: Duration::from_secs(1),
+                requests: size.requests.unwrap_or(u64::MAX),
+                seed,
+            };
+            let seen = run.make()?;
+            progress.done(seconds);
+            Ok(seen)
+        })?;
         Ok(self.report(&runs))
     }
 
     fn report(&self, runs: &[Vec<Seen>]) -> Report {
         let graph = &self.plan.graph;
         let subject = Subject::Policy {
-            policy: self.policy.clone(),
+            policy: self.policies.clone(),
             workload: self.file.clone(),
         };
-        let title = format!("{} in every process of {}", self.policy, self.file);
+        let title = format!("{} in {}", self.policies, self.file);
         let mut report = Report::new(subject, title);
         let services: Vec<String> = (graph.services.iter())
             .map(|s| format!("{} × {} with {} slots", s.processes, s.name, s.slots))
@@ -144,7 +139,7 @@ impl MeshStudy {
         let variants = ["without", "with"];
         let names = [
             "without the policy".to_owned(),
-            format!("with {}", self.policy),
+            format!("with {}", self.policies),
         ];
         let groups = |rows: &dyn Fn(&[Seen]) -> Vec<TableRow>| {
             (names.iter().zip(runs))
@@ -277,13 +272,48 @@ impl MeshStudy {
         };
         let series: Vec<Series> = graph.workflows.iter().enumerate().filter_map(of).collect();
         (!series.is_empty()).then(|| Figure {
-            title: format!("Rates in force where workflows enter, with {}", self.policy),
+            title: format!(
+                "Rates in force where workflows enter, with {}",
+                self.policies
+            ),
             x: Axis::new("time, s"),
             y: Axis::new("rate, requests/s"),
             series,
             ..Figure::default()
         })
     }
+}
+
+/// What of a policy has no meaning in the mesh.
+fn remarks(name: &str, stage: &StageConfig, plan: &Plan) -> Vec<String> {
+    let mut notes = Vec::new();
+    if stage.mode == Mode::DryRun {
+        notes.push(format!(
+            "{name} says mode: DryRun; this is what it would do if it enforced"
+        ));
+    }
+    let Some(workflows) = &stage.workflows else {
+        return notes;
+    };
+    if let SharingConfig::DominantResource { .. } = &workflows.sharing {
+        notes.push("no process reports a second resource: slots are what is shared".to_owned());
+    }
+    let mut unknown: Vec<&str> = (workflows.workflows.keys().map(String::as_str))
+        .filter(|name| plan.graph.workflows.iter().all(|w| w.name != **name))
+        .collect();
+    unknown.sort_unstable();
+    if !unknown.is_empty() {
+        let unknown = unknown.join(", ");
+        notes.push(format!(
+            "workflows of {name} that the mesh doesn't have: {unknown}"
+        ));
+    }
+    notes
+}
+
+/// Mean over runs of what there is.
+fn mean(runs: &[Seen], value: impl Fn(&Seen) -> Option<f64>) -> Option<f64> {
+    crate::results::mean(runs.iter().filter_map(value))
 }
 
 fn percent(part: Option<f64>) -> Cell {

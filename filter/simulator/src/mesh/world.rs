@@ -6,14 +6,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use headgate_core::config::{Discipline, WorkflowsConfig};
 use headgate_core::decision::{Action, Decision, Ticket};
 use headgate_core::refusal::Refusal;
 use headgate_core::time::nanos;
 
-use super::clocks::Clocks;
 use super::graph::{Count, Graph, Step};
 use super::load::{Load, partition};
+use super::policy::Setup;
 use super::process::Process;
 use super::seen::{Ended, Ending, Sample, Seen};
 use super::spans::{Caller, Span, SpanId, Spans, State};
@@ -22,19 +21,6 @@ use crate::workload::dice::Dice;
 
 /// As in Envoy.
 const TICK_NS: u64 = 10_000_000;
-
-/// How the processes of a mesh are set up.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Setup {
-    /// Order of every queue.
-    pub discipline: Discipline,
-    /// Whether deadlines travel with requests; otherwise only clients know of them.
-    pub deadlines: bool,
-    /// Rates of workflows; `None`: there are none.
-    pub workflows: Option<WorkflowsConfig>,
-    /// The processes' clocks.
-    pub clocks: Clocks,
-}
 
 /// A run to make.
 #[derive(Debug, Clone, Copy)]

@@ -11,13 +11,13 @@ use headgate_core::config::{Mode, StageConfig};
 use headgate_core::strategy::TypeId;
 use headgate_core::time::nanos;
 
+use crate::Size;
 use crate::backend::Servers;
 use crate::observe::{Observed, Timeline};
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
 use crate::report::{Report, Subject};
 use crate::results::Outcome;
-use crate::scenario::Size;
 use crate::simulation::{Run, SimulationError, Until};
 use crate::workload::recorded::Recording;
 use crate::workload::{Pace, Rate, Traffic, Workload};

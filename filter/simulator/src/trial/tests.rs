@@ -5,15 +5,13 @@ use super::*;
 use crate::progress::Silent;
 use crate::report::json::json;
 use crate::report::{Record, Value};
-use crate::scenario::sweep;
+use crate::samples;
 use crate::source::{Request, Source as _};
 use crate::workload::{Bursts, Process};
 
 /// Bouncer's basic policy, and the paper's mix.
 fn stage_and_workload() -> (StageConfig, Workload) {
-    let sweep = sweep("bouncer-table3").unwrap();
-    let stage = sweep.series[0].points[0].experiment.stage.clone();
-    (stage, sweep.workload)
+    (samples::stage(), samples::workload())
 }
 
 fn plan(offered: Offered) -> Plan {

@@ -9,7 +9,7 @@ use headgate_core::config::{
 use super::*;
 use crate::progress::Silent;
 use crate::report::{Record, Value};
-use crate::scenario::sweep;
+use crate::samples;
 use crate::workload::{LogNormal, Pareto, ServiceTime, TypeLoad};
 
 /// A type: share, service time, and objectives at p50 and p90, ms.
@@ -65,8 +65,7 @@ fn paper(scale: u64) -> Vec<Kind> {
 }
 
 fn stage(kinds: &[Kind], slots: u32) -> StageConfig {
-    let table = sweep("bouncer-table3").unwrap();
-    let mut stage = table.series[0].points[0].experiment.stage.clone();
+    let mut stage = samples::stage();
     let kind = |(name, slo): (String, [u64; 2])| TypeConfig {
         matches: match name.as_str() {
             DEFAULT_TYPE => Vec::new(),

@@ -10,7 +10,7 @@ mod arrivals;
 pub(crate) mod dice;
 pub mod file;
 pub mod recorded;
-mod request;
+pub(crate) mod request;
 mod service_time;
 mod traffic;
 

@@ -1,39 +1,18 @@
-//! Meshes, and the Wisp experiments at a small size: what the paper says about them in words.
+//! Services that call each other, where theory tells what has to come out.
 
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use headgate_core::config::WorkflowsConfig;
+use headgate_core::config::{Discipline, StageConfig, WorkflowsConfig};
+use headgate_simulator::ServiceTime;
+use headgate_simulator::mesh::file::MeshFile;
 use headgate_simulator::mesh::{
-    Arrivals, Calls, Clocks, Ending, Graph, Load, Network, Route, Run, Seen, Service, Setup, Step,
-    Task, Workflow,
+    Arrivals, Calls, Clocks, Ending, Graph, Load, Network, Policy, Route, Run, Seen, Service,
+    Setup, Step, Task, Workflow,
 };
-use headgate_simulator::report::Value;
-use headgate_simulator::scenario::{Silent, Size, by_name};
-use headgate_simulator::{Report, ServiceTime};
-
-fn run(name: &str, requests: u64, threads: Option<usize>) -> Report {
-    let size = Size {
-        requests: Some(requests),
-        seeds: Some(1),
-        seed: Some(1),
-        threads: threads.and_then(NonZeroUsize::new),
-    };
-    by_name(name).unwrap().run(&size, &Silent).unwrap()
-}
-
-/// Whether the claim that contains these words holds.
-fn holds(report: &Report, words: &str) -> bool {
-    let found = report
-        .claims
-        .iter()
-        .find(|claim| claim.text.contains(words));
-    let claim = found.unwrap_or_else(|| panic!("no claim with {words:?}"));
-    claim.holds == Some(true)
-}
+use serde_json::json;
 
 fn simulate(graph: &Graph, arrivals: Arrivals, seconds: u64, seed: u64) -> Seen {
     simulate_with(&Setup::default(), graph, arrivals, seconds, seed)
@@ -152,8 +131,8 @@ fn what_clients_gave_up_is_still_worked_on() {
 }
 
 /// Rates, limiters and deadlines, with clocks that are apart.
-fn rates_by(clocks: Clocks) -> Setup {
-    let workflows: WorkflowsConfig = serde_json::from_value(serde_json::json!({
+fn rates_by(graph: &Graph, clocks: Clocks) -> Setup {
+    let workflows: WorkflowsConfig = serde_json::from_value(json!({
         "identify": [{"type": "Type"}],
         "quantile": 0.5,
         "interval_us": 100_000,
@@ -164,10 +143,8 @@ fn rates_by(clocks: Clocks) -> Setup {
     }))
     .unwrap();
     Setup {
-        deadlines: true,
-        workflows: Some(workflows),
         clocks,
-        ..Setup::default()
+        ..Setup::alike(graph, &Discipline::Fifo, Some(&workflows))
     }
 }
 
@@ -175,7 +152,13 @@ fn rates_by(clocks: Clocks) -> Setup {
 fn overloaded(clocks: Clocks) -> Seen {
     let mut graph = two_tiers(1, 1, ServiceTime::Exponential(100.0), Network::default());
     graph.workflows[0].deadline = Some(Duration::from_secs(2));
-    simulate_with(&rates_by(clocks), &graph, Arrivals::Poisson(240.0), 30, 9)
+    simulate_with(
+        &rates_by(&graph, clocks),
+        &graph,
+        Arrivals::Poisson(240.0),
+        30,
+        9,
+    )
 }
 
 #[test]
@@ -209,64 +192,131 @@ fn clocks_that_run_unevenly_change_little() {
     }
 }
 
-#[test]
-fn the_same_seed_gives_the_same_report_whatever_the_threads() {
-    let once = run("wisp-example", 1, Some(1));
-    assert_eq!(once, run("wisp-example", 1, Some(3)));
-}
-
-#[test]
-fn the_example_has_the_papers_numbers() {
-    let report = run("wisp-example", 1, None);
-    assert!(report.verdict().holds(), "{:?}", report.verdict().failures);
-    let numbers = |name: &str| -> Vec<f64> {
-        let rows = report.rows.iter();
-        rows.map(|row| row.get(name).and_then(Value::number).unwrap())
-            .collect()
+/// `front` calls `back` once for each of two operations; `back` can serve 160 requests/s.
+fn two_operations() -> MeshFile {
+    let operation = |name: &str| {
+        let call = json!({"call": {"service": "back", "operation": name}});
+        json!({"name": name, "steps": [call]})
     };
-    assert_eq!(numbers("q"), [0.0, 0.5, 1.0]);
-    let sigma = numbers("sigma_a1_w1");
-    assert!((sigma[0] - 75.0).abs() < 4.0 && (sigma[2] - 100.0).abs() < 4.0);
+    let answer = |name: &str, mean: &str| {
+        let compute = json!({"compute": {"distribution": "Constant", "mean": mean}});
+        json!({"name": name, "request": {"path": format!("/api/{name}")}, "steps": [compute]})
+    };
+    let workflow = |name: &str, rate: u32| json!({"name": name, "service": "front", "operation": name, "clients": [{"rate": rate}]});
+    let file = json!({
+        "services": [
+            {"name": "front", "parallelism": 1_000, "operations": [operation("read"), operation("write")]},
+            {"name": "back", "processes": 2, "parallelism": 8, "operations": [answer("read", "100ms"), answer("write", "100ms")]},
+        ],
+        "workflows": [workflow("read", 120), workflow("write", 120)],
+        "duration": "60s",
+    });
+    serde_json::from_value(file).unwrap()
+}
+
+/// A stage with two types by path, and what else it has.
+fn stage(more: &serde_json::Value) -> StageConfig {
+    let kind = |name: &str| {
+        let path = json!({"type": "PathPrefix", "value": format!("/api/{name}")});
+        let slo = json!([{"percentile": 50, "objective_us": if name == "read" { 300_000 } else { 5_000_000 }}]);
+        json!({"name": name, "matches": [{"path": path}], "slo": slo})
+    };
+    let mut stage = json!({
+        "policy": "default/back",
+        "parallelism": 1,
+        "queue": {"max_length": 800, "timeout_us": 10_000_000},
+        "strategy": {"type": "Bouncer"},
+        "types": [kind("read"), kind("write"), {"name": "default", "slo": [{"percentile": 50, "objective_us": 1_000_000}]}],
+    });
+    stage
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    serde_json::from_value(stage).unwrap()
+}
+
+/// The mesh with this stage in front of `back` and nothing in front of `front`.
+fn behind(stage: StageConfig) -> Seen {
+    let plan = two_operations().plan().unwrap();
+    let setup = Setup {
+        policies: vec![None, Some(Policy::new(stage, &plan, 1).unwrap())],
+        deadlines: true,
+        ..Setup::default()
+    };
+    let run = Run {
+        graph: &plan.graph,
+        loads: &plan.loads,
+        setup: &setup,
+        until: Duration::from_secs(60),
+        sample_every: Duration::from_secs(1),
+        requests: u64::MAX,
+        seed: 1,
+    };
+    run.make().unwrap()
+}
+
+/// Parts of what was sent of reads and writes that came to nothing.
+fn failed(seen: &Seen) -> [f64; 2] {
+    [0, 1].map(|w| seen.part(Some(w), 20.0..55.0, Ending::Failed).unwrap())
 }
 
 #[test]
-fn without_rates_one_workflow_takes_all_down_and_with_them_it_does_not() {
-    // Long enough for what timed out to fill every queue.
-    let report = run("wisp-fig7", 100_000, None);
-    for words in [
-        "throughput collapse",
-        "retain their throughput",
-        "throttles F",
-    ] {
-        assert!(holds(&report, words), "{words}: {:?}", report.claims);
-    }
+fn each_service_decides_by_its_own_policy() {
+    // A read waits for 200 ms at most, a write for five seconds: whoever is refused is a read.
+    let [reads, writes] = failed(&behind(stage(&json!({}))));
+    assert!(reads > 0.4 && writes < 0.1, "{reads} {writes}");
+    // With objectives in the other order, a write is.
+    let mut other = stage(&json!({}));
+    (other.types[0].slo, other.types[1].slo) =
+        (other.types[1].slo.clone(), other.types[0].slo.clone());
+    let [reads, writes] = failed(&behind(other));
+    assert!(reads < 0.1 && writes > 0.4, "{reads} {writes}");
 }
 
 #[test]
-fn a_hotspot_is_contained() {
-    let report = run("wisp-fig9", 30_000, None);
-    for words in [
-        "inflates A's latency",
-        "A retains its latency",
-        "background",
-    ] {
-        assert!(holds(&report, words), "{words}: {:?}", report.claims);
-    }
-}
-
-#[test]
-fn rates_settle_and_stay_whatever_the_hops_and_losses() {
-    let report = run("wisp-convergence", 1, None);
-    assert!(report.verdict().holds(), "{:?}", report.verdict().failures);
-}
-
-#[test]
-fn deadlines_are_met_by_those_that_are_answered() {
-    let report = run("wisp-table3", 20_000, None);
-    assert!(
-        holds(&report, "improves on the baseline"),
-        "{:?}",
-        report.claims
+fn a_service_orders_its_queue_by_objectives_and_by_classes() {
+    let full = json!({"type": "MaxQueueLength"});
+    // What is late by its objective goes first: reads wait for less than writes.
+    let slack = stage(
+        &json!({"strategy": full, "queue": {"discipline": {"type": "Slack"}, "max_length": 64, "timeout_us": 10_000_000}}),
     );
-    assert!(holds(&report, "large factors"), "{:?}", report.claims);
+    let median = |seen: &Seen, w| {
+        let sorted = seen.latencies(Some(w), 20.0..55.0);
+        sorted[sorted.len() / 2]
+    };
+    let seen = behind(slack);
+    assert!(
+        median(&seen, 0) < 0.6 * median(&seen, 1),
+        "{} {}",
+        median(&seen, 0),
+        median(&seen, 1)
+    );
+    // Three turns of four are the reads', whose class the path tells.
+    let path = json!({"type": "PathPrefix", "value": "/api/read"});
+    let weighted = stage(&json!({
+        "strategy": full,
+        "classes": [{"name": "gold", "matches": [{"path": path}]}, {"name": "rest"}],
+        "queue": {
+            "discipline": {"type": "DRR", "by": "Class", "quantum_us": 100_000, "weights": {"gold": 3.0}},
+            "max_length": 64,
+            "timeout_us": 10_000_000,
+        },
+    }));
+    let seen = behind(weighted);
+    assert!(
+        median(&seen, 0) < 0.6 * median(&seen, 1),
+        "{} {}",
+        median(&seen, 0),
+        median(&seen, 1)
+    );
+}
+
+#[test]
+fn what_a_policy_excludes_passes_it_by() {
+    let path = json!({"type": "PathPrefix", "value": "/api/write"});
+    let seen = behind(stage(&json!({"excluded": [{"path": path}]})));
+    let [_, writes] = failed(&seen);
+    assert_eq!(writes, 0.0);
+    // Slots are of no concern to what passes by.
+    assert!(seen.samples.last().unwrap().processes[1].running >= 1);
 }

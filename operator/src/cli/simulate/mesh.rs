@@ -1,29 +1,85 @@
-//! Meshes named on the command line.
+//! Meshes named on the command line, and the policies of their services.
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use headgate_simulator::mesh::study::MeshStudy;
+use anyhow::{Context as _, bail};
+use headgate_simulator::mesh::file::Plan;
+use headgate_simulator::mesh::study::{Applied, MeshStudy};
 
-use super::{mistakes, policy_in};
-use crate::cli::Output;
+use super::mistakes;
+use crate::cli::{Output, input};
 use crate::compile::configuration;
+use crate::plan::TargetKind;
 use crate::source::read::read_file;
-use crate::validate::mesh;
+use crate::validate::{ValidPolicy, mesh};
 
 /// The study, or what to print when there are mistakes.
-pub(super) fn study(policy: &Path, file: &Path) -> anyhow::Result<Result<MeshStudy, Output>> {
-    let policy = match policy_in(policy)? {
-        Ok(policy) => policy,
+pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<Result<MeshStudy, Output>> {
+    let reports = input::read(std::slice::from_ref(&policies.to_path_buf()))?;
+    let found = match input::policies(&reports) {
+        Ok(found) => found,
         Err(output) => return Ok(Err(output)),
     };
-    // Slots are each service's own, as the mesh has them.
-    let config = configuration(&policy, 1);
-    let stage = config.stages.first().context("the policy has no stage")?;
     let named = file.display().to_string();
     let content = read_file(file).with_context(|| format!("{named}: can't be read"))?;
-    Ok(match mesh(&named, &content) {
-        Ok(plan) => Ok(MeshStudy::new(stage, &policy.full_name(), plan, &named)),
-        Err(problems) => Err(mistakes(&problems)),
-    })
+    let plan = match mesh(&named, &content) {
+        Ok(plan) => plan,
+        Err(problems) => return Ok(Err(mistakes(&problems))),
+    };
+    let applied = applied(&found, &plan, policies)?;
+    Ok(Ok(MeshStudy::new(&applied, plan, &named)?))
+}
+
+/// The policy of each service: the one that targets it. A policy alone in its file that targets none of the services is
+/// that of all.
+fn applied(
+    policies: &[&ValidPolicy],
+    plan: &Plan,
+    file: &Path,
+) -> anyhow::Result<Vec<Option<Applied>>> {
+    let targets = |policy: &ValidPolicy, service: &str| {
+        let mut targets = policy.targets.iter();
+        targets.any(|target| target.kind == TargetKind::Service && target.name == service)
+    };
+    let services = || {
+        plan.graph
+            .services
+            .iter()
+            .map(|service| service.name.as_str())
+    };
+    let file = file.display();
+    let everywhere = match policies {
+        [policy] => services().all(|service| !targets(policy, service)),
+        _ => false,
+    };
+    let mut all = Vec::new();
+    for service in services() {
+        let of_service: Vec<&&ValidPolicy> = policies
+            .iter()
+            .filter(|policy| everywhere || targets(policy, service))
+            .collect();
+        if let [one, other, ..] = of_service[..] {
+            let (one, other) = (one.full_name(), other.full_name());
+            bail!(
+                "--policy {file}: {one} and {other} both target the Service {service}; one policy for each service"
+            );
+        }
+        let applied = of_service.first().map(|policy| {
+            // Slots are each service's own, as the mesh has them.
+            let stage = configuration(policy, 1).stages.into_iter().next();
+            let stage = stage.context("the policy has no stage")?;
+            anyhow::Ok(Applied {
+                name: policy.full_name(),
+                stage,
+            })
+        });
+        all.push(applied.transpose()?);
+    }
+    if all.iter().all(Option::is_none) {
+        bail!(
+            "--policy {file}: no policy targets a Service of the mesh, such as {}",
+            services().next().unwrap_or_default()
+        );
+    }
+    Ok(all)
 }

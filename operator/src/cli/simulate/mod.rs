@@ -9,10 +9,11 @@ use std::fs;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::{ArgGroup, Args};
+use headgate_scenarios::Scenario;
+use headgate_simulator::Size;
 use headgate_simulator::report::{Report, html, json, text};
-use headgate_simulator::scenario::{self, Size, Study};
 use headgate_simulator::trial::Trial;
 
 use super::{Output, input};
@@ -24,7 +25,7 @@ use progress::Bar;
 const LIST: &str = "list";
 
 /// Runs the engine that runs in Envoy in simulated time: a policy under a workload, modelled or recorded, or
-/// in every process of a mesh, or an experiment of the papers.
+/// policies in front of the services of a mesh, or an experiment of the papers.
 #[derive(Debug, Clone, Args)]
 #[command(
     override_usage = "headgate simulate --policy <FILE> --workload <FILE> [OPTIONS]
@@ -33,7 +34,7 @@ const LIST: &str = "list";
     group(ArgGroup::new("offered").args(["workload", "mesh"]))
 )]
 pub struct SimulateArgs {
-    /// The policy to try
+    /// The policy to try; with a mesh, the policies of its services
     #[arg(
         long,
         value_name = "FILE",
@@ -67,6 +68,9 @@ pub struct SimulateArgs {
     /// Exit with 1 when a result is not as the paper has it, or when a type misses an objective
     #[arg(long)]
     pub check: bool,
+    /// Run a scenario at the size at which its results are tested, rather than at the paper's
+    #[arg(long, requires = "scenario", conflicts_with_all = ["requests", "seeds"])]
+    pub quick: bool,
     /// Runs of each load, each with a seed of its own
     #[arg(long, value_name = "N")]
     pub seeds: Option<NonZeroU32>,
@@ -101,7 +105,7 @@ impl SimulateArgs {
 /// A file that can't be read or written, a scenario that does not exist.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
     if args.scenario.as_deref() == Some(LIST) {
-        return Ok(Output::ok(list()));
+        return Ok(Output::ok(list()?));
     }
     if let Some(path) = &args.html {
         // Nobody wants to hear of it after the run.
@@ -110,13 +114,25 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
     }
     let bar = Bar::new(args.quiet);
     let report = match (&args.scenario, &args.policy, &args.workload, &args.mesh) {
-        (Some(name), ..) => study(name)?.run(&args.size(), &bar),
+        (Some(name), ..) => {
+            let (scenario, size) = (scenario(name)?, args.size());
+            let checked = scenario.check_size();
+            let size = match args.quick {
+                true => Size {
+                    requests: checked.requests,
+                    seeds: checked.seeds,
+                    ..size
+                },
+                false => size,
+            };
+            scenario.run(&size, &bar).map_err(anyhow::Error::from)
+        }
         (None, Some(policy), Some(workload), _) => match trial(args, policy, workload)? {
-            Ok(trial) => trial.run(&args.size(), &bar),
+            Ok(trial) => trial.run(&args.size(), &bar).map_err(anyhow::Error::from),
             Err(output) => return Ok(output),
         },
         (None, Some(policy), None, Some(mesh)) => match mesh::study(policy, mesh)? {
-            Ok(study) => study.run(&args.size(), &bar),
+            Ok(study) => study.run(&args.size(), &bar).map_err(anyhow::Error::from),
             Err(output) => return Ok(output),
         },
         // The command line asks for both.
@@ -161,34 +177,28 @@ fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
     })
 }
 
-fn list() -> String {
-    let studies = scenario::studies();
-    let widest = studies.iter().map(|s| s.name().len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for study in studies {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "{:widest$}  {}", study.name(), study.title());
-    }
-    let missing = scenario::MISSING;
-    let widest = missing
-        .iter()
-        .map(|(name, _)| name.len())
-        .max()
-        .unwrap_or(0);
+fn list() -> anyhow::Result<String> {
+    let scenarios = headgate_scenarios::all()?;
+    let mut text = columns(scenarios.iter().map(|s| (s.name(), s.title())));
     text.push_str("\nIn the papers, and no scenario here:\n");
-    for (name, what) in missing {
-        let _ = writeln!(text, "{name:widest$}  {what}");
-    }
-    text
+    text.push_str(&columns(headgate_scenarios::MISSING.into_iter()));
+    Ok(text)
 }
 
-fn study(name: &str) -> anyhow::Result<Box<dyn Study>> {
-    scenario::by_name(name).ok_or_else(|| {
-        let studies = scenario::studies();
-        let names: Vec<&str> = studies.iter().map(|study| study.name()).collect();
-        let right = instead_of(name, names.iter().copied());
-        anyhow!("--scenario {name}: no such scenario; {right}")
-    })
+/// Names and what they are, aligned.
+fn columns<'a>(rows: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
+    let widest = rows.clone().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, what)| format!("{name:widest$}  {what}\n");
+    rows.map(line).collect()
+}
+
+fn scenario(name: &str) -> anyhow::Result<Scenario> {
+    if let Some(scenario) = headgate_scenarios::by_name(name)? {
+        return Ok(scenario);
+    }
+    let scenarios = headgate_scenarios::all()?;
+    let right = instead_of(name, scenarios.iter().map(Scenario::name));
+    bail!("--scenario {name}: no such scenario; {right}")
 }
 
 /// The trial, or what to print when there are mistakes.

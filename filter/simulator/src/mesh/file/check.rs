@@ -5,11 +5,14 @@ use std::time::Duration;
 use headgate_core::config::MAX_PARALLELISM;
 
 use super::calls::Tasks;
-use super::{ClientsEntry, MeshFile, NetworkEntry, Plan, ServiceEntry, WorkflowEntry};
+use super::{
+    ClientsEntry, MeshFile, NetworkEntry, OperationEntry, Plan, ServiceEntry, WorkflowEntry,
+};
 use crate::mesh::{Arrivals, Graph, Load, Network, Service, Workflow};
 use crate::workload::ServiceTime;
 use crate::workload::file::problem::{Checks, HOUR_MS, Step, below, item};
 use crate::workload::file::{Problem, ProcessName, Time};
+use crate::workload::request::SampleRequest;
 
 const MOST_SERVICES: usize = 100;
 const MOST_PROCESSES: i64 = 100;
@@ -60,11 +63,27 @@ impl MeshFile {
                 network,
             },
             loads,
+            requests: self
+                .services
+                .iter()
+                .flat_map(|s| &s.operations)
+                .map(OperationEntry::sample)
+                .collect(),
             duration: duration / 1e3,
             warm_up: warm_up / 1e3,
             seeds: seeds.and_then(|n| u32::try_from(n).ok()),
             seed: self.seed.and_then(|n| u64::try_from(n).ok()),
         })
+    }
+}
+
+impl OperationEntry {
+    fn sample(&self) -> SampleRequest {
+        let mut request = self.request.clone().unwrap_or_default();
+        request
+            .path
+            .get_or_insert_with(|| format!("/{}", self.name));
+        SampleRequest::from(&request)
     }
 }
 

@@ -12,7 +12,8 @@ mod tests;
 use serde::Deserialize;
 
 use super::{Graph, Load};
-use crate::workload::file::{ProcessName, ServiceTimeEntry, Time};
+use crate::workload::file::{ProcessName, RequestEntry, ServiceTimeEntry, Time};
+use crate::workload::request::SampleRequest;
 
 /// What to simulate, as a file says it.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct Plan {
     pub graph: Graph,
     /// Clients.
     pub loads: Vec<Load>,
+    /// What requests look like, by task.
+    pub(crate) requests: Vec<SampleRequest>,
     /// How long a run is, s.
     pub duration: f64,
     /// Time before results count, s; less than that.
@@ -89,6 +92,10 @@ pub struct OperationEntry {
     /// Its name; none, where the service has no other.
     #[serde(default)]
     pub name: String,
+    /// What its requests look like, from which the rules of the service's policy tell their type and class: `GET` of `/`
+    /// and the operation's name by default.
+    #[serde(default)]
+    pub request: Option<RequestEntry>,
     /// One after the other.
     pub steps: Vec<StepEntry>,
 }

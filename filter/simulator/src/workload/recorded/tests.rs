@@ -1,13 +1,7 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::scenario;
-
-/// The stage of Bouncer §5.3: types by path below /q.
-fn stage() -> StageConfig {
-    let sweep = scenario::sweep("bouncer-table3").unwrap();
-    sweep.series[0].points[0].experiment.stage.clone()
-}
+use crate::samples::stage;
 
 fn read(log: &str) -> Recording {
     Recording::read(log.as_bytes(), &stage()).unwrap()

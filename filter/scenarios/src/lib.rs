@@ -1,0 +1,17 @@
+//! The papers' experiments, with the numbers that the papers print.
+//!
+//! Each is a [`Scenario`], which is data (`data/*.yaml`): the parameters of a model, the strategies that run in it, the
+//! loads or parameters along which they run, what is tabulated and drawn, the paper's values, and its claims with the
+//! bounds within which they are reproduced. One runner makes a [`Report`](headgate_simulator::Report) of any of them.
+//! What differs from paper to paper is the `model`: what arrives, what serves it, and what is measured.
+//!
+//! A claim that is not reproduced says why; every other claim, and every cell of a table that has a bound, holds at the
+//! size of [`Scenario::check_size`], which is what `headgate simulate --scenario NAME --check --quick` runs.
+
+mod claim;
+mod measured;
+mod model;
+mod scenario;
+mod show;
+
+pub use scenario::{MISSING, Scenario, ScenarioError, all, by_name};

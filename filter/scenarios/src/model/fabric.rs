@@ -1,0 +1,192 @@
+//! Hosts around a switch, whose calls run in the class that class admission allows: the experiments of centralized
+//! Aequitas (§4).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use headgate_core::class_admission::Scope;
+use headgate_simulator::SimulationError;
+use headgate_simulator::fabric::{self, Method, Pattern, Seen, Setup};
+use serde::Deserialize;
+
+use super::Amount;
+use crate::measured::{ALL, Measured, mean};
+
+/// How far a settled curve may be from its mean, ratio.
+const SETTLED_WITHIN: f64 = 0.03;
+/// Hosts that are shown.
+const HOSTS: [&str; 2] = ["host 1", "host 2"];
+
+/// See the module.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Fabric {
+    hosts: u16,
+    pattern: PatternEntry,
+    call_bytes: u32,
+    /// Names and shares of the classes, the highest first.
+    classes: Vec<(String, u32)>,
+    /// Percent of calls that ask for each class, of each sender, the last for all that follow.
+    mixes: Vec<Vec<f64>>,
+    buffer_bytes: u32,
+    targets_us: Vec<u64>,
+    percentile: f64,
+    /// ms.
+    interval: u64,
+    /// s.
+    length: f64,
+    method: MethodEntry,
+    /// Whether results are over time, too.
+    #[serde(default)]
+    curves: bool,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+enum PatternEntry {
+    AllToAll { burst: f64, calls: u32, idle: f64 },
+    Incast { load: f64 },
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+enum MethodEntry {
+    None,
+    Distributed,
+    /// T, ms, and K.
+    Misses {
+        period: u64,
+        allowed: NonZeroU32,
+    },
+    /// w.
+    Incast {
+        past: f64,
+    },
+}
+
+impl Fabric {
+    pub(super) fn run(&self, amount: &Amount, seed: u64) -> Result<Measured, SimulationError> {
+        let scope = Scope::Destination;
+        let setup = Setup {
+            hosts: self.hosts,
+            pattern: match self.pattern {
+                PatternEntry::AllToAll { burst, calls, idle } => {
+                    Pattern::AllToAll { burst, calls, idle }
+                }
+                PatternEntry::Incast { load } => Pattern::Incast { load },
+            },
+            call_bytes: self.call_bytes,
+            weights: self.classes.iter().map(|(_, share)| *share).collect(),
+            mixes: self.mixes.clone(),
+            buffer_bytes: self.buffer_bytes,
+            targets_us: self.targets_us.clone(),
+            percentile: self.percentile,
+            interval: Duration::from_millis(self.interval),
+        };
+        let method = match self.method {
+            MethodEntry::None => Method::None,
+            MethodEntry::Distributed => Method::Distributed,
+            MethodEntry::Misses { period, allowed } => Method::Misses {
+                period: Duration::from_millis(period),
+                allowed,
+                scope,
+            },
+            MethodEntry::Incast { past } => Method::Incast { past, scope },
+        };
+        let length = Duration::from_secs_f64(self.length * amount.part);
+        let seen = fabric::run(&setup, method, length, length / 3, seed)?;
+        Ok(self.measure(&seen))
+    }
+
+    fn measure(&self, seen: &Seen) -> Measured {
+        let mut measured = Measured::default();
+        let overall = seen.overall_admission();
+        measured.note(
+            ALL,
+            "settled_s",
+            settled(&overall).map(|at| at as f64 * seen.interval),
+        );
+        measured.note(
+            ALL,
+            "admitted",
+            mean(last_third(&overall).iter().flatten().copied()),
+        );
+        for (class, (name, _)) in self.classes.iter().enumerate() {
+            measured.note(name, "p999_us", seen.latency_us(class, 0.999));
+            let Some(target) = self.targets_us.get(class) else {
+                continue;
+            };
+            measured.note(name, "target_us", *target as f64);
+            measured.note(
+                name,
+                "within_pct",
+                seen.within_us(class, *target).map(|part| part * 100.0),
+            );
+        }
+        for (host, name) in HOSTS.into_iter().enumerate() {
+            let throughput: Vec<Option<f64>> =
+                seen.throughput(host).into_iter().map(Some).collect();
+            measured.note(
+                name,
+                "admitted",
+                mean(after_first_third(&seen.admission(host))),
+            );
+            measured.note(
+                name,
+                "throughput_gbps",
+                mean(after_first_third(&throughput)),
+            );
+        }
+        if self.curves {
+            let time = |n: usize| (n as f64 + 1.0) * seen.interval;
+            let points = |values: Vec<Option<f64>>| {
+                values
+                    .into_iter()
+                    .enumerate()
+                    .map(move |(n, y)| (time(n), y))
+            };
+            measured.draw(ALL, "admitted", points(overall));
+            for (host, name) in HOSTS.into_iter().enumerate() {
+                measured.draw(name, "admitted", points(seen.admission(host)));
+                measured.draw(
+                    name,
+                    "throughput_gbps",
+                    points(seen.throughput(host).into_iter().map(Some).collect()),
+                );
+            }
+        }
+        measured
+    }
+}
+
+fn last_third(curve: &[Option<f64>]) -> &[Option<f64>] {
+    &curve[curve.len() - curve.len() / 3..]
+}
+
+fn after_first_third(curve: &[Option<f64>]) -> impl Iterator<Item = f64> {
+    curve.iter().skip(curve.len() / 3).flatten().copied()
+}
+
+/// The interval from which on the curve stays near its mean over the last third.
+fn settled(curve: &[Option<f64>]) -> Option<usize> {
+    let level = mean(last_third(curve).iter().flatten().copied())?;
+    let near = |value: &Option<f64>| value.is_some_and(|v| (v - level).abs() <= SETTLED_WITHIN);
+    let unsettled = curve.iter().rposition(|value| !near(value));
+    Some(unsettled.map_or(0, |last| last + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_has_settled_when_it_stays() {
+        let curve =
+            |values: &[f64]| -> Vec<Option<f64>> { values.iter().copied().map(Some).collect() };
+        let falls = curve(&[1.0, 0.5, 0.9, 0.525, 0.51, 0.5, 0.5, 0.5, 0.5]);
+        assert_eq!(settled(&falls), Some(3));
+        assert_eq!(settled(&curve(&[0.5; 6])), Some(0));
+        assert_eq!(settled(&[]), None);
+        assert_eq!(settled(&[Some(0.5), None, Some(0.5), Some(0.5)]), Some(2));
+    }
+}

@@ -1,0 +1,219 @@
+//! The stock trading database of Chronos §5.1 and its clients, a closed loop of 1200 threads.
+//!
+//! The text has the clients (1200 threads, 60% stock queries, inter-request times and when they change), the formulas of
+//! §3.1, the sampling period, S_t, and how many data accesses FC-D made in 900 s: 18.68 M. It has neither the sizes in the
+//! formulas nor what the database can do. Chosen here:
+//!
+//! - 1 to 30 companies in a stock query, portfolios of 1 to 119 items, rows of size 1 (§3.1: "the row size is considered
+//!   uniform"): 59 data accesses a request on average.
+//! - 4 worker threads, which are the slots of Headgate's stage (its queue is the ready queue), on two cores (the paper's
+//!   laptop) that they share. An access takes 83.5 µs, and 12% more with all threads at work: locks, aborts and cache
+//!   misses in one number. That is 21,400 accesses/s, so that FC-D makes those 18.7 M; 1200 threads at the low rate ask
+//!   for 18,900, in the burst for up to 236,000.
+//! - A refusal takes the work of one access: the server parses the request, looks up its size, and answers.
+//! - The stock quotes' updates are part of the accesses' time.
+//!
+//! The model lacks contention that grows with the requests that wait, which is what the paper explains its differences in
+//! *total* data by (Figure 6). Here a database that is always busy makes as many accesses under any policy.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use headgate_core::config::StageConfig;
+use headgate_core::strategy::TypeId;
+use headgate_simulator::backend::SharedProcessor;
+use headgate_simulator::clients::ClosedLoop;
+use headgate_simulator::clients::threads::{
+    Habits, Phase, Sample, TRANSACTIONS, Threads as Clients,
+};
+use headgate_simulator::{Run, SimulationError, Until};
+use serde::Deserialize;
+
+use super::Amount;
+use crate::measured::{ALL, Measured, mean};
+
+const SECOND: u64 = 1_000_000_000;
+const MS: u64 = SECOND / 1_000;
+const COMPANIES: u32 = 30;
+const PORTFOLIO: u32 = 119;
+const CORES: u32 = 2;
+/// Work of a data access, ns.
+const ACCESS: f64 = 83_500.0;
+/// κ of [`SharedProcessor`].
+const CONTENTION: f64 = 0.04;
+/// Sampling period, ns.
+const PERIOD: u64 = SECOND;
+/// S_t, ns.
+const TARGET: u64 = 2 * SECOND;
+/// S_v of Table 1, s.
+const OVERSHOOT_S: f64 = 2.5;
+
+/// See the module.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Threads {
+    stage: StageConfig,
+    threads: u32,
+    /// From a time on, s, inter-request times between these, ms.
+    phases: Vec<(u64, [u64; 2])>,
+    /// t_a and t_b of FC-TS (§3.2), ms.
+    smoothing: Option<[u64; 2]>,
+    /// s.
+    length: u64,
+    /// What is shown begins here, s: before, the database starts (§5.1).
+    shown: u64,
+    /// Whether results are over time, too.
+    #[serde(default)]
+    curves: bool,
+}
+
+impl Threads {
+    pub(super) fn run(&self, amount: &Amount, seed: u64) -> Result<Measured, SimulationError> {
+        let scaled = |seconds: u64| ((seconds as f64 * amount.part) as u64).max(1);
+        let samples = self.samples(amount, seed)?;
+        let mut measured = Measured::default();
+        let (shown, end) = (scaled(self.shown) as usize, samples.len());
+        let burst = self
+            .phases
+            .get(1)
+            .map_or(end, |(from, _)| scaled(*from) as usize);
+        // Once the law has settled.
+        let late = burst + end.saturating_sub(burst) / 6;
+        let mut note = |metric: &str, value: Option<f64>| measured.note(ALL, metric, value);
+        note("delay_s", mean(delays(&samples, shown..end)));
+        note("delay_low_s", mean(delays(&samples, shown..burst)));
+        note("delay_burst_s", mean(delays(&samples, burst + 1..end)));
+        note(
+            "largest_s",
+            delays(&samples, burst + 1..end).reduce(f64::max),
+        );
+        note(
+            "longest_above_s",
+            Some(longest_above(&samples, burst + 1..end, OVERSHOOT_S) as f64),
+        );
+        note(
+            "deviation_s",
+            deviation(&delays(&samples, late..end).collect::<Vec<_>>()),
+        );
+        let part = within(&samples, burst + 1..end);
+        let refused: f64 = part.iter().map(|s| f64::from(s.refused)).sum();
+        let served: f64 = part.iter().map(|s| f64::from(s.served)).sum();
+        note(
+            "rejected_pct",
+            Some(100.0 * refused / (refused + served).max(1.0)),
+        );
+        let (data, timely) = samples
+            .iter()
+            .fold((0, 0), |(d, t), s| (d + s.data, t + s.timely));
+        note("data", Some(data as f64));
+        note("timely_data", Some(timely as f64));
+        note(
+            "timely_pct",
+            Some(100.0 * timely as f64 / (data as f64).max(1.0)),
+        );
+        if self.curves {
+            draw(&mut measured, &samples);
+            measured.events = vec![(burst as f64, "burst begins".to_owned())];
+        }
+        Ok(measured)
+    }
+
+    /// What the server's monitor saw, period by period.
+    pub(super) fn samples(
+        &self,
+        amount: &Amount,
+        seed: u64,
+    ) -> Result<Vec<Sample>, SimulationError> {
+        let scaled =
+            |seconds: u64| ((seconds as f64 * amount.part) as u64).max(u64::from(seconds > 0));
+        let phase = |(from, [low, high]): &(u64, [u64; 2])| Phase {
+            from: scaled(*from) * SECOND,
+            think: (low * MS, high * MS),
+        };
+        let habits = Habits {
+            threads: self.threads,
+            phases: self.phases.iter().map(phase).collect(),
+            smoothing: self.smoothing.map(|[a, b]| (a * MS, b * MS)),
+            companies: COMPANIES,
+            portfolio: PORTFOLIO,
+            access: ACCESS,
+        };
+        let length = scaled(self.length);
+        let kinds: Vec<TypeId> = (0..).take(TRANSACTIONS.len()).map(TypeId).collect();
+        let mut clients = Clients::new(&habits, PERIOD, TARGET, seed);
+        let starts = clients.starts();
+        let mut clients = ClosedLoop::new(clients, starts);
+        let run = Run {
+            stage: &self.stage,
+            kinds: &kinds,
+            warm_up: Duration::ZERO,
+            until: Until::Time(Duration::from_secs(length)),
+            // The strategy's luck must not be that of the clients.
+            seed: !seed,
+        };
+        let database = SharedProcessor::new(CORES, CONTENTION).refusing_at(ACCESS);
+        run.with(&mut clients, database)?;
+        let samples = clients.behaviour().samples();
+        Ok(samples[..samples.len().min(length as usize)].to_vec())
+    }
+}
+
+/// The delay s(k) and what led to it, over time: a trace that `headgate sysid` reads.
+pub(super) fn draw(measured: &mut Measured, samples: &[Sample]) {
+    let mut draw = |metric: &str, value: fn(&Sample) -> Option<f64>| {
+        let points = (0_u32..).map(f64::from).zip(samples.iter().map(value));
+        measured.draw(ALL, metric, points);
+    };
+    draw("delay_s", Sample::mean_delay);
+    draw("backlog", |sample| Some(sample.backlog as f64));
+    draw("served", |sample| Some(f64::from(sample.served)));
+    draw("refused", |sample| Some(f64::from(sample.refused)));
+}
+
+/// s(k) of the periods in which something was served, s.
+pub(super) fn delays(samples: &[Sample], periods: Range<usize>) -> impl Iterator<Item = f64> {
+    within(samples, periods)
+        .iter()
+        .filter_map(Sample::mean_delay)
+}
+
+/// The most periods in a row, in a range, with s(k) above `limit`.
+pub(super) fn longest_above(samples: &[Sample], periods: Range<usize>, limit: f64) -> usize {
+    let (mut longest, mut current) = (0, 0);
+    for sample in within(samples, periods) {
+        let above = sample.mean_delay().is_some_and(|delay| delay > limit);
+        current = if above { current + 1 } else { 0 };
+        longest = longest.max(current);
+    }
+    longest
+}
+
+fn deviation(values: &[f64]) -> Option<f64> {
+    let mean = mean(values.iter().copied())?;
+    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    Some((squares / values.len() as f64).sqrt())
+}
+
+fn within(samples: &[Sample], periods: Range<usize>) -> &[Sample] {
+    let end = periods.end.min(samples.len());
+    &samples[periods.start.min(end)..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overshoots_are_found() {
+        let sample = |delay: f64| Sample {
+            served: 1,
+            delay,
+            ..Sample::default()
+        };
+        let samples = [1.0, 3.0, 3.5, 2.6, 1.0, 2.7].map(sample);
+        assert_eq!(longest_above(&samples, 0..6, 2.5), 3);
+        assert_eq!(longest_above(&samples, 4..60, 2.5), 1);
+        assert_eq!(delays(&samples, 0..6).reduce(f64::max), Some(3.5));
+        assert_eq!(deviation(&[1.0, 3.0]), Some(1.0));
+    }
+}

@@ -1,0 +1,580 @@
+//! A scenario's results as tables, figures and rows, as its data asks for them.
+//!
+//! Every number has four coordinates: its series, its place of the sweep, its kind and its metric. A table says which of
+//! the first three its rows are, and which its groups of rows; its columns fix the others.
+
+use headgate_simulator::report::{
+    Axis, Cell, Compared, Figure, Group, Level, Record, Series as Line, Style, Table, TableRow,
+};
+use serde::Deserialize;
+
+use crate::measured::{ALL, Measured, Number};
+
+/// A case and the averages over its runs.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) series: String,
+    /// Fields that tell the series.
+    pub(crate) labels: Vec<(String, String)>,
+    pub(crate) x: Option<f64>,
+    pub(crate) measured: Measured,
+}
+
+/// What all cases found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Results<'a> {
+    pub(crate) found: &'a [Found],
+}
+
+/// Names of the fields of rows.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fields {
+    pub(crate) series: String,
+    x: Option<String>,
+    kind: Option<String>,
+}
+
+/// A coordinate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Dimension {
+    Series,
+    X,
+    Kind,
+}
+
+/// A table as data.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TableEntry {
+    title: String,
+    /// Head of the rows' labels.
+    head: String,
+    rows: Dimension,
+    groups: Option<Dimension>,
+    /// Only these, in this order, where rows are series or kinds.
+    only: Option<Vec<String>>,
+    columns: Vec<Column>,
+}
+
+/// A column as data: what its cells have in common.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Column {
+    head: String,
+    metric: String,
+    series: Option<String>,
+    x: Option<f64>,
+    kind: Option<String>,
+    #[serde(default)]
+    decimals: usize,
+    /// The numbers are shown by that of this series.
+    relative: Option<String>,
+    /// With confidence intervals.
+    #[serde(default)]
+    interval: bool,
+    /// What the paper prints: a text for each group, with a word for each row; `.` where it prints nothing.
+    #[serde(default)]
+    paper: Vec<String>,
+    /// How far the two may be apart. `-0-`, "not one in any run", allows for nothing.
+    within: Option<f64>,
+}
+
+/// A figure as data: lines over the sweep or over time.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FigureEntry {
+    title: String,
+    metric: String,
+    x: String,
+    y: String,
+    /// Over time, by the first run.
+    #[serde(default)]
+    time: bool,
+    series: Option<Vec<String>>,
+    kinds: Option<Vec<String>>,
+    /// Logarithmic axes: `x`, `y` or `xy`.
+    #[serde(default)]
+    log: String,
+    /// Ends of the vertical axis.
+    from: Option<f64>,
+    to: Option<f64>,
+    /// Values and names of horizontal lines.
+    #[serde(default)]
+    levels: Vec<(f64, String)>,
+    #[serde(default)]
+    caption: String,
+}
+
+/// Where a cell is.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    series: &'a str,
+    x: Option<f64>,
+    kind: &'a str,
+}
+
+impl<'a> Results<'a> {
+    fn number(&self, place: Place<'_>, metric: &str) -> Option<&'a Number> {
+        let same = |x: Option<f64>| match (x, place.x) {
+            (Some(a), Some(b)) => (a - b).abs() < 1e-9,
+            _ => true,
+        };
+        let mut found = self
+            .found
+            .iter()
+            .filter(|f| f.series == place.series && same(f.x));
+        found.find_map(|found| found.measured.number(place.kind, metric))
+    }
+
+    fn series(&self) -> Vec<&'a str> {
+        unique(self.found.iter().map(|found| found.series.as_str()))
+    }
+
+    fn places(&self) -> Vec<f64> {
+        let mut places: Vec<f64> = self.found.iter().filter_map(|found| found.x).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        places
+    }
+
+    /// Kinds that have any of these metrics.
+    fn kinds(&self, metrics: &'a [Column]) -> Vec<&'a str> {
+        let kinds = |found: &'a Found| {
+            metrics
+                .iter()
+                .flat_map(|column| found.measured.kinds_of(&column.metric))
+        };
+        unique(self.found.iter().flat_map(kinds))
+    }
+}
+
+fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all: Vec<&str> = Vec::new();
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+/// A place along one dimension.
+#[derive(Debug, Clone, Copy)]
+enum Step<'a> {
+    Series(&'a str),
+    X(f64),
+    Kind(&'a str),
+}
+
+impl<'a> Step<'a> {
+    fn label(self) -> String {
+        match self {
+            Step::Series(name) | Step::Kind(name) => name.to_owned(),
+            Step::X(x) => x.to_string(),
+        }
+    }
+
+    fn apply(self, place: &mut Place<'a>) {
+        match self {
+            Step::Series(series) => place.series = series,
+            Step::X(x) => place.x = Some(x),
+            Step::Kind(kind) => place.kind = kind,
+        }
+    }
+}
+
+impl TableEntry {
+    fn steps<'a>(&'a self, dimension: Dimension, results: &Results<'a>) -> Vec<Step<'a>> {
+        let only = self
+            .only
+            .as_deref()
+            .filter(|_| dimension == self.rows && dimension != Dimension::X);
+        let names = |all: Vec<&'a str>| match only {
+            Some(only) => only.iter().map(String::as_str).collect(),
+            None => all,
+        };
+        match dimension {
+            Dimension::Series => names(results.series())
+                .into_iter()
+                .map(Step::Series)
+                .collect(),
+            Dimension::X => results.places().into_iter().map(Step::X).collect(),
+            Dimension::Kind => names(results.kinds(&self.columns))
+                .into_iter()
+                .map(Step::Kind)
+                .collect(),
+        }
+    }
+
+    /// The place of a cell; what neither row nor group nor column says is the only series, and all kinds.
+    fn place<'a>(
+        &'a self,
+        column: &'a Column,
+        steps: &[Step<'a>],
+        results: &Results<'a>,
+    ) -> Place<'a> {
+        let mut place = Place {
+            series: column
+                .series
+                .as_deref()
+                .unwrap_or_else(|| results.series().first().copied().unwrap_or("")),
+            x: column.x,
+            kind: column.kind.as_deref().unwrap_or(ALL),
+        };
+        for step in steps {
+            step.apply(&mut place);
+        }
+        place
+    }
+}
+
+impl Column {
+    /// What the paper prints in this group and row.
+    fn printed(&self, group: usize, row: usize) -> Option<&str> {
+        let printed = self.paper.get(group)?.split_whitespace().nth(row)?;
+        (printed != ".").then_some(printed)
+    }
+
+    fn cell(&self, place: Place<'_>, printed: Option<&str>, results: &Results<'_>) -> Cell {
+        let number = results.number(place, &self.metric);
+        let by = self.relative.as_deref().map(|series| {
+            let by = results.number(Place { series, ..place }, &self.metric);
+            by.and_then(|n| n.value).unwrap_or(f64::NAN)
+        });
+        let ours = number
+            .and_then(|n| n.value)
+            .map(|value| value / by.unwrap_or(1.0));
+        if let Some((printed, expected)) =
+            printed.and_then(|printed| Some((printed, read(printed)?)))
+        {
+            return Cell::Compared(Compared {
+                ours,
+                decimals: self.decimals,
+                expected,
+                printed: printed.to_owned(),
+                within: self
+                    .within
+                    .map(|within| if printed == NONE { 0.0 } else { within }),
+            });
+        }
+        match (ours, number.and_then(|n| n.half).filter(|_| self.interval)) {
+            (Some(mean), Some(half)) => {
+                Cell::Text(format!("{mean:.0$} ± {half:.0$}", self.decimals))
+            }
+            _ => Cell::number(ours, self.decimals),
+        }
+    }
+}
+
+/// "Not one in any run", where 0.00 may be one in ten thousand.
+const NONE: &str = "-0-";
+
+/// A number as a paper prints it: `-0-`, `1.52`, `1.52±0.07`.
+fn read(printed: &str) -> Option<f64> {
+    match printed {
+        NONE => Some(0.0),
+        _ => printed.split('±').next()?.parse().ok(),
+    }
+}
+
+pub(crate) fn table(entry: &TableEntry, results: &Results<'_>) -> Table {
+    let groups = match entry.groups {
+        Some(dimension) => entry
+            .steps(dimension, results)
+            .into_iter()
+            .map(Some)
+            .collect(),
+        None => vec![None],
+    };
+    let group = |(g, group): (usize, &Option<Step<'_>>)| {
+        let row = |(r, row): (usize, Step<'_>)| {
+            let steps: Vec<Step<'_>> = group.iter().copied().chain([row]).collect();
+            let cell = |column: &Column| {
+                let place = entry.place(column, &steps, results);
+                column.cell(place, column.printed(g, r), results)
+            };
+            TableRow {
+                label: row.label(),
+                cells: entry.columns.iter().map(cell).collect(),
+            }
+        };
+        let rows = entry
+            .steps(entry.rows, results)
+            .into_iter()
+            .enumerate()
+            .map(row);
+        let empty = |row: &TableRow| row.cells.iter().all(|cell| *cell == Cell::Empty);
+        Group {
+            title: group.map(Step::label).unwrap_or_default(),
+            rows: rows.filter(|row| !empty(row)).collect(),
+        }
+    };
+    let paper = entry.columns.iter().any(|column| !column.paper.is_empty());
+    let heads = entry.columns.iter().map(|column| column.head.clone());
+    Table {
+        title: format!(
+            "{}{}",
+            entry.title,
+            if paper {
+                "; in brackets the paper's"
+            } else {
+                ""
+            }
+        ),
+        columns: std::iter::once(entry.head.clone()).chain(heads).collect(),
+        groups: groups
+            .iter()
+            .enumerate()
+            .map(group)
+            .filter(|group| !group.rows.is_empty())
+            .collect(),
+    }
+}
+
+/// Lines that have anything above or below 0; `None` without any.
+pub(crate) fn figure(
+    entry: &FigureEntry,
+    tables: &[TableEntry],
+    results: &Results<'_>,
+) -> Option<Figure> {
+    let chosen = |names: &Option<Vec<String>>, name: &str| {
+        names.as_ref().is_none_or(|n| n.iter().any(|n| n == name))
+    };
+    let series: Vec<&str> = results
+        .series()
+        .into_iter()
+        .filter(|name| chosen(&entry.series, name))
+        .collect();
+    let of = |found: &&Found| series.contains(&found.series.as_str());
+    let kinds = unique(results.found.iter().filter(of).flat_map(|found| {
+        let drawn = found
+            .measured
+            .curves
+            .iter()
+            .filter(|c| entry.time && c.metric == entry.metric);
+        let drawn = drawn.map(|curve| curve.kind.as_str());
+        drawn.chain(
+            found
+                .measured
+                .kinds_of(&entry.metric)
+                .filter(|_| !entry.time),
+        )
+    }));
+    let kinds: Vec<&str> = match &entry.kinds {
+        Some(names) => kinds
+            .into_iter()
+            .filter(|kind| names.iter().any(|n| n == kind))
+            .collect(),
+        None => kinds,
+    };
+    let mut lines = Vec::new();
+    let several_places = entry.time && results.places().len() > 1;
+    for name in &series {
+        for kind in &kinds {
+            let mut add = |x: Option<f64>, points: Vec<(f64, Option<f64>)>, style| {
+                let shown = [
+                    (series.len() > 1, (*name).to_owned()),
+                    (kinds.len() > 1, (*kind).to_owned()),
+                ];
+                let mut title: Vec<String> = shown
+                    .into_iter()
+                    .filter(|(shown, _)| *shown)
+                    .map(|(_, name)| name)
+                    .collect();
+                title.extend(
+                    x.filter(|_| several_places)
+                        .map(|x| format!("{} {x}", entry.x)),
+                );
+                let colour = lines
+                    .iter()
+                    .filter(|l: &&Line| l.style != Style::Paper)
+                    .count();
+                let (title, colour) = match style {
+                    Style::Paper => (
+                        format!("{}, the paper", title.join(", ")),
+                        colour.saturating_sub(1),
+                    ),
+                    _ => (title.join(", "), colour),
+                };
+                if points.iter().any(|(_, y)| y.is_some_and(|y| y != 0.0)) {
+                    lines.push(Line::new(title, style, points).coloured(colour));
+                }
+            };
+            let cases = results.found.iter().filter(|found| found.series == *name);
+            if entry.time {
+                for found in cases {
+                    let of =
+                        |c: &&crate::measured::Curve| c.kind == *kind && c.metric == entry.metric;
+                    let curve = found.measured.curves.iter().find(of);
+                    add(
+                        found.x,
+                        curve.map(|c| c.points.clone()).unwrap_or_default(),
+                        Style::Line,
+                    );
+                }
+                continue;
+            }
+            let point = |found: &Found| {
+                let number = found.measured.number(kind, &entry.metric);
+                Some((found.x?, number.and_then(|n| n.value)))
+            };
+            add(None, cases.filter_map(point).collect(), Style::Line);
+            add(
+                None,
+                papers(entry, tables, name, kind, results),
+                Style::Paper,
+            );
+        }
+    }
+    let event = |(at, label): &(f64, String)| Level::new(*at, label.as_str());
+    let events = results
+        .found
+        .first()
+        .filter(|_| entry.time)
+        .map(|found| found.measured.events.iter().map(event).collect());
+    let axis = |label: &str, log: char| {
+        let axis = Axis::new(label);
+        if entry.log.contains(log) {
+            axis.log()
+        } else {
+            axis
+        }
+    };
+    (!lines.is_empty()).then(|| Figure {
+        title: entry.title.clone(),
+        x: axis(if entry.time { "time, s" } else { &entry.x }, 'x'),
+        y: Axis {
+            from: entry.from,
+            to: entry.to,
+            ..axis(&entry.y, 'y')
+        },
+        series: lines,
+        levels: entry
+            .levels
+            .iter()
+            .map(|(at, label)| Level::new(*at, label.as_str()))
+            .collect(),
+        events: events.unwrap_or_default(),
+        caption: entry.caption.clone(),
+    })
+}
+
+/// What the paper's tables have of this line.
+fn papers(
+    entry: &FigureEntry,
+    tables: &[TableEntry],
+    series: &str,
+    kind: &str,
+    results: &Results<'_>,
+) -> Vec<(f64, Option<f64>)> {
+    let mut points = Vec::new();
+    for table in tables.iter().filter(|table| table.rows == Dimension::X) {
+        let groups = match table.groups {
+            Some(dimension) => table
+                .steps(dimension, results)
+                .into_iter()
+                .map(Some)
+                .collect(),
+            None => vec![None],
+        };
+        for column in table
+            .columns
+            .iter()
+            .filter(|column| column.metric == entry.metric)
+        {
+            for (g, group) in groups.iter().enumerate() {
+                for (r, row) in table.steps(Dimension::X, results).into_iter().enumerate() {
+                    let steps: Vec<Step<'_>> = group.iter().copied().chain([row]).collect();
+                    let place = table.place(column, &steps, results);
+                    let printed = column.printed(g, r).and_then(read);
+                    if let (true, true, Some(x), Some(y)) =
+                        (place.series == series, place.kind == kind, place.x, printed)
+                    {
+                        points.push((x, Some(y)));
+                    }
+                }
+            }
+        }
+    }
+    points
+}
+
+/// Rows for programs: one for each case and kind, then one for each case, kind and moment.
+pub(crate) fn rows(fields: &Fields, tables: &[TableEntry], results: &Results<'_>) -> Vec<Record> {
+    let mut rows = Vec::new();
+    let columns = || tables.iter().flat_map(|table| &table.columns);
+    let has_interval =
+        |metric: &str| columns().any(|column| column.interval && column.metric == metric);
+    let place = |found: &Found, kind: &str| {
+        let mut row = Record::new();
+        for (name, text) in &found.labels {
+            row = row.with(name.clone(), text.as_str());
+        }
+        if let (Some(name), Some(x)) = (&fields.x, found.x) {
+            row = row.with(name.clone(), x);
+        }
+        match &fields.kind {
+            Some(name) => row.with(name.clone(), kind),
+            None => row,
+        }
+    };
+    for found in results.found {
+        let numbers = &found.measured.numbers;
+        for kind in unique(numbers.iter().map(|n| n.kind.as_str())) {
+            let of_kind = numbers.iter().filter(|n| n.kind == kind);
+            rows.push(of_kind.fold(place(found, kind), |row, n| {
+                let row = row.with(n.metric.clone(), n.value);
+                match has_interval(&n.metric) {
+                    true => row.with(format!("{}_ci90", n.metric), n.half),
+                    false => row,
+                }
+            }));
+        }
+    }
+    for found in results.found {
+        let curves = &found.measured.curves;
+        for kind in unique(curves.iter().map(|c| c.kind.as_str())) {
+            let of_kind: Vec<_> = curves.iter().filter(|c| c.kind == kind).collect();
+            let moments = of_kind.first().map_or(&[][..], |curve| &curve.points);
+            for (at, (time, _)) in moments.iter().enumerate() {
+                let row = place(found, kind).with("time_s", *time);
+                let value =
+                    |curve: &crate::measured::Curve| curve.points.get(at).and_then(|(_, y)| *y);
+                rows.push(
+                    of_kind
+                        .iter()
+                        .fold(row, |row, c| row.with(c.metric.clone(), value(c))),
+                );
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+impl TableEntry {
+    /// Whether any of its cells has a bound.
+    pub(crate) fn is_judged(&self) -> bool {
+        self.columns.iter().any(|column| column.within.is_some())
+    }
+
+    /// A series that it names and that is not run.
+    pub(crate) fn wrong(&self, series: &[&str]) -> Option<String> {
+        let columns = self
+            .columns
+            .iter()
+            .flat_map(|column| column.series.iter().chain(&column.relative));
+        let only = self
+            .only
+            .iter()
+            .flatten()
+            .filter(|_| self.rows == Dimension::Series);
+        let mut named = columns.chain(only);
+        named.find(|name| !series.contains(&name.as_str())).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests;

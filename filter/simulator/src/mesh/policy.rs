@@ -1,0 +1,166 @@
+//! What stands in front of the processes of a service: a stage, and what requests are to it.
+
+use headgate_core::classify::Classifier;
+use headgate_core::config::{
+    ConfigError, DEFAULT_TYPE, Discipline, ErrorsConfig, HeaderMatch, MAX_QUEUE_LENGTH, Match,
+    Measure, Mode, QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig,
+    StringMatchKind, TypeConfig, WorkflowSource, WorkflowsConfig,
+};
+use headgate_core::request::TypeId;
+use headgate_core::workflow;
+
+use super::clocks::Clocks;
+use super::file::Plan;
+use super::graph::{Graph, Service};
+use crate::workload::request::{Place, SampleRequest, place};
+
+/// Longest wait in a queue of requests without a deadline: longer than any run.
+const FOREVER_US: u64 = 36_000_000_000;
+
+/// How the processes of a mesh are set up.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Setup {
+    /// By service. The processes of one without a policy only have slots and a queue.
+    pub policies: Vec<Option<Policy>>,
+    /// Whether deadlines travel with requests; otherwise only clients know of them.
+    pub deadlines: bool,
+    /// The processes' clocks.
+    pub clocks: Clocks,
+}
+
+impl Setup {
+    /// Every process refuses nothing but for a rate or a deadline, with its queue in this order and these workflows; with
+    /// workflows, deadlines travel. Each workflow is a type of its own, so that its processing times are known.
+    #[must_use]
+    pub fn alike(
+        graph: &Graph,
+        discipline: &Discipline,
+        workflows: Option<&WorkflowsConfig>,
+    ) -> Self {
+        let policy = |service| Some(Policy::of_workflows(graph, service, discipline, workflows));
+        Self {
+            policies: graph.services.iter().map(policy).collect(),
+            deadlines: workflows.is_some(),
+            clocks: Clocks::default(),
+        }
+    }
+
+    pub(super) fn policy(&self, graph: &Graph, service: usize) -> Policy {
+        let policy = self.policies.get(service).cloned().flatten();
+        policy.unwrap_or_else(|| {
+            Policy::of_workflows(graph, &graph.services[service], &Discipline::Fifo, None)
+        })
+    }
+}
+
+/// A stage, and what requests are to it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    pub(super) stage: StageConfig,
+    /// By task, then by workflow; `None` passes the stage by.
+    pub(super) places: Vec<Vec<Option<Place>>>,
+}
+
+impl Policy {
+    /// `stage` as a policy has it, in front of a service of `plan`. The policy's own rules tell what requests are, by what
+    /// the service's operations say that they look like. Of slots, the service has as many as the mesh says, unless the
+    /// policy leaves P to be found.
+    ///
+    /// # Errors
+    /// [`ConfigError`] of rules that can't be.
+    pub fn new(mut stage: StageConfig, plan: &Plan, service: usize) -> Result<Self, ConfigError> {
+        let classifier = Classifier::new(&stage)?;
+        let place = |(task, request): (usize, &SampleRequest), name: &str| {
+            let mut request = request.clone();
+            request
+                .headers
+                .push((workflow::HEADER.to_owned(), name.to_owned()));
+            let is_here = plan.graph.tasks[task].service == service;
+            is_here.then(|| place(&classifier, &request)).flatten()
+        };
+        let names: Vec<&str> = plan
+            .graph
+            .workflows
+            .iter()
+            .map(|w| w.name.as_str())
+            .collect();
+        let places = plan.requests.iter().enumerate();
+        let places = places.map(|task| names.iter().map(|name| place(task, name)).collect());
+        let places = places.collect();
+        if stage.auto_parallelism.is_none() {
+            stage.parallelism = plan.graph.services[service].slots;
+        }
+        stage.mode = Mode::Enforce;
+        if let Some(workflows) = &mut stage.workflows {
+            workflows.identify = by_header();
+            workflows.edge = false;
+            workflows.peers.clear();
+        }
+        Ok(Self { stage, places })
+    }
+
+    fn of_workflows(
+        graph: &Graph,
+        service: &Service,
+        discipline: &Discipline,
+        workflows: Option<&WorkflowsConfig>,
+    ) -> Self {
+        let kind = |name: &str| TypeConfig {
+            name: name.to_owned(),
+            matches: match name {
+                DEFAULT_TYPE => Vec::new(),
+                _ => vec![by_workflow(name)],
+            },
+            slo: Vec::new(),
+            value: 1.0,
+        };
+        let types = graph.workflows.iter().map(|w| w.name.as_str());
+        let stage = StageConfig {
+            policy: format!("default/{}", service.name),
+            generation: 1,
+            routes: Vec::new(),
+            mode: Mode::Enforce,
+            parallelism: service.slots,
+            auto_parallelism: None,
+            queue: QueueConfig {
+                mode: QueueMode::Hold,
+                discipline: discipline.clone(),
+                max_length: MAX_QUEUE_LENGTH,
+                timeout_us: FOREVER_US,
+            },
+            measure: Measure::LastByte,
+            errors: ErrorsConfig::default(),
+            service_times: ServiceTimesConfig::default(),
+            strategy: StrategyConfig::MaxQueueLength,
+            starvation_avoidance: None,
+            types: types.chain([DEFAULT_TYPE]).map(kind).collect(),
+            classes: Vec::new(),
+            workflows: workflows.cloned(),
+            excluded: Vec::new(),
+        };
+        let kinds = (0..).take(graph.workflows.len()).map(TypeId);
+        let places: Vec<Option<Place>> = kinds.map(|kind| Some(Place::of(kind, &stage))).collect();
+        Self {
+            stage,
+            places: vec![places; graph.tasks.len()],
+        }
+    }
+}
+
+fn by_workflow(name: &str) -> Match {
+    Match {
+        headers: vec![HeaderMatch {
+            kind: StringMatchKind::Exact,
+            name: workflow::HEADER.to_owned(),
+            value: name.to_owned(),
+        }],
+        ..Match::default()
+    }
+}
+
+/// Processes are told a request's workflow as such, whatever the policy reads it from.
+fn by_header() -> Vec<WorkflowSource> {
+    vec![WorkflowSource::Header {
+        name: workflow::HEADER.to_owned(),
+    }]
+}

@@ -1,0 +1,49 @@
+//! How much to simulate.
+
+use std::num::NonZeroUsize;
+
+use crate::parallel::in_parallel;
+use crate::simulation::SimulationError;
+
+/// How much to simulate. What is `None` is as large as the plan or the paper has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Size {
+    /// Requests of each run that count.
+    pub requests: Option<u64>,
+    /// Runs of each case, each with a seed of its own.
+    pub seeds: Option<u32>,
+    /// The first seed, 1 where nobody says; the next ones follow.
+    pub seed: Option<u64>,
+    /// Threads; all cores by default.
+    pub threads: Option<NonZeroUsize>,
+}
+
+impl Size {
+    /// The seed of the first run.
+    #[must_use]
+    pub fn first_seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
+
+    /// Runs of so many cases, on all cores, each once for each seed, of which there are `seeds` where the size doesn't say:
+    /// results by case, then by seed. They are the same whatever the threads.
+    ///
+    /// # Errors
+    /// The error of the first run, in the order of cases and seeds, that failed.
+    pub fn runs<T: Send>(
+        &self,
+        seeds: u32,
+        cases: usize,
+        run: impl Fn(usize, u64) -> Result<T, SimulationError> + Sync,
+    ) -> Result<Vec<Vec<T>>, SimulationError> {
+        let seeds = self.seeds.unwrap_or(seeds).max(1) as usize;
+        let all = in_parallel(self.threads, cases * seeds, |at| {
+            let seed = self.first_seed().wrapping_add((at % seeds) as u64);
+            run(at / seeds, seed)
+        })?;
+        let mut all = all.into_iter();
+        Ok((0..cases)
+            .map(|_| all.by_ref().take(seeds).collect())
+            .collect())
+    }
+}

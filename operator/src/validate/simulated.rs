@@ -1,0 +1,211 @@
+//! Files of `headgate simulate`, workloads and meshes, checked as policies are: every mistake with its line, its field and
+//! what would be right. What a file means is the simulator's; here it gets its places and suggestions.
+
+use headgate_core::config::StageConfig;
+use headgate_simulator::mesh;
+use headgate_simulator::mesh::file::MeshFile;
+use headgate_simulator::trial;
+use headgate_simulator::workload::file::{Problem as Finding, Right, Step, WorkloadFile};
+use headgate_simulator::workload::recorded::Recording;
+use serde::de::DeserializeOwned;
+
+use super::decode::{self, Example};
+use super::node::Node;
+use super::parse;
+use super::path::{Path, Segment};
+use super::problem::Problem;
+use super::suggest::instead_of;
+
+/// Fields that decide what the fields beside them mean.
+const CHOICES: [&str; 2] = ["distribution", "process"];
+
+/// A file as far as it could be read.
+#[derive(Debug)]
+struct Document<T> {
+    file: String,
+    node: Node,
+    value: T,
+    problems: Vec<Problem>,
+    /// Fields whose values are made up.
+    mended: Vec<Path>,
+}
+
+impl<T: DeserializeOwned> Document<T> {
+    /// Reads `bytes`, the content of the file named `file`, which is to be one `what`.
+    fn read(file: &str, bytes: &[u8], what: &str, example: Example) -> Result<Self, Vec<Problem>> {
+        let mut documents = parse(file, bytes).map_err(|problem| vec![problem])?;
+        let count = documents.len();
+        let (Some(mut node), true) = (documents.pop(), count == 1) else {
+            let message = format!("{count} documents; one {what}");
+            return Err(vec![Problem::of_file(file, message)]);
+        };
+        let decoded = decode::decode::<T>(&mut node, example);
+        let problem = |(path, at, message): (Path, _, String)| {
+            Problem::at(file, Some(at), path.to_string(), message)
+        };
+        let problems: Vec<Problem> = decoded.problems.into_iter().map(problem).collect();
+        let Some(value) = decoded.value else {
+            return Err(problems);
+        };
+        Ok(Self {
+            file: file.to_owned(),
+            node,
+            value,
+            problems,
+            mended: decoded.mended.into_iter().map(depending).collect(),
+        })
+    }
+
+    /// What the simulator made of the value, or all that is wrong with the file, in its order.
+    fn planned<P>(mut self, planned: Result<P, Vec<Finding>>) -> Result<P, Vec<Problem>> {
+        let findings = planned.as_ref().err().map_or(&[][..], Vec::as_slice);
+        let found = findings.iter().filter_map(|finding| self.problem(finding));
+        let found: Vec<Problem> = found.collect();
+        self.problems.extend(found);
+        match planned {
+            Ok(plan) if self.problems.is_empty() => Ok(plan),
+            _ => {
+                self.problems.sort_by_key(|p| (p.line, p.column));
+                Err(self.problems)
+            }
+        }
+    }
+
+    /// A finding with its place. `None` where it hangs on a value that was made up: that is no mistake of the user's, and
+    /// the mistake that led to it is known.
+    fn problem(&self, finding: &Finding) -> Option<Problem> {
+        let path = path(finding);
+        if self.mended.iter().any(|mended| path.is_within(mended)) {
+            return None;
+        }
+        let at = Some(self.node.position(&path));
+        Some(Problem::at(
+            &self.file,
+            at,
+            path.to_string(),
+            message(finding),
+        ))
+    }
+}
+
+/// A workload file as far as it could be read.
+#[derive(Debug)]
+pub struct WorkloadDocument(Document<WorkloadFile>);
+
+impl WorkloadDocument {
+    /// Reads `bytes`, the content of the file named `file`.
+    ///
+    /// # Errors
+    /// What is wrong with it, when nothing can be made of it.
+    pub fn read(file: &str, bytes: &[u8]) -> Result<Self, Vec<Problem>> {
+        Ok(Self(Document::read(file, bytes, "workload", of_workloads)?))
+    }
+
+    /// The access log that it names.
+    #[must_use]
+    pub fn access_log(&self) -> Option<&str> {
+        let recorded = self.0.value.recorded.as_ref()?;
+        Some(recorded.access_log.as_str()).filter(|log| !log.is_empty())
+    }
+
+    /// A mistake of the access log that it names.
+    #[must_use]
+    pub fn bad_access_log(&self, found: &str) -> Problem {
+        let path = Path::default().field("recorded.accessLog");
+        let at = self.0.node.position(&path);
+        Problem::at(&self.0.file, Some(at), path.to_string(), found.to_owned())
+    }
+
+    /// What it means under `stage`, where `recording` is what its access log holds.
+    ///
+    /// # Errors
+    /// All that is wrong with it, in the order of the file.
+    pub fn plan(
+        self,
+        stage: &StageConfig,
+        recording: Option<&Recording>,
+    ) -> Result<trial::Plan, Vec<Problem>> {
+        let planned = self.0.value.plan(stage, recording);
+        self.0.planned(planned)
+    }
+}
+
+/// What `bytes` mean as a mesh, the content of the file named `file`.
+///
+/// # Errors
+/// All that is wrong with it, in the order of the file.
+pub fn mesh(file: &str, bytes: &[u8]) -> Result<mesh::file::Plan, Vec<Problem>> {
+    let document = Document::<MeshFile>::read(file, bytes, "mesh", of_meshes)?;
+    let planned = document.value.plan();
+    document.planned(planned)
+}
+
+fn path(finding: &Finding) -> Path {
+    let segment = |step: &Step| match step {
+        Step::Field(name) => Segment::Field(name.clone().into_owned()),
+        Step::Item(at) => Segment::Item(*at),
+    };
+    Path::new(finding.at.iter().map(segment).collect())
+}
+
+fn message(finding: &Finding) -> String {
+    let found = &finding.found;
+    match &finding.right {
+        Right::Text(right) => format!("{found}; {right}"),
+        Right::TypeOfPolicy(names) => {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let right = instead_of(found, names.iter().copied());
+            let request = "with a request, such as {path: /search}, any name will do";
+            format!("{found:?} is no type of the policy; {right} ({request})")
+        }
+    }
+}
+
+/// What a made-up value makes meaningless: of a choice all that stands beside it.
+fn depending(mended: Path) -> Path {
+    match mended.segments() {
+        [beside @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => {
+            Path::new(beside.to_vec())
+        }
+        _ => mended,
+    }
+}
+
+/// What a missing field of a workload would look like.
+fn of_workloads(_: &Path, field: &str) -> &'static str {
+    match field {
+        "name" => "that of a type of the policy, or any with a request",
+        "serviceTime" => "such as {distribution: LogNormal, mean: 20ms, median: 12.5ms}",
+        "distribution" => {
+            "LogNormal, Exponential, Constant, Hyperexponential, Pareto, Empirical or Recorded"
+        }
+        "duration" => "how long the phase lasts, such as 30s",
+        "accessLog" => "a file, from the folder of the workload",
+        _ => of_either(field),
+    }
+}
+
+/// What a missing field of a mesh would look like.
+fn of_meshes(_: &Path, field: &str) -> &'static str {
+    match field {
+        "name" => "such as checkout",
+        "parallelism" => "the slots of each of its processes, such as 10",
+        "operations" => "such as [{steps: [{compute: {distribution: Exponential, mean: 20ms}}]}]",
+        "steps" => {
+            "such as [{compute: {distribution: Constant, mean: 1ms}}, {call: {service: stock}}]"
+        }
+        "service" => "the name of one of services",
+        "clients" => "such as [{rate: 100}] or [{count: 20, think: 1s}]",
+        "distribution" => "LogNormal, Exponential, Constant, Hyperexponential, Pareto or Empirical",
+        _ => of_either(field),
+    }
+}
+
+fn of_either(field: &str) -> &'static str {
+    match field {
+        "share" => "its part, relative to the others'",
+        "mean" => "such as 1.16ms",
+        "upTo" => "the bucket's upper bound, such as 5ms",
+        _ => "it has to be given",
+    }
+}
