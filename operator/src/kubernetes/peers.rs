@@ -9,11 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::Empty;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
@@ -23,6 +20,7 @@ use tracing::{info, warn};
 
 use super::leader::Leadership;
 use super::watch::Pauses;
+use crate::http_client::exchange;
 use crate::xds::tally::Tallies;
 
 /// Where a replica shows what its proxies say.
@@ -206,41 +204,20 @@ async fn request(
     let stream = timeout(CONNECT, TcpStream::connect(address))
         .await
         .context("no connection in time")??;
-    let (mut sender, connection) =
-        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await?;
     let mut request = Request::get(COUNTS_PATH).header(header::HOST, address.to_string());
     if let Some(version) = known {
         request = request
             .header(header::IF_NONE_MATCH, version)
             .header("prefer", format!("wait={}", LONGEST_WAIT.as_secs()));
     }
-    let exchange = async {
-        let response = sender.send_request(request.body(Empty::new())?).await?;
-        let version = response
-            .headers()
-            .get(header::ETAG)
-            .and_then(|v| v.to_str().ok())
-            .map(str::to_owned);
-        match response.status() {
-            StatusCode::NOT_MODIFIED => return Ok(None),
-            StatusCode::OK => {}
-            status => bail!("it answers {status}"),
-        }
-        let body = Limited::new(response.into_body(), MAX_BODY)
-            .collect()
-            .await
-            .map_err(|error| anyhow::anyhow!("reading its answer failed: {error}"))?;
-        let counted =
-            serde_json::from_slice(&body.to_bytes()).context("not what a replica says")?;
-        Ok(Some((version, counted)))
-    };
-    tokio::pin!(connection);
-    tokio::pin!(exchange);
-    tokio::select! {
-        answer = &mut exchange => answer,
-        ended = &mut connection => {
-            ended?;
-            exchange.await
-        }
+    let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
+    match response.status() {
+        StatusCode::NOT_MODIFIED => return Ok(None),
+        StatusCode::OK => {}
+        status => bail!("it answers {status}"),
     }
+    let version = response.headers().get(header::ETAG);
+    let version = version.and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let counted = serde_json::from_slice(response.body()).context("not what a replica says")?;
+    Ok(Some((version, counted)))
 }

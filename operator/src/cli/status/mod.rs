@@ -13,15 +13,14 @@ use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::Empty;
 use tokio::net::TcpStream;
 
 use super::Output;
 use super::cluster::ClusterArgs;
 use super::table::{Table, one_line};
 use crate::endpoint::Endpoint;
+use crate::http_client::exchange;
 use crate::xds::DEFAULT_SLOT;
 use crate::xds::status::{self, PolicyReport, ProxyReport, Report};
 
@@ -144,23 +143,15 @@ async fn fetch(admin: &Endpoint) -> anyhow::Result<Bytes> {
         ),
         _ => anyhow!("{admin}: {e}"),
     })?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = Request::get("/status")
-        .header(header::HOST, admin.to_string())
-        .body(Empty::<Bytes>::new())?;
+    let request = Request::get("/status").header(header::HOST, admin.to_string());
     let not_ours =
         || format!("{admin} is no Headgate admin address; headgate run prints it when it starts");
-    let response = sender.send_request(request).await.with_context(not_ours)?;
+    let response = exchange(stream, request.body(Empty::new())?, MAX_ANSWER);
+    let response = response.await.with_context(not_ours)?;
     if response.status() != StatusCode::OK {
         bail!("{} (it answered {})", not_ours(), response.status());
     }
-    let body = Limited::new(response.into_body(), MAX_ANSWER)
-        .collect()
-        .await;
-    Ok(body
-        .map_err(|e| anyhow!("reading the status from {admin} failed: {e}"))?
-        .to_bytes())
+    Ok(response.into_body())
 }
 
 /// The report as tables, and a line for everything that is not as it should be.
