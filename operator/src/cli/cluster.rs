@@ -16,11 +16,11 @@ use futures::stream::{self, StreamExt as _};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 
+use crate::kubernetes::client::Access;
 use crate::kubernetes::resource::PolicyResource;
 use crate::xds::status::Report;
 
@@ -38,12 +38,9 @@ const ADMIN_PORT: i32 = 18_001;
 /// Which cluster, and where the operators are in it.
 #[derive(Debug, Clone, Args, Default)]
 pub struct ClusterArgs {
-    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
-    #[arg(long, value_name = "PATH")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
+    /// Which API server
+    #[command(flatten)]
+    pub access: Access,
     /// Service of the operators' reports
     #[arg(long, value_name = "NAMESPACE/SERVICE", default_value_t)]
     pub operator: OperatorService,
@@ -113,8 +110,8 @@ impl ClusterArgs {
     pub fn is_there(&self) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
         let home = std::env::var_os("HOME").map(PathBuf::from);
-        self.kubeconfig.is_some()
-            || self.context.is_some()
+        self.access.kubeconfig.is_some()
+            || self.access.context.is_some()
             || set("KUBECONFIG")
             || set("KUBERNETES_SERVICE_HOST")
             || home.is_some_and(|home| home.join(".kube/config").is_file())
@@ -125,24 +122,8 @@ impl ClusterArgs {
     /// # Errors
     /// One line: the argument or file at fault and what is wrong with it.
     pub async fn connect(&self) -> anyhow::Result<Cluster> {
-        let options = KubeConfigOptions {
-            context: self.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let mut config = match &self.kubeconfig {
-            Some(path) => {
-                let at_fault = || format!("--kubeconfig {}", path.display());
-                let file = Kubeconfig::read_from(path).with_context(at_fault)?;
-                let config = Config::from_custom_kubeconfig(file, &options).await;
-                config.with_context(at_fault)?
-            }
-            None if self.context.is_some() => Config::from_kubeconfig(&options)
-                .await
-                .context("--context")?,
-            None => Config::infer()
-                .await
-                .context("no usable kubeconfig; name one with --kubeconfig PATH")?,
-        };
+        let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
+        let mut config = self.access.config(unknown).await?;
         config.connect_timeout = Some(TIMEOUT);
         config.read_timeout = Some(TIMEOUT);
         let namespace = config.default_namespace.clone();
