@@ -1,6 +1,8 @@
 //! The admin address: status as JSON, health, readiness, and metrics.
 //!
-//! Plain HTTP/1.1 that changes nothing; it listens on the loopback address unless told otherwise.
+//! Plain HTTP/1.1 that changes nothing; it listens on the loopback address unless told otherwise. An operator in a
+//! cluster that listens on another shows policies and proxies of all namespaces only to whom the API server permits
+//! it ([`Authorizer`]); health and readiness are for everybody.
 //!
 //! A client may be anybody who reaches the address. So connections are bounded in number, for each address too, and
 //! in time. Health and readiness have an address of their own besides, which nobody but the kubelet need reach: clients
@@ -12,18 +14,20 @@ use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{FromRequestParts, State};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures::stream;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::http_server::{self, HttpLimits};
+use crate::kubernetes::authorize::{Authorizer, Refusal, TOKEN_HEADER};
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::peers::{COUNTS_PATH, Counted, LONGEST_WAIT};
 use crate::kubernetes::status;
@@ -64,6 +68,7 @@ pub struct Admin {
     instance: Arc<str>,
     waiting: Arc<Semaphore>,
     reports: Arc<Semaphore>,
+    authorizer: Option<Authorizer>,
 }
 
 /// A server that serves.
@@ -129,19 +134,30 @@ impl Admin {
             instance: instance.into(),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
+            authorizer: None,
         }
+    }
+
+    /// Shows policies and proxies only to whom `authorizer` permits it.
+    #[must_use]
+    pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
+        self.authorizer = authorizer;
+        self
     }
 
     /// Serves until `shutdown` holds `true`. Connections that are open then end with the process.
     pub async fn serve(self, listener: TcpListener) {
-        let app = probes()
+        let mut shown = Router::new()
             .route("/status", get(status))
             .route(COUNTS_PATH, get(counts))
-            .route("/metrics", get(metrics))
-            .fallback((
-                StatusCode::NOT_FOUND,
-                "not found; try /status, /metrics, /healthz or /readyz\n",
-            ));
+            .route("/metrics", get(metrics));
+        if let Some(authorizer) = &self.authorizer {
+            shown = shown.route_layer(from_fn_with_state(authorizer.clone(), authorize));
+        }
+        let app = probes().merge(shown).fallback((
+            StatusCode::NOT_FOUND,
+            "not found; try /status, /metrics, /healthz or /readyz\n",
+        ));
         self.run(listener, app).await;
     }
 
@@ -165,6 +181,39 @@ fn probes() -> Router<Admin> {
     Router::new()
         .route("/healthz", get("ok\n"))
         .route("/readyz", get(readyz))
+}
+
+async fn authorize(State(authorizer): State<Authorizer>, request: Request, next: Next) -> Response {
+    // Owned: a request whose body isn't Sync can't be borrowed by what waits.
+    let token = token(request.headers()).map(str::to_owned);
+    let path = request.uri().path().to_owned();
+    let refusal = match authorizer.authorize(token.as_deref(), &path).await {
+        Ok(()) => return next.run(request).await,
+        Err(refusal) => refusal,
+    };
+    let code = match &refusal {
+        Refusal::NoToken | Refusal::UnknownToken => StatusCode::UNAUTHORIZED,
+        Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
+        Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut response = (code, format!("{refusal}\n")).into_response();
+    if code == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, scheme);
+    }
+    response
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let bearer = text(header::AUTHORIZATION.as_str()).and_then(|v| v.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let token = bearer
+        .map(|(_, token)| token)
+        .or_else(|| text(TOKEN_HEADER));
+    token.map(str::trim).filter(|token| !token.is_empty())
 }
 
 /// Nothing is shown before something is served.

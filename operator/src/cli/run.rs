@@ -44,7 +44,8 @@ pub struct RunArgs {
     /// Address for proxies; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
     pub xds: SocketAddr,
-    /// Address for `headgate status`, /healthz, /readyz and /metrics
+    /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any address but a loopback
+    /// one, /status and /metrics need a token whose user may `get` them as nonResourceURLs
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
     pub admin: SocketAddr,
     /// Address for /healthz and /readyz alone, where whoever reaches --admin must not be able to keep probes out
@@ -145,6 +146,8 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         source.instance(),
         shutdown.subscribe(),
     );
+    let authorizer = (!admin_address.ip().is_loopback()).then(|| source.authorizer());
+    let status = status.authorized_by(authorizer.flatten());
     let probes_task = probes.map(|probes| tokio::spawn(status.clone().serve_probes(probes)));
     let admin_task = tokio::spawn(status.serve(admin));
     // Proxies that come back must not find an empty plan, which would switch their policies off.

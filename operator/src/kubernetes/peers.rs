@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use anyhow::{Context as _, bail};
 use http::{Request, StatusCode, header};
 use http_body_util::Empty;
 use serde::{Deserialize, Serialize};
+use tokio::fs::read_to_string;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -77,10 +79,12 @@ enum News {
     Unreachable,
 }
 
-/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is this one.
+/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is this one; the file
+/// `token` has what it shows them.
 pub async fn follow(
     mut replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     instance: String,
+    token: Option<PathBuf>,
     mut leadership: Leadership,
     out: watch::Sender<Peers>,
     mut shutdown: watch::Receiver<bool>,
@@ -107,7 +111,7 @@ pub async fn follow(
         });
         for address in wanted {
             peers.entry(address).or_insert_with(|| {
-                let task = tasks.spawn(ask(address, sender.clone()));
+                let task = tasks.spawn(ask(address, token.clone(), sender.clone()));
                 (Peer::Silent, task)
             });
         }
@@ -148,13 +152,14 @@ pub async fn follow(
 }
 
 /// Asks one replica for as long as anybody listens.
-async fn ask(address: SocketAddr, out: mpsc::Sender<(SocketAddr, News)>) {
+async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(SocketAddr, News)>) {
     let mut known: Option<String> = None;
     let mut pauses = Pauses::new(PAUSE, LONGEST_PAUSE);
     let mut failing: Option<Instant> = None;
     let mut failures = 0_u32;
     loop {
-        let told = match timeout(ANSWER, request(address, known.as_deref())).await {
+        let told = match timeout(ANSWER, request(address, token.as_deref(), known.as_deref())).await
+        {
             Ok(Ok(answer)) => {
                 if failing.take().is_some() {
                     info!(%address, "the replica answers again");
@@ -199,12 +204,18 @@ async fn ask(address: SocketAddr, out: mpsc::Sender<(SocketAddr, News)>) {
 /// One request: the counts with their version, or nothing if they are those of `known` still.
 async fn request(
     address: SocketAddr,
+    token: Option<&Path>,
     known: Option<&str>,
 ) -> anyhow::Result<Option<(Option<String>, Counted)>> {
     let stream = timeout(CONNECT, TcpStream::connect(address))
         .await
         .context("no connection in time")??;
     let mut request = Request::get(COUNTS_PATH).header(header::HOST, address.to_string());
+    if let Some(path) = token {
+        let token = read_to_string(path).await;
+        let token = token.with_context(|| format!("--peers-token {}", path.display()))?;
+        request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
+    }
     if let Some(version) = known {
         request = request
             .header(header::IF_NONE_MATCH, version)
@@ -214,7 +225,10 @@ async fn request(
     match response.status() {
         StatusCode::NOT_MODIFIED => return Ok(None),
         StatusCode::OK => {}
-        status => bail!("it answers {status}"),
+        status => {
+            let why = String::from_utf8_lossy(response.body());
+            bail!("it answers {status}: {}", why.trim());
+        }
     }
     let version = response.headers().get(header::ETAG);
     let version = version.and_then(|v| v.to_str().ok()).map(str::to_owned);
