@@ -1,60 +1,62 @@
 //! The admin address: status as JSON, health, readiness, and metrics.
 //!
-//! Plain HTTP/1.1 without authentication, because it changes nothing; it listens on the loopback address
-//! unless told otherwise. Small enough that a web framework would be most of the code.
+//! Plain HTTP/1.1 that changes nothing; it listens on the loopback address unless told otherwise. An operator in a
+//! cluster that listens on another shows policies and proxies of all namespaces only to whom the API server permits
+//! it ([`Authorizer`]); health and readiness are for everybody.
 //!
 //! A client may be anybody who reaches the address. So connections are bounded in number, for each address too, and
 //! in time. Health and readiness have an address of their own besides, which nobody but the kubelet need reach: clients
 //! that take all of the one must not have the operator restarted.
 
-use std::convert::Infallible;
-use std::sync::{Arc, OnceLock};
+use std::io;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
 use bytes::Bytes;
+use futures::stream;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, warn};
 
+use crate::http_server::{self, HttpLimits};
+use crate::kubernetes::authorize::{Authorizer, Refusal, TOKEN_HEADER};
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::peers::{COUNTS_PATH, Counted, LONGEST_WAIT};
 use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
 use crate::metrics;
 use crate::plan::PolicyState;
-use crate::xds::addresses::Addresses;
 use crate::xds::registry::Registry;
 use crate::xds::resource::hash;
 use crate::xds::snapshot::Snapshot;
 use crate::xds::status::{Report, Written};
 use crate::xds::tally::Tallies;
 
-/// Connections open at once; one more is closed at once.
-const MAX_CONNECTIONS: usize = 64;
-/// Those from one address (of IPv6: one /64).
-const MAX_PER_ADDRESS: usize = 16;
-/// Longest life of a connection, which is for one request: more than one that waits for news takes.
-const MAX_LIFE: Duration = Duration::from_secs(30);
+/// Bounds of the admin address. A connection is for one request: the longest is one that waits for news.
+const LIMITS: HttpLimits = HttpLimits {
+    connections: 64,
+    connections_per_address: 16,
+    head: Duration::from_secs(5),
+    connection: Duration::from_secs(30),
+    keep_alive: false,
+};
 /// Full reports in memory at once, 10 MB each with 10,000 proxies.
 const MAX_REPORTS: usize = 4;
-/// Time for a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a failed `accept`, which means that the process is out of files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of a report that are sent at once.
+const CHUNK: usize = 64 << 10;
 
 /// Requests for news that are kept open at once; more are answered at once.
 const MAX_WAITING: usize = 16;
 /// Time between two looks at the proxies for one such request.
 const LOOK: Duration = Duration::from_millis(100);
-const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
 /// What the admin address shows.
@@ -66,7 +68,7 @@ pub struct Admin {
     instance: Arc<str>,
     waiting: Arc<Semaphore>,
     reports: Arc<Semaphore>,
-    only_probes: bool,
+    authorizer: Option<Authorizer>,
 }
 
 /// A server that serves.
@@ -132,194 +134,186 @@ impl Admin {
             instance: instance.into(),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             reports: Arc::new(Semaphore::new(MAX_REPORTS)),
-            only_probes: false,
+            authorizer: None,
         }
     }
 
-    /// The same without all but `/healthz` and `/readyz`.
+    /// Shows policies and proxies only to whom `authorizer` permits it.
     #[must_use]
-    pub fn only_probes(&self) -> Self {
-        Self {
-            only_probes: true,
-            ..self.clone()
-        }
+    pub fn authorized_by(mut self, authorizer: Option<Authorizer>) -> Self {
+        self.authorizer = authorizer;
+        self
     }
 
     /// Serves until `shutdown` holds `true`. Connections that are open then end with the process.
     pub async fn serve(self, listener: TcpListener) {
-        let mut shutdown = self.shutdown.clone();
-        tokio::select! {
-            () = self.accept(listener) => {}
-            _ = shutdown.wait_for(|stop| *stop) => {}
+        let mut shown = Router::new()
+            .route("/status", get(status))
+            .route(COUNTS_PATH, get(counts))
+            .route("/metrics", get(metrics));
+        if let Some(authorizer) = &self.authorizer {
+            shown = shown.route_layer(from_fn_with_state(authorizer.clone(), authorize));
         }
+        let app = probes().merge(shown).fallback((
+            StatusCode::NOT_FOUND,
+            "not found; try /status, /metrics, /healthz or /readyz\n",
+        ));
+        self.run(listener, app).await;
     }
 
-    async fn accept(self, listener: TcpListener) {
-        let addresses = Addresses::new(MAX_CONNECTIONS, MAX_PER_ADDRESS);
-        loop {
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    warn!("admin address: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let Ok(slot) = addresses.enter(peer.ip()) else {
-                debug!(%peer, "a connection to the admin address was turned away at a limit");
-                continue;
-            };
-            let admin = self.clone();
-            tokio::spawn(async move {
-                admin.connection(stream).await;
-                drop(slot);
-            });
-        }
+    /// Serves `/healthz` and `/readyz` and nothing else, until `shutdown` holds `true`.
+    pub async fn serve_probes(self, listener: TcpListener) {
+        let app = probes().fallback((
+            StatusCode::NOT_FOUND,
+            "not found; try /healthz or /readyz\n",
+        ));
+        self.run(listener, app).await;
     }
 
-    async fn connection(self, stream: TcpStream) {
-        // Until the connection ends, because the report is in memory until the client has read it.
-        let report = Arc::new(OnceLock::new());
-        let service = service_fn(|request: Request<Incoming>| {
-            let (admin, report) = (self.clone(), Arc::clone(&report));
-            let (request, _) = request.into_parts();
-            async move {
-                if request.uri.path() == "/status"
-                    && let Ok(permit) = Arc::clone(&admin.reports).acquire_owned().await
-                {
-                    let _ = report.set(permit);
-                }
-                Ok::<_, Infallible>(admin.answer(&request).await)
-            }
-        });
-        let serving = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
-            .keep_alive(false)
-            .serve_connection(TokioIo::new(stream), service);
-        match tokio::time::timeout(MAX_LIFE, serving).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!("admin connection: {error}"),
-            Err(_) => debug!("admin connection: closed after {} s", MAX_LIFE.as_secs()),
-        }
-    }
-
-    async fn answer(&self, request: &Parts) -> Response<Full<Bytes>> {
-        if !matches!(request.method, Method::GET | Method::HEAD) {
-            return respond(
-                StatusCode::METHOD_NOT_ALLOWED,
-                TEXT,
-                "GET only\n".to_owned(),
-            );
-        }
-        let path = request.uri.path();
-        if path == "/healthz" {
-            return respond(StatusCode::OK, TEXT, "ok\n".to_owned());
-        }
-        let view = self.view.borrow().clone();
-        let Some(view) = view else {
-            return self.not_ready();
-        };
-        match path {
-            "/readyz" if *self.shutdown.borrow() => respond(
-                StatusCode::SERVICE_UNAVAILABLE,
-                TEXT,
-                "stopping\n".to_owned(),
-            ),
-            "/readyz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
-            _ if self.only_probes => respond(
-                StatusCode::NOT_FOUND,
-                TEXT,
-                "not found; try /healthz or /readyz\n".to_owned(),
-            ),
-            "/status" => json(serde_json::to_string_pretty(&view.report())),
-            COUNTS_PATH => self.counts(&view, request).await,
-            "/metrics" => {
-                let text = view.registry.metrics.render(&view.report());
-                respond(StatusCode::OK, metrics::CONTENT_TYPE, text)
-            }
-            _ => respond(
-                StatusCode::NOT_FOUND,
-                TEXT,
-                "not found; try /status, /metrics, /healthz or /readyz\n".to_owned(),
-            ),
-        }
-    }
-
-    fn not_ready(&self) -> Response<Full<Bytes>> {
-        let missing = self.missing.borrow().clone();
-        let text = format!("not ready: waiting for {missing}\n");
-        respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
-    }
-
-    /// What proxies say of each policy. A request that names the version it has, and asks to wait (RFC 7240),
-    /// is answered when there is another one.
-    async fn counts(&self, view: &View, request: &Parts) -> Response<Full<Bytes>> {
-        let text = |name: &str| request.headers.get(name).and_then(|v| v.to_str().ok());
-        let known = text(header::IF_NONE_MATCH.as_str());
-        let wait = text("prefer")
-            .and_then(|p| p.strip_prefix("wait="))
-            .and_then(|s| s.trim().parse().ok())
-            .map_or(Duration::ZERO, Duration::from_secs)
-            .min(LONGEST_WAIT);
-        let permit = self.waiting.try_acquire().ok();
-        let end = Instant::now()
-            + if permit.is_some() {
-                wait
-            } else {
-                Duration::ZERO
-            };
-        let mut changes = view.registry.changes();
-        let mut shutdown = self.shutdown.clone();
-        loop {
-            changes.borrow_and_update();
-            let counted = Counted {
-                instance: self.instance.to_string(),
-                policies: Tallies::of(&view.registry.proxies(SystemTime::now())),
-            };
-            let body = match serde_json::to_string(&counted) {
-                Ok(body) => body,
-                Err(error) => return json(Err(error)),
-            };
-            let version = format!("\"{}\"", hash(body.as_bytes()));
-            let is_news = known != Some(version.as_str());
-            if is_news || Instant::now() >= end || *shutdown.borrow() {
-                let mut response = match is_news {
-                    true => respond(StatusCode::OK, JSON, body),
-                    false => respond(StatusCode::NOT_MODIFIED, JSON, String::new()),
-                };
-                if let Ok(version) = version.parse() {
-                    response.headers_mut().insert(header::ETAG, version);
-                }
-                return response;
-            }
-            let next = Instant::now() + LOOK;
-            tokio::select! {
-                _ = changes.changed() => {}
-                _ = shutdown.changed() => {}
-                () = sleep_until(end) => {}
-            }
-            // Answers come in crowds.
-            sleep_until(next.min(end)).await;
-        }
+    async fn run(self, listener: TcpListener, app: Router<Self>) {
+        let shutdown = self.shutdown.clone();
+        let app = app.with_state(self);
+        http_server::serve(listener, "admin", LIMITS, app, || {}, shutdown).await;
     }
 }
 
-fn json(text: serde_json::Result<String>) -> Response<Full<Bytes>> {
-    match text {
-        Ok(text) => respond(StatusCode::OK, JSON, text + "\n"),
-        Err(error) => respond(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            TEXT,
-            format!("{error}\n"),
-        ),
-    }
+fn probes() -> Router<Admin> {
+    Router::new()
+        .route("/healthz", get("ok\n"))
+        .route("/readyz", get(readyz))
 }
 
-fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
-    let value = header::HeaderValue::from_static(content_type);
-    response.headers_mut().insert(header::CONTENT_TYPE, value);
+async fn authorize(State(authorizer): State<Authorizer>, request: Request, next: Next) -> Response {
+    // Owned: a request whose body isn't Sync can't be borrowed by what waits.
+    let token = token(request.headers()).map(str::to_owned);
+    let path = request.uri().path().to_owned();
+    let refusal = match authorizer.authorize(token.as_deref(), &path).await {
+        Ok(()) => return next.run(request).await,
+        Err(refusal) => refusal,
+    };
+    let code = match &refusal {
+        Refusal::NoToken | Refusal::UnknownToken => StatusCode::UNAUTHORIZED,
+        Refusal::Forbidden { .. } => StatusCode::FORBIDDEN,
+        Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut response = (code, format!("{refusal}\n")).into_response();
+    if code == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, scheme);
+    }
     response
+}
+
+fn token(headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let bearer = text(header::AUTHORIZATION.as_str()).and_then(|v| v.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let token = bearer
+        .map(|(_, token)| token)
+        .or_else(|| text(TOKEN_HEADER));
+    token.map(str::trim).filter(|token| !token.is_empty())
+}
+
+/// Nothing is shown before something is served.
+impl FromRequestParts<Admin> for View {
+    type Rejection = (StatusCode, String);
+
+    async fn from_request_parts(_: &mut Parts, admin: &Admin) -> Result<Self, Self::Rejection> {
+        let view = admin.view.borrow().clone();
+        view.ok_or_else(|| {
+            let text = format!("not ready: waiting for {}\n", *admin.missing.borrow());
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        })
+    }
+}
+
+async fn readyz(State(admin): State<Admin>, _serving: View) -> (StatusCode, &'static str) {
+    if *admin.shutdown.borrow() {
+        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    }
+}
+
+async fn status(State(admin): State<Admin>, view: View) -> Response {
+    let permit = admin.reports.acquire_owned().await.ok();
+    match serde_json::to_string_pretty(&view.report()) {
+        Ok(text) => in_chunks(text + "\n", permit),
+        Err(error) => failed(&error),
+    }
+}
+
+/// JSON in chunks: `permit` is held until the client has read nearly all, because the text is in memory until then.
+fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, JSON.to_owned()),
+        (header::CONTENT_LENGTH, text.len().to_string()),
+    ];
+    let chunks = stream::unfold(
+        (Bytes::from(text), permit),
+        |(mut rest, permit)| async move {
+            let chunk = rest.split_to(rest.len().min(CHUNK));
+            (!chunk.is_empty()).then(|| (Ok::<_, io::Error>(chunk), (rest, permit)))
+        },
+    );
+    (headers, Body::from_stream(chunks)).into_response()
+}
+
+fn failed(error: &serde_json::Error) -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
+}
+
+async fn metrics(view: View) -> Response {
+    let text = view.registry.metrics.render(&view.report());
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+}
+
+/// What proxies say of each policy. A request that names the version it has, and asks to wait (RFC 7240),
+/// is answered when there is another one.
+async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
+    let known = text(header::IF_NONE_MATCH.as_str());
+    let wait = text("prefer")
+        .and_then(|p| p.strip_prefix("wait="))
+        .and_then(|s| s.trim().parse().ok())
+        .map_or(Duration::ZERO, Duration::from_secs)
+        .min(LONGEST_WAIT);
+    let permit = admin.waiting.try_acquire().ok();
+    let end = Instant::now() + permit.as_ref().map_or(Duration::ZERO, |_| wait);
+    let mut changes = view.registry.changes();
+    let mut shutdown = admin.shutdown.clone();
+    loop {
+        changes.borrow_and_update();
+        let counted = Counted {
+            instance: admin.instance.to_string(),
+            policies: Tallies::of(&view.registry.proxies(SystemTime::now())),
+        };
+        let body = match serde_json::to_string(&counted) {
+            Ok(body) => body,
+            Err(error) => return failed(&error),
+        };
+        let version = format!("\"{}\"", hash(body.as_bytes()));
+        let is_news = known != Some(version.as_str());
+        if is_news || Instant::now() >= end || *shutdown.borrow() {
+            let headers = [
+                (header::ETAG, version),
+                (header::CONTENT_TYPE, JSON.to_owned()),
+            ];
+            return if is_news {
+                (headers, body).into_response()
+            } else {
+                (StatusCode::NOT_MODIFIED, headers).into_response()
+            };
+        }
+        let next = Instant::now() + LOOK;
+        tokio::select! {
+            _ = changes.changed() => {}
+            _ = shutdown.changed() => {}
+            () = sleep_until(end) => {}
+        }
+        // Answers come in crowds.
+        sleep_until(next.min(end)).await;
+    }
 }

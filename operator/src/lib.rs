@@ -12,6 +12,8 @@ pub mod certificate;
 pub mod cli;
 pub mod compile;
 pub mod endpoint;
+mod http_client;
+pub mod http_server;
 pub mod inject;
 pub mod kubernetes;
 pub mod metrics;

@@ -1,11 +1,11 @@
 //! `headgate run --kubernetes` as a child process.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -13,6 +13,21 @@ use crate::headgate::{HEADGATE_ENV, address, binary_path, module_path};
 use crate::http;
 use crate::process::Child;
 use crate::wait::until;
+
+/// An address of this machine that isn't of the loopback network. Nothing is sent.
+///
+/// # Errors
+/// If it has none.
+pub fn own_address() -> Result<Ipv4Addr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket
+        .connect((Ipv4Addr::new(203, 0, 113, 1), 9))
+        .context("this machine has no address but the loopback's")?;
+    match socket.local_addr()? {
+        SocketAddr::V4(address) => Ok(*address.ip()),
+        SocketAddr::V6(address) => bail!("{address} is no IPv4 address"),
+    }
+}
 
 /// How long it may take to stop: the last writes, streams, the Lease.
 const STOP: Duration = Duration::from_secs(20);
@@ -26,6 +41,8 @@ pub struct OperatorOptions {
     pub namespace: String,
     /// Address of the admin port; others have to reach it where replicas ask each other.
     pub admin: SocketAddr,
+    /// A token for the admin port, which asks for one where it has an address that isn't a loopback one.
+    pub token: Option<String>,
     /// Arguments beyond those above.
     pub extra: Vec<String>,
     /// Folder of its log and its module, which must be empty; one of its own by default.
@@ -39,6 +56,7 @@ impl OperatorOptions {
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            token: None,
             extra: Vec::new(),
             dir: None,
         }
@@ -51,6 +69,7 @@ pub struct Operator {
     child: Child,
     xds: SocketAddr,
     admin: SocketAddr,
+    token: Option<String>,
     _dir: Option<TempDir>,
 }
 
@@ -66,6 +85,7 @@ impl Operator {
             xds: address(&line, "xds")?,
             admin: address(&line, "admin")?,
             child,
+            token: options.token.clone(),
             _dir: dir,
         })
     }
@@ -126,12 +146,20 @@ impl Operator {
         Ok((answer.status, answer.body))
     }
 
+    fn get(&self, path: &str) -> Result<http::Answer> {
+        let Some(token) = &self.token else {
+            return http::get(self.admin, path);
+        };
+        let bearer = format!("Bearer {token}");
+        http::get_with(self.admin, path, &[("authorization", &bearer)])
+    }
+
     /// Its status, as JSON.
     ///
     /// # Errors
     /// If it doesn't answer.
     pub fn status(&self) -> Result<Value> {
-        let answer = http::get(self.admin, "/status")?;
+        let answer = self.get("/status")?;
         serde_json::from_str(&answer.body).with_context(|| answer.body.clone())
     }
 
@@ -140,7 +168,7 @@ impl Operator {
     /// # Errors
     /// If it doesn't answer.
     pub fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
-        let text = http::get(self.admin, "/metrics")?.body;
+        let text = self.get("/metrics")?.body;
         let values = text.lines().filter_map(|line| {
             let (series, value) = line.rsplit_once(' ')?;
             let (series_name, series_labels) = series.split_once('{').unwrap_or((series, ""));

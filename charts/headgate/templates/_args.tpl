@@ -9,6 +9,7 @@
 - --module-dir=/var/lib/headgate/modules
 - --lease={{ include "headgate.fullname" . }}
 - --peers-service={{ include "headgate.fullname" . }}-metrics
+- --peers-token=/var/run/secrets/headgate.dev/token
 - --log-format={{ .Values.log.format }}
 {{- if ne .Values.tls.mode "Disabled" }}
 - --tls-cert=/etc/headgate/tls/tls.crt

@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Secret;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 
 use super::Output;
 use crate::certificate::{Authority, Pair, Workload, new_authority};
+use crate::kubernetes::client::Access;
 use crate::xds::timestamp::rfc3339;
 
 /// Issues certificates for TLS between the operator and proxies, as Secrets for `kubectl apply -f -` or as files.
@@ -66,12 +66,9 @@ pub struct Signer {
     /// The CA's key from a file (PEM)
     #[arg(long, value_name = "FILE", requires = "ca_cert")]
     pub ca_key: Option<PathBuf>,
-    /// Kubeconfig file [default: $KUBECONFIG, or ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
+    /// Where the Secret is
+    #[command(flatten)]
+    pub access: Access,
 }
 
 /// Arguments of `headgate certificate ca`.
@@ -226,24 +223,13 @@ impl Signer {
             .ca_secret
             .split_once('/')
             .ok_or_else(|| anyhow!("{}: write NAMESPACE/NAME", named()))?;
-        let options = KubeConfigOptions {
-            context: self.context.clone(),
-            ..KubeConfigOptions::default()
+        let unknown = || {
+            format!(
+                "{}: no cluster is known; set KUBECONFIG, or sign with --ca-cert and --ca-key",
+                named()
+            )
         };
-        let config = match &self.kubeconfig {
-            Some(path) => {
-                let file = Kubeconfig::read_from(path)
-                    .with_context(|| format!("--kubeconfig {}", path.display()))?;
-                Config::from_custom_kubeconfig(file, &options).await?
-            }
-            None if self.context.is_some() => Config::from_kubeconfig(&options).await?,
-            None => Config::infer().await.with_context(|| {
-                format!(
-                    "{}: no cluster is known; set KUBECONFIG, or sign with --ca-cert and --ca-key",
-                    named()
-                )
-            })?,
-        };
+        let config = self.access.config(unknown).await?;
         let secrets = Api::<Secret>::namespaced(Client::try_from(config)?, namespace);
         secrets.get(name).await.map_err(|error| match error {
             kube::Error::Api(status) if status.code == 404 => anyhow!(

@@ -1,7 +1,8 @@
 //! A Kubernetes cluster as the person at the command line reaches it: their kubeconfig, their rights.
 //!
 //! The operators' own reports come through the API server, which forwards a request to a Pod: nothing has to
-//! be exposed or forwarded for that, and who may not read them is told by the API server's own rules.
+//! be exposed or forwarded for that. An operator shows them to who has a token of the ServiceAccount with the name of
+//! its Service, and the API server's own rules say who may have one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,12 +16,15 @@ use clap::Args;
 use futures::stream::{self, StreamExt as _};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{Api, ListParams};
+use kube::Client;
+use kube::api::{Api, ListParams, PostParams};
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 
+use crate::kubernetes::authorize::{AUDIENCE, TOKEN_HEADER};
+use crate::kubernetes::client::Access;
 use crate::kubernetes::resource::PolicyResource;
 use crate::xds::status::Report;
 
@@ -30,6 +34,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 64 << 20;
 /// Most operators that are asked.
 const MAX_OPERATORS: usize = 16;
+/// How long a token for the operators' reports is valid; the API server gives none for less.
+const TOKEN_SECONDS: i64 = 600;
 /// Name of the operators' admin port in the Service.
 const ADMIN_PORT_NAME: &str = "http-admin";
 /// Its usual number.
@@ -38,12 +44,9 @@ const ADMIN_PORT: i32 = 18_001;
 /// Which cluster, and where the operators are in it.
 #[derive(Debug, Clone, Args, Default)]
 pub struct ClusterArgs {
-    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
-    #[arg(long, value_name = "PATH")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
+    /// Which API server
+    #[command(flatten)]
+    pub access: Access,
     /// Service of the operators' reports
     #[arg(long, value_name = "NAMESPACE/SERVICE", default_value_t)]
     pub operator: OperatorService,
@@ -113,8 +116,8 @@ impl ClusterArgs {
     pub fn is_there(&self) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
         let home = std::env::var_os("HOME").map(PathBuf::from);
-        self.kubeconfig.is_some()
-            || self.context.is_some()
+        self.access.kubeconfig.is_some()
+            || self.access.context.is_some()
             || set("KUBECONFIG")
             || set("KUBERNETES_SERVICE_HOST")
             || home.is_some_and(|home| home.join(".kube/config").is_file())
@@ -125,24 +128,8 @@ impl ClusterArgs {
     /// # Errors
     /// One line: the argument or file at fault and what is wrong with it.
     pub async fn connect(&self) -> anyhow::Result<Cluster> {
-        let options = KubeConfigOptions {
-            context: self.context.clone(),
-            ..KubeConfigOptions::default()
-        };
-        let mut config = match &self.kubeconfig {
-            Some(path) => {
-                let at_fault = || format!("--kubeconfig {}", path.display());
-                let file = Kubeconfig::read_from(path).with_context(at_fault)?;
-                let config = Config::from_custom_kubeconfig(file, &options).await;
-                config.with_context(at_fault)?
-            }
-            None if self.context.is_some() => Config::from_kubeconfig(&options)
-                .await
-                .context("--context")?,
-            None => Config::infer()
-                .await
-                .context("no usable kubeconfig; name one with --kubeconfig PATH")?,
-        };
+        let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
+        let mut config = self.access.config(unknown).await?;
         config.connect_timeout = Some(TIMEOUT);
         config.read_timeout = Some(TIMEOUT);
         let namespace = config.default_namespace.clone();
@@ -206,9 +193,14 @@ impl Cluster {
                 pods.extend(pod.and_then(|p| p.name).map(|name| (name, port)));
             }
         }
+        if pods.is_empty() {
+            return Ok(Vec::new());
+        }
+        let token = self.token().await?;
+        let token = token.as_str();
         let pods = pods.into_iter().take(MAX_OPERATORS);
         let asked = pods.map(|(pod, port)| async move {
-            let report = self.report(&pod, port).await;
+            let report = self.report(&pod, port, token).await;
             Operator {
                 pod: format!("{namespace}/{pod}"),
                 report: report.map_err(|e| format!("{e:#}")),
@@ -218,12 +210,32 @@ impl Cluster {
         Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
     }
 
-    async fn report(&self, pod: &str, port: i32) -> anyhow::Result<Report> {
+    /// A token that opens nothing but the operators' reports.
+    async fn token(&self) -> anyhow::Result<String> {
+        let OperatorService { namespace, name } = &self.operator;
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(vec![AUDIENCE.to_owned()]),
+                expiration_seconds: Some(TOKEN_SECONDS),
+                bound_object_ref: None,
+            }),
+            ..TokenRequest::default()
+        };
+        let parameters = PostParams::default();
+        let made = accounts.create_token_request(name, &parameters, &request);
+        let made = timely(made).await?.map_err(|e| refused(&e))?;
+        let token = made.status.and_then(|status| status.token);
+        token.context("the API server made no token")
+    }
+
+    async fn report(&self, pod: &str, port: i32, token: &str) -> anyhow::Result<Report> {
         let path = format!(
             "/api/v1/namespaces/{}/pods/{pod}:{port}/proxy/status",
             self.operator.namespace
         );
-        let request = Request::get(path).body(Body::empty())?;
+        let request = Request::get(path).header(TOKEN_HEADER, token);
+        let request = request.body(Body::empty())?;
         let answer = async {
             let response = self.client.send(request).await?;
             let status = response.status();

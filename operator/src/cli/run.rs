@@ -21,7 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::tls::TlsArgs;
 use crate::admin::{Admin, View};
 use crate::metrics::Metrics;
-use crate::modules::{ModuleLimits, ModuleServer};
+use crate::modules::{self, ModuleServer};
 use crate::plan::Plan;
 use crate::xds::module::{self, Module};
 use crate::xds::{Limits, Server};
@@ -44,7 +44,8 @@ pub struct RunArgs {
     /// Address for proxies; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
     pub xds: SocketAddr,
-    /// Address for `headgate status`, /healthz, /readyz and /metrics
+    /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any address but a loopback
+    /// one, /status and /metrics need a token whose user may `get` them as nonResourceURLs
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
     pub admin: SocketAddr,
     /// Address for /healthz and /readyz alone, where whoever reaches --admin must not be able to keep probes out
@@ -145,7 +146,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         source.instance(),
         shutdown.subscribe(),
     );
-    let probes_task = probes.map(|probes| tokio::spawn(status.only_probes().serve(probes)));
+    let authorizer = (!admin_address.ip().is_loopback()).then(|| source.authorizer());
+    let status = status.authorized_by(authorizer.flatten());
+    let probes_task = probes.map(|probes| tokio::spawn(status.clone().serve_probes(probes)));
     let admin_task = tokio::spawn(status.serve(admin));
     // Proxies that come back must not find an empty plan, which would switch their policies off.
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
@@ -176,11 +179,10 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     );
     let modules_task = modules_listener.map(|listener| {
         if let Ok(address) = listener.local_addr() {
-            let path = crate::modules::path(&module.sha256);
+            let path = modules::path(&module.sha256);
             info!("the filter module is at http://{address}{path}");
         }
-        let limits = ModuleLimits::default();
-        let server = ModuleServer::new(modules.subscribe(), metrics.clone(), limits);
+        let server = ModuleServer::new(modules.subscribe(), metrics.clone(), modules::LIMITS);
         tokio::spawn(server.serve(listener, shutdown.subscribe()))
     });
     let module_watch = tokio::spawn(module::watch(wasm, folder, modules));

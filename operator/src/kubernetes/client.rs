@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
+use clap::Args;
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -20,12 +21,39 @@ const WRITE: Duration = Duration::from_secs(10);
 const READ: Duration = Duration::from_secs(75);
 
 /// Which API server.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct Access {
-    /// A kubeconfig file; else `$KUBECONFIG`, `~/.kube/config`, or the Pod's service account.
+    /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "PATH")]
     pub kubeconfig: Option<PathBuf>,
-    /// A context of the kubeconfig; else its current one.
+    /// Context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
+}
+
+impl Access {
+    /// How to reach it: by the kubeconfig, or in a Pod by its service account.
+    ///
+    /// # Errors
+    /// One line: the argument or file at fault, or `unknown` where neither names a cluster.
+    pub async fn config(&self, unknown: impl FnOnce() -> String) -> anyhow::Result<Config> {
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        match (&self.kubeconfig, &self.context) {
+            (Some(path), _) => {
+                let named = || format!("--kubeconfig {}", path.display());
+                let file = Kubeconfig::read_from(path).with_context(named)?;
+                let config = Config::from_custom_kubeconfig(file, &options).await;
+                config.with_context(named)
+            }
+            (None, Some(context)) => Config::from_kubeconfig(&options)
+                .await
+                .with_context(|| format!("--context {context}")),
+            (None, None) => Config::infer().await.with_context(unknown),
+        }
+    }
 }
 
 /// A client, and the namespace that it is in by default.
@@ -33,7 +61,9 @@ pub struct Access {
 /// # Errors
 /// One line that says what is missing and what to do.
 pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Client, String)> {
-    let mut config = config(access).await?;
+    let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; elsewhere, set --kubeconfig \
+                   or $KUBECONFIG";
+    let mut config = access.config(|| unknown.to_owned()).await?;
     config.connect_timeout = Some(CONNECT);
     config.write_timeout = Some(WRITE);
     config.read_timeout = Some(READ);
@@ -47,28 +77,4 @@ pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Clien
         .with_layer(&CountRequests(metrics))
         .build();
     Ok((client, namespace))
-}
-
-async fn config(access: &Access) -> anyhow::Result<Config> {
-    let options = KubeConfigOptions {
-        context: access.context.clone(),
-        ..KubeConfigOptions::default()
-    };
-    match (&access.kubeconfig, &access.context) {
-        (Some(path), _) => {
-            let named = || format!("--kubeconfig {}", path.display());
-            let file = Kubeconfig::read_from(path).with_context(named)?;
-            Config::from_custom_kubeconfig(file, &options)
-                .await
-                .with_context(named)
-        }
-        (None, Some(context)) => Config::from_kubeconfig(&options)
-            .await
-            .with_context(|| format!("--context {context}")),
-        (None, None) => Config::infer().await.map_err(|error| {
-            anyhow!(
-                "--kubernetes: {error}; in a Pod, give it a service account; elsewhere, set --kubeconfig or $KUBECONFIG"
-            )
-        }),
-    }
 }

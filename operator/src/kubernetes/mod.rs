@@ -4,6 +4,7 @@
 //! ([`resolve`]) makes a [`Plan`](crate::plan::Plan) of it, which the xDS server serves as it serves a folder's. Only the
 //! watching and the writing talk to the API server, and only the leader of several replicas writes.
 
+pub mod authorize;
 pub mod client;
 pub mod cluster;
 pub mod controller;

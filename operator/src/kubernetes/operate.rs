@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::authorize::Authorizer;
 use super::client::{Access, connect};
 use super::cluster::ObjectKey;
 use super::controller::{Controller, Outputs, Resolved};
@@ -35,6 +37,8 @@ pub struct Settings {
     pub lease: String,
     /// The Service, in its namespace, whose endpoints are the admin addresses of all replicas.
     pub peers_service: String,
+    /// File with the token that the other replicas are shown.
+    pub peers_token: Option<PathBuf>,
     /// What is written for other control planes.
     pub deliver: DeliverArgs,
 }
@@ -51,6 +55,7 @@ pub struct Operator {
     observed: watch::Receiver<()>,
     replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     resolved: watch::Receiver<Option<Resolved>>,
+    peers_token: Option<PathBuf>,
     deliver: deliver::Settings,
     /// What hasn't been listed yet; empty once everything has.
     pub waiting: watch::Receiver<String>,
@@ -101,10 +106,17 @@ impl Operator {
             observed,
             replicas: replicas_receiver,
             resolved: resolved_receiver,
+            peers_token: settings.peers_token,
             deliver,
             waiting: waiting_receiver,
             following,
         })
+    }
+
+    /// Asks the API server who may read what this operator shows.
+    #[must_use]
+    pub fn authorizer(&self) -> Authorizer {
+        Authorizer::new(self.client.clone())
     }
 
     /// Begins to write what became of policies, while this replica leads, until `shutdown` holds `true`. The task
@@ -138,6 +150,7 @@ impl Operator {
         let following_peers = peers::follow(
             self.replicas,
             self.identity.clone(),
+            self.peers_token,
             leadership.clone(),
             peers,
             shutdown.clone(),

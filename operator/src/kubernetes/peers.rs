@@ -5,16 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::Empty;
 use serde::{Deserialize, Serialize};
+use tokio::fs::read_to_string;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -23,6 +22,7 @@ use tracing::{info, warn};
 
 use super::leader::Leadership;
 use super::watch::Pauses;
+use crate::http_client::exchange;
 use crate::xds::tally::Tallies;
 
 /// Where a replica shows what its proxies say.
@@ -79,10 +79,12 @@ enum News {
     Unreachable,
 }
 
-/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is this one.
+/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is this one; the file
+/// `token` has what it shows them.
 pub async fn follow(
     mut replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     instance: String,
+    token: Option<PathBuf>,
     mut leadership: Leadership,
     out: watch::Sender<Peers>,
     mut shutdown: watch::Receiver<bool>,
@@ -109,7 +111,7 @@ pub async fn follow(
         });
         for address in wanted {
             peers.entry(address).or_insert_with(|| {
-                let task = tasks.spawn(ask(address, sender.clone()));
+                let task = tasks.spawn(ask(address, token.clone(), sender.clone()));
                 (Peer::Silent, task)
             });
         }
@@ -150,13 +152,14 @@ pub async fn follow(
 }
 
 /// Asks one replica for as long as anybody listens.
-async fn ask(address: SocketAddr, out: mpsc::Sender<(SocketAddr, News)>) {
+async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(SocketAddr, News)>) {
     let mut known: Option<String> = None;
     let mut pauses = Pauses::new(PAUSE, LONGEST_PAUSE);
     let mut failing: Option<Instant> = None;
     let mut failures = 0_u32;
     loop {
-        let told = match timeout(ANSWER, request(address, known.as_deref())).await {
+        let told = match timeout(ANSWER, request(address, token.as_deref(), known.as_deref())).await
+        {
             Ok(Ok(answer)) => {
                 if failing.take().is_some() {
                     info!(%address, "the replica answers again");
@@ -201,46 +204,34 @@ async fn ask(address: SocketAddr, out: mpsc::Sender<(SocketAddr, News)>) {
 /// One request: the counts with their version, or nothing if they are those of `known` still.
 async fn request(
     address: SocketAddr,
+    token: Option<&Path>,
     known: Option<&str>,
 ) -> anyhow::Result<Option<(Option<String>, Counted)>> {
     let stream = timeout(CONNECT, TcpStream::connect(address))
         .await
         .context("no connection in time")??;
-    let (mut sender, connection) =
-        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await?;
     let mut request = Request::get(COUNTS_PATH).header(header::HOST, address.to_string());
+    if let Some(path) = token {
+        let token = read_to_string(path).await;
+        let token = token.with_context(|| format!("--peers-token {}", path.display()))?;
+        request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
+    }
     if let Some(version) = known {
         request = request
             .header(header::IF_NONE_MATCH, version)
             .header("prefer", format!("wait={}", LONGEST_WAIT.as_secs()));
     }
-    let exchange = async {
-        let response = sender.send_request(request.body(Empty::new())?).await?;
-        let version = response
-            .headers()
-            .get(header::ETAG)
-            .and_then(|v| v.to_str().ok())
-            .map(str::to_owned);
-        match response.status() {
-            StatusCode::NOT_MODIFIED => return Ok(None),
-            StatusCode::OK => {}
-            status => bail!("it answers {status}"),
-        }
-        let body = Limited::new(response.into_body(), MAX_BODY)
-            .collect()
-            .await
-            .map_err(|error| anyhow::anyhow!("reading its answer failed: {error}"))?;
-        let counted =
-            serde_json::from_slice(&body.to_bytes()).context("not what a replica says")?;
-        Ok(Some((version, counted)))
-    };
-    tokio::pin!(connection);
-    tokio::pin!(exchange);
-    tokio::select! {
-        answer = &mut exchange => answer,
-        ended = &mut connection => {
-            ended?;
-            exchange.await
+    let response = exchange(stream, request.body(Empty::new())?, MAX_BODY).await?;
+    match response.status() {
+        StatusCode::NOT_MODIFIED => return Ok(None),
+        StatusCode::OK => {}
+        status => {
+            let why = String::from_utf8_lossy(response.body());
+            bail!("it answers {status}: {}", why.trim());
         }
     }
+    let version = response.headers().get(header::ETAG);
+    let version = version.and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let counted = serde_json::from_slice(response.body()).context("not what a replica says")?;
+    Ok(Some((version, counted)))
 }

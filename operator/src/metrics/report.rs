@@ -1,10 +1,11 @@
 //! What the report says at the moment of a scrape.
 
+use k8s_openapi::jiff::Timestamp;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::xds::status::{PolicyReport, Report};
 
@@ -32,6 +33,16 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
         "Streams of proxies by what they do with their configuration",
         labelled("state", states),
     );
+    let connected = { report.proxies.iter() }.filter(|p| p.disconnected.is_none());
+    let expires = connected.filter_map(|p| p.expires.as_ref()?.parse::<Timestamp>().ok());
+    if let Some(first) = expires.min() {
+        registry.register_with_unit(
+            "xds_proxy_certificate_expiry_timestamp",
+            "When the first of the certificates expires that connected proxies have shown, in Unix time",
+            Unit::Seconds,
+            ConstGauge::new(first.as_second()),
+        );
+    }
     let by_condition = |of: fn(&PolicyReport) -> bool| {
         let states = [true, false].map(|status| {
             let n = report.policies.iter().filter(|p| of(p) == status).count();

@@ -154,23 +154,6 @@ pub fn too_large(file: &str, size: usize) -> Problem {
     )
 }
 
-/// Checks one policy that was read elsewhere, such as from the API server.
-///
-/// # Errors
-/// All its mistakes, each as `FIELD: VALUE; what would be right`.
-pub fn check_policy(policy: &AdmissionPolicy) -> Result<ValidPolicy, Vec<String>> {
-    let mut problems = Problems::default();
-    let valid = interpret(policy, &mut problems);
-    match problems.0.is_empty() {
-        true => Ok(valid),
-        false => Err(problems
-            .0
-            .into_iter()
-            .map(|(path, m)| format!("{path}: {m}"))
-            .collect()),
-    }
-}
-
 /// Refuses policies whose name an earlier document or file has taken. `reports` must not have been
 /// through this together before.
 pub fn refuse_duplicates(reports: &mut [FileReport]) {

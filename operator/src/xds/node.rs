@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use envoy_types::pb::envoy::config::core::v3::Node;
 use envoy_types::pb::google::protobuf::value::Kind;
@@ -42,6 +43,8 @@ pub struct Identity {
     pub module: Option<PathBuf>,
     /// SPIFFE id of the certificate that proves the namespace.
     pub certificate: Option<String>,
+    /// When that certificate ends.
+    pub expires: Option<SystemTime>,
     /// What is wrong with its namespace, labels or module; one line. Such a proxy gets no policy.
     pub invalid: Option<String>,
 }

@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -34,6 +35,8 @@ pub struct Spiffe {
     pub id: String,
     /// Its namespace.
     pub namespace: String,
+    /// When the certificate ends.
+    pub expires: SystemTime,
 }
 
 /// Streams of a connection.
@@ -89,14 +92,18 @@ impl Spiffe {
             GeneralName::URI(uri) => Some(*uri),
             _ => None,
         });
+        let end = certificate.validity().not_after.timestamp();
+        let end = Duration::from_secs(u64::try_from(end).unwrap_or_default());
         match (uris.next(), uris.next()) {
-            (Some(only), None) => Self::parse(only).ok_or_else(|| {
-                format!(
-                    "the client certificate's URI {:?} names no namespace, as \
+            (Some(only), None) => {
+                Self::parse(only, SystemTime::UNIX_EPOCH + end).ok_or_else(|| {
+                    format!(
+                        "the client certificate's URI {:?} names no namespace, as \
                      spiffe://cluster.local/ns/NAMESPACE/sa/ACCOUNT does; {DO}",
-                    clip(only, 256)
-                )
-            }),
+                        clip(only, 256)
+                    )
+                })
+            }
             (None, _) => Err(format!(
                 "the client certificate has no URI (SPIFFE id) that says its namespace; {DO}"
             )),
@@ -106,7 +113,7 @@ impl Spiffe {
         }
     }
 
-    fn parse(uri: &str) -> Option<Self> {
+    fn parse(uri: &str, expires: SystemTime) -> Option<Self> {
         if uri.len() > MAX_SPIFFE {
             return None;
         }
@@ -118,6 +125,7 @@ impl Spiffe {
         (right && full).then(|| Self {
             id: uri.to_owned(),
             namespace: namespace.to_owned(),
+            expires,
         })
     }
 }
@@ -155,6 +163,7 @@ impl Peer {
         }
         identity.namespace = Some(proven.namespace.clone());
         identity.certificate = Some(proven.id.clone());
+        identity.expires = Some(proven.expires);
         Ok(())
     }
 }

@@ -133,12 +133,6 @@ impl Proxy {
         stages.filter(move |s| !outbound || s.workflows.is_some())
     }
 
-    /// Whether `policy` is part of what it should run.
-    #[must_use]
-    pub fn is_to_run(&self, policy: &str) -> bool {
-        self.stages().any(|s| s.policy == policy)
-    }
-
     /// The targets by which `policy` reaches it.
     pub fn targets_of(&self, policy: &str) -> impl Iterator<Item = &TargetRef> {
         self.in_force

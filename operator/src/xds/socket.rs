@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 use tracing::debug;
 
@@ -37,15 +38,10 @@ pub(super) struct Lifetime {
 
 /// A connection that is open.
 pub(super) struct Socket {
-    io: Io,
+    io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
     peer: Peer,
     watch: Option<Watch>,
     _slot: Slot<IpAddr>,
-}
-
-enum Io {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
 }
 
 type Watch = Pin<Box<dyn Future<Output = &'static str> + Send>>;
@@ -64,7 +60,7 @@ impl Socket {
             tokio::time::sleep(lifetime.max_age),
         );
         Self {
-            io: Io::Plain(stream),
+            io: Either::Left(stream),
             peer: Peer {
                 address,
                 certificate: None,
@@ -102,7 +98,7 @@ impl Socket {
         let idle = idle(Arc::clone(&activity), lifetime.idle);
         let age = Instant::now() + lifetime.max_age;
         Self {
-            io: Io::Tls(Box::new(stream)),
+            io: Either::Right(Box::new(stream)),
             peer: Peer {
                 address,
                 certificate: Some(Arc::new(certificate)),
@@ -190,10 +186,7 @@ impl AsyncRead for Socket {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Io::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
+        Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
 
@@ -204,25 +197,16 @@ impl AsyncWrite for Socket {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Io::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
+        Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Io::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Io::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 
     fn poll_write_vectored(
@@ -231,16 +215,10 @@ impl AsyncWrite for Socket {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        match &mut self.io {
-            Io::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.io {
-            Io::Plain(stream) => stream.is_write_vectored(),
-            Io::Tls(stream) => stream.is_write_vectored(),
-        }
+        self.io.is_write_vectored()
     }
 }

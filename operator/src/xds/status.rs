@@ -79,6 +79,9 @@ pub struct ProxyReport {
     /// SPIFFE id of its certificate.
     #[serde(default)]
     pub certificate: Option<String>,
+    /// When that certificate ends.
+    #[serde(default)]
+    pub expires: Option<String>,
     /// The module file that it loads, where it names one of its own.
     #[serde(default)]
     pub module: Option<String>,
@@ -248,6 +251,7 @@ fn proxy(p: &Proxy) -> ProxyReport {
         },
         namespace: p.identity.namespace.clone(),
         certificate: p.identity.certificate.clone(),
+        expires: p.identity.expires.map(rfc3339),
         module: p
             .identity
             .module

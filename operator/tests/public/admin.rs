@@ -155,7 +155,7 @@ async fn probes_have_an_address_of_their_own() {
     let (_missing, missing) = watch::channel("Pods".to_owned());
     let (_shutdown, shutdown) = watch::channel(false);
     let shown = Admin::starting(view, missing, "a", shutdown);
-    tokio::spawn(shown.only_probes().serve(probes));
+    tokio::spawn(shown.clone().serve_probes(probes));
     tokio::spawn(shown.serve(admin));
     let mut crowd = Vec::new();
     for address in 2..8 {
@@ -179,7 +179,7 @@ async fn who_asks_for_probes_is_told_nothing_else() {
         world.snapshots.clone(),
         world.shutdown.subscribe(),
     );
-    tokio::spawn(shown.only_probes().serve(probes));
+    tokio::spawn(shown.clone().serve_probes(probes));
     assert_eq!(get(at, "/readyz").await.unwrap().0, 200);
     for path in ["/status", "/metrics", COUNTS_PATH] {
         assert_eq!(get(at, path).await.unwrap().0, 404, "{path}");

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -18,7 +18,10 @@ const POLICIES: &str = "/apis/headgate.dev/v1alpha1/admissionpolicies";
 const OF_SHOP: &str = "/apis/headgate.dev/v1alpha1/namespaces/shop/admissionpolicies";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpointslices";
 
-/// Answers by path; 404 for every other.
+/// A token of the ServiceAccount whose tokens operators accept.
+const TOKEN: &str = "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token";
+
+/// Answers by path, of Pods only with that token; 404 for every other.
 struct Cluster {
     home: TempDir,
     kubeconfig: PathBuf,
@@ -65,20 +68,23 @@ impl Cluster {
 }
 
 fn answer(mut stream: std::net::TcpStream, answers: &BTreeMap<String, String>) {
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-    let request = lines.next().unwrap().unwrap();
-    for line in lines.map_while(Result::ok) {
-        if line.is_empty() {
-            break;
-        }
-    }
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let head: Vec<String> = { reader.by_ref().lines().map_while(Result::ok) }
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let header = |name: &str| head.iter().find_map(|line| line.strip_prefix(name));
+    let length = header("content-length: ").map_or(0, |n| n.parse().unwrap());
+    std::io::copy(&mut reader.take(length), &mut std::io::sink()).unwrap();
+    let request = &head[0];
     let target = request.split(' ').nth(1).unwrap_or_default();
     let path = target.split('?').next().unwrap_or_default();
     let missing = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
         "reason": "NotFound", "message": "the server could not find the requested resource",
     });
-    let (code, body) = match answers.get(path) {
+    let is_shown =
+        !path.ends_with("/proxy/status") || header("x-headgate-token: ") == Some("t0ken");
+    let (code, body) = match answers.get(path).filter(|_| is_shown) {
         Some(body) => ("200 OK", body.clone()),
         None => ("404 Not Found", missing.to_string()),
     };
@@ -157,6 +163,14 @@ fn slices(pods: &[&str]) -> Value {
     })])
 }
 
+fn token() -> Value {
+    json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {},
+        "spec": {"audiences": ["headgate.dev"]},
+        "status": {"token": "t0ken", "expirationTimestamp": "2026-03-01T12:10:00Z"},
+    })
+}
+
 const POD_A: &str = "/api/v1/namespaces/headgate-system/pods/a:9000/proxy/status";
 const POD_B: &str = "/api/v1/namespaces/headgate-system/pods/b:9000/proxy/status";
 
@@ -177,6 +191,7 @@ fn status_shows_policies_and_the_proxies_of_all_operators() {
         (POLICIES, list(&both())),
         (OF_SHOP, list(&both()[..1])),
         (SLICES, slices(&["a", "b", "c"])),
+        (TOKEN, token()),
         (POD_A, report("aaa")),
         (POD_B, report("aab")),
     ]));
@@ -237,6 +252,21 @@ fn without_operators_policies_are_shown_all_the_same() {
 }
 
 #[test]
+fn who_may_have_no_token_is_shown_policies_all_the_same() {
+    let cluster = Cluster::new(BTreeMap::from([
+        (POLICIES, list(&both())),
+        (SLICES, slices(&["a"])),
+        (POD_A, report("aaa")),
+    ]));
+    let status = cluster.ask(&["status", "-A"]);
+    assert!(text(&status.stdout).starts_with("POLICY "));
+    assert_eq!(
+        text(&status.stderr),
+        "warning: proxies are not shown: the API server: the server could not find the requested resource\n"
+    );
+}
+
+#[test]
 fn what_keeps_from_asking_is_one_line() {
     let empty = Cluster::new(BTreeMap::new());
     let status = empty.ask(&["status", "-A"]);
@@ -278,6 +308,7 @@ fn what_keeps_from_asking_is_one_line() {
 fn version_asks_the_operators_when_told_to() {
     let cluster = Cluster::new(BTreeMap::from([
         (SLICES, slices(&["a"])),
+        (TOKEN, token()),
         (POD_A, report("aaa")),
     ]));
     let own = format!("headgate {}\n", env!("CARGO_PKG_VERSION"));

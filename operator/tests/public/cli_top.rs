@@ -308,6 +308,11 @@ async fn serve(stream: tokio::net::TcpStream, answers: Answers, slices: String, 
     let body = match path.split('?').next().unwrap_or_default() {
         "/apis/discovery.k8s.io/v1/namespaces/headgate-system/endpointslices" => slices,
         "/api/v1/namespaces/headgate-system/pods/headgate-1:18001/proxy/status" => report,
+        "/api/v1/namespaces/headgate-system/serviceaccounts/headgate-metrics/token" => json!({
+            "metadata": {}, "spec": {"audiences": ["headgate.dev"]},
+            "status": {"token": "t0ken", "expirationTimestamp": "2026-03-01T12:10:00Z"},
+        })
+        .to_string(),
         _ => String::new(),
     };
     let code = if body.is_empty() { 404 } else { 200 };

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate::http_server::HttpLimits;
 use headgate::metrics::{Metrics, ServeResult};
-use headgate::modules::{ModuleLimits, ModuleServer, path};
+use headgate::modules::{LIMITS, ModuleServer, path};
 use headgate::xds::module::Module;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -62,7 +63,7 @@ fn install(dir: &TempDir, fill: u8, bytes: usize) -> Module {
 }
 
 impl World {
-    async fn start(limits: ModuleLimits, bytes: usize) -> Self {
+    async fn start(limits: HttpLimits, bytes: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let modules = watch::Sender::new(Arc::new(install(&dir, b'1', bytes)));
         let shutdown = watch::Sender::new(false);
@@ -109,7 +110,7 @@ fn sha256(bytes: &[u8]) -> String {
 
 #[tokio::test]
 async fn a_module_is_served_by_its_hash() {
-    let world = World::start(ModuleLimits::default(), 300_000).await;
+    let world = World::start(LIMITS, 300_000).await;
     let module = world.current();
     let path = path(&module.sha256);
     let got = world.ask(&format!("GET {path} HTTP/1.1")).await;
@@ -148,13 +149,13 @@ async fn a_module_is_served_by_its_hash() {
     }
     let refused = world.ask(&format!("POST {path} HTTP/1.1")).await;
     assert_eq!(refused.status, 405);
-    assert_eq!(refused.header("allow"), Some("GET, HEAD"));
+    assert_eq!(refused.header("allow"), Some("GET,HEAD"));
 }
 
 /// Istio's agent asks again after 5xx, and after nothing else.
 #[tokio::test]
 async fn whoever_asks_for_the_module_of_another_replica_is_to_ask_again() {
-    let world = World::start(ModuleLimits::default(), 10).await;
+    let world = World::start(LIMITS, 10).await;
     let old = world.current();
     let new = Arc::new(install(&world.dir, b'2', 10));
     let ask = async |module: &Module| {
@@ -174,10 +175,10 @@ async fn whoever_asks_for_the_module_of_another_replica_is_to_ask_again() {
 async fn downloads_are_bounded_in_number_and_time() {
     // More than the sockets' buffers hold.
     const BYTES: usize = 16 << 20;
-    let limits = ModuleLimits {
+    let limits = HttpLimits {
         connections_per_address: 2,
         connection: Duration::from_secs(2),
-        ..ModuleLimits::default()
+        ..LIMITS
     };
     let world = World::start(limits, BYTES).await;
     let path = path(&world.current().sha256);

@@ -3,7 +3,9 @@
 
 use headgate::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 use headgate::xds::Limits;
+use headgate::xds::status::Report;
 use tonic::Code;
+use x509_parser::pem::parse_x509_pem;
 
 use crate::proxies::{
     Authority, Pair, Running, node, open, plan, spiffe, subscribe, until, write_tls,
@@ -73,6 +75,34 @@ async fn a_proxy_gets_what_its_certificate_covers_and_nothing_else() {
     assert_eq!(rig.server.metrics.xds.streams_refused.get(), 4);
     let nodes = rig.server.registry.proxies(std::time::SystemTime::now());
     assert_eq!(nodes.len(), 1, "who was denied is not in the status");
+}
+
+/// Metrics have the earliest of the certificates that connected proxies have shown.
+#[tokio::test]
+async fn what_proxies_show_expires_in_the_metrics() {
+    const NAME: &str = "headgate_xds_proxy_certificate_expiry_timestamp_seconds ";
+    let rig = rig(&[SHOP]).await;
+    let shop = rig.authority.proxy(&[&spiffe("shop")]);
+    let expiry = || {
+        let snapshot = std::sync::Arc::clone(&rig.server.snapshots.borrow());
+        let now = std::time::SystemTime::now();
+        let report = Report::new(&snapshot, &rig.server.registry, None, now);
+        let text = rig.server.metrics.render(&report);
+        text.lines()
+            .find_map(|l| l.strip_prefix(NAME))
+            .map(str::to_owned)
+    };
+    assert_eq!(expiry(), None);
+    let channel = rig
+        .server
+        .tls(&rig.authority.pem, Some(&shop))
+        .await
+        .unwrap();
+    let mut stream = open(channel, subscribe(node("p", &[]))).await.unwrap();
+    stream.next().await.unwrap();
+    let (_, pem) = parse_x509_pem(shop.cert.as_bytes()).unwrap();
+    let end = pem.parse_x509().unwrap().validity().not_after.timestamp();
+    assert_eq!(expiry(), Some(end.to_string()));
 }
 
 /// A folder gives the only policy there is to a proxy that names no target. Not across namespaces.

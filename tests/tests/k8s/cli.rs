@@ -154,6 +154,8 @@ fn an_operator_that_is_out_of_reach_is_named() -> Result<()> {
     let server = ApiServer::shared();
     server.install_crds()?;
     let namespace = server.namespace("operator")?;
+    let space = format!("--namespace={namespace}");
+    server.kubectl(&["create", "serviceaccount", "headgate-metrics", &space])?;
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {

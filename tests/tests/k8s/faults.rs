@@ -1,7 +1,7 @@
 //! What goes wrong around the operator in a cluster: the API server or etcd is away, a leader freezes or dies, two
 //! operators run at once. Proxies keep what they have, nobody writes who may not, and everything converges.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use headgate_tests::http;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::audit::{AuditEvent, AuditMark};
-use headgate_tests::operator::{Operator, OperatorOptions};
+use headgate_tests::operator::{Operator, OperatorOptions, own_address};
 use headgate_tests::policies::{Cluster, policy, service};
-use headgate_tests::wait::until_within;
+use headgate_tests::wait::{until, until_within};
 use headgate_tests::xds::{Claims, XdsProxy};
 
 /// A Lease runs out after 15 s; whoever waits for that on a slow machine waits longer.
@@ -219,10 +219,16 @@ fn replicas_count_each_others_proxies_and_take_over() -> Result<()> {
     let (system, space) = prepared(&cluster)?;
     // The API server takes no loopback addresses in EndpointSlices.
     let own = own_address()?;
+    let token = status_token(server, &system)?;
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("token");
+    std::fs::write(&file, &token)?;
     let start = |name: &str| {
         let kubeconfig = server.user_kubeconfig(name, Some("system:masters"))?;
         let options = OperatorOptions {
             admin: SocketAddr::from((own, 0)),
+            token: Some(token.clone()),
+            extra: vec![format!("--peers-token={}", file.display())],
             ..OperatorOptions::new(name, &system)
         };
         Operator::start(&kubeconfig, &options)
@@ -354,16 +360,30 @@ fn an_operator_serves_nothing_before_it_has_seen_everything() -> Result<()> {
     child.stop()
 }
 
-/// An address of this machine that isn't of the loopback network. Nothing is sent.
-fn own_address() -> Result<Ipv4Addr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    socket
-        .connect((Ipv4Addr::new(203, 0, 113, 1), 9))
-        .context("this machine has no address but the loopback's")?;
-    match socket.local_addr()? {
-        SocketAddr::V4(address) => Ok(*address.ip()),
-        SocketAddr::V6(address) => anyhow::bail!("{address} is no IPv4 address"),
-    }
+/// A token that all operators accept for what they show.
+fn status_token(server: &ApiServer, system: &str) -> Result<String> {
+    let account = format!("--serviceaccount={system}:default");
+    server.kubectl(&[
+        "create",
+        "clusterrole",
+        system,
+        "--verb=get",
+        "--non-resource-url=/status,/status/policies,/metrics",
+    ])?;
+    let role = format!("--clusterrole={system}");
+    server.kubectl(&["create", "clusterrolebinding", system, &role, &account])?;
+    let space = format!("--namespace={system}");
+    let token = [
+        "create",
+        "token",
+        "default",
+        &space,
+        "--audience=headgate.dev",
+    ];
+    let token = until("the namespace's service account", || {
+        server.kubectl(&token).map_err(|error| format!("{error:#}"))
+    })?;
+    Ok(token.trim().to_owned())
 }
 
 /// The Service by which replicas find each other, with a slice for each.

@@ -259,7 +259,15 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
         resources.sort();
         resources
     };
-    assert_eq!(writes("defaults"), ["admissionpolicies/status", "events"]);
+    assert_eq!(
+        writes("defaults"),
+        [
+            "admissionpolicies/status",
+            "events",
+            "subjectaccessreviews",
+            "tokenreviews"
+        ]
+    );
     assert_eq!(
         writes("everything"),
         [
@@ -267,6 +275,8 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
             "configmaps",
             "envoyextensionpolicies",
             "events",
+            "subjectaccessreviews",
+            "tokenreviews",
             "wasmplugins"
         ]
     );

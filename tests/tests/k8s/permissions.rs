@@ -6,12 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::SocketAddr;
 use std::process::Command;
 
 use headgate_tests::chart::{self, NAMESPACE};
-use headgate_tests::headgate::{binary_path, module_path};
+use headgate_tests::headgate::{address, binary_path, module_path};
+use headgate_tests::http;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::audit::AuditEvent;
+use headgate_tests::operator::own_address;
 use headgate_tests::process::Child;
 use headgate_tests::wait;
 use serde_json::Value;
@@ -47,6 +50,8 @@ fn needed() -> Permissions {
         ("gateway.networking.k8s.io/grpcroutes", "list watch"),
         ("events.k8s.io/events", "create patch"),
         ("coordination.k8s.io/leases", "create get patch"),
+        ("authentication.k8s.io/tokenreviews", "create"),
+        ("authorization.k8s.io/subjectaccessreviews", "create"),
     ])
 }
 
@@ -119,6 +124,8 @@ fn used(events: &[AuditEvent]) -> Permissions {
 struct Operator<'a> {
     server: &'a ApiServer,
     process: Child,
+    /// Its admin port, which asks for tokens.
+    admin: SocketAddr,
     folder: tempfile::TempDir,
 }
 
@@ -135,6 +142,11 @@ impl<'a> Operator<'a> {
             "--namespace",
             NAMESPACE,
         ];
+        // As a user's Prometheus would be.
+        arguments.extend([
+            "--set",
+            "metrics.readers[0].kind=ServiceAccount,metrics.readers[0].name=default,metrics.readers[0].namespace=shop",
+        ]);
         arguments.extend(values);
         server.helm(&arguments).unwrap();
         let kubeconfig = server
@@ -160,6 +172,8 @@ impl<'a> Operator<'a> {
                 .unwrap();
             fs::write(folder.path().join(key), content).unwrap();
         }
+        let token = token(server, NAMESPACE, "headgate", AUDIENCE);
+        fs::write(folder.path().join("token"), token).unwrap();
         let deployment = get(
             server,
             &["deployment", "headgate", "--namespace", NAMESPACE],
@@ -175,11 +189,14 @@ impl<'a> Operator<'a> {
             let own = folder.path().display();
             let file = value.rsplit('/').next().unwrap_or_default();
             command.arg(match name {
-                "--xds" | "--admin" => format!("{name}=127.0.0.1:0"),
+                "--xds" => format!("{name}=127.0.0.1:0"),
+                "--admin" => format!("{name}=[::]:0"),
                 "--modules" => format!("{name}=127.0.0.1:{modules}"),
                 "--modules-url" => format!("{name}=http://127.0.0.1:{modules}"),
                 "--module-dir" => format!("{name}={own}/modules"),
-                "--tls-cert" | "--tls-key" | "--client-ca" => format!("{name}={own}/{file}"),
+                "--tls-cert" | "--tls-key" | "--client-ca" | "--peers-token" => {
+                    format!("{name}={own}/{file}")
+                }
                 _ => argument.to_owned(),
             });
         }
@@ -191,10 +208,12 @@ impl<'a> Operator<'a> {
             .env("POD_NAME", "headgate-0")
             .env("POD_NAMESPACE", NAMESPACE);
         let mut process = Child::spawn("headgate", &mut command).unwrap();
-        process.wait_for_line("headgate: xds=").unwrap();
+        let line = process.wait_for_line("headgate: xds=").unwrap();
+        let port = address(&line, "admin").unwrap().port();
         Self {
             server,
             process,
+            admin: SocketAddr::from((own_address().unwrap(), port)),
             folder,
         }
     }
@@ -250,9 +269,20 @@ impl<'a> Operator<'a> {
         let output = self.process.output();
         self.process.stop().unwrap();
         assert!(!output.contains("forbidden"), "{output}");
+        assert!(!output.contains("a replica can't be reached"), "{output}");
         drop(self.folder);
         requests
     }
+}
+
+/// Audience of tokens for operators.
+const AUDIENCE: &[&str] = &["--audience=headgate.dev"];
+
+/// A token of a service account.
+fn token(server: &ApiServer, namespace: &str, account: &str, arguments: &[&str]) -> String {
+    let mut all = vec!["create", "token", account, "--namespace", namespace];
+    all.extend(arguments);
+    server.kubectl(&all).unwrap().trim().to_owned()
 }
 
 fn free_port() -> u16 {
@@ -353,6 +383,104 @@ fn live(operator: &Operator<'_>) {
     operator.wait_for_request("the Lease made anew", |event| {
         event.resource == "leases" && event.verb == "create" && event.code == 201
     });
+    only_who_may_is_answered(operator);
+    status_has_a_token(operator);
+}
+
+/// Metrics, policies and proxies are for who may see them, by the roles of the chart and by the API server's word.
+fn only_who_may_is_answered(operator: &Operator<'_>) {
+    let (server, admin) = (operator.server, operator.admin);
+    let scraper = token(server, "shop", "default", &[]);
+    let reader = token(server, NAMESPACE, "headgate-metrics", AUDIENCE);
+    let replica = token(server, NAMESPACE, "headgate", AUDIENCE);
+    let elsewhere = ["--audience=elsewhere"];
+    let elsewhere = token(server, NAMESPACE, "headgate-metrics", &elsewhere);
+    let ask = |path: &str, token: &str| {
+        let bearer = format!("Bearer {token}");
+        http::get_with(admin, path, &[("authorization", &bearer)]).unwrap()
+    };
+    for path in ["/metrics", "/status", "/status/policies"] {
+        let answer = http::get(admin, path).unwrap();
+        let asks = answer.header("www-authenticate");
+        assert_eq!((answer.status, asks), (401, Some("Bearer")), "{path}");
+        assert_eq!(ask(path, "nobody's").status, 401, "{path}");
+        assert_eq!(ask(path, &elsewhere).status, 401, "{path}");
+    }
+    for (path, token, status) in [
+        ("/metrics", &scraper, 200),
+        ("/metrics", &reader, 403),
+        ("/status", &scraper, 403),
+        ("/status", &reader, 200),
+        ("/status/policies", &scraper, 403),
+        ("/status/policies", &replica, 200),
+    ] {
+        // The second answer is from memory.
+        for _ in 0..2 {
+            let answer = ask(path, token);
+            assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        }
+    }
+    assert_eq!(
+        ask("/status", &scraper).body,
+        "system:serviceaccount:shop:default may not get /status; a ClusterRole with this path in nonResourceURLs \
+         permits it\n"
+    );
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(http::get(admin, path).unwrap().status, 200, "{path}");
+    }
+}
+
+/// `headgate status` comes by way of the API server's proxy, which takes the header of its own tokens away, and directly.
+fn status_has_a_token(operator: &Operator<'_>) {
+    let (server, admin) = (operator.server, operator.admin);
+    let pod = OPERATOR
+        .replace("10.1.2.3", &admin.ip().to_string())
+        .replace("18001", &admin.port().to_string());
+    server.apply(&pod).unwrap();
+    let ip = admin.ip();
+    let status =
+        format!("{{\"status\": {{\"podIP\": \"{ip}\", \"podIPs\": [{{\"ip\": \"{ip}\"}}]}}}}");
+    server
+        .kubectl(&[
+            "patch",
+            "pod",
+            "headgate-0",
+            "--namespace",
+            NAMESPACE,
+            "--subresource=status",
+            "--patch",
+            &status,
+        ])
+        .unwrap();
+    let headgate = |arguments: &[&str]| {
+        let output = Command::new(binary_path())
+            .arg("status")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let kubeconfig = server.kubeconfig().to_str().unwrap();
+    let (shown, warning) = headgate(&["-A", "--output=json", "--kubeconfig", kubeconfig]);
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let version = &shown["operators"][0]["version"];
+    assert!(version.is_string(), "{warning}{shown}");
+
+    let address = admin.to_string();
+    let (shown, error) = headgate(&["--admin", &address]);
+    assert_eq!(shown, "");
+    let advice =
+        "kubectl create token headgate-metrics --namespace headgate-system --audience headgate.dev";
+    assert!(error.contains(advice), "{error}");
+    let file = operator.folder.path().join("reader");
+    fs::write(
+        &file,
+        token(server, NAMESPACE, "headgate-metrics", AUDIENCE),
+    )
+    .unwrap();
+    let (shown, error) = headgate(&["--admin", &address, "--token-file", file.to_str().unwrap()]);
+    assert!(shown.contains("shop/search"), "{shown}{error}");
 }
 
 /// Nothing was refused, all that was granted was used, and that is what this test knows of.
@@ -452,6 +580,15 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
             .map_err(|error| error.to_string())
     })
     .unwrap();
+    server
+        .kubectl(&[
+            "create",
+            "serviceaccount",
+            "headgate-metrics",
+            "--namespace",
+            NAMESPACE,
+        ])
+        .unwrap();
     server.apply(&hooks).unwrap();
     server.apply(OPERATOR).unwrap();
     let pod = get(&server, &["pod", "headgate-test", "--namespace", NAMESPACE]);
@@ -483,10 +620,11 @@ fn the_test_of_the_release_may_do_what_it_does_and_no_more() {
         &server,
         &["role", "headgate-test", "--namespace", NAMESPACE],
     );
-    assert_eq!(role["rules"].as_array().unwrap().len(), 2);
+    assert_eq!(role["rules"].as_array().unwrap().len(), 3);
     let lines = permissions(&[
         ("discovery.k8s.io/endpointslices", "list"),
         ("/pods/proxy", "get"),
+        ("/serviceaccounts/token", "create"),
     ]);
     assert_eq!(self::used(&used), lines);
 }

@@ -8,6 +8,7 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::kubernetes::authorize::Authorizer;
 use crate::kubernetes::client::Access;
 use crate::kubernetes::deliver::DeliverArgs;
 use crate::kubernetes::operate::{Operator, Settings, Writing};
@@ -50,6 +51,10 @@ pub struct SourceArgs {
     /// Service in the operator's namespace that has the admin addresses of all replicas
     #[arg(long, value_name = "NAME", default_value = "headgate-metrics")]
     pub peers_service: String,
+    /// File with the token that the other replicas are shown when they are asked for their proxies; it is read for each
+    /// request
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    pub peers_token: Option<PathBuf>,
     /// Objects for other control planes
     #[command(flatten)]
     pub deliver: DeliverArgs,
@@ -103,6 +108,7 @@ impl SourceArgs {
             identity: self.pod_name.clone().filter(|n| !n.is_empty()),
             lease: self.lease.clone(),
             peers_service: self.peers_service.clone(),
+            peers_token: self.peers_token.clone(),
             deliver: self.deliver.clone(),
         };
         let operator = Operator::start(settings, plans, metrics, shutdown).await?;
@@ -146,6 +152,14 @@ impl Source {
         match self {
             Self::Folder(_) => "",
             Self::Cluster(operator) => &operator.identity,
+        }
+    }
+
+    /// Who decides about what is shown beyond this machine.
+    pub(super) fn authorizer(&self) -> Option<Authorizer> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Cluster(operator) => Some(operator.authorizer()),
         }
     }
 

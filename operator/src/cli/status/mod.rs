@@ -7,21 +7,22 @@ pub mod text;
 pub mod view;
 
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::Empty;
 use tokio::net::TcpStream;
 
 use super::Output;
-use super::cluster::ClusterArgs;
+use super::cluster::{ClusterArgs, OperatorService};
 use super::table::{Table, one_line};
 use crate::endpoint::Endpoint;
+use crate::http_client::exchange;
+use crate::kubernetes::authorize::AUDIENCE;
 use crate::xds::DEFAULT_SLOT;
 use crate::xds::status::{self, PolicyReport, ProxyReport, Report};
 
@@ -41,6 +42,9 @@ pub struct StatusArgs {
     /// 127.0.0.1:18001]
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["namespace", "all_namespaces", "kubeconfig", "context"])]
     pub admin: Option<Endpoint>,
+    /// File with a token for --admin, where an operator in a cluster asks for one
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub token_file: Option<PathBuf>,
     /// Namespace [default: that of the kubeconfig's context]
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
@@ -76,8 +80,11 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<Output> {
     let in_cluster = args.namespace.is_some() || args.all_namespaces || args.cluster.is_there();
     match &args.admin {
         None if in_cluster => runtime.block_on(of_cluster(args)),
-        None => runtime.block_on(of_process(&LOCAL.parse()?, args.output)),
-        Some(admin) => runtime.block_on(of_process(admin, args.output)),
+        None => runtime.block_on(of_process(&LOCAL.parse()?, None, args.output)),
+        Some(admin) => {
+            let token = args.token_file.as_deref();
+            runtime.block_on(of_process(admin, token, args.output))
+        }
     }
 }
 
@@ -111,8 +118,12 @@ async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
     Ok(Output { text, notes, ok })
 }
 
-async fn of_process(admin: &Endpoint, output: OutputFormat) -> anyhow::Result<Output> {
-    let asked = tokio::time::timeout(TIMEOUT, fetch(admin)).await;
+async fn of_process(
+    admin: &Endpoint,
+    token: Option<&Path>,
+    output: OutputFormat,
+) -> anyhow::Result<Output> {
+    let asked = tokio::time::timeout(TIMEOUT, fetch(admin, token)).await;
     let json =
         asked.map_err(|_| anyhow!("{admin} did not answer within {} s", TIMEOUT.as_secs()))??;
     let report: Report = serde_json::from_slice(&json)
@@ -137,30 +148,36 @@ fn ok(report: &Report) -> bool {
             .all(|p| p.accepted.status && programmed(p))
 }
 
-async fn fetch(admin: &Endpoint) -> anyhow::Result<Bytes> {
+async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> {
     let stream = TcpStream::connect((admin.host.as_str(), admin.port)).await.map_err(|e| match e.kind() {
         ErrorKind::ConnectionRefused => anyhow!(
             "nothing listens on {admin}; start headgate run, or give its admin address with --admin HOST:PORT"
         ),
         _ => anyhow!("{admin}: {e}"),
     })?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = Request::get("/status")
-        .header(header::HOST, admin.to_string())
-        .body(Empty::<Bytes>::new())?;
+    let mut request = Request::get("/status").header(header::HOST, admin.to_string());
+    if let Some(path) = token {
+        let token = tokio::fs::read_to_string(path).await;
+        let token = token.with_context(|| format!("--token-file {}", path.display()))?;
+        request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
+    }
     let not_ours =
         || format!("{admin} is no Headgate admin address; headgate run prints it when it starts");
-    let response = sender.send_request(request).await.with_context(not_ours)?;
+    let response = exchange(stream, request.body(Empty::new())?, MAX_ANSWER);
+    let response = response.await.with_context(not_ours)?;
+    if let StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN = response.status() {
+        let why = String::from_utf8_lossy(response.body());
+        bail!(
+            "{admin}: {}; --token-file FILE gives it one that kubectl makes: kubectl create token {} --namespace {} --audience {AUDIENCE}",
+            one_line(why.trim()),
+            OperatorService::default().name,
+            OperatorService::default().namespace,
+        );
+    }
     if response.status() != StatusCode::OK {
         bail!("{} (it answered {})", not_ours(), response.status());
     }
-    let body = Limited::new(response.into_body(), MAX_ANSWER)
-        .collect()
-        .await;
-    Ok(body
-        .map_err(|e| anyhow!("reading the status from {admin} failed: {e}"))?
-        .to_bytes())
+    Ok(response.into_body())
 }
 
 /// The report as tables, and a line for everything that is not as it should be.

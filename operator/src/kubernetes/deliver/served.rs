@@ -6,15 +6,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use anyhow::{Context as _, ensure};
 use http::{Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Empty};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use sha2::{Digest as _, Sha256};
+use http_body_util::Empty;
 use tokio::net::TcpStream;
 
 use super::object::ModuleRef;
+use crate::http_client::exchange;
+use crate::xds::resource::sha256;
 
 /// Time for the whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,7 +26,7 @@ const MAX_BYTES: usize = 64 << 20;
 /// One line: the URL and what is wrong with it.
 pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
     let digest = match tokio::time::timeout(TIMEOUT, digest(&module.url)).await {
-        Ok(digest) => digest.map_err(|why| format!("{}: {why}", module.url))?,
+        Ok(digest) => digest.map_err(|why| format!("{}: {why:#}", module.url))?,
         Err(_) => {
             return Err(format!(
                 "{}: no answer within {} s",
@@ -45,42 +44,16 @@ pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
     }
 }
 
-async fn digest(url: &str) -> Result<String, String> {
-    let uri: Uri = url.parse().map_err(|e| format!("{e}"))?;
-    let authority = uri.authority().ok_or("no host")?;
+async fn digest(url: &str) -> anyhow::Result<String> {
+    let uri: Uri = url.parse()?;
+    let authority = uri.authority().context("no host")?;
     let address = (authority.host(), authority.port_u16().unwrap_or(80));
-    let stream = TcpStream::connect(address)
-        .await
-        .map_err(|e| e.to_string())?;
-    let handshake = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.map_err(|e| e.to_string())?;
-    let connection = tokio::spawn(connection);
-    let request = Request::get(uri.path())
-        .header(header::HOST, authority.as_str())
-        .body(Empty::<Bytes>::new())
-        .map_err(|e| e.to_string())?;
-    let response = sender
-        .send_request(request)
-        .await
-        .map_err(|e| e.to_string())?;
-    if response.status() != StatusCode::OK {
-        return Err(format!("answers {}", response.status()));
-    }
-    let mut body = response.into_body();
-    let (mut hasher, mut length) = (Sha256::new(), 0);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|e| e.to_string())?;
-        if let Some(data) = frame.data_ref() {
-            length += data.len();
-            if length > MAX_BYTES {
-                connection.abort();
-                return Err("more than 64 MiB".to_owned());
-            }
-            hasher.update(data);
-        }
-    }
-    let digest = hasher.finalize();
-    Ok(digest.iter().map(|b| format!("{b:02x}")).collect())
+    let stream = TcpStream::connect(address).await?;
+    let request = Request::get(uri.path()).header(header::HOST, authority.as_str());
+    let response = exchange(stream, request.body(Empty::new())?, MAX_BYTES).await?;
+    let status = response.status();
+    ensure!(status == StatusCode::OK, "answers {status}");
+    Ok(sha256(response.body()))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use headgate::metrics::Metrics;
 use headgate::plan::Plan;
 use headgate::xds::module::Module;
 use headgate::xds::registry::Registry;
+use headgate::xds::snapshot::Snapshot;
 use headgate::xds::tls::TlsFiles;
 use headgate::xds::{Limits, Server};
 use headgate_core::config::FilterConfig;
@@ -137,6 +138,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) plans: watch::Sender<Arc<Plan>>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(crate) metrics: Metrics,
     _modules: watch::Sender<Arc<Module>>,
     _shutdown: watch::Sender<bool>,
@@ -169,7 +171,7 @@ impl Running {
             let files = write_tls(dir.path(), pair, client_ca);
             server = server.with_tls(files.load().await.unwrap());
         }
-        let registry = server.registry();
+        let (registry, snapshots) = (server.registry(), server.snapshots());
         // All addresses of 127.0.0.0/8, so that clients can have different ones.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -178,6 +180,7 @@ impl Running {
             address,
             plans,
             registry,
+            snapshots,
             metrics,
             _modules: modules,
             _shutdown: shutdown,

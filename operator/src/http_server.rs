@@ -1,0 +1,80 @@
+//! HTTP/1.1 on an address that anybody may reach: connections are bounded in number, for each client address too, and
+//! in time.
+
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::xds::addresses::Addresses;
+
+/// Pause after a failed `accept`, which means that the process is out of files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Largest head of a request, and most of an answer that waits for the client, in bytes.
+const MAX_BUFFER: usize = 16 << 10;
+
+/// Bounds of a server's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Connections open at once; one more is closed at once.
+    pub connections: usize,
+    /// Connections from one address (of IPv6: one /64).
+    pub connections_per_address: usize,
+    /// Time for a request's head.
+    pub head: Duration,
+    /// Longest life of a connection: a client that doesn't read is gone then.
+    pub connection: Duration,
+    /// Whether a connection may carry more than one request.
+    pub keep_alive: bool,
+}
+
+/// Serves `app` until `shutdown` holds `true`. Connections that are open then end with the process. `name` is what
+/// logs call the address; `turned_away` is called for each connection beyond the limits.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    name: &'static str,
+    limits: HttpLimits,
+    app: Router,
+    turned_away: impl Fn(),
+    mut shutdown: watch::Receiver<bool>,
+) {
+    let connections = Addresses::new(limits.connections, limits.connections_per_address);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = shutdown.wait_for(|stop| *stop) => return,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                warn!("{name} address: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(slot) = connections.enter(peer.ip()) else {
+            turned_away();
+            debug!(%peer, "a connection to the {name} address was turned away at a limit");
+            continue;
+        };
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.head)
+            .keep_alive(limits.keep_alive)
+            .max_buf_size(MAX_BUFFER)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app.clone()));
+        tokio::spawn(async move {
+            match tokio::time::timeout(limits.connection, serving).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(%peer, "{name} connection: {error}"),
+                Err(_) => debug!(%peer, "{name} connection: closed at its longest life"),
+            }
+            drop(slot);
+        });
+    }
+}
