@@ -98,6 +98,28 @@ impl Counts {
         Defined { single, families }
     }
 
+    /// What makes Envoy know the members of families in a new configuration. Envoy forgets them with the configuration that
+    /// wrote them, and counters start at 0 again, unless another one has written them by then. A distribution can't be
+    /// written without a value: that of a workflow starts over.
+    pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {
+        let table = self.0.borrow();
+        let member = |(at, metric): (usize, &Metric)| {
+            let labels = metric.member.as_ref()?.values.clone();
+            let value = match metric.kind {
+                MetricKind::Counter => 0,
+                MetricKind::Gauge => metric.value,
+                MetricKind::Histogram => return None,
+            };
+            Some(Change {
+                kind: metric.kind,
+                id: defined.id(at, metric)?,
+                labels: Some(labels),
+                value,
+            })
+        };
+        table.all.iter().enumerate().filter_map(member).collect()
+    }
+
     /// Moves what changed to `out`. What the configuration doesn't have waits for one that has.
     pub(crate) fn take(&self, defined: &Defined, out: &mut Vec<Change>) {
         let mut table = self.0.borrow_mut();

@@ -304,6 +304,9 @@ impl Configuration {
             let host = process.filter.host();
             publish(host).unwrap_or(());
             let defined = host.metrics().define_in(scope);
+            for member in &host.metrics().members(&defined) {
+                scope.write(member);
+            }
             this.defined.get_or_init(|| defined);
         }
         let due = process.due();
