@@ -51,8 +51,8 @@ impl Buffer {
     }
 
     /// # Safety
-    /// It must still be valid; what Envoy passes is until the end of the hook in which it was obtained, or until headers
-    /// are changed.
+    /// It must still be valid; what Envoy passes is until the end of the hook in which it was obtained, or until
+    /// headers are changed.
     pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.bytes.is_null() {
             return &[];

@@ -1,8 +1,8 @@
 //! Metrics of workflows and services, which requests name: families, whose labels may have any value.
 //!
 //! ```text
-//! headgate.policy.<policy>.workflow.<workflow>.<metric>   headgate.workflow.<metric>  {headgate_policy, headgate_workflow}
-//! headgate.policy.<policy>.service.<service>.index        headgate.service.index      {headgate_policy, headgate_service}
+//! headgate.policy.<policy>.workflow.<workflow>.<metric>  headgate.workflow.<metric> {headgate_policy, headgate_workflow}
+//! headgate.policy.<policy>.service.<service>.index       headgate.service.index     {headgate_policy, headgate_service}
 //! ```
 //!
 //! That is what the `stats_tags` of `headgate bootstrap` make of the Wasm filter's names, so Prometheus sees the same,

@@ -72,8 +72,8 @@ impl Defined {
 }
 
 impl Counts {
-    /// Defines all metrics that there are in a configuration that is made, and the families of those to come: each policy
-    /// with workflows has metrics of `_other` from the start.
+    /// Defines all metrics that there are in a configuration that is made, and the families of those to come: each
+    /// policy with workflows has metrics of `_other` from the start.
     pub(crate) fn define_in(&self, scope: Scope) -> Defined {
         let table = self.0.borrow();
         let mut families = HashMap::new();
@@ -98,7 +98,8 @@ impl Counts {
         Defined { single, families }
     }
 
-    /// What makes Envoy know the members of families in a new configuration. Envoy forgets them with the configuration that
+    /// What makes Envoy know the members of families in a new configuration. Envoy forgets them with the configuration
+    /// that
     /// wrote them, and counters start at 0 again, unless another one has written them by then. A distribution can't be
     /// written without a value: that of a workflow starts over.
     pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {

@@ -1,6 +1,7 @@
 //! What happens after a panic: how long everything passes, and what is told of it.
 //!
-//! A panic in a Wasm VM takes the requests of its worker with it, and Envoy makes another VM after a pause. Here it takes
+//! A panic in a Wasm VM takes the requests of its worker with it, and Envoy makes another VM after a pause. Here it
+//! takes
 //! none; the engine is made anew after a pause as well, which doubles while panics recur: requests that make it panic
 //! each time must not keep the process busy with starting over.
 

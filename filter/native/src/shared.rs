@@ -6,8 +6,8 @@
 //! starts with what the first one learned. The first library owns the state and puts a [`Table`] of functions into
 //! Envoy's registry of shared data. It is never unloaded (`build.rs`).
 //!
-//! The table is a format between versions: a field never changes its meaning. Another layout needs another [`KEY`]; such
-//! a library starts without state. Times in the state are of the system's monotonic clock.
+//! The table is a format between versions: a field never changes its meaning. Another layout needs another [`KEY`];
+//! such a library starts without state. Times in the state are of the system's monotonic clock.
 #![allow(unsafe_code)] // functions of another library
 
 use std::cell::RefCell;
