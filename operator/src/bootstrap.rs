@@ -29,9 +29,11 @@ use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::plan::{
-    LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA, TargetRef,
+    FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA,
+    TargetRef,
 };
 use crate::xds::DEFAULT_SLOT;
+use crate::xds::module::Kind;
 
 pub use outbound::Outbound;
 pub use tls::{SdsFiles, XdsTls};
@@ -110,6 +112,15 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// The module file that it loads, an absolute path; the operator's own by default.
     pub module: Option<PathBuf>,
+    /// The kind of filter that it asks for.
+    pub filter: Kind,
+}
+
+impl Pod {
+    /// The kind of filter that it is to load.
+    fn asks_for(&self) -> Kind {
+        self.module.as_deref().map_or(self.filter, Kind::of)
+    }
 }
 
 /// Where a proxy gets its configuration from.
@@ -162,7 +173,7 @@ node:
   cluster: headgate{metadata}
 admin:
   address: {admin}
-{dynamic}{stats}static_resources:
+{dynamic}{stats}{runtime}static_resources:
   listeners:
   - {ingress}{outbound}
   clusters:
@@ -173,6 +184,10 @@ admin:
             admin = socket(&self.admin),
             dynamic = self.dynamic_resources(),
             stats = STATS,
+            runtime = match self.pod.asks_for() {
+                Kind::Wasm => "",
+                Kind::Native => RUNTIME,
+            },
             ingress = indented(&self.ingress(), 4),
             outbound = self.outbound_listener(),
             upstream = indented(&self.upstream(), 4),
@@ -208,6 +223,13 @@ admin:
                 "The filter module that this proxy has. Without it, the operator names its own file.",
                 MODULE_METADATA,
                 &module.display().to_string(),
+            );
+        }
+        if self.pod.module.is_none() && self.pod.filter != Kind::default() {
+            line(
+                "The kind of filter. Where the operator has none of it, or this proxy can't load it, it is wasm.",
+                FILTER_METADATA,
+                self.pod.filter.name(),
             );
         }
         if !self.pod.labels.is_empty() {
@@ -420,6 +442,7 @@ config_discovery:
     \"@type\": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
   type_urls:
   - type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+  - type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter
   - type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
         source = indented(&source, 4),
     )
@@ -505,6 +528,14 @@ const STATS: &str = r#"stats_config:
       10000000]
 "#;
 
+/// Prometheus shows a native filter's stats under the names that it has for the Wasm filter's.
+const RUNTIME: &str = "\
+layered_runtime:
+  layers:
+  - name: headgate
+    static_layer: {envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix: true}
+";
+
 const HTTP2: &str = "\
 typed_extension_protocol_options:
   envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
@@ -542,6 +573,7 @@ mod tests {
                 namespace: Some("n\"\n".into()),
                 labels: [("app\": x\n".to_owned(), "y: \"z".to_owned())].into(),
                 module: Some("/m\" #".into()),
+                filter: Kind::Native,
             },
             node_id: "a\"b\nc: d".into(),
             access_log: Some("/log \" '".into()),
@@ -553,6 +585,7 @@ mod tests {
         assert_eq!(metadata[NAMESPACE_METADATA], "n\"\n");
         assert_eq!(metadata[LABELS_METADATA]["app\": x\n"], "y: \"z");
         assert_eq!(metadata[MODULE_METADATA], "/m\" #");
+        assert_eq!(read["layered_runtime"], serde_json::Value::Null);
         assert_eq!(
             read["static_resources"]["clusters"][0]["type"],
             "STRICT_DNS"

@@ -37,6 +37,8 @@ pub const LABELS_METADATA: &str = "headgate.dev/labels";
 /// Node metadata key of the module file that a proxy can load, an absolute path; the operator's own path by
 /// default.
 pub const MODULE_METADATA: &str = "headgate.dev/module";
+/// Node metadata key of the kind of filter that a proxy asks for, where it names no module file: `wasm` or `native`.
+pub const FILTER_METADATA: &str = "headgate.dev/filter";
 /// Label of a gateway's Pods that names their Gateway (GEP-1762).
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 

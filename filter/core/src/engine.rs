@@ -450,6 +450,35 @@ impl Engine {
         Ok(())
     }
 
+    /// Gives back at once what is booked under `dead`, a worker of which the caller knows that it will never report again;
+    /// others wait for the end of its lease.
+    ///
+    /// # Errors
+    /// [`HostError`]; the lease then runs out instead.
+    pub fn bury(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        dead: WorkerId,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), HostError> {
+        let Some(membership) = &self.membership else {
+            return Ok(());
+        };
+        if !membership.mark(dead, host)? {
+            return Ok(());
+        }
+        let changes = Changes {
+            dead: vec![dead],
+            ..Changes::default()
+        };
+        self.tick_stages(host, now, &changes, actions)?;
+        match &mut self.membership {
+            Some(membership) => membership.buried(dead, host),
+            None => Ok(()),
+        }
+    }
+
     fn tick_stages(
         &mut self,
         host: &impl Host,

@@ -224,6 +224,20 @@ impl Membership {
         Ok(false)
     }
 
+    /// Marks worker `dead` as being buried by us, whatever its heartbeat says; false where it has left, is being buried,
+    /// or is this one.
+    ///
+    /// # Errors
+    /// [`HostError`]; its lease then runs out instead.
+    pub fn mark(&self, dead: WorkerId, host: &impl Shared) -> Result<bool, HostError> {
+        let entry = entries(host)?.get(dead as usize).copied();
+        match entry.unwrap_or_default() {
+            0 => Ok(false),
+            entry if entry & BURIAL != 0 || dead == self.id => Ok(false),
+            entry => replace(dead, entry, self.nonce | BURIAL, host),
+        }
+    }
+
     /// Marks the next number that nobody has as being buried by us.
     fn sweep(&mut self, list: &[u64], host: &impl Shared) -> Result<Option<WorkerId>, HostError> {
         let free = |from: WorkerId| {

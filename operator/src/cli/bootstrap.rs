@@ -15,11 +15,11 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 
 use super::Output;
-use super::run::module_file;
+use super::run::{install, module_file};
 use crate::bootstrap::{Bootstrap, ConfigSource, Outbound, Pod, SdsFiles, Uploads, XdsTls};
 use crate::endpoint::Endpoint;
 use crate::plan::TargetRef;
-use crate::xds::module::Module;
+use crate::xds::module::Kind;
 
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]
@@ -88,6 +88,14 @@ pub struct BootstrapArgs {
     /// program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub wasm: Option<PathBuf>,
+    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.38 or newer and `headgate run
+    /// --native`; one that can't load it gets wasm
+    #[arg(long, value_name = "KIND", default_value = "wasm")]
+    pub filter: Kind,
+    /// The native filter module that --install-module copies with --filter native [default: dist/libheadgate.so, else
+    /// libheadgate.so beside this program]
+    #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
+    pub native: Option<PathBuf>,
     /// Name of the proxy in `headgate status`
     #[arg(
         long,
@@ -235,8 +243,12 @@ impl BootstrapArgs {
         let module = match &self.install_module {
             None => None,
             Some(dir) => {
-                let source = module_file(self.wasm.as_deref());
-                let module = Module::install(&source, dir)
+                let named = match self.filter {
+                    Kind::Wasm => &self.wasm,
+                    Kind::Native => &self.native,
+                };
+                let source = module_file(self.filter, named.as_deref());
+                let module = install(self.filter, &source, dir)
                     .with_context(|| format!("--install-module {}", dir.display()))?;
                 Some(module.path)
             }
@@ -245,6 +257,7 @@ impl BootstrapArgs {
             namespace: self.namespace.clone(),
             labels,
             module,
+            filter: self.filter,
         })
     }
 }

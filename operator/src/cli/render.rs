@@ -8,8 +8,10 @@ use clap::{Args, ValueEnum};
 use headgate_core::config::{Direction, FilterConfig};
 
 use super::input::{Scale, Selection};
+use super::run::check_kind;
 use super::{Output, input};
 use crate::plan::TargetRef;
+use crate::xds::module::Kind;
 use crate::xds::resource::discovery_json;
 use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
@@ -32,6 +34,9 @@ pub struct RenderArgs {
     /// Proxies that share the slots, such as the replicas of a gateway
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub proxies: u32,
+    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.38 or newer
+    #[arg(long, value_name = "KIND", default_value = "wasm")]
+    pub filter: Kind,
     /// Where the proxy finds the filter module
     #[arg(
         long,
@@ -40,6 +45,14 @@ pub struct RenderArgs {
         env = "HEADGATE_WASM"
     )]
     pub wasm: PathBuf,
+    /// Where the proxy finds the native filter module, for --filter native
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "dist/libheadgate.so",
+        env = "HEADGATE_NATIVE"
+    )]
+    pub native: PathBuf,
     /// For the slot of the outbound listener, which the calls of the backend to other services pass
     #[arg(long)]
     pub outbound: bool,
@@ -81,13 +94,18 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         Err(output) => return Ok(output),
     };
 
-    let wasm = std::path::absolute(&args.wasm)
-        .with_context(|| format!("--wasm {}: not usable as a path", args.wasm.display()))?;
-    let mut notes = match wasm.exists() {
+    let (option, module) = match args.filter {
+        Kind::Wasm => ("--wasm", &args.wasm),
+        Kind::Native => ("--native", &args.native),
+    };
+    let module = std::path::absolute(module)
+        .with_context(|| format!("{option} {}: not usable as a path", module.display()))?;
+    check_kind(args.filter, &module, &module)?;
+    let mut notes = match module.exists() {
         true => String::new(),
         false => format!(
-            "warning: --wasm {}: no such file here; it must be there for the proxy, or every request fails\n",
-            wasm.display()
+            "warning: {option} {}: no such file here; it must be there for the proxy, or every request fails\n",
+            module.display()
         ),
     };
     let Proxy::Envoy = args.target;
@@ -96,7 +114,7 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
         true => (OUTBOUND_SLOT, calls(&selection, &mut notes)),
     };
     let name = args.name.as_deref().unwrap_or(slot);
-    let response = discovery_json(&config, name, &wasm);
+    let response = discovery_json(&config, name, &module);
     let text = match args.output {
         FileFormat::Json => serde_json::to_string_pretty(&response)? + "\n",
         FileFormat::Yaml => serde_saphyr::to_string(&response)?,

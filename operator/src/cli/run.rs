@@ -23,7 +23,7 @@ use crate::admin::{Admin, View};
 use crate::metrics::Metrics;
 use crate::modules::{self, ModuleServer};
 use crate::plan::Plan;
-use crate::xds::module::{self, Module};
+use crate::xds::module::{self, Kind, Module};
 use crate::xds::{Limits, Server};
 
 use listen::listen;
@@ -58,6 +58,10 @@ pub struct RunArgs {
     /// beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub wasm: Option<PathBuf>,
+    /// The filter as a native module, for proxies with `headgate bootstrap --filter native` that can load it; replacing
+    /// the file upgrades them. Others get --wasm
+    #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
+    pub native: Option<PathBuf>,
     /// Folder that proxies load the module from; it must have the same path for them [default:
     /// $XDG_STATE_HOME/headgate/modules, usually ~/.local/state/headgate/modules]
     #[arg(long, value_name = "DIR")]
@@ -112,12 +116,19 @@ fn init_logging(format: LogFormat) {
 
 async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     args.source.check()?;
-    let wasm = module_file(args.wasm.as_deref());
+    let wasm = module_file(Kind::Wasm, args.wasm.as_deref());
     let folder = args
         .module_dir
         .clone()
         .unwrap_or_else(module::default_folder);
-    let module = Arc::new(Module::install(&wasm, &folder)?);
+    let module = Arc::new(install(Kind::Wasm, &wasm, &folder)?);
+    let native = match &args.native {
+        Some(native) => {
+            let module = Arc::new(install(Kind::Native, native, &folder)?);
+            Some((native.clone(), watch::Sender::new(module)))
+        }
+        None => None,
+    };
     let tls = args.tls.load().await?;
     let xds = listen("--xds", args.xds)?;
     let admin = listen("--admin", args.admin)?;
@@ -161,6 +172,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         Limits::default(),
         metrics.clone(),
     );
+    if let Some((_, natives)) = &native {
+        server = server.with_native(natives.subscribe());
+    }
     if let Some(tls) = tls {
         server = server.with_tls(tls);
     }
@@ -185,6 +199,8 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         let server = ModuleServer::new(modules.subscribe(), metrics.clone(), modules::LIMITS);
         tokio::spawn(server.serve(listener, shutdown.subscribe()))
     });
+    let native_watch = native
+        .map(|(native, natives)| tokio::spawn(module::watch(native, folder.clone(), natives)));
     let module_watch = tokio::spawn(module::watch(wasm, folder, modules));
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
 
@@ -219,6 +235,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     }
     admin_task.abort();
     module_watch.abort();
+    if let Some(native_watch) = native_watch {
+        native_watch.abort();
+    }
     for task in [modules_task, probes_task].into_iter().flatten() {
         task.abort();
     }
@@ -250,18 +269,44 @@ async fn first_plan(
     }
 }
 
-/// The module to serve: the one named, or the first of the usual places that exists.
-pub(super) fn module_file(named: Option<&Path>) -> PathBuf {
-    let built = PathBuf::from("dist/headgate.wasm");
+/// The module of this kind: the one named, or the first of the usual places that exists.
+pub(super) fn module_file(kind: Kind, named: Option<&Path>) -> PathBuf {
+    let name = match kind {
+        Kind::Wasm => "headgate.wasm",
+        Kind::Native => "libheadgate.so",
+    };
+    let built = Path::new("dist").join(name);
     if let Some(named) = named {
         return named.to_owned();
     }
     let beside = std::env::current_exe()
         .ok()
-        .and_then(|exe| Some(exe.parent()?.join("headgate.wasm")));
+        .and_then(|exe| Some(exe.parent()?.join(name)));
     match beside {
         Some(beside) if !built.exists() && beside.exists() => beside,
         _ => built,
+    }
+}
+
+/// Copies a module of this kind into `folder`.
+pub(super) fn install(kind: Kind, file: &Path, folder: &Path) -> anyhow::Result<Module> {
+    let module = Module::install(file, folder)?;
+    check_kind(kind, file, &module.path)?;
+    Ok(module)
+}
+
+/// Refuses the `file` of an option for modules of this kind where `module`, the file or its copy, is of another.
+pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Result<()> {
+    let file = file.display();
+    match (kind, Kind::of(module)) {
+        (Kind::Wasm, Kind::Native) => {
+            bail!("--wasm {file}: a native module; name it with --native")
+        }
+        (Kind::Native, Kind::Wasm) => bail!(
+            "--native {file}: no native module, which is a shared object (.so); scripts/build makes \
+             dist/libheadgate.so"
+        ),
+        _ => Ok(()),
     }
 }
 

@@ -14,6 +14,7 @@ fn report() -> Report {
             hash: "abc".into(),
             bytes: 0,
         },
+        native: None,
         policies: Vec::new(),
         proxies: Vec::new(),
         problems: Vec::new(),

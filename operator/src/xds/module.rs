@@ -1,7 +1,7 @@
 //! The filter module on disk, under a name that changes with its content.
 //!
 //! Envoy caches code by file name and ignores new bytes under an old one, so the module is copied to
-//! `headgate-<sha256>.wasm` and proxies are told the new name when the file is replaced. The copy is
+//! `headgate-<sha256>.wasm` (or `.so`) and proxies are told the new name when the file is replaced. The copy is
 //! complete before its name exists, and old copies stay for a day, for proxies that are slow to follow.
 
 use std::fs;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use clap::ValueEnum;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -24,8 +25,55 @@ const KEEP_OLD: Duration = Duration::from_secs(24 * 3_600);
 const POLL: Duration = Duration::from_millis(500);
 /// Hex digits of the SHA-256 in a copy's name.
 const HASH: usize = 16;
+/// What every ELF file starts with, such as a dynamic module of Envoy.
+const ELF: [u8; 4] = *b"\x7fELF";
 /// What every WebAssembly binary starts with: magic number and version 1.
 const PREAMBLE: [u8; 8] = *b"\0asm\x01\0\0\0";
+
+/// In what form the filter comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Kind {
+    /// A WebAssembly module: one engine for each worker thread of a proxy.
+    #[default]
+    Wasm,
+    /// A dynamic module of Envoy, which is a shared object: one engine for the whole process, at less cost.
+    Native,
+}
+
+impl Kind {
+    /// The kind of a module file, by its name.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        match path.extension() {
+            Some(extension) if extension == Self::Native.extension() => Self::Native,
+            _ => Self::Wasm,
+        }
+    }
+
+    /// The kind that is called so in [`crate::plan::FILTER_METADATA`].
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Wasm, Self::Native]
+            .into_iter()
+            .find(|kind| kind.name() == name)
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wasm => "wasm",
+            Self::Native => "native",
+        }
+    }
+
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Wasm => "wasm",
+            Self::Native => "so",
+        }
+    }
+}
 
 /// A module that proxies can load.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +100,9 @@ pub enum ModuleError {
     #[error("filter module {0}: {1}")]
     Unreadable(PathBuf, io::Error),
     /// It is something else.
-    #[error("filter module {0} is no WebAssembly module: {1}; build it with scripts/build")]
+    #[error(
+        "filter module {0} is neither a WebAssembly module nor a shared object: {1}; build it with scripts/build"
+    )]
     Invalid(PathBuf, &'static str),
     /// The copy can't be written.
     #[error("module folder {0}: {1}; name a folder that can be written with --module-dir DIR")]
@@ -110,7 +160,11 @@ impl Module {
 fn store(code: &[u8], hash: &str, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let folder = folder.canonicalize()?;
-    let path = folder.join(format!("headgate-{hash}.wasm"));
+    let kind = match code.starts_with(&ELF) {
+        true => Kind::Native,
+        false => Kind::Wasm,
+    };
+    let path = folder.join(format!("headgate-{hash}.{}", kind.extension()));
     if fs::read(&path).is_ok_and(|old| old == code) {
         fs::File::options()
             .append(true)
@@ -147,8 +201,12 @@ fn prune(folder: &Path, current: &Path, now: SystemTime) {
     }
 }
 
-/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the end.
+/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the end. A shared object has
+/// its tables at its end: one that is cut short is refused by the proxy, which keeps what it has.
 fn check(code: &[u8]) -> Result<(), &'static str> {
+    if code.starts_with(&ELF) {
+        return Ok(());
+    }
     let Some(mut rest) = code.strip_prefix(&PREAMBLE) else {
         return Err("it does not start with the WebAssembly magic number and version 1");
     };
@@ -245,6 +303,19 @@ mod tests {
             fs::read_dir(&folder).unwrap().count(),
             2,
             "nothing partial is left"
+        );
+    }
+
+    #[test]
+    fn a_shared_object_keeps_its_kind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, folder) = (dir.path().join("libheadgate.so"), dir.path().join("m"));
+        fs::write(&source, [&ELF[..], b"rest"].concat()).unwrap();
+        let module = Module::install(&source, &folder).unwrap();
+        assert_eq!(Kind::of(&module.path), Kind::Native);
+        assert_eq!(
+            fs::read(&module.path).unwrap(),
+            [&ELF[..], b"rest"].concat()
         );
     }
 

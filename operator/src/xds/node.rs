@@ -4,14 +4,17 @@
 //! stream. Only a few short strings are remembered, so that memory is bounded by the number of proxies.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use envoy_types::pb::envoy::config::core::v3::Node;
+use envoy_types::pb::envoy::config::core::v3::node::UserAgentVersionType;
+use envoy_types::pb::envoy::config::core::v3::{Extension, Node};
 use envoy_types::pb::google::protobuf::value::Kind;
 
+use super::module::Kind as Filter;
 use crate::plan::{
-    LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA, TargetRef,
+    FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA,
+    TargetRef,
 };
 
 /// Longest node id, cluster or target that is kept, in bytes.
@@ -22,6 +25,10 @@ const MAX_PATH: usize = 1_024;
 const MAX_NAMESPACE: usize = 63;
 /// Keys and values of labels that are kept, in bytes of them all.
 const MAX_LABELS: usize = 8_192;
+/// End of the name of Envoy's filter for native modules.
+const DYNAMIC_MODULES: &str = "dynamic_modules";
+/// Major and minor version of the first Envoy that loads a native module from a path.
+const FIRST_WITH_PATHS: (u32, u32) = (1, 38);
 /// Istio's own keys, which its proxies have anyway.
 const ISTIO_NAMESPACE: &str = "NAMESPACE";
 const ISTIO_LABELS: &str = "LABELS";
@@ -41,6 +48,10 @@ pub struct Identity {
     pub labels: BTreeMap<String, String>,
     /// The module file that it has, an absolute path, in place of the operator's own.
     pub module: Option<PathBuf>,
+    /// The kind of filter that it asks for, where it has no module file of its own.
+    pub filter: Filter,
+    /// Whether it says of itself that it can load a native filter.
+    pub loads_native: bool,
     /// SPIFFE id of the certificate that proves the namespace.
     pub certificate: Option<String>,
     /// When that certificate ends.
@@ -80,6 +91,7 @@ impl Identity {
             id,
             cluster: clip(&node.cluster, MAX_TEXT),
             target: claim(node),
+            loads_native: loads_native(node),
             ..Self::default()
         };
         identity.invalid = identity.read_metadata(node).err();
@@ -90,7 +102,23 @@ impl Identity {
         self.namespace = namespace(node)?;
         self.labels = labels(node)?;
         self.module = module(node)?;
+        self.filter = filter(node)?;
         Ok(())
+    }
+
+    /// The module file that the proxy is to load. `wasm` is the operator's own, and `native` as well, if it has one. A
+    /// proxy that can't load a native module gets `wasm`, whatever it asks for: it would refuse the other.
+    #[must_use]
+    pub fn module_of<'a>(&'a self, wasm: &'a Path, native: Option<&'a Path>) -> &'a Path {
+        let wanted = match (&self.module, self.filter) {
+            (Some(own), _) => own,
+            (None, Filter::Native) => native.unwrap_or(wasm),
+            (None, Filter::Wasm) => wasm,
+        };
+        match Filter::of(wanted) {
+            Filter::Native if !self.loads_native => wasm,
+            _ => wanted,
+        }
     }
 }
 
@@ -187,6 +215,39 @@ fn module(node: &Node) -> Result<Option<PathBuf>, String> {
     }
 }
 
+fn filter(node: &Node) -> Result<Filter, String> {
+    match metadata(node, FILTER_METADATA) {
+        None => Ok(Filter::default()),
+        Some(kind) => {
+            let named = match kind {
+                Kind::StringValue(name) => Filter::named(name),
+                _ => None,
+            };
+            named.ok_or_else(|| {
+                format!(
+                    "node metadata {FILTER_METADATA:?} is no kind of filter; write \"wasm\" or \"native\", as headgate \
+                     bootstrap --filter does"
+                )
+            })
+        }
+    }
+}
+
+/// Whether Envoy is new enough and has the extension built in, as it says of itself. Before 1.38 it takes no path of a
+/// module.
+fn loads_native(node: &Node) -> bool {
+    let Some(UserAgentVersionType::UserAgentBuildVersion(build)) = &node.user_agent_version_type
+    else {
+        return false;
+    };
+    let version = build.version.as_ref();
+    let version = version.map(|version| (version.major_number, version.minor_number));
+    let has = |extension: &Extension| {
+        extension.category == "envoy.filters.http" && extension.name.ends_with(DYNAMIC_MODULES)
+    };
+    version >= Some(FIRST_WITH_PATHS) && node.extensions.iter().any(has)
+}
+
 /// `text`, cut to at most `max` bytes at a character boundary.
 #[must_use]
 pub fn clip(text: &str, max: usize) -> String {
@@ -204,6 +265,8 @@ pub fn clip(text: &str, max: usize) -> String {
 mod tests {
     use std::collections::HashMap;
 
+    use envoy_types::pb::envoy::config::core::v3::BuildVersion;
+    use envoy_types::pb::envoy::r#type::v3::SemanticVersion;
     use envoy_types::pb::google::protobuf::{Struct, Value};
 
     use super::*;
@@ -299,6 +362,58 @@ mod tests {
     }
 
     #[test]
+    fn who_cannot_load_a_native_filter_gets_wasm() {
+        let node = |minor, extension: &str| {
+            let version = SemanticVersion {
+                major_number: 1,
+                minor_number: minor,
+                patch: 0,
+            };
+            let kind = Some(text("native"));
+            Node {
+                metadata: Some(Struct {
+                    fields: HashMap::from([(FILTER_METADATA.to_owned(), Value { kind })]),
+                }),
+                user_agent_version_type: Some(UserAgentVersionType::UserAgentBuildVersion(
+                    BuildVersion {
+                        version: Some(version),
+                        metadata: None,
+                    },
+                )),
+                extensions: vec![Extension {
+                    name: extension.to_owned(),
+                    category: "envoy.filters.http".to_owned(),
+                    ..Extension::default()
+                }],
+                ..Node::default()
+            }
+        };
+        let (wasm, native) = (Path::new("/m.wasm"), Path::new("/m.so"));
+        let of = |node: &Node| {
+            let identity = Identity::new(Some(node));
+            assert_eq!(
+                (identity.invalid.as_ref(), identity.filter),
+                (None, Filter::Native)
+            );
+            identity.module_of(wasm, Some(native)).to_owned()
+        };
+        let able = node(40, "envoy.extensions.filters.http.dynamic_modules");
+        assert_eq!(of(&able), native);
+        assert_eq!(
+            of(&node(37, "envoy.extensions.filters.http.dynamic_modules")),
+            wasm
+        );
+        assert_eq!(of(&node(40, "envoy.filters.http.wasm")), wasm);
+        assert_eq!(Identity::new(Some(&able)).module_of(wasm, None), wasm);
+        // Its own file counts as little where it can't be loaded.
+        let mut own = Identity::new(Some(&able));
+        own.module = Some("/own.so".into());
+        assert_eq!(own.module_of(wasm, None), Path::new("/own.so"));
+        own.loads_native = false;
+        assert_eq!(own.module_of(wasm, None), wasm);
+    }
+
+    #[test]
     fn wrong_or_huge_metadata_is_explained_and_not_kept() {
         let huge = "x".repeat(MAX_LABELS);
         for (key, kind, says) in [
@@ -317,6 +432,8 @@ mod tests {
                 "longer than 8192 bytes",
             ),
             (MODULE_METADATA, text("m.wasm"), "no absolute path"),
+            (FILTER_METADATA, text("lua"), "write \"wasm\" or \"native\""),
+            (FILTER_METADATA, Kind::BoolValue(true), "no kind of filter"),
             (MODULE_METADATA, text("/m\0.wasm"), "no absolute path"),
             (
                 MODULE_METADATA,

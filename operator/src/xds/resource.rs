@@ -1,4 +1,5 @@
-//! A filter configuration as the resource that Envoy takes: `TypedExtensionConfig` around a Wasm filter.
+//! A filter configuration as the resource that Envoy takes: `TypedExtensionConfig` around a Wasm filter, or around a
+//! dynamic module where the module is one.
 //!
 //! The plugin's configuration travels as a `StringValue` that holds JSON. A `Struct` would be the
 //! obvious choice and the proto's documentation promises that it arrives as JSON, but Envoy 1.40 hands
@@ -10,6 +11,8 @@ use envoy_types::pb::envoy::config::core::v3::{
     AsyncDataSource, BackoffStrategy, DataSource, TypedExtensionConfig, async_data_source,
     data_source,
 };
+use envoy_types::pb::envoy::extensions::dynamic_modules::v3::DynamicModuleConfig;
+use envoy_types::pb::envoy::extensions::filters::http::dynamic_modules::v3::DynamicModuleFilter;
 use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm;
 use envoy_types::pb::envoy::extensions::wasm::v3::{
     FailurePolicy, PluginConfig, ReloadConfig, VmConfig, plugin_config,
@@ -19,6 +22,8 @@ use headgate_core::config::FilterConfig;
 use prost::{Message, Name};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+use super::module::Kind;
 
 /// Identifies the plugin in Envoy's logs, and with the code the VM. One id for every slot of a proxy, so
 /// that they share state.
@@ -47,7 +52,10 @@ impl Resource {
     pub fn new(config: &FilterConfig, name: &str, module: &Path) -> Self {
         let extension = TypedExtensionConfig {
             name: name.to_owned(),
-            typed_config: Some(any(&wasm_filter(config, module))),
+            typed_config: Some(match Kind::of(module) {
+                Kind::Native => any(&native_filter(config, module)),
+                Kind::Wasm => any(&wasm_filter(config, module)),
+            }),
         };
         let any = any(&extension);
         Self {
@@ -87,13 +95,43 @@ fn plugin_configuration(config: &FilterConfig) -> String {
     serde_json::to_string(config).unwrap_or_default()
 }
 
-fn wasm_filter(config: &FilterConfig, module: &Path) -> Wasm {
-    let code = DataSource {
-        specifier: Some(data_source::Specifier::Filename(
-            module.display().to_string(),
-        )),
-        ..DataSource::default()
+/// What stats begin with, as those of the Wasm filter do: dashboards and alerts know one name.
+const METRICS_NAMESPACE: &str = "wasmcustom";
+
+fn native_filter(config: &FilterConfig, module: &Path) -> DynamicModuleFilter {
+    let configuration = StringValue {
+        value: plugin_configuration(config),
     };
+    DynamicModuleFilter {
+        dynamic_module_config: Some(DynamicModuleConfig {
+            // What was learned outlives a listener.
+            do_not_close: true,
+            metrics_namespace: METRICS_NAMESPACE.to_owned(),
+            module: Some(local(module)),
+            ..DynamicModuleConfig::default()
+        }),
+        filter_name: PLUGIN.to_owned(),
+        filter_config: Some(Any {
+            type_url: STRING_VALUE.to_owned(),
+            value: configuration.encode_to_vec(),
+        }),
+        ..DynamicModuleFilter::default()
+    }
+}
+
+/// A file that Envoy reads itself.
+fn local(module: &Path) -> AsyncDataSource {
+    AsyncDataSource {
+        specifier: Some(async_data_source::Specifier::Local(DataSource {
+            specifier: Some(data_source::Specifier::Filename(
+                module.display().to_string(),
+            )),
+            ..DataSource::default()
+        })),
+    }
+}
+
+fn wasm_filter(config: &FilterConfig, module: &Path) -> Wasm {
     let configuration = StringValue {
         value: plugin_configuration(config),
     };
@@ -115,9 +153,7 @@ fn wasm_filter(config: &FilterConfig, module: &Path) -> Wasm {
             vm: Some(plugin_config::Vm::VmConfig(VmConfig {
                 vm_id: PLUGIN.to_owned(),
                 runtime: RUNTIME.to_owned(),
-                code: Some(AsyncDataSource {
-                    specifier: Some(async_data_source::Specifier::Local(code)),
-                }),
+                code: Some(local(module)),
                 ..VmConfig::default()
             })),
             ..PluginConfig::default()
@@ -136,6 +172,22 @@ fn millis(ms: u32) -> Duration {
 /// (`path_config_source`, wrapped in a `DiscoveryResponse`).
 #[must_use]
 pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
+    if Kind::of(module) == Kind::Native {
+        return json!({
+            "@type": super::ECDS_TYPE_URL,
+            "name": name,
+            "typed_config": {
+                "@type": DynamicModuleFilter::type_url(),
+                "dynamic_module_config": {
+                    "module": {"local": {"filename": module.display().to_string()}},
+                    "do_not_close": true,
+                    "metrics_namespace": METRICS_NAMESPACE,
+                },
+                "filter_name": PLUGIN,
+                "filter_config": {"@type": STRING_VALUE, "value": plugin_configuration(config)},
+            },
+        });
+    }
     let seconds = |ms: u32| format!("{}s", f64::from(ms) / 1_000.0);
     json!({
         "@type": super::ECDS_TYPE_URL,
@@ -228,5 +280,29 @@ mod tests {
             json["typed_config"]["config"]["reload_config"]["backoff"]["base_interval"],
             Value::String("0.1s".into())
         );
+    }
+
+    #[test]
+    fn a_shared_object_becomes_a_dynamic_module() {
+        let path = Path::new("/m/a.so");
+        let resource = Resource::new(&config("abc"), "headgate", path);
+        let extension = TypedExtensionConfig::decode(&resource.any.value[..]).unwrap();
+        let typed = extension.typed_config.unwrap();
+        assert_eq!(typed.type_url, DynamicModuleFilter::type_url());
+        let filter = DynamicModuleFilter::decode(&typed.value[..]).unwrap();
+        let module = filter.dynamic_module_config.unwrap();
+        assert_eq!(module.module, Some(local(path)));
+        assert_eq!(module.metrics_namespace, METRICS_NAMESPACE);
+        let text = StringValue::decode(&filter.filter_config.unwrap().value[..])
+            .unwrap()
+            .value;
+        let read = FilterConfig::from_json(text.as_bytes()).unwrap();
+        assert_eq!(read, config("abc"));
+        let json = ecds_json(&config("abc"), "headgate", path);
+        let filter = &json["typed_config"];
+        assert_eq!(filter["@type"], DynamicModuleFilter::type_url());
+        assert_eq!(filter["filter_config"]["value"], Value::String(text));
+        let module = &filter["dynamic_module_config"]["module"];
+        assert_eq!(module["local"]["filename"], "/m/a.so");
     }
 }

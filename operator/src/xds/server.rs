@@ -26,6 +26,7 @@ pub struct Server {
     snapshots: watch::Sender<Arc<Snapshot>>,
     plans: watch::Receiver<Arc<Plan>>,
     modules: watch::Receiver<Arc<Module>>,
+    natives: Option<watch::Receiver<Arc<Module>>>,
     cache: Arc<ResourceCache>,
     registry: Arc<Registry>,
     tls: Option<Tls>,
@@ -45,16 +46,31 @@ impl Server {
         metrics: Metrics,
     ) -> Self {
         let cache = Arc::new(ResourceCache::new(limits.cache_bytes));
-        let snapshot = current(&mut plans, &mut modules, &cache);
+        let snapshot = current(&mut plans, &mut modules, &mut None, &cache);
         Self {
             snapshots: watch::Sender::new(snapshot),
             plans,
             modules,
+            natives: None,
             cache,
             registry: Arc::new(Registry::new(limits.proxies, limits.keep, metrics)),
             tls: None,
             limits,
         }
+    }
+
+    /// Serves what `natives` holds, now and later, to proxies that ask for a native filter and can load it.
+    #[must_use]
+    pub fn with_native(mut self, natives: watch::Receiver<Arc<Module>>) -> Self {
+        self.natives = Some(natives);
+        let snapshot = current(
+            &mut self.plans,
+            &mut self.modules,
+            &mut self.natives,
+            &self.cache,
+        );
+        self.snapshots.send_replace(snapshot);
+        self
     }
 
     /// Serves over TLS only, to proxies whose certificate the files' CA has signed, and follows the files.
@@ -109,7 +125,7 @@ impl Server {
             .serve_with_incoming_shutdown(connections, async move { stopped(&mut stop).await });
         tokio::select! {
             served = server => served,
-            never = combine(self.plans, self.modules, self.cache, self.snapshots) => match never {},
+            never = combine(self.plans, self.modules, self.natives, self.cache, self.snapshots) => match never {},
             never = follow(self.tls, &self.registry.metrics.xds) => match never {},
         }
     }
@@ -118,11 +134,24 @@ impl Server {
 fn current(
     plans: &mut watch::Receiver<Arc<Plan>>,
     modules: &mut watch::Receiver<Arc<Module>>,
+    natives: &mut Option<watch::Receiver<Arc<Module>>>,
     cache: &Arc<ResourceCache>,
 ) -> Arc<Snapshot> {
     let plan = Arc::clone(&plans.borrow_and_update());
     let module = Arc::clone(&modules.borrow_and_update());
-    Arc::new(Snapshot::new(plan, module, Arc::clone(cache)))
+    let native = natives.as_mut();
+    let native = native.map(|natives| Arc::clone(&natives.borrow_and_update()));
+    Arc::new(Snapshot::new(plan, module, Arc::clone(cache)).with_native(native))
+}
+
+/// The next change of what may not be there.
+async fn changed(
+    natives: &mut Option<watch::Receiver<Arc<Module>>>,
+) -> Result<(), watch::error::RecvError> {
+    match natives {
+        Some(natives) => natives.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
@@ -136,6 +165,7 @@ async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
 async fn combine(
     mut plans: watch::Receiver<Arc<Plan>>,
     mut modules: watch::Receiver<Arc<Module>>,
+    mut natives: Option<watch::Receiver<Arc<Module>>>,
     cache: Arc<ResourceCache>,
     snapshots: watch::Sender<Arc<Snapshot>>,
 ) -> Infallible {
@@ -143,8 +173,9 @@ async fn combine(
         tokio::select! {
             Ok(()) = plans.changed() => {}
             Ok(()) = modules.changed() => {}
+            Ok(()) = changed(&mut natives) => {}
             else => std::future::pending().await,
         }
-        snapshots.send_replace(current(&mut plans, &mut modules, &cache));
+        snapshots.send_replace(current(&mut plans, &mut modules, &mut natives, &cache));
     }
 }

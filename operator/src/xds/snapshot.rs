@@ -21,6 +21,8 @@ pub struct Snapshot {
     pub plan: Arc<Plan>,
     /// The module that proxies run.
     pub module: Arc<Module>,
+    /// The one for proxies that ask for a native filter, if there is one.
+    pub native: Option<Arc<Module>>,
     /// When it was made.
     pub made: Instant,
     /// Where what is enforced may be less than what is meant.
@@ -74,6 +76,7 @@ impl Snapshot {
         Self {
             plan,
             module,
+            native: None,
             made: Instant::now(),
             incomplete,
             empty: Arc::default(),
@@ -83,6 +86,20 @@ impl Snapshot {
             }),
             cache,
         }
+    }
+
+    /// The same with a module for proxies that ask for a native filter.
+    #[must_use]
+    pub fn with_native(mut self, native: Option<Arc<Module>>) -> Self {
+        self.native = native;
+        self
+    }
+
+    /// The module file that this proxy is to load.
+    #[must_use]
+    pub fn module_of<'a>(&'a self, identity: &'a Identity) -> &'a Path {
+        let native = self.native.as_ref().map(|native| native.path.as_path());
+        identity.module_of(&self.module.path, native)
     }
 
     /// The configuration for this proxy.
@@ -158,7 +175,7 @@ impl Snapshot {
         names: &BTreeSet<String>,
         identity: &Identity,
     ) -> Offer {
-        let module: &Path = identity.module.as_ref().unwrap_or(&self.module.path);
+        let module = self.module_of(identity);
         let (ours, others): (Vec<&String>, Vec<&String>) =
             names.iter().partition(|n| is_headgate_slot(n));
         let resources = ours

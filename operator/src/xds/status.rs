@@ -7,6 +7,7 @@ use headgate_core::config::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::conditions::{self, Condition};
+use super::module::{Kind, Module};
 use super::node::TargetClaim;
 use super::proxy::{Proxy, RunState, Transport, Variant};
 use super::registry::Registry;
@@ -24,6 +25,9 @@ pub struct Report {
     pub version: String,
     /// The module that proxies run.
     pub module: ModuleReport,
+    /// The module of those that ask for a native filter and can load it, if there is one.
+    #[serde(default)]
+    pub native: Option<ModuleReport>,
     /// Policies by name.
     pub policies: Vec<PolicyReport>,
     /// Streams of proxies: connected ones first, then by node id.
@@ -85,6 +89,9 @@ pub struct ProxyReport {
     /// The module file that it loads, where it names one of its own.
     #[serde(default)]
     pub module: Option<String>,
+    /// The kind of filter that it is given, `wasm` or `native`.
+    #[serde(default)]
+    pub filter: String,
     /// Address it connected from.
     pub peer: String,
     /// `ECDS` or `ADS`.
@@ -168,13 +175,13 @@ impl Report {
         Self {
             time: rfc3339(now),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            module: ModuleReport {
-                path: snapshot.module.path.display().to_string(),
-                hash: snapshot.module.hash.clone(),
-                bytes: snapshot.module.bytes,
-            },
+            module: ModuleReport::of(&snapshot.module),
+            native: snapshot
+                .native
+                .as_ref()
+                .map(|native| ModuleReport::of(native)),
             policies,
-            proxies: proxies.iter().map(proxy).collect(),
+            proxies: proxies.iter().map(|p| proxy(p, snapshot)).collect(),
             problems: snapshot
                 .plan
                 .problems
@@ -230,7 +237,17 @@ fn counted(state: &PolicyState, tallies: &Tallies) -> [Condition; 2] {
     conditions::summary(&of_targets).unwrap_or_else(|| conditions::at(state, None, tallies, None))
 }
 
-fn proxy(p: &Proxy) -> ProxyReport {
+impl ModuleReport {
+    fn of(module: &Module) -> Self {
+        Self {
+            path: module.path.display().to_string(),
+            hash: module.hash.clone(),
+            bytes: module.bytes,
+        }
+    }
+}
+
+fn proxy(p: &Proxy, snapshot: &Snapshot) -> ProxyReport {
     let push = |push: &super::proxy::Push| PushReport {
         version: push.version.clone(),
         revision: push.revision.clone(),
@@ -257,6 +274,7 @@ fn proxy(p: &Proxy) -> ProxyReport {
             .module
             .as_ref()
             .map(|path| path.display().to_string()),
+        filter: Kind::of(snapshot.module_of(&p.identity)).name().to_owned(),
         peer: p.peer.clone(),
         transport: p.transport,
         variant: p.variant,

@@ -14,7 +14,8 @@ fn headgate(args: &[&str]) -> Output {
         .args(args)
         .current_dir(root)
         .stdin(Stdio::null())
-        .env_remove("HEADGATE_WASM");
+        .env_remove("HEADGATE_WASM")
+        .env_remove("HEADGATE_NATIVE");
     command.output().unwrap()
 }
 
@@ -293,6 +294,104 @@ fn render_writes_what_envoy_reads_from_a_file() {
     let config = plugin["configuration"]["value"].as_str().unwrap();
     let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
     assert_eq!(config.stages[0].types.last().unwrap().name, "default");
+}
+
+#[test]
+fn render_writes_a_native_filter_where_it_is_asked_for() {
+    let render = |args: &[&str]| {
+        let all = ["render", "examples/quickstart", "-o", "json"];
+        headgate(&[&all[..], args].concat())
+    };
+    let native = render(&["--filter", "native", "--native", "/etc/headgate.so"]);
+    assert_eq!(native.status.code(), Some(0));
+    let warning = "warning: --native /etc/headgate.so: no such file here";
+    assert!(text(&native.stderr).starts_with(warning));
+    let json: serde_json::Value = serde_json::from_slice(&native.stdout).unwrap();
+    let filter = &json["resources"][0]["typed_config"];
+    let module = &filter["dynamic_module_config"];
+    assert_eq!(module["module"]["local"]["filename"], "/etc/headgate.so");
+    let config = filter["filter_config"]["value"].as_str().unwrap();
+    let config = headgate_core::config::FilterConfig::from_json(config.as_bytes()).unwrap();
+    assert_eq!(config.stages[0].types.last().unwrap().name, "default");
+
+    for (args, message) in [
+        (
+            &["--filter", "lua"][..],
+            "error: invalid value 'lua' for '--filter <KIND>'\n  [possible values: wasm, native]",
+        ),
+        (
+            &["--filter", "native", "--native", "/etc/headgate.wasm"],
+            "error: --native /etc/headgate.wasm: no native module",
+        ),
+        (
+            &["--wasm", "/etc/headgate.so"],
+            "error: --wasm /etc/headgate.so: a native module; name it with --native",
+        ),
+    ] {
+        let refused = render(args);
+        assert_ne!(refused.status.code(), Some(0), "{args:?}");
+        let said = text(&refused.stderr);
+        assert!(said.starts_with(message), "{said}");
+    }
+}
+
+#[test]
+fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (native, wasm) = (
+        at("libheadgate.so", b"\x7fELF and the rest"),
+        at("headgate.wasm", b"\0asm\x01\0\0\0"),
+    );
+    let installed = folder.path().join("modules");
+    let install = ["--install-module", installed.to_str().unwrap()];
+    let bootstrap = |args: &[&str]| {
+        let all = ["bootstrap", "--upstream", "127.0.0.1:1"];
+        headgate(&[&all[..], args].concat())
+    };
+    let metadata = |args: &[&str]| {
+        let out = bootstrap(args);
+        assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
+        let yaml: serde_json::Value = serde_saphyr::from_str(text(&out.stdout)).unwrap();
+        yaml["node"]["metadata"].clone()
+    };
+    assert_eq!(metadata(&[]), serde_json::Value::Null);
+    assert_eq!(metadata(&["--filter", "wasm"]), serde_json::Value::Null);
+    let asked = serde_json::json!({"headgate.dev/filter": "native"});
+    assert_eq!(metadata(&["--filter", "native"]), asked);
+    let yaml = bootstrap(&["--filter", "native"]).stdout;
+    assert!(text(&yaml).contains("dynamic_modules_strip_custom_stat_prefix: true"));
+    let named = metadata(&[&install[..], &["--filter", "native", "--native", &native]].concat());
+    let path = named["headgate.dev/module"].as_str().unwrap();
+    assert!(
+        path.ends_with(".so") && std::fs::exists(path).unwrap(),
+        "{named}"
+    );
+    assert_eq!(named.as_object().unwrap().len(), 1, "{named}");
+
+    for (args, message) in [
+        (
+            vec!["--filter", "lua"],
+            "error: invalid value 'lua' for '--filter <KIND>'\n  [possible values: wasm, native]",
+        ),
+        (
+            [&install[..], &["--filter", "native", "--native", &wasm]].concat(),
+            "no native module, which is a shared object",
+        ),
+        (
+            [&install[..], &["--wasm", &native]].concat(),
+            "a native module; name it with --native",
+        ),
+    ] {
+        let refused = bootstrap(&args);
+        assert_ne!(refused.status.code(), Some(0), "{args:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains(message), "{said}");
+    }
 }
 
 /// The stage of a rendered file.

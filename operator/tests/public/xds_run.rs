@@ -274,7 +274,9 @@ async fn what_keeps_it_from_starting_is_said_in_one_line() {
     fs::write(place.0.path().join("page.wasm"), "<html>").unwrap();
     let error = place.fails(&["--wasm", "page.wasm"]).await;
     assert!(
-        error.starts_with("error: filter module page.wasm is no WebAssembly module"),
+        error.starts_with(
+            "error: filter module page.wasm is neither a WebAssembly module nor a shared object"
+        ),
         "{error}"
     );
     let error = place.fails(&["--module-dir", "headgate.wasm"]).await;

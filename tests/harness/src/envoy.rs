@@ -15,6 +15,9 @@ use crate::process::Child;
 use crate::skip::skip;
 use crate::wait;
 
+/// How the filter's stats start.
+const FILTERS: &str = "wasmcustom.headgate.";
+
 /// Environment variable with the path of the Envoy binary; without it `envoy` is looked for in `PATH`.
 pub const ENVOY_ENV: &str = "HEADGATE_ENVOY";
 
@@ -202,10 +205,10 @@ impl EnvoyProcess {
     /// # Errors
     /// If Envoy doesn't answer.
     pub fn stat(&self, name: &str) -> Result<u64> {
-        let text = self.admin_get(&format!("/stats?filter={}", anchored(name)))?;
-        Ok(text
-            .lines()
-            .find_map(parse_stat)
+        let text = self.admin_get(&format!("/stats?filter={}", filter_of(name, "$")))?;
+        let mut stats = text.lines().filter_map(parse_stat);
+        Ok(stats
+            .find(|(found, _)| found == name)
             .map_or(0, |(_, value)| value))
     }
 
@@ -214,7 +217,7 @@ impl EnvoyProcess {
     /// # Errors
     /// If Envoy doesn't answer.
     pub fn stats_under(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
-        let text = self.admin_get(&format!("/stats?filter=^{}", escape(prefix)))?;
+        let text = self.admin_get(&format!("/stats?filter={}", filter_of(prefix, "")))?;
         let stats = text.lines().filter_map(parse_stat);
         Ok(stats
             .filter_map(|(name, value)| Some((name.strip_prefix(prefix)?.to_owned(), value)))
@@ -298,9 +301,10 @@ impl EnvoyProcess {
         self.child.output()
     }
 
-    /// Lines of its log that say that the filter's VM failed or refused a configuration.
-    pub fn wasm_errors(&self) -> Vec<String> {
+    /// Lines of its log that say that the filter failed or refused a configuration.
+    pub fn filter_errors(&self) -> Vec<String> {
         let marks = [
+            "headgate:",
             "wasm log",
             "Wasm VM failed",
             "Plugin configured",
@@ -398,7 +402,33 @@ fn ok(path: &str, answer: http::Answer) -> Result<String> {
 /// `name: 12`. Histograms and text readouts are left out.
 fn parse_stat(line: &str) -> Option<(String, u64)> {
     let (name, value) = line.rsplit_once(": ")?;
-    Some((name.to_owned(), value.trim().parse().ok()?))
+    Some((common_name(name), value.trim().parse().ok()?))
+}
+
+/// A stat's name as the Wasm filter has it. Names of workflows and services are labels of the native filter's stats, and
+/// at the end of their names.
+fn common_name(name: &str) -> String {
+    let member = || {
+        let (family, labels) = name
+            .strip_prefix(FILTERS)?
+            .split_once(".headgate_policy.")?;
+        let (part, metric) = family.split_once('.')?;
+        let (policy, labels) = labels.split_once(".headgate_")?;
+        let value = labels.strip_prefix(part)?.strip_prefix('.')?;
+        Some(format!("{FILTERS}policy.{policy}.{part}.{value}.{metric}"))
+    };
+    member().unwrap_or_else(|| name.to_owned())
+}
+
+/// A regular expression of a stat's name, or of how it starts, and of all that [`common_name`] may give this name.
+fn filter_of(name: &str, end: &str) -> String {
+    let plain = format!("^{}{end}", escape(name));
+    let may_be_label = end.is_empty() || name.contains(".workflow.") || name.contains(".service.");
+    if name.starts_with(FILTERS) && may_be_label {
+        format!("{plain}|^{}(workflow|service)[.]", escape(FILTERS))
+    } else {
+        plain
+    }
 }
 
 fn anchored(name: &str) -> String {
@@ -408,4 +438,23 @@ fn anchored(name: &str) -> String {
 /// A stat name as a regular expression in a URL: dots are literal, and `/` needs no escape.
 fn escape(name: &str) -> String {
     name.replace('.', "[.]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stats_of_both_filters_have_one_name() {
+        let native =
+            "wasmcustom.headgate.workflow.calls.headgate_policy.shop/a.headgate_workflow.w";
+        let wasm = "wasmcustom.headgate.policy.shop/a.workflow.w.calls";
+        assert_eq!(common_name(native), wasm);
+        for plain in [wasm, "wasmcustom.headgate.panics", "server.uptime"] {
+            assert_eq!(common_name(plain), plain);
+        }
+        let filter = filter_of(wasm, "$");
+        assert!(filter.ends_with("$|^wasmcustom[.]headgate[.](workflow|service)[.]"));
+        assert_eq!(filter_of("server.uptime", "$"), "^server[.]uptime$");
+    }
 }

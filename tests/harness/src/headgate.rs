@@ -17,6 +17,12 @@ pub const HEADGATE_ENV: &str = "HEADGATE_BIN";
 /// Environment variable with the path of the filter's module; without it `dist/headgate.wasm` is used.
 pub const MODULE_ENV: &str = "HEADGATE_WASM";
 
+/// Environment variable with the path of the filter's native module; without it `dist/libheadgate.so` is used.
+pub const NATIVE_ENV: &str = "HEADGATE_NATIVE";
+
+/// Environment variable with the kind of filter that is tested: `wasm`, as without it, or `native`.
+pub const FILTER_ENV: &str = "HEADGATE_FILTER";
+
 /// Environment variable with the folder of the variants that `scripts/build variants` makes.
 pub const VARIANTS_ENV: &str = "HEADGATE_VARIANTS";
 
@@ -35,6 +41,8 @@ pub struct RunOptions {
     pub config_dir: PathBuf,
     /// The filter's module.
     pub module: PathBuf,
+    /// The native module, for proxies that ask for it.
+    pub native: Option<PathBuf>,
     /// Folder that proxies load the module from; `None`: the binary's default.
     pub module_dir: Option<PathBuf>,
     /// Where xDS is served; port 0 picks a free one.
@@ -49,6 +57,7 @@ impl RunOptions {
         Self {
             config_dir: config_dir.to_owned(),
             module: module_path(),
+            native: None,
             module_dir: None,
             xds: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             arguments: Vec::new(),
@@ -72,6 +81,9 @@ impl Headgate {
             .arg("--wasm")
             .arg(&options.module)
             .args(&options.arguments);
+        if let Some(native) = &options.native {
+            command.arg("--native").arg(native);
+        }
         if let Some(dir) = &options.module_dir {
             command.arg("--module-dir").arg(dir);
         }
@@ -208,6 +220,36 @@ pub fn binary_path() -> PathBuf {
 /// The filter's module.
 pub fn module_path() -> PathBuf {
     std::env::var_os(MODULE_ENV).map_or_else(|| dist("headgate.wasm"), PathBuf::from)
+}
+
+/// The filter's native module.
+pub fn native_path() -> PathBuf {
+    std::env::var_os(NATIVE_ENV).map_or_else(|| dist("libheadgate.so"), PathBuf::from)
+}
+
+/// Whether the native filter is tested, in place of the Wasm filter.
+pub fn is_native() -> bool {
+    std::env::var_os(FILTER_ENV).is_some_and(|kind| kind == "native")
+}
+
+/// The module of the kind of filter that is tested.
+pub fn tested_module() -> PathBuf {
+    if is_native() {
+        native_path()
+    } else {
+        module_path()
+    }
+}
+
+/// A copy of [`tested_module`] in `folder`, to be replaced.
+///
+/// # Errors
+/// If it can't be copied.
+pub fn copy_tested_module(folder: &Path) -> Result<PathBuf> {
+    let module = tested_module();
+    let copy = folder.join(module.file_name().unwrap_or_default());
+    std::fs::copy(&module, &copy).with_context(|| module.display().to_string())?;
+    Ok(copy)
 }
 
 /// A variant of the module that only tests load, such as `headgate-trap.wasm`, from the folder that the environment

@@ -27,6 +27,15 @@ pub enum Protection {
         /// The AdmissionPolicy.
         policy: Value,
     },
+    /// The same with the native filter.
+    NativeHeadgate {
+        /// Short name for `--only` and JSON.
+        name: &'static str,
+        /// What it is, in a few words.
+        title: &'static str,
+        /// The AdmissionPolicy.
+        policy: Value,
+    },
 }
 
 impl Protection {
@@ -34,7 +43,7 @@ impl Protection {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Native(filter) => filter.name,
-            Self::Headgate { name, .. } => name,
+            Self::Headgate { name, .. } | Self::NativeHeadgate { name, .. } => name,
         }
     }
 
@@ -42,7 +51,7 @@ impl Protection {
     pub fn title(&self) -> &'static str {
         match self {
             Self::Native(filter) => filter.title,
-            Self::Headgate { title, .. } => title,
+            Self::Headgate { title, .. } | Self::NativeHeadgate { title, .. } => title,
         }
     }
 }
@@ -100,8 +109,11 @@ impl Lab {
     ) -> Result<Self> {
         match protection {
             Protection::Native(filter) => native(filter, &backend, workers, upstream),
-            Protection::Headgate { policy, .. } => {
-                let rig = Rig::builder(backend, policy.clone()).concurrency(workers);
+            Protection::Headgate { policy, .. } | Protection::NativeHeadgate { policy, .. } => {
+                let mut rig = Rig::builder(backend, policy.clone()).concurrency(workers);
+                if matches!(protection, Protection::NativeHeadgate { .. }) {
+                    rig = rig.native();
+                }
                 rig.change(move |bootstrap| redirect(bootstrap, upstream))
                     .start()
                     .map(Self::Headgate)

@@ -195,6 +195,20 @@ impl Rig {
             .status()
     }
 
+    /// Hash of the module that the operator serves, of the kind that is tested.
+    ///
+    /// # Errors
+    /// If the operator is down.
+    pub fn module_hash(&self) -> Result<String> {
+        let kind = if crate::headgate::is_native() {
+            "native"
+        } else {
+            "module"
+        };
+        let hash = self.status()?[kind]["hash"].as_str().map(str::to_owned);
+        hash.with_context(|| format!("no {kind} in the operator's status"))
+    }
+
     /// Revision of the policy that is enforced.
     ///
     /// # Errors

@@ -164,6 +164,11 @@ fn variants() -> Result<Vec<Variant>> {
             "Headgate, accepting",
             policy::for_mix(ROOMY, &mix::bouncer(1.0)),
         )),
+        accepts(with_native_headgate(
+            "native_headgate_accepting",
+            "Headgate's native filter, accepting",
+            policy::for_mix(ROOMY, &mix::bouncer(1.0)),
+        )),
         accepts(native(
             "local_ratelimit",
             "local_ratelimit, accepting",
@@ -179,6 +184,11 @@ fn variants() -> Result<Vec<Variant>> {
             "Headgate, refusing",
             refuse_most(),
         )),
+        refuses(with_native_headgate(
+            "native_headgate_refusing",
+            "Headgate's native filter, refusing",
+            refuse_most(),
+        )),
         refuses(native(
             "local_ratelimit_refusing",
             "local_ratelimit, refusing",
@@ -189,6 +199,14 @@ fn variants() -> Result<Vec<Variant>> {
 
 fn with_headgate(name: &'static str, title: &'static str, policy: Value) -> Protection {
     Protection::Headgate {
+        name,
+        title,
+        policy,
+    }
+}
+
+fn with_native_headgate(name: &'static str, title: &'static str, policy: Value) -> Protection {
+    Protection::NativeHeadgate {
         name,
         title,
         policy,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use headgate_tests::bench::{
-    agreement, cpu, decision, memory, overload, scale, simulator, slack_order, throughput, wild,
-    workflows,
+    agreement, cpu, decision, lock, memory, overload, scale, simulator, slack_order, throughput,
+    wild, workflows,
 };
 use headgate_tests::mix;
 use serde_json::{Map, Value, json};
@@ -80,6 +80,8 @@ enum Bench {
     Decision,
     /// Envoy's CPU time per request, filter by filter.
     Cpu,
+    /// The native filter's lock, between 1 and 32 threads.
+    Lock,
     /// Most requests per second of one Envoy worker.
     Throughput,
     /// Memory of Envoy, and what each worker adds.
@@ -125,6 +127,7 @@ fn main() -> Result<()> {
         let (name, value) = match bench {
             Bench::Decision => ("decision", decision(&args)?),
             Bench::Cpu => ("cpu", cpu(&args)?),
+            Bench::Lock => ("lock", lock(&args)?),
             Bench::Throughput => ("throughput", throughput(&args)?),
             Bench::Memory => ("memory", memory()?),
             Bench::Size => ("size", size()?),
@@ -196,6 +199,13 @@ fn cpu(args: &Args) -> Result<Value> {
         options.rounds,
         cpu::table(&rows)
     );
+    Ok(json!(rows))
+}
+
+fn lock(args: &Args) -> Result<Value> {
+    say("lock");
+    let rows = lock::run(&[1, 2, 4, 8, 16, 32], seconds(args, 2.0))?;
+    println!("\n{}", lock::table(&rows));
     Ok(json!(rows))
 }
 

@@ -301,10 +301,10 @@ impl Mesh {
     }
 
     /// Lines of all proxies' logs that say that a filter failed, each after the name of its process.
-    pub fn wasm_errors(&self) -> Vec<String> {
+    pub fn filter_errors(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for node in &self.nodes {
-            let errors = node.sidecar.iter().flat_map(EnvoyProcess::wasm_errors);
+            let errors = node.sidecar.iter().flat_map(EnvoyProcess::filter_errors);
             lines.extend(errors.map(|line| format!("{}: {line}", node.name)));
         }
         lines

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use headgate_tests::backend::{BackendConfig, ServiceType};
+use headgate_tests::load::{self, LoadSpec, RequestType};
 use headgate_tests::rig::Rig;
-use headgate_tests::wait::until;
+use headgate_tests::wait::{until, wait_until};
 use headgate_tests::{headgate, policy};
 use serde_json::{Value, json};
 
@@ -84,26 +85,67 @@ fn histograms_survive_a_policy_edit() -> Result<()> {
 #[test]
 fn histograms_survive_a_code_upgrade() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let module = folder.path().join("headgate.wasm");
-    std::fs::copy(headgate::module_path(), &module)?;
+    let module = headgate::copy_tested_module(folder.path())?;
     let rig = Rig::builder(backend(), policy(50, "10s"))
         .module(module.clone())
         .start()?;
     learn(&rig)?;
     rig.edit_policy(&policy(2, "60ms"))?;
 
-    let before = rig.status()?["module"]["hash"].clone();
-    upgrade(&module)?;
-    until("another module", || match rig.status() {
-        Ok(status) if status["module"]["hash"] != before => Ok(()),
-        other => Err(format!("{other:?}")),
-    })?;
-    rig.wait_for_policy()?;
+    upgrade(&rig, &module)?;
     assert_remembered(&rig)
 }
 
-/// The same code with other bytes: an empty custom section named `upgraded` at its end.
-fn upgrade(module: &Path) -> Result<()> {
+/// The old code's requests and the new code's share the slots, and nobody who waits is left behind.
+#[test]
+fn the_limit_holds_while_code_is_upgraded_under_load() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let module = headgate::copy_tested_module(folder.path())?;
+    let mut policy = policy::queue_only(2, 10_000);
+    policy["spec"]["queue"]["timeout"] = json!("30s");
+    let rig = Rig::builder(backend(), policy)
+        .module(module.clone())
+        .start()?;
+    let quick = ("x-backend-service-us", "10000");
+    let kinds = vec![RequestType::get("all", "/").header(quick.0, quick.1)];
+    let mut spec = LoadSpec::new(rig.addr(), kinds, 150.0, Duration::from_secs(60));
+    spec.drain = Duration::from_secs(30);
+    let load = load::start(spec)?;
+    for _ in 0..3 {
+        let answered = load.snapshot().total.ok;
+        wait_until("traffic", || load.snapshot().total.ok > answered + 50)?;
+        // More than 2 s of work, so that requests run and wait in the old code while the new one starts.
+        let burst: Result<Vec<_>> = (0..400).map(|_| rig.request("/", &[quick])).collect();
+        upgrade(&rig, &module)?;
+        for request in burst? {
+            assert_eq!(request.answer()?.status, 200);
+        }
+    }
+    load.stop();
+    let report = load.wait()?;
+    assert_eq!(
+        report.total.ok, report.total.offered,
+        "{:?}",
+        report.total.status
+    );
+    assert_eq!(rig.backend.stats().max_in_flight, 2);
+    rig.wait_until_idle()
+}
+
+/// Replaces the code, and waits until Envoy runs it.
+fn upgrade(rig: &Rig, module: &Path) -> Result<()> {
+    let before = rig.module_hash()?;
+    append(module)?;
+    until("another module", || match rig.module_hash() {
+        Ok(now) if now != before => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    rig.wait_for_policy()
+}
+
+/// The same code with other bytes: an empty custom section named `upgraded` at its end, and bytes that nobody reads at
+/// that of a native module.
+fn append(module: &Path) -> Result<()> {
     let mut bytes = std::fs::read(module)?;
     let name = b"upgraded";
     bytes.extend([0, u8::try_from(name.len())? + 1, u8::try_from(name.len())?]);

@@ -175,7 +175,7 @@ impl Proxy {
 fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
     let _lock = lock_machine()?;
     let folder = tempfile::tempdir()?;
-    let module = Module::install(&binary::module_path(), folder.path())?;
+    let module = Module::install(&binary::tested_module(), folder.path())?;
     let mut planner = Planner::default();
     let mut cluster = cluster()?;
     let operator = Operator::start(planner.plan(&cluster), module)?;
@@ -247,6 +247,6 @@ fn policies_of_routes_and_of_their_gateway_are_apart() -> Result<()> {
             other => Err(format!("{other:?}")),
         }
     })?;
-    ensure!(proxy.envoy.wasm_errors().is_empty());
+    ensure!(proxy.envoy.filter_errors().is_empty());
     Ok(())
 }

@@ -71,8 +71,7 @@ fn policies_arrive_over_every_transport_and_variant() -> Result<()> {
 fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configuration()
 -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let module = folder.path().join("headgate.wasm");
-    std::fs::copy(headgate::module_path(), &module)?;
+    let module = headgate::copy_tested_module(folder.path())?;
     let rig = Rig::builder(backend(), policy::queue_only(2, 10))
         .module(module.clone())
         .start()?;
@@ -81,7 +80,11 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
 
     // A module that is well formed but is no filter: only Envoy can tell.
     let next = module.with_extension("next");
-    std::fs::write(&next, b"\0asm\x01\0\0\0")?;
+    let no_filter: &[u8] = match headgate::is_native() {
+        true => b"\x7fELF, and no tables",
+        false => b"\0asm\x01\0\0\0",
+    };
+    std::fs::write(&next, no_filter)?;
     std::fs::rename(&next, &module)?;
     until("the refusal to be shown", || {
         let status = rig.status().map_err(|e| e.to_string())?;
@@ -99,7 +102,7 @@ fn a_proxy_that_refuses_is_shown_with_its_reason_and_keeps_the_last_good_configu
     })?;
     assert_enforced(&rig, 2)?;
 
-    std::fs::copy(headgate::module_path(), &next)?;
+    std::fs::copy(headgate::tested_module(), &next)?;
     std::fs::rename(&next, &module)?;
     rig.wait_for_policy()?;
     rig.edit_policy(&policy::queue_only(3, 10))?;
@@ -117,13 +120,19 @@ fn a_rendered_file_programs_a_slot_that_reads_files() -> Result<()> {
             file("policy.yaml"),
             policy::queue_only(slots, 10).to_string(),
         )?;
-        let module = headgate::module_path().display().to_string();
+        let module = headgate::tested_module().display().to_string();
+        let (filter, option) = match headgate::is_native() {
+            true => ("native", "--native"),
+            false => ("wasm", "--wasm"),
+        };
         let rendered = headgate::run_command(&[
             "render",
             &file("policy.yaml"),
             "--target",
             "envoy",
-            "--wasm",
+            "--filter",
+            filter,
+            option,
             &module,
         ])?;
         std::fs::write(file("next.yaml"), rendered)?;

@@ -68,7 +68,7 @@ fn drive_and_measure(
         let stats = measure(mesh, &driving, &measured)?;
         driving.stop();
         let results = driving.wait()?;
-        let errors = mesh.wasm_errors();
+        let errors = mesh.filter_errors();
         ensure!(errors.is_empty(), "{errors:#?}");
         let lateness = results.lateness(stats.values());
         println!("{lateness:?}");
@@ -220,7 +220,7 @@ fn edited_from_0_to_1(mesh: &mut Mesh) -> Result<[Stats; 2]> {
                 "{name}: {total:?}"
             );
         }
-        let errors = mesh.wasm_errors();
+        let errors = mesh.filter_errors();
         ensure!(errors.is_empty(), "{errors:#?}");
         let lateness = results.lateness(slowest.values().chain(fastest.values()));
         Ok(([slowest, fastest], lateness))
@@ -461,7 +461,7 @@ fn rates_end_with_their_processes() -> Result<()> {
         mesh.restart_sidecar(name)?;
         assert!(served(&mesh, &format!("the proxy of {name} is another"))? > 0.6);
     }
-    assert_eq!(mesh.wasm_errors(), [] as [String; 0]);
+    assert_eq!(mesh.filter_errors(), [] as [String; 0]);
     Ok(())
 }
 
@@ -496,7 +496,7 @@ fn strange_neighbours() -> Result<()> {
         let known = node.policy_stat("workflows")?;
         assert!(known <= 101, "{} knows {known} workflows", node.name);
     }
-    assert_eq!(mesh.wasm_errors(), [] as [String; 0]);
+    assert_eq!(mesh.filter_errors(), [] as [String; 0]);
     Ok(())
 }
 

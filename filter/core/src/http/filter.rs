@@ -135,6 +135,50 @@ impl<H: Host> Filter<H> {
         self.configured
     }
 
+    /// Joins the process now rather than with the first request.
+    pub fn join(&mut self, proxy: &impl Proxy) {
+        if self.engine.worker().is_some() {
+            return;
+        }
+        let joined = proxy
+            .now()
+            .and_then(|now| self.engine.join(&self.host, now, &mut self.actions));
+        self.check(proxy, joined);
+    }
+
+    /// Starts over on the same host after the engine panicked: nothing of it is used again, as it may be inconsistent.
+    /// The new engine takes `configurations` over, joins the process, and gives back what the old one had booked.
+    /// Requests of the old one are unknown to it: the caller lets them go on, and reports their ends no more. `seed` is
+    /// another than before.
+    pub fn restart<'a>(
+        &mut self,
+        proxy: &impl Proxy,
+        seed: u64,
+        configurations: impl Iterator<Item = &'a [u8]>,
+    ) {
+        let failed = self.engine.worker();
+        self.engine = Engine::new(seed);
+        self.rng = Rng::new(seed.rotate_left(32));
+        self.actions.clear();
+        self.configured = false;
+        self.workflows = false;
+        self.baggage.clear();
+        self.forwarded.clear();
+        let now = match proxy.now() {
+            Ok(now) => now,
+            Err(error) => return self.complain(proxy, &error),
+        };
+        for json in configurations {
+            // Its error is in the log, and without it requests pass.
+            self.configure(proxy, now, json).unwrap_or(());
+        }
+        self.join(proxy);
+        if let Some(failed) = failed {
+            let buried = self.engine.bury(&self.host, now, failed, &mut self.actions);
+            self.check(proxy, buried);
+        }
+    }
+
     /// The listener for requests is gone: leaves the process, if no request is under way.
     pub fn leave(&mut self, proxy: &impl Proxy) {
         let left = proxy

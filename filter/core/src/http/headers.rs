@@ -258,22 +258,21 @@ fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + '
 }
 
 /// Serializes the headers `pairs` into `out`.
-pub fn serialize<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)> + Clone, out: &mut Vec<u8>) {
-    let length = |s: &str| u32::try_from(s.len()).unwrap_or(0).to_le_bytes();
+pub fn serialize<'a, T: AsRef<[u8]> + ?Sized + 'a>(
+    pairs: impl Iterator<Item = (&'a T, &'a T)> + Clone,
+    out: &mut Vec<u8>,
+) {
+    let length = |n: usize| u32::try_from(n).unwrap_or(0).to_le_bytes();
     out.clear();
-    out.extend(
-        u32::try_from(pairs.clone().count())
-            .unwrap_or(0)
-            .to_le_bytes(),
-    );
+    out.extend(length(pairs.clone().count()));
     for (name, value) in pairs.clone() {
-        out.extend(length(name));
-        out.extend(length(value));
+        out.extend(length(name.as_ref().len()));
+        out.extend(length(value.as_ref().len()));
     }
     for (name, value) in pairs {
-        out.extend(name.as_bytes());
+        out.extend(name.as_ref());
         out.push(0);
-        out.extend(value.as_bytes());
+        out.extend(value.as_ref());
         out.push(0);
     }
 }

@@ -1,6 +1,6 @@
-//! Dynamic metadata as proxy-wasm hands it over.
+//! Dynamic metadata as text.
 
-/// A value as a text. The host hands over a text's bytes, a number's eight, and something with zero bytes in it for
+/// A value of proxy-wasm as a text. The host hands over a text's bytes, a number's eight, and something with zero bytes in it for
 /// what is neither.
 #[must_use]
 pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
@@ -8,9 +8,14 @@ pub fn text(value: Vec<u8>) -> Option<Vec<u8>> {
     if is_text {
         return (!value.is_empty()).then_some(value);
     }
+    whole(f64::from_le_bytes(value.try_into().ok()?))
+}
+
+/// A whole number as a text.
+#[must_use]
+pub fn whole(number: f64) -> Option<Vec<u8>> {
     // Largest f64 below which all whole numbers are exact: 2^53.
     const EXACT: f64 = 9_007_199_254_740_992.0;
-    let number = f64::from_le_bytes(value.try_into().ok()?);
     let whole = number.fract() == 0.0 && number.abs() <= EXACT;
     whole.then(|| format!("{number:.0}").into_bytes())
 }

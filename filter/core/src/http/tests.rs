@@ -182,6 +182,35 @@ fn a_held_request_goes_on_when_the_one_before_it_ends() {
 }
 
 #[test]
+fn an_engine_that_failed_leaves_nothing_booked_to_the_next() {
+    let config = stage(MAX_QUEUE_LENGTH);
+    let mut proxy = Proxy::new(&config);
+    let _running = proxy.forwarded(&[]);
+    let _waiting = proxy.held(&[]);
+    assert_eq!(proxy.in_use(), 1);
+    let stream = proxy.stream(&[]);
+    let configurations = [config.as_bytes(), b"{}, which is refused"];
+    proxy.filter.restart(&stream, 2, configurations.into_iter());
+    // At once, and not after a lease.
+    assert_eq!(proxy.in_use(), 0);
+    assert_eq!(proxy.stat("queue_length"), 0);
+    assert_eq!(proxy.stat("workers_lost"), 1);
+    let mut first = proxy.forwarded(&[]);
+    let _second = proxy.held(&[]);
+    proxy.done(&mut first);
+    assert_eq!(proxy.in_use(), 1);
+    // Nobody is buried twice.
+    let (host, dead) = (&proxy.filter.host, proxy.filter.engine.worker());
+    let own = dead.expect("it joined");
+    for gone in [1 - own, own, 7] {
+        let now = Instant::default();
+        let buried = proxy.filter.engine.bury(host, now, gone, &mut Vec::new());
+        assert_eq!(buried, Ok(()));
+    }
+    assert_eq!(proxy.stat("workers_lost"), 1);
+}
+
+#[test]
 fn a_client_that_leaves_is_forgotten() {
     let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
     let mut first = proxy.forwarded(&[]);

@@ -72,7 +72,7 @@ pub struct View<'a> {
 }
 
 /// What every base does. No method allocates or calls the host.
-pub trait Admission: std::fmt::Debug {
+pub trait Admission: std::fmt::Debug + Send {
     /// Point 1: admits a request that arrives at `view.now`, or says why not. `rng` is the only source of
     /// chance.
     fn decide(

@@ -12,10 +12,12 @@ use std::time::Duration;
 use super::histogram::Histogram;
 
 /// Names wanted, as RE2. Estimates and workers' own books stay out: they are half of all lines.
-const FILTER: &str = r"^(server\.uptime$|wasmcustom\.headgate\.policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|queue_wait_us$|response_time_us$)|workflow\.|service\.))";
+const FILTER: &str = r"^(server\.uptime$|wasmcustom\.headgate\.(workflow|service)\.|wasmcustom\.headgate\.policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|queue_wait_us$|response_time_us$)|workflow\.|service\.))";
 
 /// Stats begin with what Envoy puts before the names of Wasm filters, and ours.
 const PREFIX: &str = "wasmcustom.headgate.policy.";
+/// What stats of workflows and services begin with where the filter is native: their names are labels, which follow.
+const FAMILIES: &str = "wasmcustom.headgate.";
 /// Envoy's age in seconds. It moves when Envoy flushes its stats, every 5 s by default.
 const UPTIME: &str = "server.uptime";
 /// `service.<name>.index`: what the gauge `bottleneck` calls the downstream service of this name.
@@ -103,10 +105,25 @@ impl Sample {
             {
                 let policy = sample.policies.entry(printable(policy)).or_default();
                 policy.take(rest, value);
+            } else if let Some((policy, rest)) = member(name) {
+                let policy = sample.policies.entry(printable(policy)).or_default();
+                policy.take(&rest, value);
             }
         }
         sample
     }
+}
+
+/// The policy of `workflow.<metric>.headgate_policy.<policy>.headgate_workflow.<workflow>`, and the rest of what the Wasm
+/// filter would call it: `workflow.<workflow>.<metric>`.
+fn member(name: &str) -> Option<(&str, String)> {
+    let (family, labels) = name
+        .strip_prefix(FAMILIES)?
+        .split_once(".headgate_policy.")?;
+    let (part, metric) = family.split_once('.')?;
+    let (policy, labels) = labels.split_once(".headgate_")?;
+    let value = labels.strip_prefix(part)?.strip_prefix('.')?;
+    Some((policy, format!("{part}.{value}.{metric}")))
 }
 
 impl PolicySample {
@@ -179,6 +196,23 @@ mod tests {
         );
         assert!(fast.histogram("queue_wait_us").is_some());
         assert_eq!(policy.workflows["a: b"].value("rate_mhz"), Some(37_500));
+    }
+
+    #[test]
+    fn a_native_filters_workflows_are_known_by_their_labels() {
+        let sample = Sample::parse(
+            "wasmcustom.headgate.policy.shop/a.slots: 4\n\
+             wasmcustom.headgate.workflow.rate_mhz.headgate_policy.shop/a.headgate_workflow.bulk: 37500\n\
+             wasmcustom.headgate.service.index.headgate_policy.shop/a.headgate_service.extent: 2\n\
+             wasmcustom.headgate.workflow.rate_mhz.headgate_policy.shop/a: 1\n\
+             wasmcustom.headgate.workflow.headgate_policy.a.headgate_service.b: 1\n",
+        );
+        assert_eq!(sample.policies.len(), 1);
+        let policy = &sample.policies["shop/a"];
+        assert_eq!(policy.own.value("slots"), Some(4));
+        assert_eq!(policy.workflows.len(), 1);
+        assert_eq!(policy.workflows["bulk"].value("rate_mhz"), Some(37_500));
+        assert_eq!(policy.services[&2], "extent");
     }
 
     #[test]

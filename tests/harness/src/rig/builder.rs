@@ -24,7 +24,8 @@ pub struct RigBuilder {
     backend: BackendConfig,
     policy: Option<Value>,
     concurrency: u32,
-    module: PathBuf,
+    module: Option<PathBuf>,
+    native: bool,
     operator_late: bool,
     bootstrap_arguments: Vec<String>,
     changes: Vec<Change>,
@@ -36,7 +37,8 @@ impl RigBuilder {
             backend,
             policy: Some(policy),
             concurrency: 2,
-            module: headgate::module_path(),
+            module: None,
+            native: headgate::is_native(),
             operator_late: false,
             bootstrap_arguments: vec![format!("--target={TARGET}")],
             changes: Vec::new(),
@@ -50,10 +52,17 @@ impl RigBuilder {
         self
     }
 
-    /// Another module than the built one.
+    /// Another module than the built one, of the kind that is tested.
     #[must_use]
     pub fn module(mut self, path: PathBuf) -> Self {
-        self.module = path;
+        self.module = Some(path);
+        self
+    }
+
+    /// The native filter, whichever is tested.
+    #[must_use]
+    pub fn native(mut self) -> Self {
+        self.native = true;
         self
     }
 
@@ -110,7 +119,11 @@ impl RigBuilder {
         let backend = Backend::start(&self.backend)?;
         let mut options = RunOptions::new(&policies);
         options.module_dir = Some(dir.path().join("modules"));
-        options.module = self.module;
+        match (self.native, self.module) {
+            (true, module) => options.native = module.or_else(|| Some(headgate::native_path())),
+            (false, Some(module)) => options.module = module,
+            (false, None) => {}
+        }
         let headgate = Headgate::start(&options)?;
         let xds = headgate.xds();
         // From now on the operator keeps this port when it restarts: proxies know no other.
@@ -121,11 +134,10 @@ impl RigBuilder {
         } else {
             Some(headgate)
         };
-        let arguments: Vec<&str> = self
-            .bootstrap_arguments
-            .iter()
-            .map(String::as_str)
-            .collect();
+        let tested = if self.native { "native" } else { "wasm" };
+        let filter = format!("--filter={tested}");
+        let arguments = self.bootstrap_arguments.iter().map(String::as_str);
+        let arguments: Vec<&str> = arguments.chain([filter.as_str()]).collect();
         let mut bootstrap = headgate::bootstrap(backend.addr(), xds, &arguments)?;
         for change in self.changes {
             change(&mut bootstrap)?;
@@ -148,6 +160,11 @@ impl RigBuilder {
             rig.wait_for_policy()?;
             let (accepted, message) = rig.accepted()?;
             ensure!(accepted, "the operator refuses the policy: {message}");
+            let filter = &rig.status()?["proxies"][0]["filter"];
+            ensure!(
+                filter == tested,
+                "Envoy got another filter than {tested}: {filter}"
+            );
         }
         Ok(rig)
     }

@@ -1,0 +1,756 @@
+//! Envoy's ABI for dynamic modules: the functions that it calls, and those that it offers.
+//!
+//! The declarations are those of `source/extensions/dynamic_modules/abi/abi.h` as of ABI v0.1.0 (Envoy 1.38 and 1.39);
+//! v0.2.0 (Envoy 1.40) has them unchanged. Envoy resolves all of them when it loads the module, so nothing newer may be
+//! used here.
+//!
+//! Each hook catches panics: one that left a hook would abort Envoy. What then happens is fail open, see
+//! [`crate::process::failed`].
+#![allow(unsafe_code)] // imported functions, and pointers in hooks
+
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Once};
+
+use headgate_core::host::{HostError, MetricKind};
+use headgate_core::http::{Level, LocalReply, Property};
+
+use crate::metrics::Change;
+use crate::process::{self, Configuration, Head};
+use crate::recovery;
+use crate::stream::Request;
+
+/// A buffer of either side.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Buffer {
+    bytes: *const u8,
+    length: usize,
+}
+
+/// A header of either side.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Header {
+    name: Buffer,
+    value: Buffer,
+}
+
+const NOTHING: Buffer = Buffer {
+    bytes: std::ptr::null(),
+    length: 0,
+};
+
+impl Buffer {
+    /// Valid for as long as `bytes`: the callee copies what it keeps.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.as_ptr(),
+            length: bytes.len(),
+        }
+    }
+
+    /// # Safety
+    /// It must still be valid; what Envoy passes is until the end of the hook in which it was obtained, or until
+    /// headers are changed.
+    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
+        if self.bytes.is_null() {
+            return &[];
+        }
+        // SAFETY: the caller's guarantee.
+        unsafe { std::slice::from_raw_parts(self.bytes, self.length) }
+    }
+}
+
+/// `envoy_dynamic_module_type_http_header_type`.
+#[derive(Clone, Copy)]
+pub(crate) enum Map {
+    Request = 0,
+    Response = 2,
+    ResponseTrailers = 3,
+}
+
+/// `envoy_dynamic_module_type_attribute_id` of `response.code_details`.
+const RESPONSE_CODE_DETAILS: u32 = 16;
+/// Of `connection.uri_san_peer_certificate`.
+const DOWNSTREAM_PEER: u32 = 37;
+/// Of `upstream.uri_san_peer_certificate`.
+const UPSTREAM_PEER: u32 = 49;
+/// Of `xds.route_name`.
+const ROUTE_NAME: u32 = 61;
+
+/// `envoy_dynamic_module_type_metadata_source_Dynamic`.
+const DYNAMIC: u32 = 0;
+
+/// `envoy_dynamic_module_type_on_http_filter_request_headers_status`: goes on.
+const CONTINUE: u32 = 0;
+/// Stops, as the request is answered.
+const STOP: u32 = 1;
+/// Stops, and lets the body wait as far as the buffer's high watermark.
+const STOP_AND_WATERMARK: u32 = 4;
+
+unsafe extern "C" {
+    fn envoy_dynamic_module_callback_log(level: u32, message: Buffer);
+    fn envoy_dynamic_module_callback_register_shared_data(key: Buffer, data: *mut c_void) -> bool;
+    fn envoy_dynamic_module_callback_get_shared_data(key: Buffer, data: *mut *mut c_void) -> bool;
+    fn envoy_dynamic_module_callback_http_filter_config_define_counter(
+        config: *mut c_void,
+        name: Buffer,
+        labels: *const Buffer,
+        count: usize,
+        id: *mut usize,
+    ) -> u32;
+    fn envoy_dynamic_module_callback_http_filter_config_define_gauge(
+        config: *mut c_void,
+        name: Buffer,
+        labels: *const Buffer,
+        count: usize,
+        id: *mut usize,
+    ) -> u32;
+    fn envoy_dynamic_module_callback_http_filter_config_define_histogram(
+        config: *mut c_void,
+        name: Buffer,
+        labels: *const Buffer,
+        count: usize,
+        id: *mut usize,
+    ) -> u32;
+    fn envoy_dynamic_module_callback_http_filter_config_increment_counter(
+        config: *mut c_void,
+        id: usize,
+        labels: *const Buffer,
+        count: usize,
+        value: u64,
+    ) -> u32;
+    fn envoy_dynamic_module_callback_http_filter_config_set_gauge(
+        config: *mut c_void,
+        id: usize,
+        labels: *const Buffer,
+        count: usize,
+        value: u64,
+    ) -> u32;
+    fn envoy_dynamic_module_callback_http_filter_config_record_histogram_value(
+        config: *mut c_void,
+        id: usize,
+        labels: *const Buffer,
+        count: usize,
+        value: u64,
+    ) -> u32;
+    fn envoy_dynamic_module_callback_http_filter_config_scheduler_new(
+        config: *mut c_void,
+    ) -> *mut c_void;
+    fn envoy_dynamic_module_callback_http_filter_config_scheduler_commit(
+        scheduler: *mut c_void,
+        event: u64,
+    );
+    fn envoy_dynamic_module_callback_http_filter_config_scheduler_delete(scheduler: *mut c_void);
+    fn envoy_dynamic_module_callback_http_get_header(
+        filter: *mut c_void,
+        map: u32,
+        name: Buffer,
+        value: *mut Buffer,
+        index: usize,
+        count: *mut usize,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_headers_size(filter: *mut c_void, map: u32) -> usize;
+    fn envoy_dynamic_module_callback_http_get_headers(
+        filter: *mut c_void,
+        map: u32,
+        headers: *mut Header,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_set_header(
+        filter: *mut c_void,
+        map: u32,
+        name: Buffer,
+        value: Buffer,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_send_response(
+        filter: *mut c_void,
+        status: u32,
+        headers: *const Header,
+        count: usize,
+        body: Buffer,
+        details: Buffer,
+    );
+    fn envoy_dynamic_module_callback_http_filter_get_attribute_string(
+        filter: *mut c_void,
+        attribute: u32,
+        value: *mut Buffer,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_cluster_name(
+        filter: *mut c_void,
+        name: *mut Buffer,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_metadata_string(
+        filter: *mut c_void,
+        source: u32,
+        namespace: Buffer,
+        key: Buffer,
+        value: *mut Buffer,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_metadata_number(
+        filter: *mut c_void,
+        source: u32,
+        namespace: Buffer,
+        key: Buffer,
+        value: *mut f64,
+    ) -> bool;
+    fn envoy_dynamic_module_callback_http_filter_scheduler_new(filter: *mut c_void) -> *mut c_void;
+    fn envoy_dynamic_module_callback_http_filter_scheduler_commit(
+        scheduler: *mut c_void,
+        event: u64,
+    );
+    fn envoy_dynamic_module_callback_http_filter_scheduler_delete(scheduler: *mut c_void);
+    fn envoy_dynamic_module_callback_http_filter_continue_decoding(filter: *mut c_void);
+}
+
+/// Writes a line to Envoy's log.
+pub(crate) fn log(level: Level, message: &str) {
+    let level = match level {
+        Level::Info => 2,
+        Level::Warn => 3,
+        Level::Error => 4,
+    };
+    // SAFETY: `message` is valid during the call.
+    unsafe { envoy_dynamic_module_callback_log(level, Buffer::of(message.as_bytes())) }
+}
+
+/// What a module of this process registered under `key`; null where none did.
+pub(crate) fn shared_data(key: &str) -> *const c_void {
+    let mut data = std::ptr::null_mut();
+    let key = Buffer::of(key.as_bytes());
+    // SAFETY: `key` is valid during the call, and `data` a live local that Envoy writes where it finds something.
+    let found = unsafe { envoy_dynamic_module_callback_get_shared_data(key, &raw mut data) };
+    if found { data } else { std::ptr::null() }
+}
+
+/// Registers `data` for all modules of this process; it must live as long as that.
+pub(crate) fn share_data(key: &str, data: *const c_void) {
+    let key = Buffer::of(key.as_bytes());
+    // SAFETY: `key` is valid during the call. Envoy stores the pointer and does nothing else with it.
+    unsafe { envoy_dynamic_module_callback_register_shared_data(key, data.cast_mut()) };
+}
+
+/// The stream of the hook that runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Envoy(*mut c_void);
+
+impl Envoy {
+    /// All headers of a map as `headgate_core::http` reads them.
+    pub(crate) fn headers(self, map: Map) -> Vec<u8> {
+        // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
+        let count =
+            unsafe { envoy_dynamic_module_callback_http_get_headers_size(self.0, map as u32) };
+        let empty = Header {
+            name: NOTHING,
+            value: NOTHING,
+        };
+        let mut headers = vec![empty; count];
+        // SAFETY: as above; there is room for `count` headers, and their number can't have changed since.
+        let read = unsafe {
+            envoy_dynamic_module_callback_http_get_headers(self.0, map as u32, headers.as_mut_ptr())
+        };
+        if !read {
+            headers.clear();
+        }
+        // SAFETY: nothing changes a header before this function returns.
+        let pair = |header: &Header| unsafe { (header.name.bytes(), header.value.bytes()) };
+        let mut bytes = Vec::new();
+        headgate_core::http::serialize(headers.iter().map(pair), &mut bytes);
+        bytes
+    }
+
+    /// The first value of a header.
+    pub(crate) fn header(self, map: Map, name: &str) -> Option<Vec<u8>> {
+        self.read(|value| {
+            let (name, none) = (Buffer::of(name.as_bytes()), std::ptr::null_mut());
+            // SAFETY: the filter is the hook's; `name` and `value` live; the number of values is optional.
+            unsafe {
+                envoy_dynamic_module_callback_http_get_header(
+                    self.0, map as u32, name, value, 0, none,
+                )
+            }
+        })
+    }
+
+    /// Sets a header, in place of all of that name; `None` removes them.
+    pub(crate) fn set_header(
+        self,
+        map: Map,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<(), HostError> {
+        let (name, value) = (Buffer::of(name), value.map_or(NOTHING, Buffer::of));
+        // SAFETY: the filter is the hook's; both buffers are valid during the call. No bytes of headers are borrowed:
+        // all that was read has been copied.
+        let set = unsafe {
+            envoy_dynamic_module_callback_http_set_header(self.0, map as u32, name, value)
+        };
+        let call = "http_set_header";
+        set.then_some(()).ok_or(HostError::Call { call, status: 0 })
+    }
+
+    /// A property; `None` where there is none.
+    pub(crate) fn property(self, property: Property<'_>) -> Option<Vec<u8>> {
+        let attribute = match property {
+            Property::RouteName => ROUTE_NAME,
+            Property::DownstreamPeer => DOWNSTREAM_PEER,
+            Property::UpstreamPeer => UPSTREAM_PEER,
+            Property::ResponseCodeDetails => RESPONSE_CODE_DETAILS,
+            Property::ClusterName => {
+                return self.read(|name| {
+                    // SAFETY: the filter is the hook's, `name` a live local.
+                    unsafe { envoy_dynamic_module_callback_http_get_cluster_name(self.0, name) }
+                });
+            }
+            Property::Metadata(path) => return self.metadata(path),
+        };
+        self.read(|value| {
+            // SAFETY: the filter is the hook's, `value` a live local.
+            unsafe {
+                envoy_dynamic_module_callback_http_filter_get_attribute_string(
+                    self.0, attribute, value,
+                )
+            }
+        })
+    }
+
+    /// Dynamic metadata. Envoy hands over what is directly in a namespace, and nothing of a structure in it.
+    fn metadata(self, path: &[String]) -> Option<Vec<u8>> {
+        static TELL: Once = Once::new();
+        let [namespace, key] = path else {
+            TELL.call_once(|| {
+                let message = format!(
+                    "headgate: metadata path {path:?} has more parts than a namespace and a key, and Envoy shows a \
+                     native module no more: it finds nothing. Use the Wasm filter, or have the value put under one key"
+                );
+                log(Level::Warn, &message);
+            });
+            return None;
+        };
+        let (namespace, key) = (Buffer::of(namespace.as_bytes()), Buffer::of(key.as_bytes()));
+        let text = self.read(|value| {
+            // SAFETY: the filter is the hook's, the buffers live.
+            unsafe {
+                envoy_dynamic_module_callback_http_get_metadata_string(
+                    self.0, DYNAMIC, namespace, key, value,
+                )
+            }
+        });
+        text.filter(|text| !text.is_empty()).or_else(|| {
+            let mut number = 0.0;
+            // SAFETY: as above.
+            let found = unsafe {
+                envoy_dynamic_module_callback_http_get_metadata_number(
+                    self.0,
+                    DYNAMIC,
+                    namespace,
+                    key,
+                    &raw mut number,
+                )
+            };
+            found.then(|| headgate_core::http::metadata::whole(number))?
+        })
+    }
+
+    /// A copy of what `read` finds.
+    fn read(self, read: impl FnOnce(*mut Buffer) -> bool) -> Option<Vec<u8>> {
+        let mut value = NOTHING;
+        // SAFETY: Envoy wrote `value` just now, and nothing changed since.
+        read(&raw mut value).then(|| unsafe { value.bytes() }.to_vec())
+    }
+
+    /// Answers the request. Runs the filters of the response, this one among them, before it returns.
+    fn reply(self, reply: &LocalReply) {
+        let header = |name: &str, value: &str| Header {
+            name: Buffer::of(name.as_bytes()),
+            value: Buffer::of(value.as_bytes()),
+        };
+        let mut headers: Vec<Header> = Vec::with_capacity(reply.headers.len() + 1);
+        headers.extend(
+            reply
+                .headers
+                .iter()
+                .map(|(name, value)| header(name, value)),
+        );
+        // Without it Envoy reports success to a gRPC client, whatever the status.
+        let grpc_status = reply.grpc_status.to_string();
+        let content = self.header(Map::Request, headgate_core::classify::CONTENT_TYPE);
+        if content.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+            headers.push(header("grpc-status", &grpc_status));
+        }
+        // SAFETY: the filter is the hook's; all buffers are valid during the call, in which Envoy copies them.
+        unsafe {
+            envoy_dynamic_module_callback_http_send_response(
+                self.0,
+                reply.status,
+                headers.as_ptr(),
+                headers.len(),
+                Buffer::of(reply.body.as_bytes()),
+                Buffer::of(reply.details.as_bytes()),
+            );
+        }
+    }
+
+    fn resume(self) {
+        // SAFETY: the filter is the hook's.
+        unsafe { envoy_dynamic_module_callback_http_filter_continue_decoding(self.0) }
+    }
+
+    /// A way back to this stream for other threads.
+    pub(crate) fn scheduler(self) -> Scheduler {
+        // SAFETY: the filter is the hook's.
+        Scheduler(unsafe { envoy_dynamic_module_callback_http_filter_scheduler_new(self.0) })
+    }
+}
+
+/// Reaches a stream on its own worker. It may outlive the stream: then nothing happens.
+pub(crate) struct Scheduler(*mut c_void);
+
+// SAFETY: Envoy's scheduler posts to the dispatcher of the stream's worker, which any thread may do.
+unsafe impl Send for Scheduler {}
+
+impl Scheduler {
+    /// Envoy calls `on_http_filter_scheduled` for the stream, soon.
+    pub(crate) fn commit(&self) {
+        // SAFETY: the scheduler lives until it is dropped.
+        unsafe { envoy_dynamic_module_callback_http_filter_scheduler_commit(self.0, 0) }
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        // SAFETY: made by `scheduler_new`, deleted once.
+        unsafe { envoy_dynamic_module_callback_http_filter_scheduler_delete(self.0) }
+    }
+}
+
+/// A configuration of a filter, as Envoy knows it: where metrics are defined and written.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope(*mut c_void);
+
+// SAFETY: it is used in hooks of the configuration only, while Envoy keeps it; other threads only store the pointer.
+unsafe impl Send for Scope {}
+// SAFETY: as above.
+unsafe impl Sync for Scope {}
+
+impl Scope {
+    /// Defines a metric, or a family of them by labels; only while the configuration is made.
+    pub(crate) fn define(self, kind: MetricKind, name: &str, labels: &[&str]) -> Option<usize> {
+        let define = match kind {
+            MetricKind::Counter => envoy_dynamic_module_callback_http_filter_config_define_counter,
+            MetricKind::Gauge => envoy_dynamic_module_callback_http_filter_config_define_gauge,
+            MetricKind::Histogram => {
+                envoy_dynamic_module_callback_http_filter_config_define_histogram
+            }
+        };
+        let (mut id, name) = (0, Buffer::of(name.as_bytes()));
+        let labels = buffers(labels);
+        let (labels, count) = (labels.as_ptr(), labels.len());
+        // SAFETY: the configuration is the hook's; name and labels are valid during the call; `id` is a live local.
+        let result = unsafe { define(self.0, name, labels, count, &raw mut id) };
+        (result == 0).then_some(id)
+    }
+
+    /// Adds to a counter, sets a gauge, or records into a histogram.
+    pub(crate) fn write(self, change: &Change) {
+        let write = match change.kind {
+            MetricKind::Counter => {
+                envoy_dynamic_module_callback_http_filter_config_increment_counter
+            }
+            MetricKind::Gauge => envoy_dynamic_module_callback_http_filter_config_set_gauge,
+            MetricKind::Histogram => {
+                envoy_dynamic_module_callback_http_filter_config_record_histogram_value
+            }
+        };
+        let labels = change.labels.as_ref().map_or(&[][..], |labels| labels);
+        let labels = buffers(labels);
+        let (labels, count) = (labels.as_ptr(), labels.len());
+        // SAFETY: the configuration is the hook's, the metric one of its own; labels are valid during the call.
+        unsafe { write(self.0, change.id, labels, count, change.value) };
+    }
+
+    /// A way back to this configuration for other threads.
+    pub(crate) fn ticker(self) -> Ticker {
+        // SAFETY: the configuration is the hook's.
+        Ticker(unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_new(self.0) })
+    }
+}
+
+/// Valid for as long as `texts`.
+fn buffers(texts: &[impl AsRef<str>]) -> Vec<Buffer> {
+    let buffer = |text: &_| Buffer::of(AsRef::<str>::as_ref(text).as_bytes());
+    texts.iter().map(buffer).collect()
+}
+
+/// Reaches a configuration on the main thread. It may outlive the configuration: then nothing happens.
+pub(crate) struct Ticker(*mut c_void);
+
+// SAFETY: Envoy's scheduler posts to the main thread's dispatcher, which any thread may do.
+unsafe impl Send for Ticker {}
+
+impl Ticker {
+    /// Envoy calls `on_http_filter_config_scheduled` for the configuration, soon.
+    pub(crate) fn commit(&self) {
+        // SAFETY: the scheduler lives until it is dropped.
+        unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_commit(self.0, 0) }
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        // SAFETY: made by `config_scheduler_new`, deleted once.
+        unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_delete(self.0) }
+    }
+}
+
+/// Runs a hook; `open` is what it returns where the module panics.
+fn guard<T>(open: T, hook: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(hook)).unwrap_or_else(|_| {
+        process::failed();
+        open
+    })
+}
+
+/// The configuration behind a pointer that `on_http_filter_config_new` returned.
+///
+/// # Safety
+/// It was not destroyed.
+unsafe fn configuration<'a>(config: *const c_void) -> &'a Arc<Configuration> {
+    // SAFETY: the caller's guarantee.
+    unsafe { &*config.cast() }
+}
+
+/// Runs a hook of the stream that `on_http_filter_new` returned `filter` for; `open` is what it returns where there is
+/// none, as that hook panicked, or where this one does.
+///
+/// # Safety
+/// `filter` was not destroyed. References may coexist: a hook may run inside another of the same stream.
+unsafe fn on_stream<T: Copy>(
+    filter: *const c_void,
+    open: T,
+    hook: impl FnOnce(&Request) -> T,
+) -> T {
+    guard(open, || {
+        // SAFETY: the caller's guarantee.
+        let request = unsafe { filter.cast::<Request>().as_ref() };
+        request.map_or(open, hook)
+    })
+}
+
+/// The first hook: returns the ABI version. A mismatch costs a warning in Envoy's log.
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
+    guard((), recovery::report_panics);
+    c"v0.2.0".as_ptr()
+}
+
+/// Makes a configuration on the main thread; null refuses it, and Envoy keeps the last one.
+///
+/// # Safety
+/// Envoy's contract: `envoy` lives as long as the configuration, and the buffers during the call.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
+    envoy: *mut c_void,
+    _name: Buffer,
+    config: Buffer,
+) -> *const c_void {
+    guard(std::ptr::null(), || {
+        // SAFETY: see above.
+        let json = unsafe { config.bytes() };
+        match Configuration::new(Scope(envoy), json) {
+            Some(configuration) => Box::into_raw(Box::new(configuration)).cast_const().cast(),
+            None => std::ptr::null(),
+        }
+    })
+}
+
+/// # Safety
+/// Envoy's contract: `config` is one of ours, and this is its last use.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_destroy(config: *const c_void) {
+    guard((), || {
+        // SAFETY: see above; it came from a box.
+        let configuration =
+            unsafe { Box::from_raw(config.cast_mut().cast::<Arc<Configuration>>()) };
+        configuration.gone();
+    });
+}
+
+/// # Safety
+/// Envoy's contract: `config` is one of ours and lives.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
+    _envoy: *mut c_void,
+    config: *const c_void,
+    _event: u64,
+) {
+    // SAFETY: see above.
+    guard((), || process::tick(unsafe { configuration(config) }));
+}
+
+/// # Safety
+/// Envoy's contract: `config` is one of ours and lives.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
+    config: *const c_void,
+    _envoy: *mut c_void,
+) -> *const c_void {
+    guard(std::ptr::null(), || {
+        // SAFETY: see above.
+        let request = Request::new(unsafe { configuration(config) }.direction());
+        Box::into_raw(Box::new(request)).cast_const().cast()
+    })
+}
+
+/// # Safety
+/// Envoy's contract, here and in all hooks of a stream: `envoy` is the stream's filter, `filter` what
+/// `on_http_filter_new` returned for it, and both live.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
+    envoy: *mut c_void,
+    filter: *const c_void,
+    _end_of_stream: bool,
+) -> u32 {
+    let hook = |request: &Request| match request.request_headers(Envoy(envoy)) {
+        Head::Continue => CONTINUE,
+        Head::Hold => STOP_AND_WATERMARK,
+        Head::Reply(reply) => {
+            Envoy(envoy).reply(&reply);
+            STOP
+        }
+    };
+    // SAFETY: see above.
+    unsafe { on_stream(filter, CONTINUE, hook) }
+}
+
+/// # Safety
+/// See `on_http_filter_request_headers`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
+    envoy: *mut c_void,
+    filter: *const c_void,
+    _event: u64,
+) {
+    let envoy = Envoy(envoy);
+    let hook = |request: &Request| match request.scheduled(envoy) {
+        Some(Head::Continue) => true,
+        Some(Head::Reply(reply)) => {
+            envoy.reply(&reply);
+            false
+        }
+        Some(Head::Hold) | None => false,
+    };
+    // SAFETY: see above. A held request goes on where the module panics.
+    if unsafe { on_stream(filter, true, hook) } {
+        envoy.resume();
+    }
+}
+
+/// # Safety
+/// See `on_http_filter_request_headers`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_headers(
+    envoy: *mut c_void,
+    filter: *const c_void,
+    end_of_stream: bool,
+) -> u32 {
+    let hook = |request: &Request| {
+        request.response_headers(Envoy(envoy), end_of_stream);
+        CONTINUE
+    };
+    // SAFETY: see above.
+    unsafe { on_stream(filter, CONTINUE, hook) }
+}
+
+/// # Safety
+/// See `on_http_filter_request_headers`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_body(
+    envoy: *mut c_void,
+    filter: *const c_void,
+    end_of_stream: bool,
+) -> u32 {
+    if !end_of_stream {
+        return CONTINUE;
+    }
+    let hook = |request: &Request| {
+        request.response_end(Envoy(envoy));
+        CONTINUE
+    };
+    // SAFETY: see above.
+    unsafe { on_stream(filter, CONTINUE, hook) }
+}
+
+/// # Safety
+/// See `on_http_filter_request_headers`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_trailers(
+    envoy: *mut c_void,
+    filter: *const c_void,
+) -> u32 {
+    let hook = |request: &Request| {
+        request.response_trailers(Envoy(envoy));
+        CONTINUE
+    };
+    // SAFETY: see above.
+    unsafe { on_stream(filter, CONTINUE, hook) }
+}
+
+/// # Safety
+/// See `on_http_filter_request_headers`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
+    envoy: *mut c_void,
+    filter: *const c_void,
+) {
+    // SAFETY: see above.
+    unsafe { on_stream(filter, (), |request| request.done(Envoy(envoy))) };
+}
+
+/// # Safety
+/// Envoy's contract: `filter` is what `on_http_filter_new` returned, and this is its last use. The stream is gone.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter: *const c_void) {
+    guard((), || {
+        // SAFETY: see above; it came from a box.
+        let request = unsafe { Box::from_raw(filter.cast_mut().cast::<Request>()) };
+        request.destroyed();
+    });
+}
+
+/// Hooks that Envoy demands and the filter has nothing to do in.
+macro_rules! continues {
+    ($($hook:ident($($argument:ty),*);)*) => { $(
+        /// Lets everything pass.
+        #[unsafe(no_mangle)]
+        extern "C" fn $hook($(_: $argument),*) -> u32 {
+            CONTINUE
+        }
+    )* };
+}
+
+continues! {
+    envoy_dynamic_module_on_http_filter_request_body(*mut c_void, *const c_void, bool);
+    envoy_dynamic_module_on_http_filter_request_trailers(*mut c_void, *const c_void);
+}
+
+/// As above, of calls and streams that the filter never makes, and of watermarks. Arguments are left out: the caller
+/// passes and removes them, in the C calling conventions of x86-64 and aarch64.
+macro_rules! ignored {
+    ($($hook:ident)*) => { $(
+        /// Never of interest.
+        #[unsafe(no_mangle)]
+        extern "C" fn $hook() {}
+    )* };
+}
+
+ignored! {
+    envoy_dynamic_module_on_http_filter_http_callout_done
+    envoy_dynamic_module_on_http_filter_http_stream_headers
+    envoy_dynamic_module_on_http_filter_http_stream_data
+    envoy_dynamic_module_on_http_filter_http_stream_trailers
+    envoy_dynamic_module_on_http_filter_http_stream_complete
+    envoy_dynamic_module_on_http_filter_http_stream_reset
+    envoy_dynamic_module_on_http_filter_downstream_above_write_buffer_high_watermark
+    envoy_dynamic_module_on_http_filter_downstream_below_write_buffer_low_watermark
+}

@@ -1,0 +1,108 @@
+//! When housekeeping runs: a thread that asks the main thread for it, as Envoy has no timer for filters.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use headgate_core::engine::{FAST_TICK, SLOW_TICK};
+
+use crate::abi::Ticker;
+use crate::process::Configuration;
+
+/// See the module.
+pub(crate) struct Clock {
+    tickers: Vec<(Arc<Configuration>, Ticker)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+static CLOCK: Mutex<Clock> = Mutex::new(Clock {
+    tickers: Vec::new(),
+    thread: None,
+});
+/// Somebody waits: ticks come often.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// A tick is on its way.
+static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+
+impl Clock {
+    fn lock() -> MutexGuard<'static, Self> {
+        CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(configuration: &Arc<Configuration>, ticker: Ticker) {
+        let mut clock = Self::lock();
+        clock.tickers.push((Arc::clone(configuration), ticker));
+        UNDER_WAY.store(false, Ordering::SeqCst);
+        if clock.thread.is_none() {
+            let name = "headgate".to_owned();
+            // Without it nothing but ticks is missing: who waits is still resumed by those who end.
+            clock.thread = thread::Builder::new().name(name).spawn(Self::run).ok();
+        }
+    }
+
+    /// Ends the thread with the last configuration: it must not reach for Envoy when that ends.
+    pub(crate) fn remove(configuration: &Arc<Configuration>) {
+        let mut clock = Self::lock();
+        clock
+            .tickers
+            .retain(|(other, _)| !Arc::ptr_eq(other, configuration));
+        UNDER_WAY.store(false, Ordering::SeqCst);
+        let ended = if clock.tickers.is_empty() {
+            clock.thread.take()
+        } else {
+            None
+        };
+        drop(clock);
+        if let Some(thread) = ended {
+            thread.thread().unpark();
+            // It does not panic: nothing in it can.
+            thread.join().unwrap_or(());
+        }
+    }
+
+    fn run() {
+        loop {
+            let period = if BUSY.load(Ordering::Relaxed) {
+                FAST_TICK
+            } else {
+                SLOW_TICK
+            };
+            thread::park_timeout(period);
+            let clock = Self::lock();
+            let Some((_, newest)) = clock.tickers.last() else {
+                return;
+            };
+            if !UNDER_WAY.swap(true, Ordering::SeqCst) {
+                newest.commit();
+            }
+        }
+    }
+
+    /// Asks for a tick at once.
+    pub(crate) fn tick_now() {
+        let clock = Self::lock();
+        if let Some((_, newest)) = clock.tickers.last()
+            && !UNDER_WAY.swap(true, Ordering::SeqCst)
+        {
+            newest.commit();
+        }
+    }
+
+    pub(crate) fn ticked() {
+        UNDER_WAY.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn calm() {
+        BUSY.store(false, Ordering::Relaxed);
+    }
+
+    /// Ticks are to come often from now on.
+    pub(crate) fn hurry() {
+        if !BUSY.load(Ordering::Relaxed) && !BUSY.swap(true, Ordering::Relaxed) {
+            let clock = Self::lock();
+            if let Some(thread) = &clock.thread {
+                thread.thread().unpark();
+            }
+        }
+    }
+}

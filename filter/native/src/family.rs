@@ -1,0 +1,82 @@
+//! Metrics of workflows and services, which requests name: families, whose labels may have any value.
+//!
+//! ```text
+//! headgate.policy.<policy>.workflow.<workflow>.<metric>  headgate.workflow.<metric> {headgate_policy, headgate_workflow}
+//! headgate.policy.<policy>.service.<service>.index       headgate.service.index     {headgate_policy, headgate_service}
+//! ```
+//!
+//! That is what the `stats_tags` of `headgate bootstrap` make of the Wasm filter's names, so Prometheus sees the same,
+//! with the runtime key that it sets for the prefix. In `/stats` labels follow the name:
+//! `headgate.workflow.calls.headgate_policy.shop/app.headgate_workflow.bulk`.
+
+/// What labels of a family are called.
+pub(crate) type Labels = [&'static str; 2];
+
+const POLICY: &str = "headgate_policy";
+/// What there are families for, with the second label.
+const PARTS: [(&str, &str); 2] = [
+    ("workflow", "headgate_workflow"),
+    ("service", "headgate_service"),
+];
+
+/// The family of services, of which none is known when a configuration is made. Of workflows, `_other` is.
+pub(crate) const SERVICES: (&str, Labels) = ("headgate.service.index", [POLICY, PARTS[1].1]);
+
+/// One metric of a family.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// The family's name.
+    pub(crate) family: String,
+    pub(crate) labels: Labels,
+    pub(crate) values: [String; 2],
+}
+
+impl Member {
+    /// The one that the engine calls `name`.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        let (policy, rest) = name.strip_prefix("headgate.policy.")?.split_once('.')?;
+        let mut rest = rest.splitn(3, '.');
+        let (part, value, metric) = (rest.next()?, rest.next()?, rest.next()?);
+        let (_, label) = PARTS.into_iter().find(|(name, _)| *name == part)?;
+        Some(Self {
+            family: format!("headgate.{part}.{metric}"),
+            labels: [POLICY, label],
+            values: [policy.to_owned(), value.to_owned()],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_of_workflows_and_services_are_members() {
+        let member = |name: &str, labels: Labels, values: [&str; 2]| Member {
+            family: name.to_owned(),
+            labels,
+            values: values.map(str::to_owned),
+        };
+        let (name, labels) = SERVICES;
+        assert_eq!(
+            Member::of("headgate.policy.shop/app.service.extent.index"),
+            Some(member(name, labels, ["shop/app", "extent"]))
+        );
+        assert_eq!(
+            Member::of("headgate.policy.shop/app.workflow._other.rate_mhz"),
+            Some(member(
+                "headgate.workflow.rate_mhz",
+                ["headgate_policy", "headgate_workflow"],
+                ["shop/app", "_other"]
+            ))
+        );
+        for single in [
+            "headgate.panics",
+            "headgate.policy.shop/app.workflows",
+            "headgate.policy.shop/app.slots",
+            "headgate.policy.shop/app.type.workflow.rq_total",
+        ] {
+            assert_eq!(Member::of(single), None, "{single}");
+        }
+    }
+}

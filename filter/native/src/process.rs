@@ -1,0 +1,370 @@
+//! The engine of the process, behind one lock, and what drives it.
+//!
+//! Whoever holds the lock may read and change its own stream, which never makes Envoy call back. Answers, resumptions
+//! and messages to other workers may, or are slow; they come after it.
+//!
+//! A panic fails open ([`crate::recovery`]): the engine is not used again, those that wait go on, and everything passes
+//! until a tick puts a new engine in its place.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use headgate_core::config::{Direction, FilterConfig};
+use headgate_core::decision::Action;
+use headgate_core::host::{HostError, MetricKind, Metrics, Shared};
+use headgate_core::http::{Filter, Level, LocalReply, Proxy};
+use headgate_core::time::Instant;
+use headgate_core::workers::WorkerId;
+
+use crate::abi::{self, Envoy, Scheduler, Scope};
+use crate::clock::Clock;
+use crate::metrics::{Change, Defined};
+use crate::recovery;
+use crate::shared::Host;
+
+/// What becomes of a request at its headers.
+pub(crate) enum Head {
+    /// It goes on.
+    Continue,
+    /// It waits.
+    Hold,
+    /// It is answered.
+    Reply(LocalReply),
+}
+
+static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
+/// The engine panicked: until there is another, everything passes.
+static FAILED: AtomicBool = AtomicBool::new(false);
+/// Another library of the process left a slot to us.
+static WOKEN: AtomicBool = AtomicBool::new(false);
+static STREAMS: AtomicU32 = AtomicU32::new(0);
+
+/// Panics since the start of the process, of all libraries.
+const PANICS: &str = "headgate.panics";
+
+/// The system's monotonic clock: the same for all threads, and for all libraries of the process.
+pub(crate) fn now() -> Instant {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |part: i64| u64::try_from(part).unwrap_or_default();
+    Instant::from_nanos(
+        part(now.tv_sec)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(part(now.tv_nsec)),
+    )
+}
+
+/// A number for a stream; used again when 2^32 others came after it.
+pub(crate) fn next_stream() -> u32 {
+    STREAMS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A number that no other engine of the process draws: the system's random bytes, by way of the standard library's hash
+/// seeds.
+fn nonce() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
+
+/// A request that is held.
+struct Waiting {
+    /// Until its turn comes.
+    scheduler: Option<Scheduler>,
+    /// What is to be done then.
+    action: Option<Action>,
+}
+
+/// See the module.
+pub(crate) struct Process {
+    pub(crate) filter: Filter<Host>,
+    /// The engine's number, from 1 on. Tickets of an engine that failed mean nothing to the next.
+    pub(crate) epoch: u32,
+    waiting: HashMap<u32, Waiting>,
+    /// Configurations in force, oldest first.
+    configurations: Vec<Arc<Configuration>>,
+    /// The number under which others wake the engine.
+    listening: Option<WorkerId>,
+}
+
+/// The main thread, where no stream is.
+struct Main;
+
+impl Proxy for Main {
+    fn now(&self) -> Result<Instant, HostError> {
+        Ok(now())
+    }
+
+    fn log(&self, level: Level, message: &str) {
+        abi::log(level, message);
+    }
+}
+
+/// Also of an engine that failed.
+fn lock() -> MutexGuard<'static, Option<Process>> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `f` with the lock; then wakes whom it concerns. `None` where there is nothing to run it with.
+pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
+    // A lock is poisoned before `failed` runs, and a panic elsewhere poisons none.
+    let mut locked = PROCESS.lock().ok()?;
+    if FAILED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let process = locked.as_mut()?;
+    let result = f(process);
+    let due = process.due();
+    let busy = !process.waiting.is_empty();
+    drop(locked);
+    for scheduler in due {
+        scheduler.commit();
+    }
+    if busy {
+        Clock::hurry();
+    }
+    Some(result)
+}
+
+/// A hook panicked. Those that wait go on, and everything else passes.
+pub(crate) fn failed() {
+    let first = !FAILED.swap(true, Ordering::SeqCst);
+    let pause = recovery::failed(now());
+    if first {
+        let message = format!(
+            "headgate: the filter panicked: {}; all requests pass, and in {} ms it starts again with what it had \
+             learned. This is a bug: please report it",
+            recovery::last_panic(),
+            pause.as_millis(),
+        );
+        abi::log(Level::Error, &message);
+    }
+    let mut locked = lock();
+    let waiting = locked.as_mut().map(|process| {
+        process.count_panic();
+        std::mem::take(&mut process.waiting)
+    });
+    drop(locked);
+    let waiting = waiting.unwrap_or_default().into_values();
+    for scheduler in waiting.filter_map(|waiting| waiting.scheduler) {
+        scheduler.commit();
+    }
+}
+
+/// Puts a new engine into the place of one that failed, once that is due.
+fn recover() {
+    let failed = FAILED.load(Ordering::SeqCst) || PROCESS.is_poisoned();
+    if !failed || !recovery::is_due(now()) {
+        return;
+    }
+    let mut locked = lock();
+    PROCESS.clear_poison();
+    let Some(process) = locked.as_mut() else {
+        FAILED.store(false, Ordering::SeqCst);
+        return;
+    };
+    process.epoch += 1;
+    process.listening = None;
+    process.waiting.clear();
+    let configurations = process.configurations.iter();
+    let configurations = configurations.map(|configuration| &*configuration.json);
+    process.filter.restart(&Main, nonce(), configurations);
+    FAILED.store(false, Ordering::SeqCst);
+    abi::log(Level::Info, "headgate: the filter works again");
+}
+
+/// Another library left a slot to our engine. Called with that library's lock.
+pub(crate) extern "C" fn wake() {
+    WOKEN.store(true, Ordering::SeqCst);
+    Clock::tick_now();
+}
+
+impl Process {
+    fn new() -> Self {
+        Self {
+            filter: Filter::new(Host::new(), nonce()),
+            epoch: 1,
+            waiting: HashMap::new(),
+            configurations: Vec::new(),
+            listening: None,
+        }
+    }
+
+    /// Sees to it that others reach the engine under the number that it has.
+    fn listen(&mut self) {
+        let worker = self.filter.engine().worker();
+        if let Some(worker) = worker
+            && self.listening != Some(worker)
+        {
+            self.filter.host().listen(worker);
+            self.listening = Some(worker);
+        }
+    }
+
+    fn count_panic(&self) {
+        let host = self.filter.host();
+        let panics = host.number(PANICS);
+        // Numbers in memory do not fail.
+        panics
+            .and_then(|panics| host.add_to(panics, 1))
+            .unwrap_or(());
+    }
+
+    /// The request of `stream` is held, which is that of `envoy`.
+    pub(crate) fn hold(&mut self, stream: u32, envoy: Envoy) {
+        let waiting = Waiting {
+            scheduler: Some(envoy.scheduler()),
+            action: None,
+        };
+        self.waiting.insert(stream, waiting);
+    }
+
+    /// What is to be done with a held request; once.
+    pub(crate) fn decided(&mut self, stream: u32) -> Option<Action> {
+        self.waiting.remove(&stream)?.action
+    }
+
+    /// A stream is gone.
+    pub(crate) fn forget(&mut self, stream: u32) {
+        self.waiting.remove(&stream);
+    }
+
+    /// Whether there is a listener for requests.
+    pub(crate) fn serves(&self) -> bool {
+        self.has(Direction::Inbound)
+    }
+
+    fn has(&self, direction: Direction) -> bool {
+        let mut configurations = self.configurations.iter();
+        configurations.any(|configuration| configuration.direction == direction)
+    }
+
+    /// Those whose turn has come.
+    fn due(&mut self) -> Vec<Scheduler> {
+        let waiting = &mut self.waiting;
+        let due = self.filter.actions().drain(..).filter_map(|action| {
+            let held = waiting.get_mut(&action.stream())?;
+            held.action = Some(action);
+            held.scheduler.take()
+        });
+        due.collect()
+    }
+
+    /// Moves metrics that changed to `out`.
+    fn take_metrics(&self, defined: &Defined, out: &mut Vec<Change>) {
+        let host = self.filter.host();
+        // Counting in memory does not fail.
+        publish(host).unwrap_or(());
+        host.metrics().take(defined, out);
+    }
+}
+
+/// Sets gauges of numbers that people look at: panics, and the slots in use, by which the engine decides.
+fn publish(host: &Host) -> Result<(), HostError> {
+    host.number(PANICS)?;
+    let mut done = Ok(());
+    host.numbers(|name, value| {
+        let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
+        if slots || name == PANICS {
+            let gauge = host.define(MetricKind::Gauge, name);
+            let written = gauge.and_then(|gauge| host.record(gauge, value));
+            done = std::mem::replace(&mut done, Ok(())).and(written);
+        }
+    });
+    done
+}
+
+/// One configuration of one listener.
+pub(crate) struct Configuration {
+    direction: Direction,
+    /// As Envoy passed it, for an engine that starts over.
+    json: Vec<u8>,
+    pub(crate) scope: Scope,
+    defined: OnceLock<Defined>,
+}
+
+impl Configuration {
+    /// Takes a configuration over; `None`, with the reason in the log, where it is refused.
+    pub(crate) fn new(scope: Scope, json: &[u8]) -> Option<Arc<Self>> {
+        let this = Arc::new(Self {
+            direction: FilterConfig::direction_of(json),
+            json: json.to_owned(),
+            scope,
+            defined: OnceLock::new(),
+        });
+        // What is in force then includes this configuration, unless it is refused.
+        recovery::hurry();
+        recover();
+        let mut locked = lock();
+        let process = locked.get_or_insert_with(Process::new);
+        let applied = process.filter.configure(&Main, now(), json);
+        if applied.is_ok() {
+            process.filter.join(&Main);
+            process.listen();
+            process.configurations.push(Arc::clone(&this));
+            let host = process.filter.host();
+            publish(host).unwrap_or(());
+            let defined = host.metrics().define_in(scope);
+            for member in &host.metrics().members(&defined) {
+                scope.write(member);
+            }
+            this.defined.get_or_init(|| defined);
+        }
+        let due = process.due();
+        drop(locked);
+        for scheduler in due {
+            scheduler.commit();
+        }
+        applied.ok()?;
+        Clock::add(&this, scope.ticker());
+        Some(this)
+    }
+
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// It is no longer in force, and its last stream is gone.
+    pub(crate) fn gone(self: Arc<Self>) {
+        // Also where the engine failed: the next one must not find it.
+        if let Some(process) = lock().as_mut() {
+            let configurations = &mut process.configurations;
+            configurations.retain(|other| !Arc::ptr_eq(other, &self));
+        }
+        with(|process| {
+            if !process.has(self.direction) {
+                match self.direction {
+                    Direction::Inbound => process.filter.leave(&Main),
+                    Direction::Outbound => process.filter.forget_outbound(),
+                }
+            }
+        });
+        Clock::remove(&self);
+    }
+}
+
+/// Housekeeping, on the main thread, in a hook of `configuration`: Envoy keeps it until the hook returns.
+pub(crate) fn tick(configuration: &Arc<Configuration>) {
+    Clock::ticked();
+    recover();
+    let mut changed = Vec::new();
+    with(|process| {
+        let newest = process.configurations.last();
+        if !newest.is_some_and(|newest| Arc::ptr_eq(newest, configuration)) {
+            return;
+        }
+        if WOKEN.swap(false, Ordering::SeqCst) {
+            process.filter.woken(&Main);
+        }
+        process.filter.tick(&Main);
+        process.listen();
+        if let Some(defined) = configuration.defined.get() {
+            process.take_metrics(defined, &mut changed);
+        }
+        if !process.filter.engine().is_busy() {
+            Clock::calm();
+        }
+    });
+    for change in &changed {
+        configuration.scope.write(change);
+    }
+}

@@ -1,0 +1,125 @@
+//! What happens after a panic: how long everything passes, and what is told of it.
+//!
+//! A panic in a Wasm VM takes the requests of its worker with it, and Envoy makes another VM after a pause. Here it
+//! takes
+//! none; the engine is made anew after a pause as well, which doubles while panics recur: requests that make it panic
+//! each time must not keep the process busy with starting over.
+
+use std::panic::{self, PanicHookInfo};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use headgate_core::time::Instant;
+
+/// The first pause.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(10);
+/// After this time without a panic the next pause is the shortest again.
+const FORGET: Duration = Duration::from_secs(60);
+
+/// When engines failed.
+#[derive(Debug, Default)]
+struct Failures {
+    /// The last time, and the pause after it.
+    last: Option<(Instant, Duration)>,
+    /// Whether the pause is over, whatever the time.
+    hurried: bool,
+    message: String,
+}
+
+impl Failures {
+    const NONE: Self = Self {
+        last: None,
+        hurried: false,
+        message: String::new(),
+    };
+
+    fn failed(&mut self, now: Instant) -> Duration {
+        let pause = match self.last {
+            Some((at, pause)) if now.since(at) < FORGET => (2 * pause).min(LONGEST),
+            _ => SHORTEST,
+        };
+        self.last = Some((now, pause));
+        self.hurried = false;
+        pause
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.hurried || self.last.is_none_or(|(at, pause)| now.since(at) >= pause)
+    }
+}
+
+static FAILURES: Mutex<Failures> = Mutex::new(Failures::NONE);
+
+fn failures() -> MutexGuard<'static, Failures> {
+    FAILURES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The engine panicked at `now`; returns the pause before the next one is made.
+pub(crate) fn failed(now: Instant) -> Duration {
+    failures().failed(now)
+}
+
+/// Whether the pause is over.
+pub(crate) fn is_due(now: Instant) -> bool {
+    failures().is_due(now)
+}
+
+/// Ends the pause: the configuration changes, and with it what the engine meets.
+pub(crate) fn hurry() {
+    failures().hurried = true;
+}
+
+/// The last panic, in words.
+pub(crate) fn last_panic() -> String {
+    failures().message.clone()
+}
+
+/// From now on panics of this library are kept for the log, in place of going to standard error each time.
+pub(crate) fn report_panics() {
+    panic::set_hook(Box::new(|info| {
+        let message = describe(info);
+        failures().message = message;
+    }));
+}
+
+fn describe(info: &PanicHookInfo<'_>) -> String {
+    let text = info.payload_as_str().unwrap_or("no message");
+    match info.location() {
+        Some(at) => format!("{text} ({}:{})", at.file(), at.line()),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_while_panics_recur() {
+        let mut failures = Failures::default();
+        let mut now = Instant::default() + Duration::from_secs(1_000);
+        assert!(failures.is_due(now));
+        for ms in [100, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000] {
+            let pause = Duration::from_millis(ms);
+            assert_eq!(failures.failed(now), pause);
+            assert!(!failures.is_due(now + pause - Duration::from_millis(1)));
+            now = now + pause;
+            assert!(failures.is_due(now));
+        }
+        now = now + FORGET;
+        assert_eq!(failures.failed(now), SHORTEST);
+    }
+
+    #[test]
+    fn another_configuration_ends_the_pause() {
+        let mut failures = Failures::default();
+        let now = Instant::default() + Duration::from_secs(1_000);
+        failures.failed(now);
+        failures.hurried = true;
+        assert!(failures.is_due(now));
+        failures.failed(now);
+        assert!(!failures.is_due(now));
+    }
+}

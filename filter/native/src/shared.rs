@@ -1,0 +1,288 @@
+//! State that all libraries of this filter in one process share: numbers and blobs, as the VMs of Wasm share gauges and
+//! shared data.
+//!
+//! Replacing the module's file loads a second library, with statics of its own, while streams of the first one go on.
+//! Both engines are then workers of one process ([`headgate_core::workers`]): they share the slots, and the second one
+//! starts with what the first one learned. The first library owns the state and puts a [`Table`] of functions into
+//! Envoy's registry of shared data. It is never unloaded (`build.rs`).
+//!
+//! The table is a format between versions: a field never changes its meaning. Another layout needs another [`KEY`];
+//! such a library starts without state. Times in the state are of the system's monotonic clock.
+#![allow(unsafe_code)] // functions of another library
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use headgate_core::host::{
+    Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
+};
+use headgate_core::workers::WorkerId;
+
+use crate::abi::{self, Buffer};
+use crate::metrics::Counts;
+use crate::process;
+
+/// The table's name in Envoy's registry.
+const KEY: &str = "headgate.state/1";
+
+/// [`HostError::Call`]'s status of what nobody defined: proxy-wasm's `Status::NotFound`.
+const NOT_FOUND: u32 = 1;
+
+/// What a library calls to wake its own engine.
+type Wake = extern "C" fn();
+
+/// What one library offers the others. A version 0 is of a blob that is absent.
+#[repr(C)]
+struct Table {
+    /// A number, which lives as long as the process.
+    number: unsafe extern "C" fn(name: Buffer) -> *const AtomicU64,
+    /// Passes a blob to `take`, unless it is absent, and returns its version.
+    load: unsafe extern "C" fn(key: Buffer, to: *mut c_void, take: Take) -> u32,
+    /// Stores a blob if its version is `expected`; false where it is not.
+    store: unsafe extern "C" fn(key: Buffer, value: Buffer, expected: u32) -> bool,
+    /// From now on this function wakes the worker.
+    listen: extern "C" fn(worker: u32, wake: Wake),
+    /// Wakes a worker; false where nobody listens.
+    wake: extern "C" fn(worker: u32) -> bool,
+}
+
+/// Called once with `to` and bytes that are valid during the call.
+type Take = unsafe extern "C" fn(to: *mut c_void, blob: Buffer);
+
+/// The state, in the library that was first.
+#[derive(Default)]
+struct State {
+    numbers: HashMap<String, &'static AtomicU64>,
+    blobs: HashMap<String, (Vec<u8>, u32)>,
+    versions: u32,
+    listeners: HashMap<WorkerId, Wake>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+fn with_state<T>(f: impl FnOnce(&mut State) -> T) -> T {
+    let mut state: MutexGuard<'_, _> = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    f(state.get_or_insert_default())
+}
+
+static TABLE: Table = Table {
+    number: {
+        unsafe extern "C" fn number(name: Buffer) -> *const AtomicU64 {
+            // SAFETY: valid during the call.
+            let name = String::from_utf8_lossy(unsafe { name.bytes() });
+            with_state(|state| {
+                if let Some(known) = state.numbers.get(&*name) {
+                    return std::ptr::from_ref(*known);
+                }
+                // Its name stays known as well.
+                let new: &'static AtomicU64 = Box::leak(Box::default());
+                state.numbers.insert(name.into_owned(), new);
+                std::ptr::from_ref(new)
+            })
+        }
+        number
+    },
+    load: {
+        unsafe extern "C" fn load(key: Buffer, to: *mut c_void, take: Take) -> u32 {
+            // SAFETY: valid during the call.
+            let key = String::from_utf8_lossy(unsafe { key.bytes() });
+            with_state(|state| match state.blobs.get(&*key) {
+                Some((blob, version)) => {
+                    // SAFETY: the blob does not change during the call, and `to` is the caller's.
+                    unsafe { take(to, Buffer::of(blob)) };
+                    *version
+                }
+                None => 0,
+            })
+        }
+        load
+    },
+    store: {
+        unsafe extern "C" fn store(key: Buffer, value: Buffer, expected: u32) -> bool {
+            // SAFETY: both are valid during the call.
+            let (key, value) = unsafe { (key.bytes(), value.bytes()) };
+            let key = String::from_utf8_lossy(key);
+            with_state(|state| {
+                let found = state.blobs.get(&*key).map_or(0, |(_, version)| *version);
+                if found != expected {
+                    return false;
+                }
+                state.versions = state.versions.wrapping_add(1).max(1);
+                let stored = (value.to_vec(), state.versions);
+                state.blobs.insert(key.into_owned(), stored);
+                true
+            })
+        }
+        store
+    },
+    listen: {
+        extern "C" fn listen(worker: u32, wake: Wake) {
+            with_state(|state| state.listeners.insert(worker, wake));
+        }
+        listen
+    },
+    wake: {
+        extern "C" fn wake(worker: u32) -> bool {
+            // Called without the lock: it is another library's.
+            let listener = with_state(|state| state.listeners.get(&worker).copied());
+            listener.map(|wake| wake()).is_some()
+        }
+        wake
+    },
+};
+
+/// The table of the first library of the process; ours, if that is this one. On the main thread only.
+fn table() -> &'static Table {
+    let registered = abi::shared_data(KEY).cast::<Table>();
+    // SAFETY: whoever registers a table under this key registers a static one, of a library that stays.
+    if let Some(table) = unsafe { registered.as_ref() } {
+        return table;
+    }
+    abi::share_data(KEY, std::ptr::from_ref(&TABLE).cast());
+    &TABLE
+}
+
+/// The process as the engine sees it: its state, and metrics of this library.
+pub(crate) struct Host {
+    metrics: Counts,
+    table: &'static Table,
+    wall_clock_offset: Duration,
+    names: RefCell<HashMap<String, Number>>,
+    numbers: RefCell<Vec<&'static AtomicU64>>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        let since_1970 = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let since_boot = Duration::from_nanos(process::now().as_nanos());
+        Self {
+            metrics: Counts::default(),
+            table: table(),
+            wall_clock_offset: since_1970.saturating_sub(since_boot),
+            names: RefCell::default(),
+            numbers: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn metrics(&self) -> &Counts {
+        &self.metrics
+    }
+
+    /// Calls `f` with the name and value of each number that the engine asked for.
+    pub(crate) fn numbers(&self, mut f: impl FnMut(&str, u64)) {
+        let numbers = self.numbers.borrow();
+        for (name, number) in self.names.borrow().iter() {
+            if let Some(value) = numbers.get(number.0 as usize) {
+                f(name, value.load(Ordering::SeqCst));
+            }
+        }
+    }
+
+    /// From now on this library is woken for `worker`.
+    pub(crate) fn listen(&self, worker: WorkerId) {
+        (self.table.listen)(worker, process::wake);
+    }
+
+    fn with<T>(
+        &self,
+        call: &'static str,
+        number: Number,
+        f: impl FnOnce(&AtomicU64) -> T,
+    ) -> Result<T, HostError> {
+        let status = NOT_FOUND;
+        let numbers = self.numbers.borrow();
+        let value = numbers.get(number.0 as usize);
+        value
+            .map(|value| f(value))
+            .ok_or(HostError::Call { call, status })
+    }
+}
+
+impl Metrics for Host {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        self.metrics.define(kind, name)
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        self.metrics.add(metric, delta)
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        self.metrics.record(metric, value)
+    }
+}
+
+impl Shared for Host {
+    fn wall_clock_offset(&self) -> Duration {
+        self.wall_clock_offset
+    }
+
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        if let Some(&known) = self.names.borrow().get(name) {
+            return Ok(known);
+        }
+        // SAFETY: `name` is valid during the call.
+        let number = unsafe { (self.table.number)(Buffer::of(name.as_bytes())) };
+        // SAFETY: the table's contract: a number lives as long as the process.
+        let value: &'static AtomicU64 = unsafe { &*number };
+        let mut numbers = self.numbers.borrow_mut();
+        let number = Number(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
+        numbers.push(value);
+        self.names.borrow_mut().insert(name.to_owned(), number);
+        Ok(number)
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        self.with("add to a number", number, |value| {
+            value.fetch_add(delta.cast_unsigned(), Ordering::SeqCst);
+        })
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        self.with("set a number", number, |number| {
+            number.store(value, Ordering::SeqCst);
+        })
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        self.with("read a number", number, |value| {
+            value.load(Ordering::SeqCst)
+        })
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        unsafe extern "C" fn take(to: *mut c_void, blob: Buffer) {
+            // SAFETY: `to` is the vector below, and the bytes are valid during the call.
+            unsafe { (*to.cast::<Vec<u8>>()).extend_from_slice(blob.bytes()) };
+        }
+        let mut bytes: Vec<u8> = Vec::new();
+        let to = (&raw mut bytes).cast();
+        // SAFETY: `key` and `bytes` live, and `take` agrees with what `to` is.
+        let version = unsafe { (self.table.load)(Buffer::of(key.as_bytes()), to, take) };
+        Ok((version != 0).then_some((bytes, Version(version))))
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        let expected = match expected {
+            Expected::Absent => 0,
+            Expected::Version(Version(version)) => version,
+        };
+        let (key, value) = (Buffer::of(key.as_bytes()), Buffer::of(value));
+        // SAFETY: both are valid during the call.
+        let stored = unsafe { (self.table.store)(key, value, expected) };
+        stored.then_some(()).ok_or(HostError::Conflict)
+    }
+
+    fn wake(&self, worker: WorkerId) -> Result<(), HostError> {
+        let (call, status) = ("wake a worker", NOT_FOUND);
+        (self.table.wake)(worker)
+            .then_some(())
+            .ok_or(HostError::Call { call, status })
+    }
+}

@@ -1,0 +1,254 @@
+//! One stream, from its headers to its end.
+
+use std::cell::{Cell, RefCell};
+
+use headgate_core::config::Direction;
+use headgate_core::decision::{Action, Decision};
+use headgate_core::host::HostError;
+use headgate_core::http::{Inbound, Level, Outbound, Property, Proxy, Stream};
+use headgate_core::time::Instant;
+
+use crate::abi::{self, Envoy, Map};
+use crate::process::{self, Head};
+
+/// A stream as the filter sees it; without Envoy once it is gone.
+struct Attached {
+    id: u32,
+    envoy: Option<Envoy>,
+}
+
+impl Attached {
+    fn envoy(&self) -> Result<Envoy, HostError> {
+        let (call, status) = ("use a stream that is gone", 0);
+        self.envoy.ok_or(HostError::Call { call, status })
+    }
+}
+
+impl Proxy for Attached {
+    fn now(&self) -> Result<Instant, HostError> {
+        Ok(process::now())
+    }
+
+    fn log(&self, level: Level, message: &str) {
+        abi::log(level, message);
+    }
+}
+
+impl Stream for Attached {
+    fn id(&self) -> u32 {
+        self.id
+    }
+
+    fn request_headers(&self) -> Result<Vec<u8>, HostError> {
+        Ok(self.envoy()?.headers(Map::Request))
+    }
+
+    fn response_headers(&self) -> Result<Vec<u8>, HostError> {
+        Ok(self.envoy()?.headers(Map::Response))
+    }
+
+    fn response_header(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(self.envoy()?.header(Map::Response, name))
+    }
+
+    fn response_trailer(&self, name: &str) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(self.envoy()?.header(Map::ResponseTrailers, name))
+    }
+
+    fn set_request_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        let envoy = self.envoy()?;
+        envoy.set_header(Map::Request, name.as_bytes(), Some(value))
+    }
+
+    fn set_response_header(&self, name: &str, value: &[u8]) -> Result<(), HostError> {
+        let envoy = self.envoy()?;
+        envoy.set_header(Map::Response, name.as_bytes(), Some(value))
+    }
+
+    fn remove_request_header(&self, name: &[u8]) -> Result<(), HostError> {
+        self.envoy()?.set_header(Map::Request, name, None)
+    }
+
+    fn remove_response_header(&self, name: &[u8]) -> Result<(), HostError> {
+        self.envoy()?.set_header(Map::Response, name, None)
+    }
+
+    fn property(&self, property: Property<'_>) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(self.envoy()?.property(property))
+    }
+}
+
+/// Panics in the hook that a request names, in builds for the test of it.
+#[cfg(feature = "trap")]
+#[allow(clippy::panic)] // what the feature is for
+fn trap(envoy: Envoy, hook: &str) {
+    let wanted = envoy.header(Map::Request, "x-headgate-trap");
+    if wanted.is_some_and(|wanted| wanted == hook.as_bytes()) {
+        panic!("trapped on {hook}");
+    }
+}
+
+#[cfg(not(feature = "trap"))]
+fn trap(_envoy: Envoy, _hook: &str) {}
+
+/// What a stream is.
+enum Side {
+    Inbound(Inbound),
+    Outbound(Outbound),
+}
+
+/// One stream. Its hooks run on its worker's thread, one inside another where Envoy answers it.
+pub(crate) struct Request {
+    id: u32,
+    /// The engine that it belongs to; see [`process::Process::epoch`].
+    epoch: Cell<u32>,
+    side: RefCell<Side>,
+}
+
+impl Request {
+    pub(crate) fn new(direction: Direction) -> Self {
+        Self {
+            id: process::next_stream(),
+            epoch: Cell::new(0),
+            side: RefCell::new(match direction {
+                Direction::Inbound => Side::Inbound(Inbound::default()),
+                Direction::Outbound => Side::Outbound(Outbound::default()),
+            }),
+        }
+    }
+
+    fn attached(&self, envoy: Envoy) -> Attached {
+        Attached {
+            id: self.id,
+            envoy: Some(envoy),
+        }
+    }
+
+    /// Whether there is anything that the filter is to be told about.
+    fn is_pending(&self) -> bool {
+        match self.side.try_borrow().as_deref() {
+            Ok(Side::Inbound(inbound)) => inbound.is_pending(),
+            Ok(Side::Outbound(outbound)) => outbound.is_pending(),
+            Err(_) => false,
+        }
+    }
+
+    pub(crate) fn request_headers(&self, envoy: Envoy) -> Head {
+        let stream = self.attached(envoy);
+        let Ok(mut side) = self.side.try_borrow_mut() else {
+            return Head::Continue;
+        };
+        process::with(|process| {
+            self.epoch.set(process.epoch);
+            trap(envoy, "request");
+            match &mut *side {
+                Side::Inbound(inbound) => {
+                    match inbound.request_headers(&mut process.filter, &stream) {
+                        Decision::PassBy | Decision::Forward(_) => Head::Continue,
+                        Decision::Hold(_) => {
+                            process.hold(self.id, envoy);
+                            Head::Hold
+                        }
+                        Decision::Refuse(refusal) => Head::Reply(process.filter.reply(&refusal)),
+                    }
+                }
+                Side::Outbound(outbound) => {
+                    if process.serves() {
+                        outbound.request_headers(&mut process.filter, &stream);
+                    }
+                    Head::Continue
+                }
+            }
+        })
+        .unwrap_or(Head::Continue)
+    }
+
+    /// A held request's turn has come; `None` where it has not.
+    pub(crate) fn scheduled(&self, envoy: Envoy) -> Option<Head> {
+        let stream = self.attached(envoy);
+        let decided = process::with(|process| {
+            // Of an engine that failed: nobody else will let it go on.
+            if process.epoch != self.epoch.get() {
+                return Some(Head::Continue);
+            }
+            trap(envoy, "scheduled");
+            match process.decided(self.id)? {
+                Action::Resume { ticket, .. } => {
+                    process.filter.resume(&stream, ticket);
+                    Some(Head::Continue)
+                }
+                Action::Refuse { refusal, .. } => Some(Head::Reply(process.filter.reply(&refusal))),
+            }
+        });
+        decided.unwrap_or(Some(Head::Continue))
+    }
+
+    pub(crate) fn response_headers(&self, envoy: Envoy, end_of_stream: bool) {
+        let stream = self.attached(envoy);
+        self.on(|side, process| {
+            trap(envoy, "response");
+            match side {
+                Side::Inbound(inbound) => {
+                    inbound.response_headers(&mut process.filter, &stream, end_of_stream);
+                }
+                Side::Outbound(outbound) => {
+                    outbound.response_headers(&mut process.filter, &stream);
+                }
+            }
+        });
+    }
+
+    pub(crate) fn response_end(&self, envoy: Envoy) {
+        let stream = self.attached(envoy);
+        self.on(|side, process| {
+            if let Side::Inbound(inbound) = side {
+                inbound.response_end(&mut process.filter, &stream);
+            }
+        });
+    }
+
+    pub(crate) fn response_trailers(&self, envoy: Envoy) {
+        let stream = self.attached(envoy);
+        self.on(|side, process| {
+            if let Side::Inbound(inbound) = side {
+                inbound.response_trailers(&mut process.filter, &stream);
+            }
+        });
+    }
+
+    pub(crate) fn done(&self, envoy: Envoy) {
+        self.end(&self.attached(envoy));
+    }
+
+    /// The last hook. Only where the one before never came is there anything left to end.
+    pub(crate) fn destroyed(&self) {
+        self.end(&Attached {
+            id: self.id,
+            envoy: None,
+        });
+    }
+
+    fn end(&self, stream: &Attached) {
+        self.on(|side, process| {
+            process.forget(self.id);
+            match side {
+                Side::Inbound(inbound) => inbound.done(&mut process.filter, stream),
+                Side::Outbound(outbound) => outbound.done(&mut process.filter, stream),
+            }
+        });
+    }
+
+    fn on(&self, f: impl FnOnce(&mut Side, &mut process::Process)) {
+        if !self.is_pending() {
+            return;
+        }
+        let Ok(mut side) = self.side.try_borrow_mut() else {
+            return;
+        };
+        process::with(|process| {
+            if process.epoch == self.epoch.get() {
+                f(&mut side, process);
+            }
+        });
+    }
+}
