@@ -41,8 +41,6 @@ pub(super) struct Process {
     /// Names of workflows and services.
     names: Vec<String>,
     services: Vec<String>,
-    /// Flows of the workflows in the queue's order.
-    flows: Vec<u16>,
     threads: Option<u32>,
     computing: u32,
     /// Requests with a slot that wait for a thread, and how long they will compute, ns.
@@ -84,11 +82,6 @@ impl Process {
             engine,
             names: graph.workflows.iter().map(|w| w.name.clone()).collect(),
             services: graph.services.iter().map(|s| s.name.clone()).collect(),
-            flows: graph
-                .workflows
-                .iter()
-                .map(|w| workflow::flow(w.name.as_bytes()))
-                .collect(),
             threads: graph.services[service].threads,
             computing: 0,
             waiting: VecDeque::new(),
@@ -116,7 +109,8 @@ impl Process {
         let workflow = usize::from(span.workflow);
         self.offered[workflow] += 1;
         let attributes = Attributes {
-            workflow: self.flows[workflow],
+            // With rate control, the engine puts its own id in this place.
+            workflow: span.workflow + 1,
             own_deadline: shorter(span.call.and_then(|call| call.deadline), own_deadline),
             progress: span.call.map_or(Progress::UNKNOWN, |call| call.progress),
             ..Attributes::of(TypeId(span.workflow))
