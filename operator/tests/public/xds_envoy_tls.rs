@@ -90,6 +90,7 @@ async fn an_envoy_follows_edits_and_rotations_of_every_certificate() {
         namespace: Some(NAMESPACE.into()),
         labels: [("app".to_owned(), "search".to_owned())].into(),
         module: None,
+        ..Pod::default()
     };
     let envoy = Envoy::start(&bootstrap).await;
     until("the first configuration", || runs(&server, "1")).await;
@@ -211,6 +212,7 @@ async fn bootstraps_with_tls_are_valid() {
                 namespace: Some("shop".into()),
                 labels: [("app.kubernetes.io/name".to_owned(), "web".to_owned())].into(),
                 module: Some(Path::new("/headgate/m.wasm").into()),
+                ..Pod::default()
             };
             if let Err(log) = validate(&bootstrap, files.0.path()) {
                 panic!("{log}\n{}", bootstrap.to_yaml());

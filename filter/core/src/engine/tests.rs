@@ -826,3 +826,50 @@ fn the_mean_of_all_is_known_to_a_late_worker_and_after_an_edit() {
     process.configure(&limited_to(950_000));
     assert_eq!(admitted_until_refused(&mut process, 0), 2);
 }
+
+/// Knows that requests to `/slow` take 250 ms, from one that was let in just now.
+fn slow_is_known(parallelism: u32) -> Process {
+    let mut process = Process::new(1, &config(parallelism, |_| {}));
+    for _ in 0..20 {
+        let stream = process.arrive(0, "/slow");
+        process.run_for(Duration::from_millis(250));
+        process.finish(stream, Outcome::Completed);
+    }
+    process.run_for(Duration::from_secs(2));
+    process.arrive(0, "/slow");
+    process.refused.clear();
+    process
+}
+
+/// Wisp §3.2: who has 50 ms left and needs 250 is lost, also where nobody waits.
+#[test]
+fn a_request_that_needs_longer_than_it_has_is_refused_beside_a_free_slot() {
+    let mut process = slow_is_known(4);
+    let hopeless = process.arrive_with(0, "/slow", Some(Duration::from_millis(50)));
+    assert_eq!(process.refused, [(hopeless, Reason::Deadline)]);
+    let enough = process.arrive_with(0, "/slow", Some(Duration::from_millis(260)));
+    assert!(matches!(process.requests[&enough].2, At::Backend(_)));
+    // Of a type that nobody knows anything of.
+    process.arrive_with(0, "/", Some(Duration::from_millis(1)));
+    assert_eq!(process.refused.len(), 1);
+    // Whether it still takes as long, one shows that comes after a while.
+    process.run_for(Duration::from_millis(1_000));
+    let probe = process.arrive_with(0, "/slow", Some(Duration::from_millis(50)));
+    assert!(matches!(process.requests[&probe].2, At::Backend(_)));
+    let hopeless = process.arrive_with(0, "/slow", Some(Duration::from_millis(50)));
+    assert_eq!(process.refused[1..], [(hopeless, Reason::Deadline)]);
+}
+
+#[test]
+fn a_request_waits_no_longer_than_leaves_it_the_time_that_it_needs() {
+    let mut process = slow_is_known(1);
+    // It needs 250 ms once the first has ended.
+    let waits = process.arrive_with(0, "/slow", Some(Duration::from_millis(300)));
+    // And this one 250 ms once both have: the queue alone is 250 ms.
+    let late = process.arrive_with(0, "/slow", Some(Duration::from_millis(400)));
+    assert_eq!(process.refused, [(late, Reason::Deadline)]);
+    process.run_for(Duration::from_millis(40));
+    assert_eq!(process.refused.len(), 1);
+    process.run_for(Duration::from_millis(20));
+    assert_eq!(process.refused[1..], [(waits, Reason::Deadline)]);
+}
