@@ -69,7 +69,7 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub check: bool,
     /// Run a scenario at the size at which its results are tested, rather than at the paper's
-    #[arg(long, requires = "scenario", conflicts_with_all = ["requests", "seeds"])]
+    #[arg(long, requires = "scenario", conflicts_with_all = ["policy", "requests", "seeds"])]
     pub quick: bool,
     /// Runs of each load, each with a seed of its own
     #[arg(long, value_name = "N")]
