@@ -47,9 +47,9 @@ pub(crate) struct Request {
     pub(crate) deadline: Instant,
     /// Why it is refused then.
     pub(crate) late: Reason,
-    /// Its place in the order of the queue when it came.
+    /// Its place in the order of the queue.
     pub(crate) rank: u64,
-    /// Its turn, under orders with turns.
+    /// What it spends of its flow's turns.
     pub(crate) turn: Option<Turn>,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(crate) work: i64,

@@ -43,7 +43,7 @@ pub struct Workflows {
     pub max_workflows: Option<i64>,
     /// Requests of one workflow that wait for its rate, 0 to 10000; 100 by default. 0: what exceeds the rate is
     /// refused at once. A request that would have to wait is refused where its deadline leaves too little time for
-    /// that wait and for what its workflow takes on average from here on.
+    /// that wait and for what its workflow takes on average from here on; one that need not wait passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queue_length: Option<i64>,
     /// Workflows with settings of their own. They always have a rate of their own, so there are at most
@@ -269,8 +269,7 @@ pub struct NamedWorkflow {
     /// `parallelism.total`, at each endpoint with `parallelism.perEndpoint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
-    /// Its part of fair shares, relative to the others', 0.01 to 100; 1 by default. Also its weight in a queue with
-    /// turns by workflow (`DRR`, `WFQ`) that gives it none.
+    /// Its part of fair shares, relative to the others', 0.01 to 100; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
     /// q for it, 0 to 1; that of all workflows by default.

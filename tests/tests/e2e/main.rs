@@ -11,7 +11,6 @@ mod overload;
 mod parallelism;
 mod refusals;
 mod routes;
-mod shares;
 mod simulated;
 mod strategies;
 mod suggest;

@@ -451,35 +451,3 @@ fn without_workflows_there_is_no_more_host_call() {
     // Queue and slots, looked at and booked; then the slot given back and three times recorded.
     assert_eq!(cost(2, 3), (5, 6));
 }
-
-/// A workflow that has a ticket left, or no limit at all, waits for nothing in the limiter.
-#[test]
-fn what_can_t_be_done_in_time_is_refused_by_whom_no_rate_holds() {
-    let mut proxy = Proxy::new(1, &config(|stage| stage.service_times.min_samples = 10));
-    proxy.service = 250;
-    for _ in 0..400 {
-        proxy.arrive(0, &Request::of("c"), None);
-        proxy.idle(20);
-    }
-    let before = proxy.refused.len();
-    proxy.arrive(0, &Request::of("c"), Some(Duration::from_millis(50)));
-    let refused: Vec<Reason> = proxy.refused[before..].iter().map(|r| r.reason).collect();
-    assert_eq!(refused, [Reason::Deadline]);
-    proxy.arrive(0, &Request::of("c"), Some(Duration::from_millis(300)));
-    assert_eq!(proxy.refused.len(), before + 1);
-}
-
-#[test]
-fn names_that_are_too_long_are_counted() {
-    let mut proxy = Proxy::new(1, &config(|_| {}));
-    for length in [128, 129, 200] {
-        proxy.arrive(0, &Request::of(&"n".repeat(length)), None);
-    }
-    proxy.idle(500);
-    assert_eq!(
-        (proxy.stat("workflows"), proxy.stat("workflows_folded")),
-        (3, 2)
-    );
-    assert_eq!(proxy.stat("workflow._other.rq_offered"), 2);
-    proxy.assert_nothing_is_left();
-}

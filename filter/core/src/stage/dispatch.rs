@@ -19,7 +19,6 @@ use std::time::Duration;
 use super::Stage;
 use crate::decision::Action;
 use crate::host::{Host, HostError};
-use crate::queue::First;
 use crate::requests::{Phase, Request};
 use crate::stats::Count;
 use crate::time::Instant;
@@ -148,15 +147,11 @@ impl Stage {
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let holds = self.holds();
-        let Some(First { slot, rank, next }) = self.queue.pop() else {
+        let Some((slot, rank)) = self.queue.pop() else {
             return self.ledger.release(host);
         };
-        let mut ordered = self.order.started(host, rank);
-        if let Some((next, turn)) = next {
-            ordered = ordered.and(self.call_up(host, next, turn, rank));
-        }
         let Some(request) = self.requests.get_mut(slot) else {
-            return self.ledger.release(host).and(ordered);
+            return self.ledger.release(host);
         };
         let handed_over = self.handed_over.take();
         // Watched requests started when the slot got free, not when this worker heard of it.
@@ -171,12 +166,13 @@ impl Stage {
         let waited = dequeued.since(request.arrived);
         let (group, fifo_wait) = (request.group(), request.fifo_wait);
         self.places.left(group, waited, fifo_wait);
-        // Dequeued even if the gauge updates below fail.
+        // It has left, whatever the host says to the rest.
         if holds && let Some(ticket) = self.requests.ticket(slot) {
             actions.push(Action::Resume { stream, ticket });
         }
         let published = self.publish_head(host);
         let booked = self.ledger.dequeue(host, work);
+        let ordered = self.order.started(host, rank);
         let recorded = match handed_over {
             Some(since) => self.stats.handover(host, now.since(since)),
             None => Ok(()),
@@ -237,31 +233,10 @@ impl Stage {
     }
 
     pub(super) fn push(&mut self, slot: u32, request: &Request) {
-        let first = match request.turn {
-            Some(turn) => self.queue.line_up(turn.flow, slot, turn.at),
-            None => true,
-        };
-        if first {
-            self.queue.push(slot, request.rank);
+        match request.turn {
+            Some(turn) => self.queue.push_into(turn.flow, slot, request.rank),
+            None => self.queue.push(slot, request.rank),
         }
-    }
-
-    /// A waiter with this `turn` is the first of its flow from now on: it gets its rank, or `otherwise` on error.
-    fn call_up(
-        &mut self,
-        host: &impl Host,
-        slot: u32,
-        turn: i64,
-        otherwise: u64,
-    ) -> Result<(), HostError> {
-        let request = self.requests.get(slot);
-        let ranked = match request.and_then(|request| Some((request.arrived, request.turn?.flow))) {
-            Some((arrived, flow)) => self.order.rank_of_turn(host, flow, turn, arrived),
-            None => Ok(otherwise),
-        };
-        let rank = ranked.clone().unwrap_or(otherwise);
-        self.queue.push(slot, rank);
-        ranked.map(drop)
     }
 
     /// The first waiter, as the other workers are told of it.

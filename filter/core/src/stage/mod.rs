@@ -9,7 +9,6 @@
 mod acceptance;
 mod backlog;
 mod control;
-mod deadlines;
 mod demand;
 mod dispatch;
 mod maintain;
@@ -42,7 +41,6 @@ use crate::workers::{Membership, WorkerId};
 use acceptance::Exchange;
 use backlog::Backlog;
 use control::Control;
-use deadlines::Deadlines;
 use demand::DemandExchange;
 use places::Places;
 use sampling::Sampling;
@@ -85,7 +83,6 @@ pub struct Stage {
     times_key: String,
     strategy: Strategy,
     acceptance: Option<Exchange>,
-    deadlines: Deadlines,
     sampling: Sampling,
     demand: Option<DemandExchange>,
     control: Control,
@@ -133,7 +130,6 @@ impl Stage {
             times_key: format!("headgate/times/{}", config.policy),
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
-            deadlines: Deadlines::new(config.types.len()),
             sampling: Sampling::new(config.types.len()),
             demand: DemandExchange::new(host, &prefix, &config)?,
             control: Control::of_strategy(&config.policy, config.mode),
@@ -286,15 +282,8 @@ impl Stage {
             demand.received();
         }
         let queue = self.ledger.queue(host)?;
-        let needs = self.deadlines.needs(now, attributes, &self.service_times);
-        let sight = Sight {
-            needs,
-            ..self.look(host, now, attributes, queue)?
-        };
-        let mut decision = match attributes.own_deadline {
-            Some(own) if own < needs => Err(Reason::Deadline),
-            _ => self.decide(host, now, attributes, &sight)?,
-        };
+        let sight = self.look(host, now, attributes, queue)?;
+        let mut decision = self.decide(host, now, attributes, &sight)?;
         if let (Ok(()), Some(modelled)) = (decision, sight.modelled) {
             decision = self.place_in_model(host, now, attributes, &sight, modelled)?;
         }
@@ -406,7 +395,7 @@ impl Stage {
         };
         let attributes = request.attributes;
         let queued = sight.queue.length;
-        let patience = self.patience(&attributes, sight.needs);
+        let patience = self.patience(&attributes);
         request.arrived = now;
         request.deadline = now + patience.longest;
         request.late = patience.reason;
@@ -419,17 +408,17 @@ impl Stage {
             return Ok(Decision::Forward(ticket));
         }
         if self.holds()
-            && let Some(reason) = self.no_room(&attributes, queued, sight)
+            && let Some(reason) = self.no_room(&attributes, queued, sight.wait)
         {
             self.strategy.withdrawn(&attributes);
             let origin = self.requests.origin(ticket);
             let refusal = self.refuse(&attributes, origin, reason, sight.wait);
             return Ok(Decision::Refuse(refusal));
         }
-        let expected_us = self.time_us(sight.work);
-        let (order, times) = (&mut self.order, &self.service_times);
-        let placed = order.place(host, now, &attributes, times, expected_us, queued);
-        let Place { rank, turn } = placed?;
+        let (cost_us, queue) = (self.time_us(sight.work), self.in_time(sight.queue));
+        let Place { rank, turn } =
+            self.order
+                .place(host, now, &attributes, &self.service_times, cost_us, queue)?;
         (request.rank, request.turn) = (rank, turn);
         request.fifo_wait = self.drain_time(sight.queue);
         request.phase = Phase::Queued;
@@ -459,7 +448,6 @@ impl Stage {
 
     fn accept(&mut self, ticket: Ticket, request: Request) {
         let Attributes { kind, class, .. } = request.attributes;
-        self.deadlines.admitted(request.arrived, kind);
         self.strategy.base.entered(kind, class);
         if let Some(row) = self.requests.of_mut(ticket) {
             *row = request;
@@ -500,12 +488,6 @@ impl Stage {
             }
             Phase::Running { dequeued } => {
                 let released = self.ledger.release(host);
-                let charged = dequeued.map_or(Ok(()), |dequeued| {
-                    let expected_us = self.time_us(request.work.cast_unsigned());
-                    let (attributes, turn) = (&request.attributes, request.turn);
-                    let taken = now.since(dequeued);
-                    (self.order).ended(host, attributes, turn, expected_us, taken)
-                });
                 match (outcome, dequeued) {
                     (Outcome::Completed, Some(dequeued)) => {
                         self.measure(host, now, &request, dequeued)?;
@@ -517,7 +499,7 @@ impl Stage {
                     (Outcome::Unsampled, _) => self.stats.count(kind, Count::Unsampled),
                     _ => self.stats.count(kind, Count::Unmeasured),
                 }
-                released.and(charged)?;
+                released?;
             }
         }
         self.dispatch(host, now, actions)

@@ -36,8 +36,6 @@ pub(super) struct Sight {
     pub(super) rival_wait: Duration,
     /// What it adds to the work of the queue.
     pub(super) work: u64,
-    /// What it needs of its own deadline once it has a slot.
-    pub(super) needs: Duration,
 }
 
 /// How long a request may wait.
@@ -99,7 +97,6 @@ impl Stage {
                 wait_of(&Attributes { kind, ..*request })
             }),
             work: self.work.of(request, times).min(queue.room()),
-            needs: Duration::ZERO,
         })
     }
 
@@ -116,7 +113,7 @@ impl Stage {
         let no_slot = modelled.slots_in_use >= self.slots.count();
         if holds
             && no_slot
-            && let Some(reason) = self.no_room(request, modelled.length, sight)
+            && let Some(reason) = self.no_room(request, modelled.length, sight.wait)
         {
             self.strategy.withdrawn(request);
             return Ok(Err(reason));
@@ -131,21 +128,19 @@ impl Stage {
         &self,
         request: &Attributes,
         queued: u32,
-        sight: &Sight,
+        wait: Duration,
     ) -> Option<Reason> {
         if queued >= self.config.queue.max_length {
             return Some(Reason::QueueFull);
         }
-        let patience = self.patience(request, sight.needs);
-        (sight.wait > patience.longest).then_some(patience.reason)
+        let patience = self.patience(request);
+        (wait > patience.longest).then_some(patience.reason)
     }
 
-    /// How long a request that needs so much time in a slot may wait: the shorter of `queue.timeout` and of what its own
-    /// deadline leaves.
-    pub(super) fn patience(&self, request: &Attributes, needs: Duration) -> Patience {
+    /// How long a request may wait: the shorter of its own deadline and `queue.timeout`.
+    pub(super) fn patience(&self, request: &Attributes) -> Patience {
         let timeout = Duration::from_micros(self.config.queue.timeout_us);
-        let own = request.own_deadline.map(|own| own.saturating_sub(needs));
-        let own = own.filter(|own| *own < timeout);
+        let own = request.own_deadline.filter(|own| *own < timeout);
         Patience {
             longest: own.unwrap_or(timeout),
             reason: own.map_or(Reason::QueueTimeout, |_| Reason::Deadline),
@@ -165,6 +160,14 @@ impl Stage {
 
     pub(super) fn time_us(&self, work: u64) -> u64 {
         u64::try_from(self.time(work).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The queue with its work in µs of slots' time, whatever unit work is counted in.
+    pub(super) fn in_time(&self, queue: QueueState) -> QueueState {
+        QueueState {
+            work: self.time_us(queue.work),
+            ..queue
+        }
     }
 
     /// The work that all slots together do in `wait`.

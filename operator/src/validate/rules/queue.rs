@@ -94,7 +94,7 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
             Discipline::Drr {
                 by: settings.by.into(),
                 quantum_us,
-                weights: weights(spec, settings.by, settings.weights),
+                weights: settings.weights,
             }
         }
         DisciplineType::Wfq => {
@@ -103,24 +103,10 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
             flows(spec, settings.by, &settings.weights, &at, problems);
             Discipline::Wfq {
                 by: settings.by.into(),
-                weights: weights(spec, settings.by, settings.weights),
+                weights: settings.weights,
             }
         }
     }
-}
-
-/// The weights in force. A workflow has that of `workflows.named` where `own` names none.
-fn weights(
-    spec: &AdmissionPolicySpec,
-    by: FlowType,
-    own: BTreeMap<String, f64>,
-) -> BTreeMap<String, f64> {
-    if by != FlowType::Workflow {
-        return own;
-    }
-    let named = spec.workflows.iter().flat_map(|workflows| &workflows.named);
-    let named = named.filter_map(|workflow| Some((workflow.name.clone(), workflow.weight?)));
-    named.chain(own).collect()
 }
 
 /// Checks what takes turns, and in which weights.
