@@ -388,7 +388,12 @@ fn either_listener_is_configured_without_the_other() -> Result<()> {
         config.stages[0].parallelism = 50 + round;
         pair.front.configure(DEFAULT_SLOT, &config)?;
         load(10)?;
-        ensure!(pair.front.stat("slots")? == u64::from(50 + round));
+        until("the slots that were configured", || {
+            match pair.front.stat("slots") {
+                Ok(slots) if slots == u64::from(50 + round) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })?;
     }
     pair.front.wait_for("w", "rq_offered", 80)?;
     pair.front.wait_for("w", "calls", 80)?;
