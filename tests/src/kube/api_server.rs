@@ -163,6 +163,21 @@ impl ApiServer {
         self.access.apply(yaml)
     }
 
+    /// What the server would say to these objects. Strict: a field that no schema knows is an error, not a warning.
+    ///
+    /// # Errors
+    /// If it refuses one.
+    pub fn dry_run(&self, yaml: &str) -> Result<String> {
+        let arguments = [
+            "apply",
+            "--server-side",
+            "--dry-run=server",
+            "--validate=strict",
+            "--filename=-",
+        ];
+        self.kubectl_as(self.kubeconfig(), &arguments, Some(yaml))
+    }
+
     /// Installs the CRDs of the repository's folder `crds/` and waits until they are served and explained.
     ///
     /// # Errors

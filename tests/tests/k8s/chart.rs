@@ -130,19 +130,8 @@ fn the_api_server_accepts_all_that_is_rendered() {
         ])
         .unwrap();
         let objects = chart::objects(&rendered).unwrap().len();
-        // Strict: a field that no schema knows is an error here, not a warning.
         let answer = server
-            .kubectl_as(
-                server.kubeconfig(),
-                &[
-                    "apply",
-                    "--server-side",
-                    "--dry-run=server",
-                    "--validate=strict",
-                    "--filename=-",
-                ],
-                Some(&rendered),
-            )
+            .dry_run(&rendered)
             .unwrap_or_else(|error| panic!("{}: {error:#}", file.display()));
         assert_eq!(answer.lines().count(), objects, "{answer}");
     }

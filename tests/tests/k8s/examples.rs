@@ -98,17 +98,7 @@ fn the_api_server_takes_every_example() {
     for folder in FOLDERS {
         for file in manifests(folder) {
             let answer = server
-                .kubectl_as(
-                    server.kubeconfig(),
-                    &[
-                        "apply",
-                        "--server-side",
-                        "--dry-run=server",
-                        "--validate=strict",
-                        "--filename=-",
-                    ],
-                    Some(&applied(&file)),
-                )
+                .dry_run(&applied(&file))
                 .unwrap_or_else(|error| panic!("{}: {error:#}", file.display()));
             assert_eq!(answer.lines().count(), objects(&file).len(), "{answer}");
             for pod in objects(&file).iter().filter_map(pod) {
