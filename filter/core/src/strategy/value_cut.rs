@@ -272,7 +272,7 @@ struct Kind {
 }
 
 impl Kind {
-    /// What is refused of it counts, and what it leaves for waiting bounds others.
+    /// Its refusals count as lost value, and its slack bounds the wait of less valuable types.
     fn competes(&self) -> bool {
         !self.cold && !self.condemned
     }

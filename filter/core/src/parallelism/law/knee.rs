@@ -102,7 +102,7 @@ impl Law {
                 (self.run, self.resting) = (0.0, 0.0);
                 self.go(base + 1.0, now, view);
             }
-            // What the move itself does to service times is no news about the backend.
+            // The move itself changes service times: that is no news about the backend.
             self.ln_scale += up.value.clamp(0.0, 1.0) * (self.base / base).ln();
         } else if shrinks && !share_all && dither.down > 0 {
             self.turn(-1.0);

@@ -1,4 +1,4 @@
-//! What to do about an elasticity: the estimate of the number of slots, and how it moves.
+//! The law that moves the number of slots, by the elasticity of service times.
 //!
 //! Four parts, in the order in which a backend meets them: the [`start`] doubles few slots until service times
 //! stretch, the [`knee`] moves to where more slots only add waiting, [`sharing`] keeps a slot or two above it where
@@ -43,7 +43,7 @@ const SLOT: (f64, f64) = (20e6, 1e9);
 /// Requests that a slot of the schedule should see.
 const REQUESTS_PER_SLOT: f64 = 8.0;
 
-/// What a worker measured since it last shared it.
+/// A worker's measurements since it last shared them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Fresh {
     /// The schedule that it was measured under.
@@ -66,7 +66,7 @@ pub struct Fresh {
     pub by_length: [[f64; 5]; 2],
 }
 
-/// What the worker that runs the law knows of the stage.
+/// The stage, as the worker knows it that runs the law.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
     /// Mean service time, s.
@@ -93,11 +93,11 @@ pub struct Law {
     resting: f64,
     run: f64,
     slot: f64,
-    /// What to add to times for the schedule, so that all processes have the same.
+    /// The schedule adds this to its times, so that all processes have the same schedule.
     offset: f64,
     block: f64,
     block_began: f64,
-    /// What `times` are since.
+    /// Begin of the measurements in `times`.
     watched_since: f64,
     /// Times that the reference was replaced by today's times.
     rebased: f64,
