@@ -214,7 +214,7 @@ pub(crate) fn log(level: Level, message: &str) {
     unsafe { envoy_dynamic_module_callback_log(level, Buffer::of(message.as_bytes())) }
 }
 
-/// What a module of this process registered under `key`; null where none did.
+/// The pointer that a module of this process registered under `key`; null where none did.
 pub(crate) fn shared_data(key: &str) -> *const c_void {
     let mut data = std::ptr::null_mut();
     let key = Buffer::of(key.as_bytes());

@@ -9,7 +9,7 @@
 //! with the runtime key that it sets for the prefix. In `/stats` labels follow the name:
 //! `headgate.workflow.calls.headgate_policy.shop/app.headgate_workflow.bulk`.
 
-/// What labels of a family are called.
+/// Names of a family's labels.
 pub(crate) type Labels = [&'static str; 2];
 
 const POLICY: &str = "headgate_policy";

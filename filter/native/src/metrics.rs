@@ -21,7 +21,7 @@ const MOST_VALUES: usize = 1 << 16;
 struct Metric {
     kind: MetricKind,
     name: String,
-    /// Where it is one of a family.
+    /// Labels, for one of a family.
     member: Option<Member>,
     /// Of a counter, what Envoy was not told yet.
     value: u64,

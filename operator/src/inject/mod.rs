@@ -1,7 +1,7 @@
 //! Adds an Envoy with a Headgate slot to the Pods of a workload, so that nobody writes it by hand.
 //!
 //! Objects are plain JSON values: whatever else they say stays. What is added has names of its own
-//! (`sidecar.yaml`) and replaces what an earlier injection added, so that a second one upgrades the first.
+//! ([`sidecar`]) and replaces what an earlier injection added, so that a second one upgrades the first.
 //!
 //! Envoy takes the name of the application's port over: Services that point at the port by name reach Envoy without a
 //! change. Those that point at it by number are changed if they stand beside the workload ([`redirect`]).
@@ -18,7 +18,6 @@ pub const INJECT_ANNOTATION: &str = "headgate.dev/inject";
 const PROXY_LABEL: &str = "headgate.dev/proxy";
 /// Name of Envoy's port where the application's has none.
 const PORT_NAME: &str = "headgate-http";
-const SIDECAR: &str = include_str!("sidecar.yaml");
 const CONTAINERS: [&str; 2] = ["headgate", "envoy"];
 const VOLUMES: [&str; 3] = ["headgate", "headgate-tls", "headgate-podinfo"];
 
@@ -112,7 +111,7 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
     let port_name = taken.or(earlier).unwrap_or_else(|| PORT_NAME.to_owned());
     add(
         &mut template["spec"],
-        &sidecar(settings, app_port, &port_name)?,
+        &sidecar(settings, app_port, &port_name),
     );
     let metadata = &mut template["metadata"];
     metadata["labels"][PROXY_LABEL] = json!("true");
@@ -267,48 +266,87 @@ fn rename(value: &mut Value, name: &str, number: u16) {
     }
 }
 
-/// What is added, with the settings in their places.
-fn sidecar(settings: &Settings, app_port: u16, port_name: &str) -> Result<Value, String> {
-    let mut sidecar: Value = serde_saphyr::from_str(SIDECAR).map_err(|error| error.to_string())?;
-    let words = [
-        ("HEADGATE_IMAGE", settings.image.clone()),
-        ("ENVOY_IMAGE", settings.envoy_image.clone()),
-        ("XDS", settings.xds.to_string()),
-        ("TLS_SECRET", settings.tls_secret.clone()),
-        ("LISTEN_PORT", settings.listen_port.to_string()),
-        ("APP_PORT", app_port.to_string()),
-        ("CONCURRENCY", settings.concurrency.to_string()),
-        ("PORT_NAME", port_name.to_owned()),
+/// Init containers and volumes for a Pod.
+fn sidecar(settings: &Settings, app_port: u16, port_name: &str) -> Value {
+    let restricted = json!({
+        "runAsNonRoot": true,
+        "runAsUser": 65_532,
+        "runAsGroup": 65_532,
+        "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    let mut args = vec![
+        "bootstrap".to_owned(),
+        format!("--listen=0.0.0.0:{}", settings.listen_port),
+        format!("--upstream=127.0.0.1:{app_port}"),
+        "--admin=0.0.0.0:9901".to_owned(),
+        format!("--xds={}", settings.xds),
+        "--xds-tls-cert=/etc/headgate/tls/tls.crt".to_owned(),
+        "--xds-tls-key=/etc/headgate/tls/tls.key".to_owned(),
+        "--xds-tls-ca=/etc/headgate/tls/ca.crt".to_owned(),
+        "--labels-file=/etc/headgate/podinfo/labels".to_owned(),
+        "--install-module=/headgate".to_owned(),
+        "--output=/headgate/envoy.yaml".to_owned(),
     ];
-    fill(&mut sidecar, &words);
-    if settings.upstream_http2
-        && let Some(args) = sidecar["initContainers"][0]["args"].as_array_mut()
-    {
-        args.push(json!("--upstream-http2"));
+    if settings.upstream_http2 {
+        args.push("--upstream-http2".to_owned());
     }
-    // The only setting that is a number.
-    let envoy = &mut sidecar["initContainers"][1];
-    envoy["ports"][0]["containerPort"] = json!(settings.listen_port);
-    Ok(sidecar)
-}
-
-/// Replaces words in all texts. None of the words is in a value of another.
-fn fill(value: &mut Value, words: &[(&str, String)]) {
-    match value {
-        Value::String(text) => {
-            for (word, with) in words {
-                if let Some(at) = text.find(word)
-                    && (at == 0 || text[..at].ends_with(['=', ':']))
-                {
-                    text.replace_range(at..at + word.len(), with);
-                    return;
-                }
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| fill(item, words)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| fill(field, words)),
-        _ => {}
-    }
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    // Copies the filter module and writes Envoy's bootstrap with this Pod's namespace and labels: by them the operator
+    // knows which policies are for it.
+    let headgate = json!({
+        "name": "headgate",
+        "image": settings.image,
+        "args": args,
+        "env": [
+            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
+        ],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        "securityContext": restricted,
+        "volumeMounts": [
+            {"name": "headgate", "mountPath": "/headgate"},
+            {"name": "headgate-tls", "mountPath": "/etc/headgate/tls", "readOnly": true},
+            {"name": "headgate-podinfo", "mountPath": "/etc/headgate/podinfo", "readOnly": true},
+        ],
+    });
+    let concurrency = settings.concurrency.to_string();
+    // A sidecar (restartPolicy Always): runs before the application and ends after it.
+    let envoy = json!({
+        "name": "envoy",
+        "image": settings.envoy_image,
+        "restartPolicy": "Always",
+        "command": ["envoy"],
+        "args": ["--config-path", "/headgate/envoy.yaml", "--concurrency", concurrency, "--disable-hot-restart"],
+        "ports": [
+            {"name": port_name, "containerPort": settings.listen_port},
+            {"name": "envoy-admin", "containerPort": 9901},
+        ],
+        "startupProbe": {
+            "httpGet": {"path": "/ready", "port": "envoy-admin"},
+            "periodSeconds": 1,
+            "failureThreshold": 60,
+        },
+        "resources": {"requests": {"cpu": "100m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": restricted,
+        "volumeMounts": [
+            {"name": "headgate", "mountPath": "/headgate", "readOnly": true},
+            {"name": "headgate-tls", "mountPath": "/etc/headgate/tls", "readOnly": true},
+        ],
+    });
+    json!({
+        "initContainers": [headgate, envoy],
+        "volumes": [
+            {"name": "headgate", "emptyDir": {"sizeLimit": "64Mi"}},
+            // Readable by Envoy's user without an fsGroup, which would be the application's, too.
+            {"name": "headgate-tls", "secret": {"secretName": settings.tls_secret, "defaultMode": 0o444}},
+            {"name": "headgate-podinfo", "downwardAPI": {"items": [
+                {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+            ]}},
+        ],
+    })
 }
 
 /// Adds to a Pod's spec; what an earlier injection added goes.
