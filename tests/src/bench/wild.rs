@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::k6::{Answer, Outcome, Stage};
 pub use self::report::{markdown, svg};
@@ -43,7 +43,8 @@ pub struct Options {
     pub warmup: Duration,
     /// Runs of each protection at each load.
     pub rounds: usize,
-    /// Names of families or of their candidates to run; empty for all families.
+    /// Names of families or of their candidates to run, or `FAMILY=CANDIDATE,…` for a search among these; empty for all
+    /// families.
     pub only: Vec<String>,
     /// Values of P to search for Headgate.
     pub parallelism: Vec<usize>,
@@ -54,12 +55,12 @@ pub struct Options {
 }
 
 /// All that was measured of one service.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ServiceReport {
     /// Name of the service.
-    pub service: &'static str,
+    pub service: String,
     /// What it is, in a few words.
-    pub title: &'static str,
+    pub title: String,
     /// Why nothing was measured, if nothing was.
     pub skipped: Option<String>,
     /// Requests per second of the mix that it answers at most.
@@ -77,10 +78,10 @@ pub struct ServiceReport {
 }
 
 /// One type of request.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TypeReport {
     /// Name.
-    pub name: &'static str,
+    pub name: String,
     /// Share of the requests, ratio 0..=1.
     pub share: f64,
     /// Mean time of an answer without load, ms.
@@ -92,7 +93,7 @@ pub struct TypeReport {
 }
 
 /// One protection.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RowReport {
     /// Name of the family, or of the candidate that was asked for.
     pub name: String,
@@ -107,7 +108,7 @@ pub struct RowReport {
 }
 
 /// One protection at one load, once.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     /// Name of the row.
     pub row: String,
@@ -121,7 +122,7 @@ pub struct Run {
 }
 
 /// What came of a load in its measured part.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
     /// 2xx within the p90 objective per second.
     pub goodput_rps: f64,
@@ -138,10 +139,10 @@ pub struct Measured {
 }
 
 /// One type of a [`Measured`].
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TypeMeasured {
     /// Name.
-    pub name: &'static str,
+    pub name: String,
     /// Requests.
     pub sent: usize,
     /// 2xx.
@@ -161,7 +162,7 @@ pub struct TypeMeasured {
 }
 
 /// One protection under a change, once.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChangeRun {
     /// Name of the row.
     pub row: String,
@@ -176,7 +177,7 @@ pub struct ChangeRun {
 }
 
 /// What changes in the middle of a run at 0.9 times the capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
     /// Three times as many of the dearest type, at the same total rate.
@@ -239,19 +240,21 @@ struct Bench<'a> {
     capacity_rps: f64,
 }
 
-/// Runs all of it. `progress` hears of each step, `done` gets what there is after each.
+/// Runs all of it. `reports` has what was measured before; a service that is measured now replaces its own. `progress`
+/// hears of each step, `done` gets what there is after each.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
 pub fn run(
     options: &Options,
+    mut reports: Vec<ServiceReport>,
     mut progress: impl FnMut(&str),
     mut done: impl FnMut(&[ServiceReport]) -> Result<()>,
 ) -> Result<Vec<ServiceReport>> {
     let k6 = programs::k6()?;
     leave_core()?;
-    let mut reports: Vec<ServiceReport> = Vec::new();
     for &service in &options.services {
+        reports.retain(|report| report.service != service.name());
         progress(&format!("{}: {}", service.name(), service.title()));
         let site = match Site::prepare(service) {
             Ok(site) => site,
@@ -430,6 +433,20 @@ impl Bench<'_> {
         for family in all {
             if only.is_empty() || only.iter().any(|name| name == family.name) {
                 rows.push(family);
+                continue;
+            }
+            let narrowed = only.iter().find_map(|name| {
+                let (of, candidates) = name.split_once('=')?;
+                (of == family.name).then(|| candidates.split(',').collect::<Vec<_>>())
+            });
+            if let Some(names) = narrowed {
+                let candidates = family.candidates.into_iter();
+                rows.push(Family {
+                    candidates: candidates
+                        .filter(|candidate| names.contains(&candidate.name.as_str()))
+                        .collect(),
+                    ..family
+                });
                 continue;
             }
             for candidate in family.candidates {
@@ -636,7 +653,7 @@ impl TypeMeasured {
         let good = |latency: &&Duration| in_time(query, **latency);
         let (answered, refused) = (latencies.len(), answers.iter().filter(refusal).count());
         Self {
-            name: query.name,
+            name: query.name.to_owned(),
             sent: answers.len(),
             answered,
             good: latencies.iter().filter(good).count(),
@@ -679,8 +696,8 @@ impl Measured {
 impl ServiceReport {
     fn new(service: Service, skipped: Option<String>) -> Self {
         Self {
-            service: service.name(),
-            title: service.title(),
+            service: service.name().to_owned(),
+            title: service.title().to_owned(),
             skipped,
             capacity_rps: 0.0,
             types: Vec::new(),
@@ -698,7 +715,7 @@ impl ServiceReport {
             .mix
             .iter()
             .map(|query| TypeReport {
-                name: query.name,
+                name: query.name.to_owned(),
                 share: query.share,
                 mean_ms: ms(query.mean),
                 p50_ms: ms(query.p50),

@@ -21,7 +21,8 @@ struct Args {
     /// Measured time of each run, s.
     #[arg(long)]
     seconds: Option<f64>,
-    /// Only the variant of this name; may be given several times.
+    /// Only the variant of this name; may be given several times. In `wild` the name of a row, of a candidate, or
+    /// ROW=CANDIDATE,CANDIDATE for a row that searches only these.
     #[arg(long)]
     only: Vec<String>,
     /// Offered loads of `overload` (0.9,1.2,1.5,2) and `wild` (0.5,0.75,1,1.5,2,3), as multiples of capacity.
@@ -66,7 +67,8 @@ struct Args {
     /// Capacity of the services in `wild`, requests/s, in place of a ramp.
     #[arg(long)]
     capacity: Option<f64>,
-    /// Where `wild` leaves its table (wild.md), its picture (wild.svg) and its numbers (wild.json).
+    /// Where `wild` leaves its table (wild.md), its picture (wild.svg) and its numbers (wild.json), from which a later run
+    /// takes the services that it doesn't measure.
     #[arg(long, default_value = "target/wild")]
     out: PathBuf,
     /// Writes all numbers to this file as JSON.
@@ -354,7 +356,14 @@ fn wild(args: &Args) -> Result<Value> {
         write("wild.md", wild::markdown(reports))?;
         write("wild.svg", wild::svg(reports))
     };
-    let reports = wild::run(&options, |what| say(&format!("wild: {what}")), save)?;
+    let file = args.out.join("wild.json");
+    let before = match std::fs::read_to_string(&file) {
+        Ok(text) => serde_json::from_str(&text)
+            .with_context(|| format!("{} is not of this version", file.display()))?,
+        Err(_) => Vec::new(),
+    };
+    let progress = |what: &str| say(&format!("wild: {what}"));
+    let reports = wild::run(&options, before, progress, save)?;
     println!("\n{}", wild::markdown(&reports));
     Ok(json!(reports))
 }

@@ -362,6 +362,7 @@ fn policies_do_not_reach_other_namespaces() -> Result<()> {
 fn nothing_is_written_while_nothing_changes() -> Result<()> {
     let (cluster, operator) = world()?;
     let space = cluster.namespace("rest")?;
+    let begin = cluster.audit_mark();
     cluster.apply(&service(&space, "search", "app=search"))?;
     cluster.apply(&endpoints(&space, "search", &["198.51.100.7"]))?;
     cluster.apply(&policy(&space, "search", "Service", "search", 4))?;
@@ -370,6 +371,17 @@ fn nothing_is_written_while_nothing_changes() -> Result<()> {
         Claims::pod("p1", &space, &[("app", "search")]),
     )?;
     cluster.until_condition(&space, "search", 0, "Programmed", "True", "Programmed")?;
+    // The Events about both conditions are written after the status, one by one for all policies of this operator.
+    until("the Events of Accepted and Programmed", || {
+        let events = cluster.audit(begin).map_err(|e| e.to_string())?;
+        let told = events.iter().filter(|e| {
+            e.user == USER && e.namespace == space && e.resource == "events" && e.is_write()
+        });
+        match told.count() {
+            0..2 => Err("fewer than two".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
 
     // What changes nothing that matters: metadata of a policy, and of a Pod.
     cluster.apply(&pod(&space, "idle", "app: other"))?;

@@ -192,7 +192,7 @@ fn draw(out: &mut String, report: &ServiceReport, y: f64) {
         out,
         r#"<text class="head" x="{GAP}" y="{:.1}">{}</text><text class="sub" x="{GAP}" y="{:.1}">answers within the objective per second, over load</text>"#,
         y - 32.0,
-        escape(report.title),
+        escape(&report.title),
         y - 14.0
     );
     let measured = report.runs.iter().map(|run| run.result.goodput_rps);
