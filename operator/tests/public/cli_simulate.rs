@@ -191,6 +191,29 @@ fn check_fails_when_a_type_misses_its_objective() {
 }
 
 #[test]
+fn brokers_refuse_before_shards_do_in_the_example_of_two_tiers() {
+    let (policies, mesh) = (
+        "examples/two-tiers/policies.yaml",
+        "examples/two-tiers/mesh.yaml",
+    );
+    let out = json(&simulate(&["--policy", policies, "--mesh", mesh, "--json"]));
+    let of = |workflow: &str, field: &str| {
+        let rows = out["rows"].as_array().unwrap();
+        let wanted =
+            |row: &&serde_json::Value| row["variant"] == "with" && row["workflow"] == workflow;
+        rows.iter().find(wanted).unwrap()[field].as_f64().unwrap()
+    };
+    assert!(of("path", "refused_rate") > 0.3, "{out}");
+    assert!(
+        of("path", "p50_ms") < 60.0 && of("node", "p50_ms") < 40.0,
+        "{out}"
+    );
+    for workflow in ["node", "path"] {
+        assert!(of(workflow, "failed_rate") < 0.01, "{out}");
+    }
+}
+
+#[test]
 fn a_recorded_log_is_a_workload_by_itself_or_in_yaml() {
     let log = "examples/simulate/access.log";
     let direct = simulate(&["--policy", POLICY, "--workload", log, "--json"]);
