@@ -185,12 +185,13 @@ mod tests {
 
     #[test]
     fn processing_units_are_divided_exactly() {
-        let mut whole = serde_json::json!({
+        let whole = serde_json::json!({
             "policy": "a/b", "parallelism": 8, "types": [{"name": "default"}],
+            "queue": {"discipline": {"type": "FIFO"}, "max_length": 800, "timeout_us": 1000},
             "strategy": {"type": "AcceptFraction", "max_utilization": 0.8, "units": 5, "window_us": 1000, "step_us": 100},
         });
         let of = |share: Share| {
-            let stage: StageConfig = serde_json::from_value(whole.take()).unwrap();
+            let stage: StageConfig = serde_json::from_value(whole.clone()).unwrap();
             match share.portion().of(&stage).strategy {
                 StrategyConfig::AcceptFraction { units, .. } => units,
                 _ => None,
