@@ -24,14 +24,10 @@ const FILES: [&str; 5] = [
 ];
 
 /// Experiments of the papers that no scenario repeats, and why.
-pub const MISSING: [(&str, &str); 6] = [
+pub const MISSING: [(&str, &str); 5] = [
     (
         "Bouncer, Figure 3",
         "starvation within one second on LIquid",
-    ),
-    (
-        "Bouncer, Figures 11 to 13",
-        "LIquid: eleven types, brokers in front of shards, processing times that grow with the load",
     ),
     (
         "SEDA, Figure 7",

@@ -161,12 +161,17 @@ pub struct MaxQueueWaitSettings {
     rename_all = "camelCase",
     deny_unknown_fields,
     default,
-    expecting = "a mapping with maxUtilization, window and step"
+    expecting = "a mapping with maxUtilization, processingUnits, window and step"
 )]
 pub struct AcceptFractionSettings {
-    /// `MaxUtil`, the share of the slots that may be in use on average: above 0, at most 1; 0.95 by default.
+    /// `MaxUtil`, the share of the slots, or of `processingUnits`, that may be in use on average: above 0, at most 1; 0.95 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_utilization: Option<f64>,
+    /// `|PU|`, what works in parallel where that isn't the slots, such as the cores of a service that holds more
+    /// requests than it has cores: above 0, at most 1000000. Of each endpoint with `parallelism.perEndpoint`, else of
+    /// all together. The slots by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processing_units: Option<f64>,
     /// D, the time over which arrival rate and processing time are averaged, 1ms to 1h; 60s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{MAX_PARALLELISM, SharingConfig, StageConfig};
+use headgate_core::config::{MAX_PARALLELISM, SharingConfig, StageConfig, StrategyConfig};
 
 use super::TargetRef;
 use crate::validate::Slots;
@@ -36,8 +36,8 @@ pub enum Endpoints {
 
 /// One proxy's part of what a policy says of all endpoints, or of each.
 ///
-/// Slots are whole, and rounded down. Rates that go with them (a workflow's guarantee, what there is of a second
-/// resource) are not: they get the same part, exactly.
+/// Slots are whole, and rounded down. What goes with them (a workflow's guarantee, what there is of a second resource,
+/// processing units) is not: it gets the same part, exactly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Portion {
     /// Slots, 1 ..= [`MAX_PARALLELISM`].
@@ -61,6 +61,9 @@ impl Portion {
 
 /// Multiplies what goes with slots and isn't whole.
 fn scale(stage: &mut StageConfig, factor: f64) {
+    if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy {
+        *units = units.map(|units| units * factor);
+    }
     let Some(workflows) = &mut stage.workflows else {
         return;
     };
@@ -178,6 +181,27 @@ mod tests {
         let b = share(Slots::PerEndpoint(4), 3, ready(&[("y", 1), ("z", 2)]));
         assert_eq!(a.and(&b).portion().parallelism, 4 * 6 / 3);
         assert_eq!(a.and(&b), b.and(&a));
+    }
+
+    #[test]
+    fn processing_units_are_divided_exactly() {
+        let whole = serde_json::json!({
+            "policy": "a/b", "parallelism": 8, "types": [{"name": "default"}],
+            "queue": {"discipline": {"type": "FIFO"}, "max_length": 800, "timeout_us": 1000},
+            "strategy": {"type": "AcceptFraction", "max_utilization": 0.8, "units": 5, "window_us": 1000, "step_us": 100},
+        });
+        let of = |share: Share| {
+            let stage: StageConfig = serde_json::from_value(whole.clone()).unwrap();
+            match share.portion().of(&stage).strategy {
+                StrategyConfig::AcceptFraction { units, .. } => units,
+                _ => None,
+            }
+        };
+        // 3 endpoints of 5 units behind 2 proxies.
+        assert_eq!(
+            of(share(Slots::PerEndpoint(8), 2, ready(&[("x", 3)]))),
+            Some(7.5)
+        );
     }
 
     proptest! {

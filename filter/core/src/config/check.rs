@@ -310,10 +310,13 @@ impl StageConfig {
             }
             StrategyConfig::AcceptFraction {
                 max_utilization,
+                units,
                 window_us,
                 step_us,
-                ..
             } => {
+                if let Some(units) = units.filter(|units| !(*units > 0.0 && units.is_finite())) {
+                    return err("units", format!("{units}; above 0"));
+                }
                 if !(*max_utilization > 0.0 && *max_utilization <= 1.0) {
                     return err(
                         "max_utilization",

@@ -36,6 +36,9 @@ pub enum StrategyConfig {
     AcceptFraction {
         /// MaxUtil, ratio 0 < u <= 1.
         max_utilization: f64,
+        /// |PU|, above 0; P without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        units: Option<f64>,
         /// D, µs.
         window_us: u64,
         /// Δ, µs.

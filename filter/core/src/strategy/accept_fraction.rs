@@ -1,14 +1,14 @@
 //! AcceptFraction: accept as large a part of the requests as there is capacity for (Bouncer §5.2.3).
 //!
 //! ```text
-//! f = min(1, MaxUtil · P / (qps_mavg · pt_mavg))        accept with probability f
+//! f = min(1, MaxUtil · |PU| / (qps_mavg · pt_mavg))        accept with probability f
 //! ```
 //!
 //! Arrival rate and processing time are averages over a sliding window of D in steps of Δ, and the demand is
-//! computed anew every Δ. P is the slots, where the paper has |PU|, a setting of its own. It knows neither
-//! types nor the queue: it keeps the backend below a utilization, and response times follow only where
-//! arrivals are steady. It refuses at random even while slots are free, because leaving slots free is its
-//! purpose.
+//! computed anew every Δ. |PU|, the processing units, is the slots unless a setting says otherwise: a service
+//! may hold more requests than it has cores. It knows neither types nor the queue: it keeps the backend below
+//! a utilization, and response times follow only where arrivals are steady. It refuses at random even while
+//! slots are free, because leaving slots free is its purpose.
 //!
 //! The paper's second rule, to refuse what would time out in the queue, is the stage's: whatever the
 //! strategy, a request that finds no free slot is refused if its estimated wait exceeds its time in the
@@ -28,6 +28,7 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub struct AcceptFraction {
     max_utilization: f64,
+    units: Option<f64>,
     demand: Demand,
     step: Duration,
     computed: Option<Instant>,
@@ -36,12 +37,13 @@ pub struct AcceptFraction {
 }
 
 impl AcceptFraction {
-    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `step` is Δ, after which the
-    /// demand is computed anew.
+    /// `max_utilization` is MaxUtil, ratio above 0, at most 1; `units` is |PU|, P without; `step` is Δ,
+    /// after which the demand is computed anew.
     #[must_use]
-    pub fn new(max_utilization: f64, demand: Demand, step: Duration) -> Self {
+    pub fn new(max_utilization: f64, units: Option<f64>, demand: Demand, step: Duration) -> Self {
         Self {
             max_utilization,
+            units,
             demand,
             step,
             computed: None,
@@ -58,8 +60,9 @@ impl Admission for AcceptFraction {
         rng: &mut Rng,
     ) -> Result<(), Reason> {
         self.demand.add(view.now, 1, 0, 0);
-        let available = self.max_utilization * f64::from(view.parallelism);
-        // Above 1 always; 0 / 0 can't be, as there is at least one slot.
+        let units = self.units.unwrap_or(f64::from(view.parallelism));
+        let available = self.max_utilization * units;
+        // Above 1 always; 0 / 0 can't be, as there is more than no unit.
         if rng.chance(available / self.demanded) {
             Ok(())
         } else {

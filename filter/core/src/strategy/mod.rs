@@ -268,10 +268,12 @@ fn base(config: &StageConfig) -> Box<dyn Admission> {
         }
         StrategyConfig::AcceptFraction {
             max_utilization,
+            units,
             window_us,
             step_us,
         } => Box::new(AcceptFraction::new(
             *max_utilization,
+            *units,
             demand(window_us, step_us),
             Duration::from_micros(*step_us),
         )),

@@ -63,6 +63,7 @@ fn max_queue_wait() -> StrategyConfig {
 fn accept_fraction() -> StrategyConfig {
     StrategyConfig::AcceptFraction {
         max_utilization: 0.5,
+        units: None,
         window_us: 60_000_000,
         step_us: 1_000_000,
     }
@@ -325,10 +326,21 @@ fn max_queue_wait_refuses_beyond_the_limit_of_the_type() {
 
 #[test]
 fn accept_fraction_accepts_what_there_is_capacity_for() {
-    let config = stage(["fast", "slow", "default"], accept_fraction(), None);
-    let times = cold(&config);
-    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used.
-    for (processing, fraction) in [(2, 1.0), (4, 1.0), (8, 0.5), (16, 0.25)] {
+    // 1,000 requests a second of 2 to 16 ms ask for 2 to 16 slots; half of eight are to be used, or of |PU|.
+    for (processing, given, fraction) in [
+        (2, None, 1.0),
+        (4, None, 1.0),
+        (8, None, 0.5),
+        (16, None, 0.25),
+        (4, Some(2.0), 0.25),
+        (16, Some(24.0), 0.75),
+    ] {
+        let mut fraction_of = accept_fraction();
+        if let StrategyConfig::AcceptFraction { units, .. } = &mut fraction_of {
+            *units = given;
+        }
+        let config = stage(["fast", "slow", "default"], fraction_of, None);
+        let times = cold(&config);
         let (mut strategy, mut rng) = (Strategy::from_config(&config), Rng::new(11));
         let mut accepted = 0_u32;
         for i in 0..22_000 {
@@ -345,7 +357,10 @@ fn accept_fraction_accepts_what_there_is_capacity_for() {
             }
         }
         let share = f64::from(accepted) / 20_000.0;
-        assert!((share - fraction).abs() < 0.02, "{processing} ms: {share}");
+        assert!(
+            (share - fraction).abs() < 0.02,
+            "{processing} ms, {given:?} units: {share}"
+        );
     }
 }
 

@@ -1,15 +1,16 @@
 //! Services that call each other, and what rates, fair queues and deadlines do for their workflows: the experiments of
 //! Wisp (§4.1.2 and §6).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use headgate_core::config::{Discipline, WorkflowsConfig};
-use headgate_simulator::mesh::file::MeshFile;
+use headgate_core::config::{Discipline, StageConfig, WorkflowsConfig};
+use headgate_simulator::mesh::file::{MeshFile, Plan};
 use headgate_simulator::mesh::seen::{ProcessSample, mean, quantile};
 use headgate_simulator::mesh::{
-    Calls, Ended, Ending, Graph, Load, Network, Route, Run, Seen, Service, Setup, Step, Task,
-    Workflow,
+    Arrivals, Calls, Ended, Ending, Graph, Load, Network, Policy, Route, Run, Seen, Service, Setup,
+    Step, Task, Workflow,
 };
 use headgate_simulator::workload::file::Problem;
 use headgate_simulator::{ServiceTime, SimulationError};
@@ -27,6 +28,12 @@ pub(crate) struct Mesh {
     /// Of every process; deadlines travel where it has workflows.
     #[serde(default)]
     control: Control,
+    /// In place of that, by the names of services in a file.
+    #[serde(default)]
+    policies: BTreeMap<String, StageConfig>,
+    /// What rates of clients in a file are multiplied by.
+    #[serde(default = "second")]
+    times: f64,
     /// s.
     length: f64,
     /// Whether a smaller size makes it shorter.
@@ -140,6 +147,7 @@ impl Mesh {
         let part = if self.scales { amount.part } else { 1.0 };
         let wrong =
             |problems: Vec<Problem>| SimulationError::Results(format!("the mesh: {problems:?}"));
+        let mut own = Vec::new();
         let (graph, loads, requests) = match &self.services {
             Services::Storage(storage) => storage.mesh(amount.requests, part, seed)?,
             Services::Chain(chain) => {
@@ -147,7 +155,13 @@ impl Mesh {
                 (chain.graph(), loads.collect(), u64::MAX)
             }
             Services::File(file) => {
-                let plan = file.plan().map_err(wrong)?;
+                let mut plan = file.plan().map_err(wrong)?;
+                for load in &mut plan.loads {
+                    if let Arrivals::Poisson(rate) | Arrivals::Even(rate) = &mut load.arrivals {
+                        *rate *= self.times;
+                    }
+                }
+                own = self.own_policies(&plan)?;
                 (plan.graph, plan.loads, u64::MAX)
             }
         };
@@ -155,9 +169,24 @@ impl Mesh {
             discipline,
             workflows,
         } = &self.control;
-        let setup = Setup::alike(&graph, discipline, workflows.as_ref());
+        let mut setup = Setup::alike(&graph, discipline, workflows.as_ref());
+        for (policy, own) in setup.policies.iter_mut().zip(own) {
+            *policy = own.or(policy.take());
+        }
         let seen = self.simulate(&graph, &loads, &setup, requests, part, seed)?;
         Ok(self.measure(&graph, &seen, part))
+    }
+
+    /// By service.
+    fn own_policies(&self, plan: &Plan) -> Result<Vec<Option<Policy>>, SimulationError> {
+        let policy = |(at, service): (usize, &Service)| {
+            let stage = self.policies.get(&service.name);
+            stage
+                .map(|stage| Policy::new(stage.clone(), plan, at))
+                .transpose()
+        };
+        let policies = plan.graph.services.iter().enumerate().map(policy);
+        Ok(policies.collect::<Result<_, _>>()?)
     }
 
     fn simulate(
@@ -339,7 +368,12 @@ fn clients(
     );
     note("rt_mean_ms", mean(&latencies).map(|s| s * 1e3));
     note("rt_p50_ms", quantile(&latencies, 0.5).map(|s| s * 1e3));
+    note("rt_p90_ms", quantile(&latencies, 0.9).map(|s| s * 1e3));
     note("rt_p99_ms", quantile(&latencies, 0.99).map(|s| s * 1e3));
+    note(
+        "pt_p50_ms",
+        quantile(&sorted(|ended| ended.held as f64 / 1e6), 0.5),
+    );
     note("lnd_mean", mean(&lnd));
     note("lnd_p95", quantile(&lnd, 0.95));
     note("lnd_p99", quantile(&lnd, 0.99));

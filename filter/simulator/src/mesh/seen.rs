@@ -26,6 +26,8 @@ pub struct Ended {
     pub sent: u64,
     /// When the client had an answer or gave up, ns since the start.
     pub at: u64,
+    /// How long it held its slot where it entered, ns; of what was answered.
+    pub held: u64,
     /// Its deadline after `sent`, ns; `u64::MAX` without one.
     pub within: u64,
     /// What became of it.

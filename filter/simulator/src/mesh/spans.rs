@@ -58,6 +58,8 @@ pub(super) struct Span {
     pub(super) deadline: u64,
     /// When it was sent, ns.
     pub(super) sent: u64,
+    /// When it got its slot, ns.
+    pub(super) began: u64,
     pub(super) ticket: Option<Ticket>,
     /// What it hands on with its calls.
     pub(super) token: Option<Token>,

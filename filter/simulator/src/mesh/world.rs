@@ -229,6 +229,7 @@ impl<'a> World<'a> {
             size: item.size,
             deadline,
             sent: self.now,
+            began: 0,
             ticket: None,
             token: None,
             upstream: None,
@@ -297,6 +298,7 @@ impl<'a> World<'a> {
     fn begin(&mut self, at: u32, ticket: Option<Ticket>) -> Result<(), SimulationError> {
         let span = self.spans.at_mut(at);
         span.ticket = ticket;
+        span.began = self.now;
         span.token = self.processes[span.process as usize].began(self.now, ticket);
         self.step(at)
     }
@@ -362,6 +364,9 @@ impl<'a> World<'a> {
             size: span.size,
             sent: span.sent,
             at: self.now,
+            held: self
+                .now
+                .saturating_sub(span.began + nanos(self.graph.network.delay)),
             within: match span.deadline {
                 u64::MAX => u64::MAX,
                 deadline => deadline - span.sent,

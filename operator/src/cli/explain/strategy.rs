@@ -54,11 +54,16 @@ pub(super) fn strategy(subject: &Subject<'_>) -> Part {
         }
         StrategyConfig::AcceptFraction {
             max_utilization,
+            units,
             window_us,
             step_us,
         } => {
+            let available = match units {
+                Some(units) => format!("{units} processing units"),
+                None => format!("{slots} slots"),
+            };
             let lets_in = format!(
-                "lets in a share of all requests, at random: {max_utilization} × {slots} slots ÷ (arrival rate × mean processing time), at most 1"
+                "lets in a share of all requests, at random: {max_utilization} × {available} ÷ (arrival rate × mean processing time), at most 1"
             );
             let computed = format!(
                 "both are averages over {}, and the share is computed anew every {}",

@@ -447,6 +447,8 @@ fn strategy(dice: &mut Dice, outline: &Outline) -> Value {
         "AcceptFraction" => {
             let share = |d: &mut Dice| d.real(0.0, 1.0, (true, false));
             dice.perhaps(&mut settings, "maxUtilization", share);
+            let units = |d: &mut Dice| d.real(0.0, 1_000_000.0, (true, false));
+            dice.perhaps(&mut settings, "processingUnits", units);
             dice.window(&mut settings);
             "acceptFraction"
         }

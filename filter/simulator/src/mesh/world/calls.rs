@@ -31,6 +31,7 @@ impl World<'_> {
             process: process as u32,
             called_by: parent.process,
             sent: self.now,
+            began: 0,
             ticket: None,
             token: None,
             upstream,

@@ -15,6 +15,12 @@ const MAX_UTILIZATION: Real = Real {
     bounds: (Excluded(0.0), Included(1.0)),
     right: "the share of the slots that may be in use, above 0, at most 1",
 };
+/// |PU|; without one it is the slots, and the default stands in for one that is wrong.
+const UNITS: Real = Real {
+    default: 1.0,
+    bounds: (Excluded(0.0), Included(1_000_000.0)),
+    right: "what works in parallel, above 0, at most 1000000",
+};
 
 pub(super) fn config(
     settings: Option<&AcceptFractionSettings>,
@@ -27,6 +33,9 @@ pub(super) fn config(
         settings.max_utilization,
         &MAX_UTILIZATION,
     );
+    let units = settings
+        .processing_units
+        .map(|units| problems.real(at.field("processingUnits"), Some(units), &UNITS));
     let (window_us, step_us) = window(
         settings.window.as_ref(),
         settings.step.as_ref(),
@@ -36,6 +45,7 @@ pub(super) fn config(
     );
     StrategyConfig::AcceptFraction {
         max_utilization,
+        units,
         window_us,
         step_us,
     }
@@ -43,5 +53,6 @@ pub(super) fn config(
 
 pub(super) fn schema(at: &mut Place<'_>) {
     at.at("maxUtilization").real(&MAX_UTILIZATION);
+    at.at("processingUnits").real_bounds(&UNITS);
     window::schema(at, &MINUTE_IN_SECONDS);
 }
