@@ -322,6 +322,22 @@ fn a_tenant_whose_requests_turn_dear_pays_for_them() {
     }
 }
 
+/// A worker that doesn't answer its wake-up is passed over, for a request whose turn is ten rounds later. The rounds
+/// between are still those of the flows that wait.
+#[test]
+fn a_request_that_is_served_before_its_turn_moves_no_round() {
+    let mut process = Process::new(2, &config(1, &drr(1_000, 1.0)));
+    let running = process.arrive(0, A);
+    let later = process.arrive(0, B);
+    process.arrive(1, A);
+    process.finish(running, Outcome::Unmeasured);
+    process.pass(ms(3));
+    process.arrive(0, B);
+    assert_eq!(process.started.last(), Some(&later));
+    let round = process.gauge("drr_round");
+    assert!(round <= 2, "in round {round}");
+}
+
 /// A worker that is woken takes a while. Where several slots get free meanwhile, or it takes too long, others serve whom
 /// they have, before their turn: that is not to cost the turns of those who wait.
 #[test]
