@@ -4,6 +4,7 @@
 //! the process at its first request, not at its configuration: Envoy also configures VMs that never see
 //! one (a canary for every update, a base VM on the main thread).
 
+mod flows;
 mod mesh;
 mod policy;
 
@@ -24,7 +25,6 @@ use crate::stats::{StageCount, StageStats};
 use crate::time::Instant;
 use crate::work;
 use crate::workers::{Changes, Membership, WorkerId};
-use crate::workflow::workflow;
 
 use policy::Policy;
 
@@ -258,15 +258,14 @@ impl Engine {
             }
             Classified::Type(kind) => kind,
         };
+        let flows = policy.flows.as_mut();
+        let (flow, weight) = flows.map_or((0, 1.0), |flows| flows.find(host, now, request));
         let compiled = &policy.compiled;
         let mut attributes = Attributes {
             kind,
             class: compiled.classifier.class(request),
-            workflow: if Order::needs_workflow(&compiled.config.queue.discipline) {
-                workflow(request)
-            } else {
-                0
-            },
+            workflow: flow,
+            weight,
             own_deadline,
             cost: compiled
                 .cost_header()

@@ -7,11 +7,11 @@
 //! An indexed binary heap, because clients leave from anywhere in the queue and must not linger in it.
 //! Equal ranks keep their order of arrival.
 //!
-//! Waiters may stand in *lines* (the flows of deficit round robin). A line is served first come, first
-//! served; ranks are its turns and not its waiters': whoever leaves a line gives its turn to the one
-//! behind, and the last turn is void. Else the early turns would be lost with the clients that give up, and
-//! a flow whose clients do so would not be served until all others have used as many rounds as it has
-//! waiters. Only the first of a line is in the heap.
+//! Waiters may stand in *lines* (the flows of a fair queue). A line is served first come, first served, and only its
+//! first waiter is in the heap. Turns are the line's and not its waiters': whoever leaves a line gives its turn to the one
+//! behind, and the last turn is void. Else the early turns would be lost with the clients that give up, and a flow whose
+//! clients do so would not be served until all others have used as many rounds as it has waiters. What rank a turn has
+//! is known when it comes up: the caller ranks the next of a line when the one before it is served.
 
 use std::collections::VecDeque;
 
@@ -31,18 +31,8 @@ struct Waiter {
 struct Line {
     first: Slot,
     last: Slot,
-    /// Ranks, ascending; as many as waiters.
-    turns: VecDeque<u64>,
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Self {
-            first: NOWHERE,
-            last: NOWHERE,
-            turns: VecDeque::new(),
-        }
-    }
+    /// Ascending; as many as waiters.
+    turns: VecDeque<i64>,
 }
 
 /// Where a slot stands in its line.
@@ -51,6 +41,17 @@ struct Link {
     line: u16,
     before: Slot,
     behind: Slot,
+}
+
+/// The first waiter, as [`Queue::pop`] takes it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct First {
+    /// Its slot.
+    pub slot: Slot,
+    /// Its rank.
+    pub rank: u64,
+    /// Who is now the first of its line, and its turn: to be ranked with [`Queue::push`].
+    pub next: Option<(Slot, i64)>,
 }
 
 /// Waiting requests of one worker, smallest rank first.
@@ -102,7 +103,7 @@ impl Queue {
         (behind != NOWHERE).then_some(behind)
     }
 
-    /// Adds a waiter. A slot waits at most once.
+    /// Adds a waiter: one without a line, or the first of its line. A slot waits at most once.
     pub fn push(&mut self, slot: Slot, rank: u64) {
         let needed = slot as usize + 1;
         if self.positions.len() < needed {
@@ -118,20 +119,26 @@ impl Queue {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Adds a waiter to the end of `line`, with one more turn for it.
-    pub fn push_into(&mut self, line: u16, slot: Slot, turn: u64) {
+    /// Adds a waiter to the end of `line`, with one more turn for it. Whether it is the first there, and is to be ranked
+    /// with [`Queue::push`].
+    #[must_use]
+    pub fn line_up(&mut self, line: u16, slot: Slot, turn: i64) -> bool {
         let needed = slot as usize + 1;
         if self.links.len() < needed {
             self.links.resize(needed, None);
         }
         if self.lines.len() <= line as usize {
-            self.lines.resize(line as usize + 1, Line::default());
+            let nobody = Line {
+                first: NOWHERE,
+                last: NOWHERE,
+                turns: VecDeque::new(),
+            };
+            self.lines.resize(line as usize + 1, nobody);
         }
         debug_assert!(self.link(slot).is_none(), "slot waits twice");
-        let Line { last, turns, .. } = &mut self.lines[line as usize];
-        // Ranks fall where another worker took a cost back; within the line they can't.
-        let turn = turns.back().map_or(turn, |last| turn.max(*last));
-        turns.push_back(turn);
+        let Line { first, last, turns } = &mut self.lines[line as usize];
+        // Turns fall where another worker took a cost back; within the line they can't.
+        turns.push_back(turns.back().map_or(turn, |last| turn.max(*last)));
         let before = std::mem::replace(last, slot);
         self.links[slot as usize] = Some(Link {
             line,
@@ -139,41 +146,46 @@ impl Queue {
             behind: NOWHERE,
         });
         if before == NOWHERE {
-            self.lines[line as usize].first = slot;
-            self.push(slot, turn);
-        } else {
-            if let Some(before) = &mut self.links[before as usize] {
-                before.behind = slot;
-            }
-            self.behind += 1;
+            *first = slot;
+            return true;
         }
+        if let Some(before) = &mut self.links[before as usize] {
+            before.behind = slot;
+        }
+        self.behind += 1;
+        false
     }
 
-    /// Removes the first waiter; returns it with the rank that it was served by.
-    pub fn pop(&mut self) -> Option<(Slot, u64)> {
+    /// Removes the first waiter.
+    pub fn pop(&mut self) -> Option<First> {
         let (slot, rank) = self.head()?;
-        if let Some(link) = self.link(slot) {
+        self.take(slot);
+        let next = self.link(slot).and_then(|link| {
+            let next = self.leave_line(slot, link);
             // Served: this turn is used, not passed on.
-            self.lines[link.line as usize].turns.pop_front();
-            self.leave_line(slot, link);
-        } else {
-            self.take(slot);
-        }
-        Some((slot, rank))
+            let turns = &mut self.lines[link.line as usize].turns;
+            turns.pop_front();
+            next.zip(turns.front().copied())
+        });
+        Some(First { slot, rank, next })
     }
 
     /// Removes a waiter wherever it stands; false if it doesn't wait.
     pub fn remove(&mut self, slot: Slot) -> bool {
-        if let Some(link) = self.link(slot) {
-            self.lines[link.line as usize].turns.pop_back();
-            self.leave_line(slot, link);
-            return true;
+        let rank = self.take(slot);
+        let Some(link) = self.link(slot) else {
+            return rank.is_some();
+        };
+        let next = self.leave_line(slot, link);
+        self.lines[link.line as usize].turns.pop_back();
+        if let (Some(next), Some(rank)) = (next, rank) {
+            self.push(next, rank);
         }
-        self.take(slot)
+        true
     }
 
-    /// Closes the gap in the line; its turns are already without one.
-    fn leave_line(&mut self, slot: Slot, link: Link) {
+    /// Closes the gap that `slot` leaves in its line. Returns who is first there now, if it was `slot` before.
+    fn leave_line(&mut self, slot: Slot, link: Link) -> Option<Slot> {
         let Link {
             line,
             before,
@@ -189,33 +201,28 @@ impl Queue {
                 None => end_of.first = to,
             }
         }
-        if before != NOWHERE {
+        let was_first = before == NOWHERE;
+        let next = (was_first && behind != NOWHERE).then_some(behind);
+        if !was_first || next.is_some() {
             self.behind -= 1;
-            return;
         }
-        self.take(slot);
-        if behind != NOWHERE
-            && let Some(&turn) = self.lines[line as usize].turns.front()
-        {
-            self.behind -= 1;
-            self.push(behind, turn);
-        }
+        next
     }
 
-    /// Takes `slot` out of the heap.
-    fn take(&mut self, slot: Slot) -> bool {
+    /// Takes `slot` out of the heap; its rank, if it was there.
+    fn take(&mut self, slot: Slot) -> Option<u64> {
         let at = match self.positions.get(slot as usize) {
             Some(&at) if at != NOWHERE => at as usize,
-            _ => return false,
+            _ => return None,
         };
         self.positions[slot as usize] = NOWHERE;
-        self.heap.swap_remove(at);
+        let taken = self.heap.swap_remove(at);
         if at < self.heap.len() {
             // The one that came from the end may belong above or below.
             self.rise(at);
             self.sink(at);
         }
-        true
+        Some(taken.rank)
     }
 
     fn put(&mut self, at: usize, waiter: Waiter) {
@@ -278,7 +285,7 @@ mod tests {
                     },
                     2 => {
                         let expected = if model.is_empty() { None } else { Some(model.remove(0)) };
-                        prop_assert_eq!(queue.pop(), expected.map(|(rank, _, slot)| (slot, rank)));
+                        prop_assert_eq!(queue.pop(), expected.map(|(rank, _, slot)| First { slot, rank, next: None }));
                     }
                     _ => {
                         let there = model.iter().position(|&(_, _, s)| s == slot);
@@ -291,35 +298,44 @@ mod tests {
             }
         }
 
-        /// Against the obvious model: for each line, waiters in their order of arrival and turns in
-        /// theirs.
+        /// Against the obvious model: for each line, waiters in their order of arrival and turns in theirs.
         #[test]
         fn a_line_passes_its_turns_on(steps in prop::collection::vec((0_u8..5, 0_u32..24, 0_u64..9), 1..200)) {
             let mut queue = Queue::default();
             let mut model: [(Vec<Slot>, Vec<u64>); 3] = Default::default();
             for (step, slot, rank) in steps {
                 let line = slot as usize % 3;
+                let (waiters, turns) = &mut model[line];
                 match step {
-                    0..3 => if !model[line].0.contains(&slot) {
-                        let turn = model[line].1.last().map_or(rank, |last| rank.max(*last));
-                        queue.push_into(line as u16, slot, rank);
-                        model[line].0.push(slot);
-                        model[line].1.push(turn);
+                    0..3 => if !waiters.contains(&slot) {
+                        let turn = turns.last().map_or(rank, |last| rank.max(*last));
+                        let first = queue.line_up(line as u16, slot, rank.cast_signed());
+                        prop_assert_eq!(first, waiters.is_empty());
+                        if first {
+                            queue.push(slot, rank);
+                        }
+                        waiters.push(slot);
+                        turns.push(turn);
                     },
                     3 => {
                         let least = model.iter().filter_map(|(_, turns)| turns.first()).min().copied();
                         let popped = queue.pop();
-                        prop_assert_eq!(popped.map(|(_, rank)| rank), least);
-                        if let Some((slot, _)) = popped {
+                        prop_assert_eq!(popped.map(|first| first.rank), least);
+                        if let Some(First { slot, rank, next }) = popped {
                             let (waiters, turns) = &mut model[slot as usize % 3];
-                            prop_assert_eq!((waiters.remove(0), Some(turns.remove(0))), (slot, least));
+                            prop_assert_eq!((waiters.remove(0), turns.remove(0)), (slot, rank));
+                            let turn = turns.first().map(|turn| turn.cast_signed());
+                            prop_assert_eq!(next, waiters.first().copied().zip(turn));
+                            if let Some((next, turn)) = next {
+                                queue.push(next, turn.cast_unsigned());
+                            }
                         }
                     }
                     _ => {
-                        let there = model[line].0.iter().position(|s| *s == slot);
+                        let there = waiters.iter().position(|s| *s == slot);
                         if let Some(at) = there {
-                            model[line].0.remove(at);
-                            model[line].1.pop();
+                            waiters.remove(at);
+                            turns.pop();
                         }
                         prop_assert_eq!(queue.remove(slot), there.is_some());
                     }

@@ -20,8 +20,10 @@ pub struct Attributes {
     pub class: ClassId,
     /// The time that it gives itself, from now.
     pub own_deadline: Option<Duration>,
-    /// Flow of its workflow ([`crate::workflow`]); 0 where it says none, or nobody asks.
+    /// Flow of its workflow in fair queues: an id of its own, or 0 for those that have none, and where nobody asks.
     pub workflow: u16,
+    /// Weight of its workflow in fair queues, above 0.
+    pub weight: f64,
     /// What it says it costs.
     pub cost: Option<u32>,
     /// How far the work it is part of has come.
@@ -36,6 +38,7 @@ impl Attributes {
             kind,
             class: ClassId(0),
             workflow: 0,
+            weight: 1.0,
             own_deadline: None,
             cost: None,
             progress: Progress::UNKNOWN,

@@ -47,9 +47,9 @@ pub(crate) struct Request {
     pub(crate) deadline: Instant,
     /// Why it is refused then.
     pub(crate) late: Reason,
-    /// Its place in the order of the queue.
+    /// Its place in the order of the queue when it came.
     pub(crate) rank: u64,
-    /// What it spends of its flow's turns.
+    /// Its turn, under orders with turns.
     pub(crate) turn: Option<Turn>,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(crate) work: i64,

@@ -13,13 +13,10 @@
 //! space around every delimiter, values percent-encoded, and nothing beyond its limits (§3.3.2): 8,192
 //! bytes and 64 members. What is no baggage names no workflow.
 //!
-//! Ids are unbounded and come from outside, so they are hashed into a fixed number of flows, as in
-//! stochastic fairness queueing (P. McKenney, INFOCOM '90): two workflows share a flow with a chance of
-//! one in [`IDS`], and then share one turn. Requests without an id are flow 0, `_other`. Ids are believed as
-//! they come: an edge strips those of strangers.
+//! Names are believed as they come: an edge strips those of strangers. Which flow of a fair queue a name gets, the engine's
+//! table of names says (`engine::flows`).
 
 use crate::classify::RequestView;
-use crate::config::MAX_WORKFLOW_NAME;
 
 /// Header that names the workflow by itself.
 pub const HEADER: &str = "x-headgate-workflow";
@@ -27,47 +24,19 @@ pub const HEADER: &str = "x-headgate-workflow";
 pub const BAGGAGE: &str = "baggage";
 /// Key of the workflow in the baggage.
 const KEY: &[u8] = b"workflow";
-/// Flows that ids are hashed into.
-pub const IDS: u16 = 1024;
-/// All flows: those of ids, and 0 for requests without.
-pub const FLOWS: u16 = IDS + 1;
 /// Limits of W3C Baggage §3.3.2.
 const MAX_BYTES: usize = 8192;
 const MAX_MEMBERS: usize = 64;
 
-/// The flow of `request`.
-#[must_use]
-pub fn workflow(request: &impl RequestView) -> u16 {
-    if let Some(id) = request.header(HEADER) {
-        return flow(id.trim_ascii());
+/// Writes the name of the workflow of `request` to `out`; false where it names none.
+pub(crate) fn name(request: &impl RequestView, out: &mut Vec<u8>) -> bool {
+    out.clear();
+    if let Some(name) = request.header(HEADER) {
+        out.extend_from_slice(name.trim_ascii());
+    } else if let Some(value) = request.header(BAGGAGE).and_then(|b| member(b, KEY)) {
+        out.extend(Decoded(value));
     }
-    request.header(BAGGAGE).and_then(of_baggage).unwrap_or(0)
-}
-
-/// The flow of the workflow `id`; 0 for one that is empty or longer than [`MAX_WORKFLOW_NAME`].
-#[must_use]
-pub fn flow(id: &[u8]) -> u16 {
-    flow_of(id.iter().copied())
-}
-
-/// FNV-1a: the same in all workers and versions, and no allocation for a percent-encoded id.
-fn flow_of(id: impl Iterator<Item = u8>) -> u16 {
-    let (mut hash, mut length) = (0xcbf2_9ce4_8422_2325_u64, 0);
-    for byte in id {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        length += 1;
-    }
-    if length == 0 || length > MAX_WORKFLOW_NAME {
-        return 0;
-    }
-    // The lower bits of FNV-1a alone depend on the lower bits of the bytes alone.
-    let folded = hash ^ hash >> 32;
-    1 + (folded % u64::from(IDS)) as u16
-}
-
-/// The flow that the first `workflow` member of `baggage` names.
-fn of_baggage(baggage: &[u8]) -> Option<u16> {
-    member(baggage, KEY).map(|value| flow_of(Decoded(value)))
+    !out.is_empty()
 }
 
 /// The value of the first member `key` of `baggage`, still percent-encoded.
@@ -137,14 +106,17 @@ mod tests {
         }
     }
 
-    fn of(headers: &[(&str, &str)]) -> u16 {
-        workflow(&Request(headers))
+    fn of(headers: &[(&str, &str)]) -> Option<Vec<u8>> {
+        let mut found = b"of the request before".to_vec();
+        name(&Request(headers), &mut found).then_some(found)
+    }
+
+    fn some(name: &str) -> Option<Vec<u8>> {
+        Some(name.as_bytes().to_vec())
     }
 
     #[test]
     fn the_baggage_names_it_however_it_is_written() {
-        let checkout = flow(b"checkout");
-        assert_ne!(checkout, 0);
         for baggage in [
             "workflow=checkout",
             " workflow\t= checkout ",
@@ -155,14 +127,12 @@ mod tests {
             "workflow=checkout,workflow=second",
             "a==,workflow=checkout",
         ] {
-            assert_eq!(of(&[("baggage", baggage)]), checkout, "{baggage:?}");
+            assert_eq!(of(&[("baggage", baggage)]), some("checkout"), "{baggage:?}");
         }
-        assert_eq!(
-            of(&[("baggage", "workflow=caf%C3%A9")]),
-            flow("café".as_bytes())
-        );
-        assert_eq!(of(&[("baggage", "workflow=50%")]), flow(b"50%"));
-        assert_eq!(of(&[("baggage", "workflow=50%2")]), flow(b"50%2"));
+        for (value, expected) in [("caf%C3%A9", "café"), ("50%", "50%"), ("50%2", "50%2")] {
+            let baggage = format!("workflow={value}");
+            assert_eq!(of(&[("baggage", &baggage)]), some(expected));
+        }
     }
 
     #[test]
@@ -171,13 +141,12 @@ mod tests {
             ("baggage", "workflow=a"),
             ("x-headgate-workflow", " checkout "),
         ];
-        assert_eq!(of(&headers), flow(b"checkout"));
+        assert_eq!(of(&headers), some("checkout"));
     }
 
     #[test]
     fn what_is_no_baggage_names_no_workflow() {
         let far = format!("{}workflow=a", "k=v,".repeat(64));
-        let long = format!("workflow={}", "a".repeat(MAX_WORKFLOW_NAME + 1));
         let large = format!("workflow=a;{}", "p".repeat(8192));
         for baggage in [
             "",
@@ -192,46 +161,30 @@ mod tests {
             "workflow=a\\b",
             "workflow=é",
             &far,
-            &long,
             &large,
         ] {
-            assert_eq!(of(&[("baggage", baggage)]), 0, "{baggage:?}");
+            assert_eq!(of(&[("baggage", baggage)]), None, "{baggage:?}");
         }
-        assert_eq!(of(&[]), 0);
-        assert_eq!(of(&[("x-headgate-workflow", "")]), 0);
-    }
-
-    #[test]
-    fn ids_spread_over_the_flows() {
-        let mut seen = vec![0_u32; usize::from(FLOWS)];
-        for n in 0..100_000 {
-            seen[usize::from(flow(format!("tenant-{n}").as_bytes()))] += 1;
-        }
-        assert_eq!(seen[0], 0, "flow 0 is for requests without an id");
-        // 98 each on average, with a standard deviation of 10.
-        assert!(
-            seen[1..].iter().all(|&n| (45..160).contains(&n)),
-            "{seen:?}"
-        );
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[("x-headgate-workflow", "")]), None);
     }
 
     proptest! {
-        /// Whatever bytes an id has, percent-encoded in a baggage it names the same flow.
+        /// Whatever bytes a name has, percent-encoded in a baggage it is the same name.
         #[test]
-        fn an_id_survives_its_encoding(id in prop::collection::vec(any::<u8>(), 1..80), plain in any::<bool>()) {
+        fn a_name_survives_its_encoding(id in prop::collection::vec(any::<u8>(), 1..80), plain in any::<bool>()) {
             let encode = |byte: &u8| match byte {
                 b'a'..=b'z' | b'0'..=b'9' if plain => char::from(*byte).to_string(),
                 byte => format!("%{byte:02X}"),
             };
             let encoded: String = id.iter().map(encode).collect();
             let baggage = format!("k=v, workflow = {encoded} ;p");
-            prop_assert_eq!(of(&[("baggage", &baggage)]), flow(&id));
+            prop_assert_eq!(of(&[("baggage", &baggage)]), Some(id));
         }
 
         #[test]
-        fn any_header_names_some_flow(header in prop::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(of_baggage(&header).unwrap_or(0) < FLOWS);
-            prop_assert!(flow(&header) < FLOWS);
+        fn any_baggage_is_survived(header in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = member(&header, KEY).map(|value| Decoded(value).count());
         }
     }
 }

@@ -70,9 +70,9 @@ pub enum DisciplineType {
     /// Least attained service first, by work so far.
     #[serde(rename = "LASF")]
     Lasf,
-    /// Deficit round robin: while requests wait, each type, class or workflow gets its share of the slots' time.
-    /// A request counts as the mean processing time of its type, whoever sent it: where classes or workflows differ
-    /// in what their requests cost, give the expensive ones types of their own.
+    /// Deficit round robin: while requests wait, each type, class or workflow gets its share of the slots' time, however
+    /// many requests it sends and whatever they cost. A request counts as what those of its type, class or workflow were
+    /// found to take, and once it has ended as the time that it held its slot.
     #[serde(rename = "DRR")]
     Drr,
     /// Weighted fair queue: shares as with `DRR`, in turns of single requests instead of rounds. For requests that are
@@ -100,7 +100,7 @@ pub struct DeficitRoundRobin {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Duration>,
     /// Weights, by name of the type or class or by id of the workflow (1 to 128 bytes): 0.01 to 100; 1 for the
-    /// others. At most 1024. Those of `workflows.named` don't count here.
+    /// others. At most 1024. A workflow without one here has that of `workflows.named`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
@@ -130,8 +130,9 @@ pub enum FlowType {
     /// Classes.
     Class,
     /// Workflows, by their id as `workflows.identifyBy` finds it, or without that in the header
-    /// `x-headgate-workflow` or as `workflow` in `baggage`; requests without one take turns as one. Ids are hashed
-    /// into 1024 flows, and those that fall into the same one take turns as one.
+    /// `x-headgate-workflow` or as `workflow` in `baggage`; requests without one take turns as one. So do
+    /// those of ids longer than 128 bytes, and of those that come after the first `workflows.maxWorkflows`, or the
+    /// first 1000 where there are no `workflows`.
     Workflow,
 }
 

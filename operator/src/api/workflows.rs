@@ -269,7 +269,8 @@ pub struct NamedWorkflow {
     /// `parallelism.total`, at each endpoint with `parallelism.perEndpoint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<f64>,
-    /// Its part of fair shares, relative to the others', 0.01 to 100; 1 by default.
+    /// Its part of fair shares, relative to the others', 0.01 to 100; 1 by default. Also its weight in a queue with
+    /// turns by workflow (`DRR`, `WFQ`) that gives it none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
     /// q for it, 0 to 1; that of all workflows by default.

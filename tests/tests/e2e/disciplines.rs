@@ -261,7 +261,7 @@ fn requests() -> Vec<Request> {
 }
 
 impl Request {
-    fn waiter(&self) -> Waiter {
+    fn waiter(&self, discipline: Discipline) -> Waiter {
         let ms = |seconds: u64| seconds * 1_000;
         let mut progress = format!("elapsed={}, work={}", ms(self.elapsed), ms(self.work));
         if let Some(total) = self.total {
@@ -274,9 +274,11 @@ impl Request {
             ("x-class", self.class.to_owned()),
             ("x-headgate-workflow", self.workflow.to_owned()),
             ("x-headgate-progress", progress),
-            // What is ordered is when service begins.
-            ("x-backend-service-us", "0".to_owned()),
         ];
+        if discipline.turns().is_none() {
+            // What is ordered is when service begins. Fair queues charge what was served.
+            headers.push(("x-backend-service-us", "0".to_owned()));
+        }
         if let Some(deadline) = self.deadline {
             headers.push(("x-headgate-timeout-ms", ms(deadline).to_string()));
         }
@@ -309,8 +311,9 @@ fn policy(discipline: Discipline) -> Value {
         let header = json!({"name": "x-class", "value": name});
         json!({"name": name, "matches": [{"headers": [header]}]})
     };
+    // What holds the slot while requests line up is of no class of theirs.
     policy["spec"]["classes"] =
-        json!([class("gold"), class("silver"), class(OTHERS), {"name": "rest"}]);
+        json!([class("gold"), class("silver"), class("rest"), {"name": OTHERS}]);
     policy
 }
 
@@ -349,7 +352,10 @@ fn serve(discipline: Discipline) -> Result<(Served, Lateness)> {
     rig.learn(1, &KINDS.map(|kind| kind.path), 5)?;
     end_rounds(&rig)?;
 
-    let waiters: Vec<Waiter> = requests().iter().map(Request::waiter).collect();
+    let waiters: Vec<Waiter> = requests()
+        .iter()
+        .map(|request| request.waiter(discipline))
+        .collect();
     let lineup = rig.line_up(1, &waiters)?;
     let costs: Vec<Duration> = lineup
         .costs_us()

@@ -11,6 +11,7 @@ mod overload;
 mod parallelism;
 mod refusals;
 mod routes;
+mod shares;
 mod simulated;
 mod strategies;
 mod suggest;

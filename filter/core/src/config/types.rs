@@ -202,7 +202,7 @@ pub enum Discipline {
     /// Least attained service first, by work so far.
     #[serde(rename = "LASF")]
     Lasf,
-    /// Deficit round robin: every flow gets its weight's share of the slots' time, by the mean times of its types.
+    /// Deficit round robin: every flow gets its weight's share of the slots' time.
     #[serde(rename = "DRR")]
     Drr {
         /// What makes a flow.

@@ -22,54 +22,79 @@
 //!
 //! A weighted fair queue is that with a Q below every cost: 16 µs at the least weight of all flows.
 //!
-//! *Round now* is the rank of the last request that left the queue for a slot. The maximum takes away
+//! *Round now* is the smallest rank that waited on any worker when a request last left the queue for a slot. That is
+//! mostly the rank of this request. It is not where a worker serves a request before its turn, because the worker of the
+//! first one was woken and has not answered yet: were it taken for the round, all flows would lose what they have not
+//! spent by then, to one whose single request takes many rounds. The maximum takes away
 //! what a flow did not spend while it had nothing to send: one that was away for longer has one quantum
 //! for the round in progress, one that comes back within the round has what it left of it. (The textbook
 //! of deficit round robin takes the rest away at once and puts the flow at the end of its list, into the round in
-//! progress or the next: to know that here, all workers would have to agree on when a flow is empty.) *Cost* is
-//! the time that the request is expected to take of a slot here: the mean processing time of its type, or
-//! what its stated cost comes to ([`crate::work::Work`]). What it costs elsewhere in its tree doesn't count: slots are
-//! what is shared here. Before anything was measured all costs are 0 and
-//! the order is a FIFO's.
+//! progress or the next: to know that here, all workers would have to agree on when a flow is empty.)
 //!
-//! Where Wisp §4.3 has more: its credits follow the workflow's share from bottleneck fairness, and a request uses up
-//! what its *workflow* costs. Here weights are the configured ones, and the mean is the type's, whichever flow sends:
-//! among flows that share a type, each request counts the same.
+//! **Cost.** Both disciplines were made for packets, whose length is known. What a request takes of a slot is known when
+//! it ends. So a flow is charged twice, as J. Mace et al. do it ("2DFQ: Two-Dimensional Fair Queuing for Multi-Tenant
+//! Cloud Services", SIGCOMM '16: retroactive charging). Before, with an estimate: the mean processing time of the
+//! request's type, or what its stated cost comes to ([`crate::work::Work`]), times what the flow's requests were found to
+//! take of it ([`super::cost`]; where flows are types, their means say that already). At the end, with what the time of
+//! the slot was more or less. Shares are therefore those
+//! of slots' time, whatever the estimates were, also among flows whose requests have one type. So Wisp §4.3 asks: a
+//! request uses up what its workflow costs. What it costs elsewhere in its tree doesn't count: slots are what is
+//! shared here.
+//!
+//! A correction counts for the requests that wait already: it is added to *corrected* of its flow, and a request that
+//! becomes the first of its flow on its worker gets the rank
+//!
+//! ```text
+//! rank = ⌈finish at its arrival + corrected now − corrected at its arrival⌉
+//! ```
+//!
+//! Else a flow whose requests turn out dear would be served a whole queue of them before it pays. Before anything was
+//! measured all costs are 0 and the order is a FIFO's. A request that finds a slot free is not charged: nobody waited.
+//!
+//! Wisp's credits follow the workflow's share as bottleneck fairness finds it. A fair queue needs no such share: among
+//! those who wait it is max-min fair by itself, in proportion to their weights. Left out are the shares of dominant
+//! resource fairness.
 //!
 //! Two flows that have requests waiting all the time are served in proportion to their weights: what each
-//! got, divided by its weight, differs by at most Q + the largest cost / the smaller weight. Workers
-//! among which the flows' requests are spread add to it what they overtake by
-//! ([`crate::stage::ORDER_TOLERANCE`]).
+//! got, divided by its weight, differs by at most Q + the largest cost / the smaller weight, and by what the estimates
+//! of requests that have a slot are wrong by. Workers among which the flows' requests are spread add to it what they
+//! overtake by ([`crate::stage::ORDER_TOLERANCE`]).
 //!
-//! Shared by all workers, as gauges: round now, and `finish` of each flow (fixed point). Three host calls when a
-//! request is queued, one or two when it gets its slot, none for requests that find a slot free. Gauges of flows are
-//! defined when first needed. What can go wrong with numbers that nobody locks, and what bounds it:
+//! Shared by all workers, as gauges: round now, `finish` and `corrected` of each flow (fixed point). Four host calls when
+//! a request is queued, two or three when it gets its slot, two or three when it ends, none for requests that find a
+//! slot free. Gauges of flows are defined when first needed. What can go wrong with numbers that nobody locks, and what
+//! bounds it:
 //!
 //! - Two workers raise an idle flow at the same moment: one of the two costs is lost, once.
 //! - Requests leave the queue early: their cost is taken back, and their turn goes to the next of the
 //!   flow ([`crate::queue`]).
-//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is never
-//!   believed beyond round now + all that is queued + 1.
-//! - Ids of two workflows with weights fall into one flow: it has one of the two weights.
+//! - A worker dies, a weight or quantum is edited, a gauge is left from long ago: `finish` is never believed beyond round
+//!   now and what a flow may owe: a minute of a slot, or twice all that is queued if all of it were like this request.
+//! - Ids of workflows are those of a bounded directory (`engine::flows`). One that goes to another name leaves it a
+//!   `finish` that round now has passed.
 //! - Round now falls back by a late writer: the next start corrects it.
 //! - Rounds reach half of what a rank can tell, 2³⁷ in deficit round robin (two weeks of load at 100,000 rounds a
 //!   second) and 2⁴³ in a weighted fair queue (16 days of 100 slots without a pause): they start over from 0 as soon
-//!   as the queue is empty. Should that never happen, the last round makes the order a FIFO's.
+//!   as the queue is empty, and a `finish` from before counts as none. Should that never happen, the last round makes the
+//!   order a FIFO's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Turn;
+use super::cost::Cost;
 use super::rank::{Layout, ROUND, TAG};
-use crate::config::{Flow, StageConfig};
+use crate::config::{Flow, MAX_WORKFLOWS, StageConfig};
 use crate::host::{HostError, Number, Shared};
-use crate::ledger::QueueState;
 use crate::request::Attributes;
 use crate::time::Instant;
-use crate::workflow;
 
-/// Most rounds that a request or a queue can ask for: beyond this all are alike.
+/// Most rounds that a request can ask for: beyond this all are alike.
 const MAX_ROUNDS: u32 = 30;
+/// Where sums of corrections start: gauges don't fall below 0.
+const NONE_CORRECTED: u64 = 1 << 62;
+/// What a flow may owe beside what waits, µs of a slot's time.
+const DEBT_US: u64 = 60_000_000;
 /// µs that a flow of the least weight may spend in a round of a weighted fair queue.
 const TAG_US: f64 = 16.0;
 
@@ -82,9 +107,10 @@ struct Grain {
     layout: Layout,
     /// Bits of a round's fraction in gauges.
     fraction: u32,
-    /// Ends of the names of the two kinds of gauges.
+    /// Ends of the names of the three kinds of gauges.
     round: &'static str,
     finish: &'static str,
+    corrected: &'static str,
 }
 
 impl Grain {
@@ -96,6 +122,7 @@ impl Grain {
             fraction: 20,
             round: "drr_round",
             finish: "drr_finish",
+            corrected: "drr_corrected",
         }
     }
 
@@ -107,6 +134,7 @@ impl Grain {
             fraction: 14,
             round: "wfq_tag",
             finish: "wfq_finish",
+            corrected: "wfq_corrected",
         }
     }
 
@@ -123,10 +151,17 @@ impl Grain {
 
 #[derive(Debug)]
 struct FlowState {
-    /// Fixed-point rounds that a µs of cost takes.
-    rounds_per_us: f64,
+    /// Of a type or class; that of a workflow comes with its requests.
+    weight: f64,
+    cost: Cost,
     /// Defined when first needed.
-    finish: Option<Number>,
+    gauges: Option<Gauges>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Gauges {
+    finish: Number,
+    corrected: Number,
 }
 
 /// See the module.
@@ -181,32 +216,31 @@ impl Fair {
                 "class",
                 stage.classes.iter().map(|c| c.name.clone()).collect(),
             ),
-            Flow::Workflow => (
-                "workflow",
-                (0..workflow::FLOWS).map(|n| n.to_string()).collect(),
-            ),
-        };
-        let weight = |name: &String| weights.get(name).copied().unwrap_or(1.0);
-        let mut shares: Vec<f64> = names.iter().map(weight).collect();
-        if by == Flow::Workflow {
-            shares.fill(1.0);
-            for (id, weight) in weights {
-                if let Some(share) = shares.get_mut(usize::from(workflow::flow(id.as_bytes()))) {
-                    *share = *weight;
-                }
+            Flow::Workflow => {
+                let ids = (stage.workflows.as_ref()).map_or(MAX_WORKFLOWS, |w| w.max_workflows);
+                ("workflow", (0..=ids).map(|n| n.to_string()).collect())
             }
-        }
-        let grain = grain(shares.iter().copied().reduce(f64::min).unwrap_or(1.0));
-        let state = |weight: f64| FlowState {
-            rounds_per_us: grain.one() as f64 / (grain.quantum_us * weight),
-            finish: None,
         };
+        let weight = |name: &String| match by {
+            Flow::Type | Flow::Class => weights.get(name).copied().unwrap_or(1.0),
+            Flow::Workflow => 1.0,
+        };
+        let state = |name: &String| FlowState {
+            weight: weight(name),
+            cost: Cost::default(),
+            gauges: None,
+        };
+        let flows: Vec<FlowState> = names.iter().map(state).collect();
+        let of_workflows = (by == Flow::Workflow).then(|| weights.values().copied());
+        let all = flows.iter().map(|flow| flow.weight);
+        let least = (all.chain(of_workflows.into_iter().flatten())).reduce(f64::min);
+        let grain = grain(least.unwrap_or(1.0));
         Ok(Self {
             by,
             grain,
             round: host.number(&format!("{prefix}.{}", grain.round))?,
             prefix: format!("{prefix}.{kind}"),
-            flows: shares.into_iter().map(state).collect(),
+            flows,
             names,
         })
     }
@@ -230,46 +264,86 @@ impl Fair {
         }
     }
 
-    /// Gives `request`, which costs `cost_us` and meets `queue`, its turn.
+    /// Gives `request`, which came at `arrived`, meets `queued` others, and of which `expected_us` of a slot's time is
+    /// expected, the next turn of its flow, and the rank that it has now.
     pub(super) fn place(
         &mut self,
         host: &impl Shared,
-        now: Instant,
+        arrived: Instant,
         request: &Attributes,
-        cost_us: u64,
-        queue: QueueState,
+        expected_us: u64,
+        queued: u32,
     ) -> Result<(u64, Turn), HostError> {
         let flow = self.flow_of(request);
-        let finish_of = self.finish(host, flow)?;
-        let rounds_per_us = self.flows[usize::from(flow)].rounds_per_us;
+        let gauges = self.gauges(host, flow)?;
+        let cost_us = self.flows[usize::from(flow)].cost.of(expected_us);
+        let share = self.rounds(request, cost_us);
         let Grain {
             layout, fraction, ..
         } = self.grain;
-        let most_rounds = (1_u64 << (fraction + MAX_ROUNDS)) as f64;
-        // Saturates; at least a step where there is any cost, so that a flow of cheap requests moves on.
-        let rounds = |us: u64| {
-            let step = if us > 0 { 1.0 } else { 0.0 };
-            (us as f64 * rounds_per_us).clamp(step, most_rounds) as u64
-        };
         let mut round = host.get(self.round)?.min(layout.max_measure());
-        if queue.length == 0 && round >= self.grain.start_over() {
+        if queued == 0 && round >= self.grain.start_over() {
             round = 0;
             host.set(self.round, 0)?;
         }
-        let (least, share) = (round.saturating_sub(1) << fraction, rounds(cost_us));
-        let found = host.get(finish_of)?;
-        // Another worker may have raised `finish` for a request that it has not announced yet: a round
-        // to spare.
-        let most = least + rounds(queue.work) + 2 * self.grain.one();
-        let start = found.clamp(least, most);
+        let least = round.saturating_sub(1) << fraction;
+        // Another worker may have raised `finish` for a request that it has not announced yet: a round to spare.
+        let waiting_us = cost_us.saturating_mul(2 * u64::from(queued));
+        let owed = self.rounds(request, waiting_us.max(DEBT_US)) + 2 * self.grain.one();
+        let found = host.get(gauges.finish)?;
+        let half = self.grain.start_over() / 2;
+        let start = if round < half && found >> fraction > half + self.grain.start_over() / 4 {
+            // Left from before rounds started over.
+            least
+        } else {
+            found.clamp(least, least + owed)
+        };
+        let corrected = host.get(gauges.corrected)?.cast_signed();
         if start == found {
             // Adding loses nothing when another worker adds at the same moment.
-            host.add_to(finish_of, share.cast_signed())?;
+            host.add_to(gauges.finish, share.cast_signed())?;
         } else {
-            host.set(finish_of, start + share)?;
+            host.set(gauges.finish, start + share)?;
         }
-        let rank = layout.rank((start + share).div_ceil(self.grain.one()), now);
-        Ok((rank, Turn { flow, share }))
+        let finish = start + share;
+        let turn = Turn {
+            flow,
+            share,
+            at: finish.cast_signed().wrapping_sub(corrected),
+        };
+        Ok((self.rank_at(finish, arrived), turn))
+    }
+
+    /// The rank of the first request of `flow` on a worker, which came at `arrived`.
+    pub(super) fn rank(
+        &mut self,
+        host: &impl Shared,
+        flow: u16,
+        at: i64,
+        arrived: Instant,
+    ) -> Result<u64, HostError> {
+        let gauges = self.gauges(host, flow)?;
+        let corrected = host.get(gauges.corrected)?.cast_signed();
+        let finish = at.wrapping_add(corrected).max(0).cast_unsigned();
+        Ok(self.rank_at(finish, arrived))
+    }
+
+    fn rank_at(&self, finish: u64, arrived: Instant) -> u64 {
+        let round = finish.div_ceil(self.grain.one());
+        self.grain.layout.rank(round, arrived)
+    }
+
+    /// Fixed-point rounds in which the flow of `request` may spend `us`: at least a step where there is any cost, so that
+    /// a flow of cheap requests moves on.
+    fn rounds(&self, request: &Attributes, us: u64) -> u64 {
+        let weight = match self.by {
+            Flow::Type | Flow::Class => self.flows[usize::from(self.flow_of(request))].weight,
+            Flow::Workflow => request.weight,
+        };
+        let per_us = self.grain.one() as f64 / (self.grain.quantum_us * weight);
+        let most = (1_u64 << (self.grain.fraction + MAX_ROUNDS)) as f64;
+        let least = if us > 0 { 1.0 } else { 0.0 };
+        (us as f64 * per_us).clamp(least, most) as u64
     }
 
     /// What `span` of arrival time is in ranks.
@@ -277,9 +351,9 @@ impl Fair {
         self.grain.layout.tolerance(span)
     }
 
-    /// A request of `rank` left the queue for a slot.
-    pub(super) fn started(&self, host: &impl Shared, rank: u64) -> Result<(), HostError> {
-        let round = self.grain.layout.measure(rank);
+    /// A request left the queue for a slot. `least` is the smallest rank of all that waited then.
+    pub(super) fn started(&self, host: &impl Shared, least: u64) -> Result<(), HostError> {
+        let round = self.grain.layout.measure(least);
         if host.get(self.round)? < round {
             host.set(self.round, round)?;
         }
@@ -288,29 +362,83 @@ impl Fair {
 
     /// A request left the queue without a slot: its flow has not spent its share.
     pub(super) fn left(&mut self, host: &impl Shared, turn: Turn) -> Result<(), HostError> {
-        let finish = self.finish(host, turn.flow)?;
-        if turn.share == 0 || host.get(finish)? < turn.share {
-            return Ok(());
-        }
-        host.add_to(finish, -turn.share.cast_signed())
+        let gauges = self.gauges(host, turn.flow)?;
+        take_back(host, gauges.finish, turn.share)
     }
 
-    fn finish(&mut self, host: &impl Shared, flow: u16) -> Result<Number, HostError> {
-        let (Some(state), Some(name)) = (
-            self.flows.get_mut(usize::from(flow)),
-            self.names.get(usize::from(flow)),
-        ) else {
-            // Of an order that was edited away.
-            return Ok(self.round);
+    /// A request ended that held its slot for `taken_us`, where requests like it take `usual_us`, or 0 if that is not known.
+    pub(super) fn ended(
+        &mut self,
+        host: &impl Shared,
+        request: &Attributes,
+        turn: Option<Turn>,
+        (usual_us, taken_us): (u64, u64),
+    ) -> Result<(), HostError> {
+        let flow = self.flow_of(request);
+        // A type's mean is already that of its flow.
+        if self.by != Flow::Type {
+            self.flows[usize::from(flow)].cost.learn(usual_us, taken_us);
+        }
+        let Some(turn) = turn else {
+            return Ok(());
         };
-        if let Some(known) = state.finish {
+        let taken = self.rounds(request, taken_us);
+        let more = taken.cast_signed() - turn.share.cast_signed();
+        let gauges = self.gauges(host, turn.flow)?;
+        let charged = match more {
+            0 => return Ok(()),
+            1.. => host.add_to(gauges.finish, more),
+            _ => take_back(host, gauges.finish, more.unsigned_abs()),
+        };
+        charged.and(host.add_to(gauges.corrected, more))
+    }
+
+    /// Whether nothing would be lost if `flow` were that of other requests from now on: it has spent no more than the
+    /// others, and the rest of its quantum is forfeit.
+    pub(super) fn is_idle(&mut self, host: &impl Shared, flow: u16) -> Result<bool, HostError> {
+        if usize::from(flow) >= self.flows.len() {
+            return Ok(true);
+        }
+        let gauges = self.gauges(host, flow)?;
+        let round = host.get(self.round)?.min(self.grain.layout.max_measure());
+        Ok(host.get(gauges.finish)? <= round.saturating_sub(1) << self.grain.fraction)
+    }
+
+    /// The requests of `flow` are others' from now on: what was learned from them says nothing more.
+    pub(super) fn forget(&mut self, flow: u16) {
+        if let Some(state) = self.flows.get_mut(usize::from(flow)) {
+            state.cost = Cost::default();
+        }
+    }
+
+    /// The gauges of `flow`, which is below [`Fair::flows`].
+    fn gauges(&mut self, host: &impl Shared, flow: u16) -> Result<Gauges, HostError> {
+        let state = &mut self.flows[usize::from(flow)];
+        if let Some(known) = state.gauges {
             return Ok(known);
         }
-        let name = format!("{}.{name}.{}", self.prefix, self.grain.finish);
-        let defined = host.number(&name)?;
-        state.finish = Some(defined);
+        let gauge = |what: &str| {
+            let name = &self.names[usize::from(flow)];
+            host.number(&format!("{}.{name}.{what}", self.prefix))
+        };
+        let defined = Gauges {
+            finish: gauge(self.grain.finish)?,
+            corrected: gauge(self.grain.corrected)?,
+        };
+        if host.get(defined.corrected)? == 0 {
+            host.set(defined.corrected, NONE_CORRECTED)?;
+        }
+        state.gauges = Some(defined);
         Ok(defined)
     }
+}
+
+/// Lowers `finish`, unless it was lowered or cleared already.
+fn take_back(host: &impl Shared, finish: Number, share: u64) -> Result<(), HostError> {
+    if share == 0 || host.get(finish)? < share {
+        return Ok(());
+    }
+    host.add_to(finish, -share.cast_signed())
 }
 
 #[cfg(test)]

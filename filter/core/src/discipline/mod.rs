@@ -26,15 +26,15 @@
 //! discipline has no say: there the order is FIFO and waits are estimated as in a FIFO, whatever is
 //! configured.
 
+mod cost;
 mod fair;
 mod rank;
 mod slack;
 
 use std::time::Duration;
 
-use crate::config::{self, Flow, Mode, QueueMode, StageConfig};
+use crate::config::{self, Mode, QueueMode, StageConfig};
 use crate::host::{Host, HostError};
-use crate::ledger::QueueState;
 use crate::request::Attributes;
 use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
@@ -50,13 +50,15 @@ pub struct Order {
     fair: Option<Fair>,
 }
 
-/// What a request spends of its flow's turns (fair queues).
+/// A request's turn in a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// Number of the flow.
     pub(crate) flow: u16,
-    /// Rounds, fixed point.
+    /// What the flow is charged for it, rounds (fixed point).
     pub(crate) share: u64,
+    /// When it is, rounds (fixed point), but for what the flow's earlier charges turn out to be wrong by.
+    pub(crate) at: i64,
 }
 
 /// A request's place in the order of the queue.
@@ -64,7 +66,7 @@ pub(crate) struct Turn {
 pub(crate) struct Place {
     /// The smallest goes first, over all workers.
     pub(crate) rank: u64,
-    /// What it spends of its flow's turns; `None` under orders without turns.
+    /// Its turn; `None` under orders without turns.
     pub(crate) turn: Option<Turn>,
 }
 
@@ -195,35 +197,82 @@ impl Order {
         }
     }
 
-    /// The place of a request that arrives at `now`, costs `cost_us` and meets `queue`. Fair queues charge
-    /// the request's flow: [`Order::left`] takes it back.
+    /// The place of a request that came at `arrived`, meets `queued` others, and of which `expected_us` of a slot's time
+    /// is expected. Fair queues charge the request's flow: [`Order::left`] takes it back, [`Order::ended`] corrects it.
     pub(crate) fn place(
         &mut self,
         host: &impl Host,
-        now: Instant,
+        arrived: Instant,
         request: &Attributes,
         times: &ServiceTimes,
-        cost_us: u64,
-        queue: QueueState,
+        expected_us: u64,
+        queued: u32,
     ) -> Result<Place, HostError> {
         if let Some(fair) = &mut self.fair {
-            let (rank, turn) = fair.place(host, now, request, cost_us, queue)?;
+            let (rank, turn) = fair.place(host, arrived, request, expected_us, queued)?;
             return Ok(Place {
                 rank,
                 turn: Some(turn),
             });
         }
         Ok(Place {
-            rank: self.rank(now, request, times),
+            rank: self.rank(arrived, request, times),
             turn: None,
         })
     }
 
-    /// A request of `rank` left the queue for a slot.
-    pub(crate) fn started(&self, host: &impl Host, rank: u64) -> Result<(), HostError> {
+    /// The rank of the first request of `flow` on this worker, which came at `arrived` and has the turn `at`
+    /// ([`Turn::at`]).
+    pub(crate) fn rank_of_turn(
+        &mut self,
+        host: &impl Host,
+        flow: u16,
+        at: i64,
+        arrived: Instant,
+    ) -> Result<u64, HostError> {
+        match &mut self.fair {
+            Some(fair) => fair.rank(host, flow, at, arrived),
+            None => Ok(arrived.as_nanos()),
+        }
+    }
+
+    /// A request ended that held a slot for `taken`, where requests like it take `usual_us`, or 0 if that is not known.
+    /// `turn` is what it was charged for.
+    pub(crate) fn ended(
+        &mut self,
+        host: &impl Host,
+        request: &Attributes,
+        turn: Option<Turn>,
+        usual_us: u64,
+        taken: Duration,
+    ) -> Result<(), HostError> {
+        let taken_us = u64::try_from(taken.as_micros()).unwrap_or(u64::MAX);
+        match &mut self.fair {
+            Some(fair) => fair.ended(host, request, turn, (usual_us, taken_us)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a flow of a fair queue has nothing to remember; true under orders without turns.
+    pub(crate) fn is_idle(&mut self, host: &impl Host, flow: u16) -> Result<bool, HostError> {
+        match &mut self.fair {
+            Some(fair) => fair.is_idle(host, flow),
+            None => Ok(true),
+        }
+    }
+
+    /// A flow of a fair queue stands for other requests from now on.
+    pub(crate) fn forget(&mut self, flow: u16) {
+        if let Some(fair) = &mut self.fair {
+            fair.forget(flow);
+        }
+    }
+
+    /// A request left the queue for a slot. `least` is the smallest rank of all that waited then.
+    pub(crate) fn started(&self, host: &impl Host, least: u64) -> Result<(), HostError> {
         self.fair
             .as_ref()
-            .map_or(Ok(()), |fair| fair.started(host, rank))
+            .map_or(Ok(()), |fair| fair.started(host, least))
     }
 
     /// A request left the queue without a slot.
@@ -277,21 +326,6 @@ impl Order {
             | config::Discipline::Srtf
             | config::Discipline::Lasf => true,
         }
-    }
-
-    /// Whether [`Attributes::workflow`] matters.
-    #[must_use]
-    pub fn needs_workflow(discipline: &config::Discipline) -> bool {
-        matches!(
-            discipline,
-            config::Discipline::Drr {
-                by: Flow::Workflow,
-                ..
-            } | config::Discipline::Wfq {
-                by: Flow::Workflow,
-                ..
-            }
-        )
     }
 
     /// What `span` of arrival time is in ranks.

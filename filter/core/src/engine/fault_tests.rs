@@ -300,7 +300,11 @@ fn one_failing_call_anywhere_leaks_nothing() {
         quantum_us: 1_000,
         weights: BTreeMap::new(),
     };
-    for discipline in [Discipline::Fifo, drr] {
+    let wfq = Discipline::Wfq {
+        by: Flow::Workflow,
+        weights: BTreeMap::new(),
+    };
+    for discipline in [Discipline::Fifo, drr, wfq] {
         let (calls, ok) = scenario(0, &discipline);
         assert_eq!(ok, None);
         let mut bad = Vec::new();

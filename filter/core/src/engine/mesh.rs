@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use super::{Engine, Policy};
 use crate::classify::RequestView;
 use crate::config::{
-    OutboundConfig, ResourceReport, SharingConfig, StageConfig, WorkflowSource, WorkflowsConfig,
+    MAX_WORKFLOW_NAME, OutboundConfig, ResourceReport, SharingConfig, StageConfig, WorkflowSource,
+    WorkflowsConfig,
 };
 use crate::decision::{Action, PolicyId, Ticket};
 use crate::host::{Host, HostError};
@@ -18,7 +19,6 @@ use crate::progress;
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress};
 use crate::time::Instant;
-use crate::workflow;
 use crate::workflows::{Answer, Call, OTHER, ServiceId, Token, Workflows, baggage, wire};
 
 /// Clusters whose service is remembered; those beyond are looked up each time.
@@ -91,10 +91,11 @@ pub(super) fn origin(
     let named = (workflows.config().identify.iter())
         .any(|source| name(source, request, kind, believed, &mut scratch.name));
     let workflow = if named {
-        attributes.workflow = workflow::flow(&scratch.name);
+        if scratch.name.len() > MAX_WORKFLOW_NAME {
+            workflows.name_too_long();
+        }
         workflows.identify(host, now, &scratch.name)
     } else {
-        attributes.workflow = 0;
         OTHER
     };
     let upstream = if believed {

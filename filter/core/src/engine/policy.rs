@@ -8,6 +8,7 @@
 //! the workflow.
 
 use super::Compiled;
+use super::flows::Flows;
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::host::{Host, HostError};
 use crate::requests::Phase;
@@ -23,6 +24,7 @@ pub(super) struct Policy {
     pub(super) compiled: Compiled,
     pub(super) stage: Stage,
     pub(super) workflows: Option<Workflows>,
+    pub(super) flows: Option<Flows>,
     seed: u64,
     releases: Vec<Release>,
 }
@@ -45,6 +47,7 @@ impl Policy {
         Ok(Self {
             id,
             workflows: Workflows::new(config, membership, seed, now, host)?,
+            flows: Flows::new(host, config)?,
             stage: Stage::new(id, config.clone(), membership, seed, host)?,
             compiled,
             seed,
@@ -85,7 +88,13 @@ impl Policy {
                 stage.arrive(host, now, *stream, attributes, actions)
             });
         };
-        match workflows.arrive(host, now, &mut self.stage.requests, request) {
+        let mut request = *request;
+        if let Some(flows) = &self.flows {
+            let id = origin.workflow;
+            request.attributes.workflow = id.0;
+            request.attributes.weight = flows.weight(workflows.name(id));
+        }
+        match workflows.arrive(host, now, &mut self.stage.requests, &request) {
             Passage::Hold(ticket) => Ok(Decision::Hold(ticket)),
             Passage::Refuse(reason, wait) => {
                 let refusal = self.stage.refuse_before(attributes, *origin, reason, wait);
@@ -200,9 +209,17 @@ impl Policy {
         let ticked = self.in_stage(now, actions, |stage, actions| {
             stage.tick(host, now, membership, changes, actions)
         });
+        let named = match &mut self.flows {
+            Some(flows) => flows.tick(host, now, &mut self.stage),
+            None => Ok(()),
+        };
+        let ticked = ticked.and(named);
         let Some(workflows) = &mut self.workflows else {
             return ticked;
         };
+        for id in workflows.take_freed() {
+            self.stage.forget_flow(id);
+        }
         workflows.set_slots(self.stage.parallelism());
         let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
         let adapted = workflows.tick(host, now, membership.id(), requests, releases);
@@ -274,6 +291,13 @@ impl Policy {
             return changed;
         }
         let config = self.stage.config().clone();
+        let changed = match Flows::new(host, &config) {
+            Ok(flows) => {
+                self.flows = flows;
+                changed
+            }
+            Err(error) => changed.and(Err(error)),
+        };
         let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
         let kept = match (&mut self.workflows, &config.workflows) {
             (Some(workflows), Some(_)) => {

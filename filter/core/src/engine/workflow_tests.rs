@@ -451,3 +451,18 @@ fn without_workflows_there_is_no_more_host_call() {
     // Queue and slots, looked at and booked; then the slot given back and three times recorded.
     assert_eq!(cost(2, 3), (5, 6));
 }
+
+#[test]
+fn names_that_are_too_long_are_counted() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    for length in [128, 129, 200] {
+        proxy.arrive(0, &Request::of(&"n".repeat(length)), None);
+    }
+    proxy.idle(500);
+    assert_eq!(
+        (proxy.stat("workflows"), proxy.stat("workflows_folded")),
+        (3, 2)
+    );
+    assert_eq!(proxy.stat("workflow._other.rq_offered"), 2);
+    proxy.assert_nothing_is_left();
+}

@@ -19,6 +19,7 @@ use std::time::Duration;
 use super::Stage;
 use crate::decision::Action;
 use crate::host::{Host, HostError};
+use crate::queue::First;
 use crate::requests::{Phase, Request};
 use crate::stats::Count;
 use crate::time::Instant;
@@ -34,6 +35,15 @@ pub const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(2);
 const OTHER_ORDER: u64 = u64::MAX;
 /// Attempts to take a slot that is free but contended; the next release looks again.
 const ATTEMPTS: u32 = 8;
+
+/// What waits on other workers.
+#[derive(Debug)]
+struct Elsewhere {
+    /// The worker with the smallest rank among those that can be expected to act on it, and that rank.
+    to_wake: Option<(WorkerId, u64)>,
+    /// The smallest rank of all.
+    least: u64,
+}
 
 impl Stage {
     /// Another worker left a slot to this one (or a tick looks whether that was lost on the way).
@@ -67,7 +77,8 @@ impl Stage {
         {
             self.drop_late(host, now, actions)?;
             let own = self.head().and_then(|head| self.order.heard(head));
-            if let Some((other, rank)) = self.first_elsewhere(host, now)? {
+            let elsewhere = self.first_elsewhere(host, now)?;
+            if let Some((other, rank)) = elsewhere.to_wake {
                 // Watching costs nobody an idle slot, so there the order is exact.
                 let tolerance = if self.holds() {
                     self.order.tolerance(ORDER_TOLERANCE)
@@ -87,7 +98,7 @@ impl Stage {
                 return Ok(());
             }
             if self.ledger.try_acquire(host, limit)? {
-                self.start_first(host, now, actions)?;
+                self.start_first(host, now, elsewhere.least, actions)?;
             } else {
                 attempts -= 1;
                 if attempts == 0 {
@@ -98,31 +109,28 @@ impl Stage {
         Ok(())
     }
 
-    /// The smallest rank among the other workers that can be expected to act on it.
-    fn first_elsewhere(
-        &mut self,
-        host: &impl Host,
-        now: Instant,
-    ) -> Result<Option<(WorkerId, u64)>, HostError> {
-        let mut first: Option<(WorkerId, u64)> = None;
+    fn first_elsewhere(&mut self, host: &impl Host, now: Instant) -> Result<Elsewhere, HostError> {
+        let mut elsewhere = Elsewhere {
+            to_wake: None,
+            least: u64::MAX,
+        };
         for at in 0..self.others.len() {
             let other = self.others[at];
-            if self.handed_to.contains(&other) {
-                continue;
-            }
             let Some(announced) = self.ledger.head_of(host, other)? else {
                 continue;
             };
             let rank = self.order.heard(announced).unwrap_or(OTHER_ORDER);
-            if first.is_some_and(|(_, least)| least <= rank) {
+            elsewhere.least = elsewhere.least.min(rank);
+            let is_later = (elsewhere.to_wake).is_some_and(|(_, least)| least <= rank);
+            if is_later || self.handed_to.contains(&other) {
                 continue;
             }
             let woken_at = self.ledger.woken_at(host, other)?;
             if woken_at.is_none_or(|at| now.since(at) < UNRESPONSIVE_AFTER) {
-                first = Some((other, rank));
+                elsewhere.to_wake = Some((other, rank));
             }
         }
-        Ok(first)
+        Ok(elsewhere)
     }
 
     fn hand_over(
@@ -139,19 +147,24 @@ impl Stage {
         host.wake(other).or(Ok(()))
     }
 
-    /// Called with a slot taken: the first waiter gets it.
+    /// Called with a slot taken: the first waiter gets it. `elsewhere` is the smallest rank that waits on other workers.
     fn start_first(
         &mut self,
         host: &impl Host,
         now: Instant,
+        elsewhere: u64,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let holds = self.holds();
-        let Some((slot, rank)) = self.queue.pop() else {
+        let Some(First { slot, rank, next }) = self.queue.pop() else {
             return self.ledger.release(host);
         };
+        let mut ordered = self.order.started(host, rank.min(elsewhere));
+        if let Some((next, turn)) = next {
+            ordered = ordered.and(self.call_up(host, next, turn, rank));
+        }
         let Some(request) = self.requests.get_mut(slot) else {
-            return self.ledger.release(host);
+            return self.ledger.release(host).and(ordered);
         };
         let handed_over = self.handed_over.take();
         // Watched requests started when the slot got free, not when this worker heard of it.
@@ -166,13 +179,12 @@ impl Stage {
         let waited = dequeued.since(request.arrived);
         let (group, fifo_wait) = (request.group(), request.fifo_wait);
         self.places.left(group, waited, fifo_wait);
-        // It has left, whatever the host says to the rest.
+        // Dequeued even if the gauge updates below fail.
         if holds && let Some(ticket) = self.requests.ticket(slot) {
             actions.push(Action::Resume { stream, ticket });
         }
         let published = self.publish_head(host);
         let booked = self.ledger.dequeue(host, work);
-        let ordered = self.order.started(host, rank);
         let recorded = match handed_over {
             Some(since) => self.stats.handover(host, now.since(since)),
             None => Ok(()),
@@ -233,10 +245,31 @@ impl Stage {
     }
 
     pub(super) fn push(&mut self, slot: u32, request: &Request) {
-        match request.turn {
-            Some(turn) => self.queue.push_into(turn.flow, slot, request.rank),
-            None => self.queue.push(slot, request.rank),
+        let first = match request.turn {
+            Some(turn) => self.queue.line_up(turn.flow, slot, turn.at),
+            None => true,
+        };
+        if first {
+            self.queue.push(slot, request.rank);
         }
+    }
+
+    /// A waiter with this `turn` is the first of its flow from now on: it gets its rank, or `otherwise` on error.
+    fn call_up(
+        &mut self,
+        host: &impl Host,
+        slot: u32,
+        turn: i64,
+        otherwise: u64,
+    ) -> Result<(), HostError> {
+        let request = self.requests.get(slot);
+        let ranked = match request.and_then(|request| Some((request.arrived, request.turn?.flow))) {
+            Some((arrived, flow)) => self.order.rank_of_turn(host, flow, turn, arrived),
+            None => Ok(otherwise),
+        };
+        let rank = ranked.clone().unwrap_or(otherwise);
+        self.queue.push(slot, rank);
+        ranked.map(drop)
     }
 
     /// The first waiter, as the other workers are told of it.

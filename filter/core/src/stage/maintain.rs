@@ -13,6 +13,7 @@ use crate::decision::Action;
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
 use crate::ledger::Share;
+use crate::queue::Queue;
 use crate::request::{ClassId, TypeId};
 use crate::requests::{Phase, Request};
 use crate::service_times::{ServiceTimes, Settings};
@@ -173,7 +174,16 @@ impl Stage {
             && config.types == self.config.types
             && config.classes == self.config.classes;
         let prefix = stats::prefix(&config.policy);
-        let order = Order::new(host, &prefix, &config)?;
+        let same_order = same_mode
+            && config.queue == self.config.queue
+            && config.types == self.config.types
+            && config.classes == self.config.classes
+            && max_workflows(&config) == max_workflows(&self.config);
+        let new_order = if same_order {
+            None
+        } else {
+            Some(Order::new(host, &prefix, &config)?)
+        };
         let new_stats = StageStats::new(host, &config)?;
         new_stats.configured(host, config.parallelism, Some(&self.stats))?;
         let exchanges = if same_strategy {
@@ -208,17 +218,13 @@ impl Stage {
             (self.acceptance, self.demand) = (acceptance, demand);
             self.exchange_demand(host, now).or(Ok(()))?;
         }
-        if !same_mode
-            || config.types != self.config.types
-            || config.classes != self.config.classes
-            || config.queue != self.config.queue
-        {
+        if let Some(order) = &new_order {
             self.places = Places::new(order.groups(config.types.len()), order.steepest_wait());
         }
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
         }
-        let old_order = std::mem::replace(&mut self.order, order);
+        let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
         self.rename(&config);
         self.config = config;
@@ -235,7 +241,10 @@ impl Stage {
         } else {
             self.recount_work(host)
         };
-        let reranked = self.rerank(host, old_order).and(recounted);
+        let reranked = match old_order {
+            Some(old) => self.rerank(host, old).and(recounted),
+            None => recounted,
+        };
         match (held, self.holds()) {
             (true, false) => self.release_all(host, now, actions)?,
             (false, true) => self.adopt_watched(host)?,
@@ -251,6 +260,11 @@ impl Stage {
     /// its own waiters first, in its own order, and leaves slots that it has nobody for to the others
     /// (`dispatch`).
     fn rerank(&mut self, host: &impl Host, mut old: Order) -> Result<(), HostError> {
+        // Flows may be others by now: what was charged for requests that have a slot is not corrected.
+        let running = |request: &&mut Request| request.phase != Phase::Queued;
+        for request in self.requests.iter_mut().filter(running) {
+            request.turn = None;
+        }
         let mut waiting: Vec<(Instant, u32)> = self
             .queue
             .slots()
@@ -260,24 +274,21 @@ impl Stage {
             return Ok(());
         }
         waiting.sort_unstable();
+        self.queue = Queue::default();
+        let queued = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
         for &(_, slot) in &waiting {
-            self.queue.remove(slot);
-            if let Some(request) = self.requests.get(slot) {
-                // A flow that keeps a cost for a while harms nobody.
-                old.left(host, request.turn).or(Ok(()))?;
-            }
+            let turn = self.requests.get(slot).and_then(|request| request.turn);
+            // A flow that keeps a cost for a while harms nobody.
+            old.left(host, turn).or(Ok(()))?;
         }
-        let queue = self.in_time(self.ledger.queue(host).unwrap_or_default());
         for (arrived, slot) in waiting {
             let Some(mut request) = self.requests.get(slot).copied() else {
                 continue;
             };
             let attributes = request.attributes;
-            let cost_us = self.time_us(request.work.cast_unsigned());
-            let times = &self.service_times;
-            let placed = self
-                .order
-                .place(host, arrived, &attributes, times, cost_us, queue);
+            let expected_us = self.time_us(request.work.cast_unsigned());
+            let (order, times) = (&mut self.order, &self.service_times);
+            let placed = order.place(host, arrived, &attributes, times, expected_us, queued);
             // Where the host fails it is better to go first than not to wait at all.
             let Place { rank, turn } = placed.unwrap_or_default();
             (request.rank, request.turn) = (rank, turn);
@@ -304,6 +315,34 @@ impl Stage {
             }
         }
         done
+    }
+
+    /// Those of `flows` that have nothing to remember and no request on this worker.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub(crate) fn idle_flows(
+        &mut self,
+        host: &impl Host,
+        mut flows: Vec<u16>,
+    ) -> Result<Vec<u16>, HostError> {
+        let mut busy: Vec<u16> = (self.requests.iter())
+            .map(|request| request.attributes.workflow)
+            .collect();
+        busy.sort_unstable();
+        flows.retain(|flow| busy.binary_search(flow).is_err());
+        let mut idle = Vec::with_capacity(flows.len());
+        for flow in flows {
+            if self.order.is_idle(host, flow)? {
+                idle.push(flow);
+            }
+        }
+        Ok(idle)
+    }
+
+    /// A flow of the queue stands for other requests from now on.
+    pub(crate) fn forget_flow(&mut self, flow: u16) {
+        self.order.forget(flow);
     }
 
     /// Requests under way keep their type and class by name; where it is gone they become `default`, and
@@ -404,7 +443,10 @@ impl Stage {
             return Ok(());
         };
         request.phase = Phase::Running { dequeued };
-        let request = *request;
+        let waiting = *request;
+        // Its turn goes to the next: it takes none.
+        request.turn = None;
+        let request = waiting;
         let booked = self.ledger.acquire_over_limit(host);
         let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
         if ticket
@@ -426,6 +468,11 @@ impl Stage {
         self.service_times.flush(now, host, &self.times_key)?;
         self.stats.flush(host)
     }
+}
+
+/// Workflows that have ids of their own.
+fn max_workflows(config: &StageConfig) -> Option<u16> {
+    config.workflows.as_ref().map(|w| w.max_workflows)
 }
 
 /// Where each of the `old` names is in `new`; the last for those that are gone.

@@ -415,10 +415,10 @@ impl Stage {
             let refusal = self.refuse(&attributes, origin, reason, sight.wait);
             return Ok(Decision::Refuse(refusal));
         }
-        let (cost_us, queue) = (self.time_us(sight.work), self.in_time(sight.queue));
-        let Place { rank, turn } =
-            self.order
-                .place(host, now, &attributes, &self.service_times, cost_us, queue)?;
+        let expected_us = self.time_us(sight.work);
+        let (order, times) = (&mut self.order, &self.service_times);
+        let placed = order.place(host, now, &attributes, times, expected_us, queued);
+        let Place { rank, turn } = placed?;
         (request.rank, request.turn) = (rank, turn);
         request.fifo_wait = self.drain_time(sight.queue);
         request.phase = Phase::Queued;
@@ -488,6 +488,12 @@ impl Stage {
             }
             Phase::Running { dequeued } => {
                 let released = self.ledger.release(host);
+                let charged = dequeued.map_or(Ok(()), |dequeued| {
+                    let usual_us = self.usual_us(&request);
+                    let (attributes, turn) = (&request.attributes, request.turn);
+                    let taken = now.since(dequeued);
+                    (self.order).ended(host, attributes, turn, usual_us, taken)
+                });
                 match (outcome, dequeued) {
                     (Outcome::Completed, Some(dequeued)) => {
                         self.measure(host, now, &request, dequeued)?;
@@ -499,7 +505,7 @@ impl Stage {
                     (Outcome::Unsampled, _) => self.stats.count(kind, Count::Unsampled),
                     _ => self.stats.count(kind, Count::Unmeasured),
                 }
-                released?;
+                released.and(charged)?;
             }
         }
         self.dispatch(host, now, actions)

@@ -14,6 +14,7 @@ use crate::host::{Host, HostError};
 use crate::ledger::QueueState;
 use crate::refusal::Reason;
 use crate::request::Attributes;
+use crate::requests::Request;
 use crate::strategy::View;
 use crate::time::Instant;
 use crate::work::Work;
@@ -162,11 +163,14 @@ impl Stage {
         u64::try_from(self.time(work).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The queue with its work in µs of slots' time, whatever unit work is counted in.
-    pub(super) fn in_time(&self, queue: QueueState) -> QueueState {
-        QueueState {
-            work: self.time_us(queue.work),
-            ..queue
+    /// What requests like `request` take of a slot as far as is known now, µs; 0 where its type is not known yet. What was
+    /// expected when it came may be the mean of other types.
+    pub(super) fn usual_us(&self, request: &Request) -> u64 {
+        let attributes = &request.attributes;
+        match self.work {
+            Work::Time if !self.service_times.estimate(attributes.kind).is_own() => 0,
+            Work::Time => self.work.of(attributes, &self.service_times),
+            Work::Type(_) | Work::Header => self.time_us(request.work.cast_unsigned()),
         }
     }
 

@@ -33,6 +33,13 @@ fn drr(by: Flow) -> Discipline {
     }
 }
 
+fn wfq(by: Flow) -> Discipline {
+    Discipline::Wfq {
+        by,
+        weights: BTreeMap::new(),
+    }
+}
+
 fn all() -> Vec<Discipline> {
     vec![
         Discipline::Fifo,
@@ -44,6 +51,8 @@ fn all() -> Vec<Discipline> {
         Discipline::Slack,
         drr(Flow::Type),
         drr(Flow::Class),
+        wfq(Flow::Type),
+        wfq(Flow::Class),
     ]
 }
 
@@ -349,7 +358,7 @@ fn estimates_are_near_the_waits_of_those_whom_bouncer_admits() {
 fn estimates_follow_a_change_of_load() {
     let passes_by = |discipline: &Discipline| {
         let by_size = matches!(discipline, Discipline::Sjf | Discipline::Srtf);
-        by_size || *discipline == drr(Flow::Type)
+        by_size || [drr(Flow::Type), wfq(Flow::Type)].contains(discipline)
     };
     for discipline in all() {
         let config = stage(StrategyConfig::MaxQueueLength, discipline.clone());

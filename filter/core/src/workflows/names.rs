@@ -51,6 +51,8 @@ pub struct Directory {
     /// By id less 1.
     ids: Vec<Id>,
     by_name: HashMap<Box<[u8]>, u16>,
+    /// Ids that lost their names, until somebody asked.
+    freed: Vec<u16>,
 }
 
 impl Directory {
@@ -73,6 +75,7 @@ impl Directory {
             revision: 0,
             ids: Vec::new(),
             by_name: HashMap::new(),
+            freed: Vec::new(),
         })
     }
 
@@ -112,6 +115,11 @@ impl Directory {
 
     fn place(&self, id: u16) -> Option<&Id> {
         self.ids.get(usize::from(id).checked_sub(1)?)
+    }
+
+    /// Ids that stand for nothing or for another name than before, since the last call.
+    pub fn take_freed(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.freed)
     }
 
     /// A number that changes whenever the copy does.
@@ -229,6 +237,14 @@ impl Directory {
             return;
         }
         self.revision += 1;
+        for (id, place) in (1_u16..).zip(&self.ids) {
+            let now = ids
+                .get(usize::from(id) - 1)
+                .and_then(|place| place.name.as_ref());
+            if place.name.is_some() && place.name.as_ref() != now && !self.freed.contains(&id) {
+                self.freed.push(id);
+            }
+        }
         self.by_name.clear();
         for (id, place) in (1_u16..).zip(&ids) {
             if let Some(name) = &place.name {
@@ -320,6 +336,11 @@ mod tests {
         workers[0].free(&host, &[idle]).unwrap();
         workers[1].sync(&host).unwrap();
         assert_eq!(workers[1].id(&host, T, b"new"), Some(idle));
+        assert_eq!(
+            workers.each_mut().map(Directory::take_freed),
+            [[idle], [idle]]
+        );
+        assert!(workers[1].take_freed().is_empty());
         assert!(workers[1].is_reused(idle) && !workers[1].is_reused(kept));
         workers[0].sync(&host).unwrap();
         assert_eq!(workers[0].id(&host, T, b"idle"), None);

@@ -206,6 +206,19 @@ impl Workflows {
         self.names.id(host, now, name).map_or(OTHER, WorkflowId)
     }
 
+    /// A request names a workflow whose name is longer than names may be: it shares [`OTHER`].
+    pub(crate) fn name_too_long(&mut self) {
+        // Of those beyond the cap, each is counted when it arrives.
+        if !self.names.is_full() {
+            self.stats.count_process(ProcessCount::Folded, 1);
+        }
+    }
+
+    /// Ids of workflows that stand for nothing or for another workflow than before, since the last call.
+    pub(crate) fn take_freed(&mut self) -> Vec<u16> {
+        self.names.take_freed()
+    }
+
     /// The downstream service `name`; those beyond [`MAX_SERVICES`] share id 0.
     pub fn service(&mut self, host: &impl Host, now: Instant, name: &[u8]) -> ServiceId {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))

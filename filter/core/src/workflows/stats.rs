@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! headgate.policy.<namespace>/<name>.workflows                       gauge      known
-//! headgate.policy.<namespace>/<name>.workflows_folded                counter    requests of names beyond the cap
+//! headgate.policy.<namespace>/<name>.workflows_folded                counter    requests of names beyond the cap, or longer than 128 bytes
 //! headgate.policy.<namespace>/<name>.service.<service>.index         gauge      what `bottleneck` calls this service
 //! headgate.policy.<namespace>/<name>.{rates_expired,rates_refused}   counters   what downstream processes announced
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.<counter>   see [`Count`]

@@ -11,7 +11,6 @@ use headgate_core::refusal::{Origin, Refusal};
 use headgate_core::request::{Attributes, ClassId, Progress};
 use headgate_core::stage::Outcome;
 use headgate_core::time::Instant;
-use headgate_core::workflow;
 use headgate_core::workflows::{Call, OTHER, ProcessId, Token, WorkflowId};
 
 use super::clocks::Clock;
@@ -37,8 +36,6 @@ pub(super) struct Process {
     /// Names of workflows and services.
     names: Vec<String>,
     services: Vec<String>,
-    /// Flows of the workflows in the queue's order.
-    flows: Vec<u16>,
     threads: Option<u32>,
     computing: u32,
     /// Requests with a slot that wait for a thread, and how long they will compute, ns.
@@ -83,11 +80,6 @@ impl Process {
             places: policy.places,
             names: graph.workflows.iter().map(|w| w.name.clone()).collect(),
             services: graph.services.iter().map(|s| s.name.clone()).collect(),
-            flows: graph
-                .workflows
-                .iter()
-                .map(|w| workflow::flow(w.name.as_bytes()))
-                .collect(),
             // Where P is found, the service works on as many requests as the mesh says, whatever is let through.
             threads: threads.or(is_found.then_some(slots)),
             computing: 0,
@@ -119,7 +111,8 @@ impl Process {
             return Ok(Decision::PassBy);
         };
         let attributes = Attributes {
-            workflow: self.flows[workflow],
+            // With rate control, the engine puts its own id in this place.
+            workflow: span.workflow + 1,
             class: ClassId(place.class),
             cost: (place.cost > 0).then_some(place.cost),
             own_deadline: shorter(span.call.and_then(|call| call.deadline), own_deadline),

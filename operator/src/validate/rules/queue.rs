@@ -94,7 +94,7 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
             Discipline::Drr {
                 by: settings.by.into(),
                 quantum_us,
-                weights: settings.weights,
+                weights: weights(spec, settings.by, settings.weights),
             }
         }
         DisciplineType::Wfq => {
@@ -103,10 +103,26 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
             flows(spec, settings.by, &settings.weights, &at, problems);
             Discipline::Wfq {
                 by: settings.by.into(),
-                weights: settings.weights,
+                weights: weights(spec, settings.by, settings.weights),
             }
         }
     }
+}
+
+/// The weights in force. A workflow has that of `workflows.named` where `own` names none.
+fn weights(
+    spec: &AdmissionPolicySpec,
+    by: FlowType,
+    own: BTreeMap<String, f64>,
+) -> BTreeMap<String, f64> {
+    if by != FlowType::Workflow {
+        return own;
+    }
+    let named = spec.workflows.iter().flat_map(|workflows| &workflows.named);
+    // The API server fills the default in: it is to mean the same as none.
+    let weight = |given: Option<f64>| given.filter(|weight| *weight != 1.0);
+    let named = named.filter_map(|w| Some((w.name.clone(), weight(w.weight)?)));
+    named.chain(own).collect()
 }
 
 /// Checks what takes turns, and in which weights.

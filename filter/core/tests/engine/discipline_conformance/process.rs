@@ -54,6 +54,13 @@ pub(crate) struct Sent {
     pub(crate) deadline: Option<Duration>,
 }
 
+impl Sent {
+    /// What requests of its type take.
+    pub(crate) fn takes(&self) -> Duration {
+        ms(if self.path == "/a" { 1 } else { 10 })
+    }
+}
+
 pub(crate) const A: Sent = Sent {
     path: "/a",
     class: "low",
@@ -113,6 +120,7 @@ enum At {
 #[derive(Debug)]
 struct Held {
     worker: usize,
+    takes: Duration,
     deadline: Option<Instant>,
     at: At,
 }
@@ -148,9 +156,9 @@ impl Process {
             this.configure(worker, config);
         }
         for n in 0..60 {
-            let (sent, processing) = if n % 2 == 0 { (A, ms(1)) } else { (B, ms(10)) };
+            let sent = if n % 2 == 0 { A } else { B };
             let stream = this.arrive(n / 2 % workers, sent);
-            this.pass(processing);
+            this.pass(sent.takes());
             this.finish(stream, Outcome::Completed);
         }
         this.run_for(ms(3_000));
@@ -180,6 +188,7 @@ impl Process {
             let deadline = sent.deadline.map(|within| now + within);
             let held = Held {
                 worker,
+                takes: sent.takes(),
                 deadline,
                 at,
             };
@@ -320,10 +329,11 @@ impl Process {
         assert!(self.workers.iter().all(|engine| engine.pending() == 0));
     }
 
-    /// Serves one after the other whoever is in the backend; who starts, in order.
+    /// Serves one after the other whoever is in the backend, each for its time; who starts, in order.
     pub(crate) fn drain(&mut self) -> Vec<u32> {
         let before = self.started.len();
         while let Some(stream) = self.in_backend().first().copied() {
+            self.pass(self.requests[&stream].takes);
             self.finish(stream, Outcome::Unmeasured);
             self.settle();
         }

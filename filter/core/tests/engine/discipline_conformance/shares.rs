@@ -1,12 +1,14 @@
-//! What deficit round robin shares over several workers, and what clients that give up can't take.
+//! What fair queues share over several workers, and what clients that give up and dear requests can't take.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use headgate_core::config::{Discipline, Flow};
 use headgate_core::stage::Outcome;
+use headgate_core::time::Instant;
 use proptest::prelude::*;
 
-use super::process::{A, B, Process, config, ms};
+use super::process::{A, B, Process, Sent, config, ms};
 
 fn drr(quantum_us: u64, weight_of_a: f64) -> Discipline {
     Discipline::Drr {
@@ -38,14 +40,16 @@ proptest! {
             flows.insert(process.arrive(b % workers, B), 1);
         }
         let mut served = [0.0_f64; 2];
+        let mut takes = ms(1);
         for n in 0..60 {
+            process.pass(takes);
             process.finish(running, Outcome::Unmeasured);
             process.settle();
             running = *process.started.last().unwrap();
             let flow = flows[&running];
+            takes = if flow == 0 { ms(1) } else { ms(10) };
             served[flow] += if flow == 0 { 1.0 / weight } else { 10.0 };
             // Whoever was served comes again.
-            process.pass(ms(2));
             let (a, b) = at[n % at.len()];
             let (sent, worker) = if flow == 0 { (A, a) } else { (B, b) };
             flows.insert(process.arrive(worker % workers, sent), flow);
@@ -63,7 +67,7 @@ proptest! {
 fn a_flow_whose_clients_give_up_keeps_its_share() {
     for workers in [1, 2] {
         let mut process = Process::new(workers, &config(1, &drr(10_000, 1.0)));
-        let mut running = process.arrive(0, B);
+        let (mut running, mut began) = (process.arrive(0, B), 0);
         let mut given_up: Vec<(u64, u32)> = Vec::new();
         let mut flows: BTreeMap<u32, usize> = BTreeMap::new();
         let mut served = [0_u64; 2];
@@ -90,7 +94,8 @@ fn a_flow_whose_clients_give_up_keeps_its_share() {
             } else {
                 10
             };
-            if now % takes == 0 {
+            if now >= began + takes {
+                began = now;
                 process.finish(running, Outcome::Unmeasured);
                 process.settle();
                 running = *process.started.last().unwrap();
@@ -133,12 +138,12 @@ fn calls(discipline: &Discipline) -> [u64; 3] {
 }
 
 #[test]
-fn turns_cost_three_host_calls_and_two_and_two() {
+fn turns_cost_four_host_calls_and_three_and_two() {
     let (fifo, drr) = (Discipline::Fifo, drr(10_000, 1.0));
     let (fifo, drr) = (calls(&fifo), calls(&drr));
     let [arrives, starts, leaves]: [u64; 3] = std::array::from_fn(|at| drr[at] - fifo[at]);
-    assert_eq!((arrives, leaves), (3, 2));
-    assert!(starts <= 2, "{starts}");
+    assert_eq!((arrives, leaves), (4, 2));
+    assert!(starts <= 3, "{starts}");
 }
 
 #[test]
@@ -151,4 +156,217 @@ fn a_request_that_finds_a_slot_free_takes_no_turn() {
         process.host.calls() - before
     };
     assert_eq!(calls(&drr(10_000, 1.0)), calls(&Discipline::Fifo));
+}
+
+/// Who sends requests of one type: tenant 0's take a hundred times as long as those of the others.
+const TENANTS: [Sent; 3] = [
+    tenant("high", "workflow=dear"),
+    tenant("low", "workflow=tenant-1397"),
+    // FNV-1a, folded to 1,024, is the same for both.
+    tenant("low", "workflow=tenant-3561"),
+];
+
+const fn tenant(class: &'static str, baggage: &'static str) -> Sent {
+    Sent {
+        class,
+        baggage,
+        ..A
+    }
+}
+
+/// A backend with four slots, and tenants of which each has so many requests under way all the time.
+struct Backend {
+    process: Process,
+    workers: usize,
+    arrivals: usize,
+    /// When requests end, by stream: and whose they are.
+    ends: BTreeMap<(Instant, u32), (usize, u64)>,
+    tenants: BTreeMap<u32, usize>,
+    seen: usize,
+    next_tick: Instant,
+    /// How long a wake-up is under way, and when the next one arrives.
+    wake_up: Duration,
+    next_wake_up: Option<Instant>,
+    /// By tenant.
+    served_us: [u64; 3],
+}
+
+impl Backend {
+    const SLOTS: u32 = 4;
+    const UNDER_WAY: usize = 16;
+
+    fn new(workers: usize, discipline: &Discipline, tenants: usize) -> Self {
+        let process = Process::new(workers, &config(Self::SLOTS, discipline));
+        let mut this = Self {
+            next_tick: process.now,
+            wake_up: Duration::ZERO,
+            next_wake_up: None,
+            process,
+            workers,
+            arrivals: 0,
+            ends: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            seen: 0,
+            served_us: [0; 3],
+        };
+        for n in 0..tenants * Self::UNDER_WAY {
+            this.arrive(n % tenants);
+        }
+        this
+    }
+
+    fn arrive(&mut self, tenant: usize) {
+        self.arrivals += 1;
+        // Connections are not spread evenly.
+        let worker = self.arrivals * self.arrivals / 7 % self.workers;
+        let stream = self.process.arrive(worker, TENANTS[tenant]);
+        self.tenants.insert(stream, tenant);
+    }
+
+    /// Runs for `span`, with requests that take `us` by tenant; each tenant's part of the slots' time.
+    fn run(&mut self, span: Duration, us: [u64; 3]) -> [f64; 3] {
+        let until = self.process.now + span;
+        self.served_us = [0; 3];
+        loop {
+            let started = self.process.started[self.seen..].to_vec();
+            self.seen += started.len();
+            for stream in started {
+                let tenant = self.tenants[&stream];
+                let end = self.process.now + Duration::from_micros(us[tenant]);
+                self.ends.insert((end, stream), (tenant, us[tenant]));
+            }
+            let end = self.ends.first_key_value().map(|(key, _)| *key);
+            let due = [
+                Some(self.next_tick),
+                self.next_wake_up,
+                end.map(|(at, _)| at),
+            ];
+            let next = due.into_iter().flatten().min().unwrap_or(until);
+            if next >= until {
+                break;
+            }
+            self.process.pass(next.since(self.process.now));
+            match end {
+                Some(key) if key.0 == next => {
+                    let (tenant, us) = self.ends.remove(&key).unwrap();
+                    self.served_us[tenant] += us;
+                    self.process.finish(key.1, Outcome::Completed);
+                    self.tenants.remove(&key.1);
+                    self.arrive(tenant);
+                }
+                _ if self.next_tick == next => {
+                    self.next_tick = self.next_tick + ms(10);
+                    self.process.tick();
+                }
+                _ => {}
+            }
+            if self.wake_up.is_zero() || self.next_wake_up == Some(next) {
+                self.next_wake_up = None;
+                self.process.settle();
+            } else {
+                self.next_wake_up.get_or_insert(next + self.wake_up);
+            }
+        }
+        let all: u64 = self.served_us.iter().sum();
+        self.served_us.map(|us| us as f64 / all as f64)
+    }
+}
+
+fn fair(by: Flow, weights: &[(&str, f64)]) -> [Discipline; 2] {
+    let weights: BTreeMap<String, f64> = weights.iter().map(|(n, w)| ((*n).into(), *w)).collect();
+    let drr = Discipline::Drr {
+        by,
+        quantum_us: 10_000,
+        weights: weights.clone(),
+    };
+    [drr, Discipline::Wfq { by, weights }]
+}
+
+#[test]
+fn a_tenant_whose_requests_are_dear_gets_its_share_of_the_slots_time_and_no_more() {
+    let by_class = fair(Flow::Class, &[("high", 3.0)]).map(|d| (d, 0.75));
+    let by_workflow = fair(Flow::Workflow, &[("dear", 3.0)]).map(|d| (d, 0.75));
+    let alike = fair(Flow::Workflow, &[]).map(|d| (d, 0.5));
+    for (discipline, share) in by_class.into_iter().chain(by_workflow).chain(alike) {
+        for workers in [1, 3] {
+            let mut backend = Backend::new(workers, &discipline, 2);
+            // Requests that came before anything was known of the tenant are paid back first.
+            backend.run(ms(10_000), [100_000, 1_000, 0]);
+            for _ in 0..3 {
+                let [dear, ..] = backend.run(ms(4_000), [100_000, 1_000, 0]);
+                let near = (dear - share).abs() < 0.05;
+                assert!(
+                    near,
+                    "{dear} of the time under {discipline:?}, {workers} workers"
+                );
+            }
+        }
+    }
+}
+
+/// Nor does it get more for long by requests that were cheap until now.
+#[test]
+fn a_tenant_whose_requests_turn_dear_pays_for_them() {
+    for discipline in fair(Flow::Workflow, &[]) {
+        for workers in [1, 3] {
+            let mut backend = Backend::new(workers, &discipline, 2);
+            backend.run(ms(3_000), [1_000, 1_000, 0]);
+            let all = backend.run(ms(8_000), [100_000, 1_000, 0]);
+            let after = backend.run(ms(4_000), [100_000, 1_000, 0]);
+            let near = |[dear, ..]: [f64; 3]| (dear - 0.5).abs() < 0.06;
+            assert!(
+                near(all) && near(after),
+                "{all:?}, {after:?}: {discipline:?}, {workers}"
+            );
+        }
+    }
+}
+
+/// A worker that doesn't answer its wake-up is passed over, for a request whose turn is ten rounds later. The rounds
+/// between are still those of the flows that wait.
+#[test]
+fn a_request_that_is_served_before_its_turn_moves_no_round() {
+    let mut process = Process::new(2, &config(1, &drr(1_000, 1.0)));
+    let running = process.arrive(0, A);
+    let later = process.arrive(0, B);
+    process.arrive(1, A);
+    process.finish(running, Outcome::Unmeasured);
+    process.pass(ms(3));
+    process.arrive(0, B);
+    assert_eq!(process.started.last(), Some(&later));
+    let round = process.gauge("drr_round");
+    assert!(round <= 2, "in round {round}");
+}
+
+/// A worker that is woken takes a while. Where several slots get free meanwhile, or it takes too long, others serve whom
+/// they have, before their turn: that is not to cost the turns of those who wait.
+#[test]
+fn shares_are_kept_where_workers_are_slow_to_wake_up() {
+    for discipline in fair(Flow::Workflow, &[]) {
+        for wake_up in [50, 300, 1_000, 4_000].map(Duration::from_micros) {
+            for workers in [2, 3] {
+                let mut backend = Backend::new(workers, &discipline, 2);
+                backend.wake_up = wake_up;
+                backend.run(ms(10_000), [500_000, 5_000, 0]);
+                let [dear, ..] = backend.run(ms(20_000), [500_000, 5_000, 0]);
+                assert!(
+                    (0.42..0.58).contains(&dear),
+                    "{dear} of the time under {discipline:?}, {workers} workers, {wake_up:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Three workflows are three flows, whatever their names: of a hash of names into 1,024 flows, somebody who knows it can
+/// choose a name that shares the flow of another's.
+#[test]
+fn no_workflow_shares_anothers_turn() {
+    for discipline in fair(Flow::Workflow, &[]) {
+        let mut backend = Backend::new(2, &discipline, 3);
+        backend.run(ms(2_000), [1_000; 3]);
+        let shares = backend.run(ms(4_000), [1_000; 3]);
+        let near = shares.iter().all(|share| (share - 1.0 / 3.0).abs() < 0.03);
+        assert!(near, "{shares:?} under {discipline:?}");
+    }
 }

@@ -1,0 +1,94 @@
+//! What the requests of a flow take of a slot, against what was expected of them.
+//!
+//! A fair queue charges a flow before its request is served, so it needs the request's cost in advance. The mean of the
+//! request's type knows nothing of who sends it: where tenants share a type, one tenant's requests may take a hundred
+//! times as long as another's. A mean for each flow knows nothing of the type. So the type's mean is corrected by a
+//! ratio that each flow learns from its own requests,
+//!
+//! ```text
+//! ratio = (Σ taken + k x̄) / (Σ expected + k x̄)        x̄ = mean expected cost of the flow's requests, µs
+//! ```
+//!
+//! with k requests assumed that took what was expected, so that the first few decide nothing alone. Sums decay with
+//! each request. Every end of a request counts, failures too: what is shared is slots' time, whatever came of it.
+//!
+//! Each worker learns from its own requests. An error here is no error of shares: [`super::fair`] corrects each charge
+//! when its request ends.
+
+/// Part of the past that a request leaves.
+const KEPT: f64 = 1.0 - 1.0 / 64.0;
+/// Requests that are assumed to have taken what was expected: k.
+const PRIOR: f64 = 2.0;
+
+/// See the module. Times in µs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    requests: f64,
+    expected: f64,
+    taken: f64,
+}
+
+impl Cost {
+    /// A request of a type that takes `expected_us` held its slot for `taken_us`. One of a type that is not known tells
+    /// nothing: beside the mean of all types, the flow would be charged for what its types take as for what it takes.
+    pub(super) fn learn(&mut self, expected_us: u64, taken_us: u64) {
+        if expected_us == 0 {
+            return;
+        }
+        self.requests = self.requests * KEPT + 1.0;
+        self.expected = self.expected * KEPT + expected_us as f64;
+        self.taken = self.taken * KEPT + taken_us as f64;
+    }
+
+    /// What a request is likely to take, µs; at least 1 where anything is expected.
+    pub(super) fn of(&self, expected_us: u64) -> u64 {
+        if self.requests <= 0.0 || expected_us == 0 {
+            return expected_us;
+        }
+        let prior = PRIOR * self.expected / self.requests;
+        let ratio = (self.taken + prior) / (self.expected + prior);
+        // A float too large becomes the largest integer.
+        ((expected_us as f64 * ratio) as u64).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_flow_is_known_by_its_own_requests() {
+        let mut cost = Cost::default();
+        assert_eq!((cost.of(0), cost.of(700)), (0, 700));
+        cost.learn(0, 50_000);
+        assert_eq!(cost.of(700), 700, "nothing was expected");
+        cost.learn(1_000, 100_000);
+        assert!(cost.of(1_000) < 50_000, "one request alone decides nothing");
+        for _ in 0..300 {
+            cost.learn(1_000, 100_000);
+        }
+        assert!((95_000..=100_000).contains(&cost.of(1_000)));
+        // Of a type that takes three times as long.
+        assert!((285_000..=300_000).contains(&cost.of(3_000)));
+        for _ in 0..600 {
+            cost.learn(1_000, 10);
+        }
+        assert!((10..60).contains(&cost.of(1_000)), "{}", cost.of(1_000));
+    }
+
+    proptest! {
+        #[test]
+        fn any_times_are_survived(
+            all in prop::collection::vec((any::<u64>(), any::<u64>()), 0..300),
+            expected in any::<u64>(),
+        ) {
+            let mut cost = Cost::default();
+            for (expected, taken) in all {
+                cost.learn(expected, taken);
+            }
+            prop_assert_eq!(cost.of(expected) > 0, expected > 0);
+        }
+    }
+}
