@@ -7,6 +7,7 @@
 - --probes=[::]:18003
 - --modules=[::]:18002
 - --module-dir=/var/lib/headgate/modules
+- --native=/bin/libheadgate.so
 - --lease={{ include "headgate.fullname" . }}
 - --peers-service={{ include "headgate.fullname" . }}-metrics
 - --peers-token=/var/run/secrets/headgate.dev/token

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use headgate_tests::chart::{self, NAMESPACE};
-use headgate_tests::headgate::{address, binary_path, module_path};
+use headgate_tests::headgate::{address, binary_path, module_path, native_path};
 use headgate_tests::http;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::audit::AuditEvent;
@@ -194,6 +194,7 @@ impl<'a> Operator<'a> {
                 "--modules" => format!("{name}=127.0.0.1:{modules}"),
                 "--modules-url" => format!("{name}=http://127.0.0.1:{modules}"),
                 "--module-dir" => format!("{name}={own}/modules"),
+                "--native" => format!("{name}={}", native_path().display()),
                 "--tls-cert" | "--tls-key" | "--client-ca" | "--peers-token" => {
                     format!("{name}={own}/{file}")
                 }
