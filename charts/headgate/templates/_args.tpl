@@ -22,6 +22,12 @@
 {{- if .istio.enabled }}{{ $adapters = append $adapters "istio" }}{{ end }}
 {{- if .envoyGateway.enabled }}{{ $adapters = append $adapters "envoy-gateway" }}{{ end }}
 - --adapters={{ $adapters | join "," | default "none" }}
+{{- if .istio.nativeModule }}
+- --istio-native={{ .istio.nativeModule }}
+{{- end }}
+{{- if .envoyGateway.nativeModule }}
+- --envoy-gateway-native={{ .envoyGateway.nativeModule }}
+{{- end }}
 {{- if .configMap.enabled }}
 - --deliver-config-maps
 {{- end }}
