@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use crate::endpoint::Endpoint;
 use crate::plan::{
-    FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA,
-    TargetRef,
+    ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
+    NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef,
 };
 use crate::xds::DEFAULT_SLOT;
 use crate::xds::module::Kind;
@@ -110,17 +110,14 @@ pub struct Pod {
     pub namespace: Option<String>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The module file that it loads, an absolute path; the operator's own by default.
+    /// The Wasm module file that it loads, an absolute path; the operator's own by default.
     pub module: Option<PathBuf>,
+    /// The native module file that it loads, an absolute path; the operator's own by default.
+    pub native_module: Option<PathBuf>,
     /// The kind of filter that it asks for.
     pub filter: Kind,
-}
-
-impl Pod {
-    /// The kind of filter that it is to load.
-    fn asks_for(&self) -> Kind {
-        self.module.as_deref().map_or(self.filter, Kind::of)
-    }
+    /// The processor that it runs on, if it is known.
+    pub architecture: Option<&'static str>,
 }
 
 /// Where a proxy gets its configuration from.
@@ -184,7 +181,7 @@ admin:
             admin = socket(&self.admin),
             dynamic = self.dynamic_resources(),
             stats = STATS,
-            runtime = match self.pod.asks_for() {
+            runtime = match self.pod.filter {
                 Kind::Wasm => "",
                 Kind::Native => RUNTIME,
             },
@@ -218,19 +215,24 @@ admin:
                 namespace,
             );
         }
+        let own =
+            "The filter module that this proxy has. Without it, the operator names its own file.";
         if let Some(module) = &self.pod.module {
-            line(
-                "The filter module that this proxy has. Without it, the operator names its own file.",
-                MODULE_METADATA,
-                &module.display().to_string(),
-            );
+            line(own, MODULE_METADATA, &module.display().to_string());
         }
-        if self.pod.module.is_none() && self.pod.filter != Kind::default() {
+        if self.pod.filter == Kind::Native {
             line(
                 "The kind of filter. Where the operator has none of it, or this proxy can't load it, it is wasm.",
                 FILTER_METADATA,
                 self.pod.filter.name(),
             );
+            if let Some(module) = &self.pod.native_module {
+                line(own, NATIVE_MODULE_METADATA, &module.display().to_string());
+            }
+            if let Some(architecture) = self.pod.architecture {
+                let comment = "The processor, for which a native module has to be built.";
+                line(comment, ARCHITECTURE_METADATA, architecture);
+            }
         }
         if !self.pod.labels.is_empty() {
             lines.push_str(&format!("\n    {LABELS_METADATA}:"));
@@ -573,7 +575,7 @@ mod tests {
                 namespace: Some("n\"\n".into()),
                 labels: [("app\": x\n".to_owned(), "y: \"z".to_owned())].into(),
                 module: Some("/m\" #".into()),
-                filter: Kind::Native,
+                ..Pod::default()
             },
             node_id: "a\"b\nc: d".into(),
             access_log: Some("/log \" '".into()),

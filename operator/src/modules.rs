@@ -1,4 +1,4 @@
-//! Serves the filter's module over HTTP, by its hash: for control planes that tell proxies a URL (Istio,
+//! Serves the filter's modules over HTTP, by their hashes: for control planes that tell proxies a URL (Istio,
 //! Envoy Gateway). Proxies that Headgate programs itself load a file.
 //!
 //! The path names the content, so an answer never changes and may be kept forever. During an upgrade of the operator,
@@ -25,9 +25,9 @@ use tracing::warn;
 
 use crate::http_server::{HttpLimits, serve};
 use crate::metrics::{Metrics, ServeResult};
-use crate::xds::module::Module;
+use crate::xds::module::{Kind, Module, Modules};
 
-/// What all paths start with; the module's SHA-256 in hex and `.wasm` follow.
+/// What all paths start with; the module's SHA-256 in hex and `.wasm` or `.so` follow.
 const PREFIX: &str = "/modules/";
 /// Bytes read and sent at once.
 const CHUNK: usize = 64 << 10;
@@ -44,22 +44,22 @@ pub const LIMITS: HttpLimits = HttpLimits {
 /// The module server.
 #[derive(Debug, Clone)]
 pub struct ModuleServer {
-    modules: watch::Receiver<Arc<Module>>,
+    modules: watch::Receiver<Arc<Modules>>,
     metrics: Metrics,
     limits: HttpLimits,
 }
 
-/// The path under which the module with this SHA-256 (hex) is served.
+/// The path under which a module is served.
 #[must_use]
-pub fn path(sha256: &str) -> String {
-    format!("{PREFIX}{sha256}.wasm")
+pub fn path(module: &Module) -> String {
+    format!("{PREFIX}{}.{}", module.sha256, module.kind().extension())
 }
 
 impl ModuleServer {
     /// Serves the newest of `modules`.
     #[must_use]
     pub fn new(
-        modules: watch::Receiver<Arc<Module>>,
+        modules: watch::Receiver<Arc<Modules>>,
         metrics: Metrics,
         limits: HttpLimits,
     ) -> Self {
@@ -90,22 +90,20 @@ impl ModuleServer {
 }
 
 async fn module(
-    State(modules): State<watch::Receiver<Arc<Module>>>,
+    State(modules): State<watch::Receiver<Arc<Modules>>>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let module = Arc::clone(&modules.borrow());
-    let name = uri.path().strip_prefix(PREFIX);
-    let newest = path(&module.sha256);
-    let elsewhere = format!("no such module here; the current one is {newest}\n");
-    match name.and_then(|name| name.strip_suffix(".wasm")) {
-        Some(sha256) if sha256 == module.sha256 => {}
-        Some(sha256) if is_sha256(sha256) => {
-            let soon = [(header::RETRY_AFTER, "1")];
-            return (StatusCode::SERVICE_UNAVAILABLE, soon, elsewhere).into_response();
+    let modules = Arc::clone(&modules.borrow());
+    let Some(module) = modules.iter().find(|module| path(module) == uri.path()) else {
+        let here: Vec<String> = modules.iter().map(path).collect();
+        let elsewhere = format!("no such module here; there is {}\n", here.join(" and "));
+        if !is_of_a_module(uri.path()) {
+            return (StatusCode::NOT_FOUND, elsewhere).into_response();
         }
-        _ => return (StatusCode::NOT_FOUND, elsewhere).into_response(),
-    }
+        let soon = [(header::RETRY_AFTER, "1")];
+        return (StatusCode::SERVICE_UNAVAILABLE, soon, elsewhere).into_response();
+    };
     let tag = format!("\"{}\"", module.sha256);
     let is_known = is_known(&headers, &tag);
     let forever = "public, max-age=31536000, immutable".to_owned();
@@ -117,19 +115,29 @@ async fn module(
         Ok(file) => file,
         Err(error) => {
             warn!("filter module {}: {error}", module.path.display());
-            return (StatusCode::INTERNAL_SERVER_ERROR, elsewhere).into_response();
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };
     // Of a file that is cut short the client gets less than the length, so that it doesn't take it for whole.
     let length = [(header::CONTENT_LENGTH, module.bytes.to_string())];
-    let wasm = [(header::CONTENT_TYPE, "application/wasm")];
+    let kind = match module.kind() {
+        Kind::Wasm => "application/wasm",
+        Kind::Native => "application/octet-stream",
+    };
+    let kind = [(header::CONTENT_TYPE, kind)];
     let content = ReaderStream::with_capacity(file.take(module.bytes), CHUNK);
-    (described, length, wasm, Body::from_stream(content)).into_response()
+    (described, length, kind, Body::from_stream(content)).into_response()
 }
 
-/// Whether this is a digest in hex, of whatever module.
-fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+/// Whether a module could be at this path, one that another replica may have.
+fn is_of_a_module(path: &str) -> bool {
+    let name = path.strip_prefix(PREFIX).unwrap_or_default();
+    let (digest, extension) = name.split_once('.').unwrap_or_default();
+    let hex = |b| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    let kinds = [Kind::Wasm, Kind::Native];
+    digest.len() == 64
+        && digest.bytes().all(hex)
+        && kinds.iter().any(|kind| kind.extension() == extension)
 }
 
 /// Whether the client has what `tag` names.

@@ -34,11 +34,16 @@ pub const TARGET_METADATA: &str = "headgate.dev/target";
 pub const NAMESPACE_METADATA: &str = "headgate.dev/namespace";
 /// Node metadata key of the labels of a proxy's Pod, a struct of strings.
 pub const LABELS_METADATA: &str = "headgate.dev/labels";
-/// Node metadata key of the module file that a proxy can load, an absolute path; the operator's own path by
+/// Node metadata key of the Wasm module file that a proxy can load, an absolute path; the operator's own path by
 /// default.
 pub const MODULE_METADATA: &str = "headgate.dev/module";
-/// Node metadata key of the kind of filter that a proxy asks for, where it names no module file: `wasm` or `native`.
+/// Node metadata key of the native module file that a proxy can load, an absolute path; the operator's own path by
+/// default, where the proxy has no Wasm module file of its own either.
+pub const NATIVE_MODULE_METADATA: &str = "headgate.dev/native-module";
+/// Node metadata key of the kind of filter that a proxy asks for: `wasm`, the default, or `native`.
 pub const FILTER_METADATA: &str = "headgate.dev/filter";
+/// Node metadata key of the processor that a proxy runs on, as [`std::env::consts::ARCH`] calls it.
+pub const ARCHITECTURE_METADATA: &str = "headgate.dev/architecture";
 /// Label of a gateway's Pods that names their Gateway (GEP-1762).
 pub const GATEWAY_NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
 

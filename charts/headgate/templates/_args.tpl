@@ -7,6 +7,7 @@
 - --probes=[::]:18003
 - --modules=[::]:18002
 - --module-dir=/var/lib/headgate/modules
+- --native=/bin/libheadgate.so
 - --lease={{ include "headgate.fullname" . }}
 - --peers-service={{ include "headgate.fullname" . }}-metrics
 - --peers-token=/var/run/secrets/headgate.dev/token
@@ -21,6 +22,12 @@
 {{- if .istio.enabled }}{{ $adapters = append $adapters "istio" }}{{ end }}
 {{- if .envoyGateway.enabled }}{{ $adapters = append $adapters "envoy-gateway" }}{{ end }}
 - --adapters={{ $adapters | join "," | default "none" }}
+{{- if .istio.nativeModule }}
+- --istio-native={{ .istio.nativeModule }}
+{{- end }}
+{{- if .envoyGateway.nativeModule }}
+- --envoy-gateway-native={{ .envoyGateway.nativeModule }}
+{{- end }}
 {{- if .configMap.enabled }}
 - --deliver-config-maps
 {{- end }}

@@ -80,16 +80,16 @@ pub struct BootstrapArgs {
     /// Labels of the proxy's Pod in the downward API's format (fieldPath: metadata.labels)
     #[arg(long, value_name = "FILE")]
     pub labels_file: Option<PathBuf>,
-    /// Copy the filter module into this folder under its content's name, and load it from there. The proxy must see
-    /// the folder under the same path
+    /// Copy the filter module into this folder under its content's name, and load it from there; with --filter native
+    /// both modules. The proxy must see the folder under the same path
     #[arg(long, value_name = "DIR")]
     pub install_module: Option<PathBuf>,
     /// The filter module that --install-module copies [default: dist/headgate.wasm, else headgate.wasm beside this
     /// program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub wasm: Option<PathBuf>,
-    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.38 or newer and `headgate run
-    /// --native`; one that can't load it gets wasm
+    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer, and --install-module
+    /// or `headgate run --native`. A proxy that can't load it gets wasm, and `headgate status` says why
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
     /// The native filter module that --install-module copies with --filter native [default: dist/libheadgate.so, else
@@ -240,25 +240,29 @@ impl BootstrapArgs {
                  or POD_NAMESPACE by the downward API (fieldPath: metadata.namespace)"
             );
         }
-        let module = match &self.install_module {
-            None => None,
-            Some(dir) => {
-                let named = match self.filter {
-                    Kind::Wasm => &self.wasm,
-                    Kind::Native => &self.native,
-                };
-                let source = module_file(self.filter, named.as_deref());
-                let module = install(self.filter, &source, dir)
-                    .with_context(|| format!("--install-module {}", dir.display()))?;
-                Some(module.path)
-            }
-        };
+        let is_native = self.filter == Kind::Native;
         Ok(Pod {
             namespace: self.namespace.clone(),
             labels,
-            module,
+            module: self.installed(Kind::Wasm, self.wasm.as_deref())?,
+            native_module: match is_native {
+                true => self.installed(Kind::Native, self.native.as_deref())?,
+                false => None,
+            },
             filter: self.filter,
+            // Of a proxy on another kind of system this machine's says nothing.
+            architecture: cfg!(target_os = "linux").then_some(std::env::consts::ARCH),
         })
+    }
+
+    /// The copy that --install-module makes of a module.
+    fn installed(&self, kind: Kind, named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+        let Some(dir) = &self.install_module else {
+            return Ok(None);
+        };
+        let module = install(kind, &module_file(kind, named), dir);
+        let module = module.with_context(|| format!("--install-module {}", dir.display()))?;
+        Ok(Some(module.path))
     }
 }
 

@@ -11,6 +11,7 @@ use super::Output;
 use super::input::text_of;
 use crate::endpoint::Endpoint;
 use crate::inject::{self, Injected, Outcome, Settings};
+use crate::xds::module::Kind;
 
 /// Adds an Envoy with a Headgate slot to the Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets and Pods, and
 /// prints them with all other objects: `headgate inject app.yaml | kubectl apply -f -`. Services in the same input
@@ -36,7 +37,7 @@ pub struct InjectArgs {
     /// Secret with the namespace's certificate, which headgate certificate proxy makes
     #[arg(long, value_name = "NAME", default_value = "headgate-proxy-tls")]
     pub tls_secret: String,
-    /// Image with this program and the filter module
+    /// Image with this program and the filter modules
     #[arg(long, value_name = "IMAGE", default_value_t = format!("headgate:{}", env!("CARGO_PKG_VERSION")))]
     pub image: String,
     /// Envoy's image
@@ -48,6 +49,10 @@ pub struct InjectArgs {
     /// Worker threads of Envoy
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub concurrency: u32,
+    /// In what form Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. One that can't load it gets
+    /// wasm
+    #[arg(long, value_name = "KIND", default_value = "wasm")]
+    pub filter: Kind,
 }
 
 /// Prints the objects.
@@ -69,6 +74,7 @@ pub fn run(args: &InjectArgs) -> anyhow::Result<Output> {
         app_port: args.app_port,
         upstream_http2: args.upstream_http2,
         concurrency: args.concurrency,
+        filter: args.filter,
     };
     let (mut injected, mut notes) = (Vec::new(), String::new());
     for object in &mut objects {

@@ -34,7 +34,7 @@ pub struct RenderArgs {
     /// Proxies that share the slots, such as the replicas of a gateway
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub proxies: u32,
-    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.38 or newer
+    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
     /// Where the proxy finds the filter module

@@ -23,7 +23,7 @@ use crate::admin::{Admin, View};
 use crate::metrics::Metrics;
 use crate::modules::{self, ModuleServer};
 use crate::plan::Plan;
-use crate::xds::module::{self, Kind, Module};
+use crate::xds::module::{self, Kind, Module, Modules};
 use crate::xds::{Limits, Server};
 
 use listen::listen;
@@ -51,7 +51,7 @@ pub struct RunArgs {
     /// Address for /healthz and /readyz alone, where whoever reaches --admin must not be able to keep probes out
     #[arg(long, value_name = "IP:PORT")]
     pub probes: Option<SocketAddr>,
-    /// Address that serves the module over HTTP as /modules/SHA256.wasm, for Istio and Envoy Gateway
+    /// Address that serves the modules over HTTP as /modules/SHA256.wasm and .so, for Istio and Envoy Gateway
     #[arg(long, value_name = "IP:PORT")]
     pub modules: Option<SocketAddr>,
     /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else headgate.wasm
@@ -121,14 +121,13 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         .module_dir
         .clone()
         .unwrap_or_else(module::default_folder);
-    let module = Arc::new(install(Kind::Wasm, &wasm, &folder)?);
-    let native = match &args.native {
-        Some(native) => {
-            let module = Arc::new(install(Kind::Native, native, &folder)?);
-            Some((native.clone(), watch::Sender::new(module)))
-        }
-        None => None,
-    };
+    let native = args.native.as_ref();
+    let modules = watch::Sender::new(Arc::new(Modules {
+        wasm: install(Kind::Wasm, &wasm, &folder)?,
+        native: native
+            .map(|file| install(Kind::Native, file, &folder))
+            .transpose()?,
+    }));
     let tls = args.tls.load().await?;
     let xds = listen("--xds", args.xds)?;
     let admin = listen("--admin", args.admin)?;
@@ -165,16 +164,12 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
         return Ok(());
     }
-    let modules = watch::Sender::new(Arc::clone(&module));
     let mut server = Server::new(
         plan.clone(),
         modules.subscribe(),
         Limits::default(),
         metrics.clone(),
     );
-    if let Some((_, natives)) = &native {
-        server = server.with_native(natives.subscribe());
-    }
     if let Some(tls) = tls {
         server = server.with_tls(tls);
     }
@@ -193,22 +188,24 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     );
     let modules_task = modules_listener.map(|listener| {
         if let Ok(address) = listener.local_addr() {
-            let path = modules::path(&module.sha256);
-            info!("the filter module is at http://{address}{path}");
+            for module in modules.borrow().iter() {
+                let path = modules::path(module);
+                info!("a filter module is at http://{address}{path}");
+            }
         }
         let server = ModuleServer::new(modules.subscribe(), metrics.clone(), modules::LIMITS);
         tokio::spawn(server.serve(listener, shutdown.subscribe()))
     });
-    let native_watch = native
-        .map(|(native, natives)| tokio::spawn(module::watch(native, folder.clone(), natives)));
-    let module_watch = tokio::spawn(module::watch(wasm, folder, modules));
+    let watch = |kind, file| module::watch(kind, file, folder.clone(), modules.clone());
+    let wasm_watch = tokio::spawn(watch(Kind::Wasm, wasm));
+    let native_watch = native.map(|file| tokio::spawn(watch(Kind::Native, file.clone())));
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
 
     announce(
         xds_address,
         admin_address,
         &args.source.name(),
-        &module,
+        &modules.borrow().wasm,
         &plan.borrow(),
     )?;
     tokio::select! {
@@ -234,11 +231,11 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         name = stop.next() => error!("{}: stopping at once", name),
     }
     admin_task.abort();
-    module_watch.abort();
-    if let Some(native_watch) = native_watch {
-        native_watch.abort();
-    }
-    for task in [modules_task, probes_task].into_iter().flatten() {
+    wasm_watch.abort();
+    for task in [native_watch, modules_task, probes_task]
+        .into_iter()
+        .flatten()
+    {
         task.abort();
     }
     Ok(())

@@ -9,6 +9,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::endpoint::Endpoint;
+use crate::xds::module::Kind;
 
 /// Port of the application behind Envoy, an annotation of the Pod.
 pub const APP_PORT_ANNOTATION: &str = "headgate.dev/app-port";
@@ -24,7 +25,7 @@ const VOLUMES: [&str; 3] = ["headgate", "headgate-tls", "headgate-podinfo"];
 /// What an injected proxy runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Image with the `headgate` program and the filter module.
+    /// Image with the `headgate` program and the filter modules.
     pub image: String,
     /// Envoy's image.
     pub envoy_image: String,
@@ -40,6 +41,8 @@ pub struct Settings {
     pub upstream_http2: bool,
     /// Worker threads of Envoy.
     pub concurrency: u32,
+    /// The kind of filter.
+    pub filter: Kind,
 }
 
 /// A workload that has an Envoy now.
@@ -292,6 +295,9 @@ fn sidecar(settings: &Settings, app_port: u16, port_name: &str) -> Value {
     ];
     if settings.upstream_http2 {
         args.push("--upstream-http2".to_owned());
+    }
+    if settings.filter == Kind::Native {
+        args.push("--filter=native".to_owned());
     }
     let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
     // Copies the filter module and writes Envoy's bootstrap with this Pod's namespace and labels: by them the operator

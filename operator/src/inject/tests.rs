@@ -10,6 +10,7 @@ fn settings() -> Settings {
         app_port: None,
         upstream_http2: false,
         concurrency: 3,
+        filter: Kind::Wasm,
     }
 }
 
@@ -127,11 +128,15 @@ fn a_second_injection_changes_nothing_and_another_version_replaces_the_first() {
     assert_eq!(object, once);
     let newer = Settings {
         image: "headgate:9".into(),
+        filter: Kind::Native,
         ..settings()
     };
     inject(&mut object, &newer).unwrap();
     let spec = &object["spec"]["template"]["spec"];
-    assert_eq!(spec["initContainers"][0]["image"], "headgate:9");
+    let headgate = &spec["initContainers"][0];
+    assert_eq!(headgate["image"], "headgate:9");
+    let native = json!("--filter=native");
+    assert!(headgate["args"].as_array().unwrap().contains(&native));
     assert_eq!(
         names(&spec["initContainers"]),
         ["headgate", "envoy", "migrate"]

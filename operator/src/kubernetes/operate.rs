@@ -21,7 +21,7 @@ use super::writer::{Inputs, Writer};
 use super::{events, watch::random};
 use crate::metrics::Metrics;
 use crate::plan::Plan;
-use crate::xds::module::Module;
+use crate::xds::module::Modules;
 use crate::xds::registry::Registry;
 
 /// What an operator in a cluster is told at its start.
@@ -125,7 +125,7 @@ impl Operator {
         self,
         plans: watch::Receiver<Arc<Plan>>,
         registry: Arc<Registry>,
-        modules: watch::Receiver<Arc<Module>>,
+        modules: watch::Receiver<Arc<Modules>>,
         shutdown: watch::Receiver<bool>,
     ) -> Writing {
         let (candidate, leadership) = Candidate::new(
@@ -202,7 +202,7 @@ async fn deliver_while_leading(
     client: Client,
     settings: deliver::Settings,
     mut resolved: watch::Receiver<Option<Resolved>>,
-    mut modules: watch::Receiver<Arc<Module>>,
+    mut modules: watch::Receiver<Arc<Modules>>,
     mut leadership: Leadership,
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
@@ -244,12 +244,12 @@ async fn deliver_while_leading(
 /// What deliveries are made of now; `None` when nothing follows the cluster any more.
 async fn view(
     resolved: &mut watch::Receiver<Option<Resolved>>,
-    modules: &mut watch::Receiver<Arc<Module>>,
+    modules: &mut watch::Receiver<Arc<Modules>>,
 ) -> Option<deliver::View> {
     let resolved = resolved.wait_for(Option::is_some).await.ok()?.clone()?;
     Some(deliver::View {
         cluster: resolved.cluster,
         plan: resolved.plan,
-        module_sha256: modules.borrow_and_update().sha256.clone(),
+        module_sha256: modules.borrow_and_update().wasm.sha256.clone(),
     })
 }

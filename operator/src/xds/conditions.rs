@@ -175,6 +175,7 @@ mod tests {
         let push = |v: &str| Push {
             version: v.to_owned(),
             revision: String::new(),
+            filter: Default::default(),
             at: now,
         };
         Proxy {
@@ -191,6 +192,7 @@ mod tests {
             assigned: Some(("2".into(), config)),
             in_force: Vec::new(),
             problem: None,
+            fallback: None,
             sent: None,
             acked: acked.map(push),
             nack: refused.map(|v| Nack {

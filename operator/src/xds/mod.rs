@@ -6,12 +6,12 @@
 //! whole listener through LDS, would make Headgate responsible for everything a user has in there.
 //!
 //! ```text
-//! watch<Plan> ─┐                                 ┌ sotw  ┐
-//!              ├─► watch<Snapshot> ─► stream ───►┤       ├─► DiscoveryResponse, one in flight a stream
-//! watch<Module>┘   (resources built once,        └ delta ┘
-//!                   shared by all streams)          │ ACK, NACK
-//!                                                   ▼
-//!                                            registry ─► status, metrics, log
+//! watch<Plan> ───┐                                 ┌ sotw  ┐
+//!                ├─► watch<Snapshot> ─► stream ───►┤       ├─► DiscoveryResponse, one in flight a stream
+//! watch<Modules>─┘   (resources built once,        └ delta ┘
+//!                     shared by all streams)          │ ACK, NACK
+//!                                                     ▼
+//!                                              registry ─► status, metrics, log
 //! ```
 //!
 //! `listen` accepts connections, over TLS where [`tls`] has certificates for it, and [`peer`] says what a

@@ -67,7 +67,9 @@ impl Kind {
         }
     }
 
-    fn extension(self) -> &'static str {
+    /// What names of its files end with.
+    #[must_use]
+    pub fn extension(self) -> &'static str {
         match self {
             Self::Wasm => "wasm",
             Self::Native => "so",
@@ -76,7 +78,7 @@ impl Kind {
 }
 
 /// A module that proxies can load.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Module {
     /// Absolute path of the content-addressed copy.
     pub path: PathBuf,
@@ -86,6 +88,18 @@ pub struct Module {
     pub sha256: String,
     /// Size in bytes.
     pub bytes: u64,
+    /// The processor that a native module is built for, as [`std::env::consts::ARCH`] calls it; `None` where any will
+    /// do, or where the name isn't known.
+    pub architecture: Option<&'static str>,
+}
+
+/// The modules that proxies are given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Modules {
+    /// For every proxy that doesn't ask for the other, or can't load it.
+    pub wasm: Module,
+    /// For proxies that ask for a native filter, if there is one.
+    pub native: Option<Module>,
 }
 
 /// Why a module can't be served. Each names the file and what to do.
@@ -124,7 +138,37 @@ pub fn default_folder() -> PathBuf {
         .join("headgate/modules")
 }
 
+impl From<Module> for Modules {
+    fn from(wasm: Module) -> Self {
+        Self { wasm, native: None }
+    }
+}
+
+impl Modules {
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Module> {
+        [&self.wasm].into_iter().chain(&self.native)
+    }
+
+    /// Takes `module` in place of the one of its kind; `false` when it is the same.
+    fn replace(&mut self, module: Module) -> bool {
+        let known = match module.kind() {
+            Kind::Wasm => &mut self.wasm,
+            Kind::Native => self.native.get_or_insert_default(),
+        };
+        let is_new = *known != module;
+        *known = module;
+        is_new
+    }
+}
+
 impl Module {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        Kind::of(&self.path)
+    }
+
     /// Copies `source` into `folder` under its content's name, unless it is there already.
     ///
     /// # Errors
@@ -152,6 +196,7 @@ impl Module {
             hash,
             sha256,
             bytes: code.len() as u64,
+            architecture: architecture(&code),
         })
     }
 }
@@ -201,6 +246,15 @@ fn prune(folder: &Path, current: &Path, now: SystemTime) {
     }
 }
 
+/// The processor that a shared object is for (ELF, `e_machine`).
+fn architecture(code: &[u8]) -> Option<&'static str> {
+    match (code.starts_with(&ELF), code.get(18..20)?) {
+        (true, [0x3e, 0]) => Some("x86_64"),
+        (true, [0xb7, 0]) => Some("aarch64"),
+        _ => None,
+    }
+}
+
 /// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the end. A shared object has
 /// its tables at its end: one that is cut short is refused by the proxy, which keeps what it has.
 fn check(code: &[u8]) -> Result<(), &'static str> {
@@ -230,11 +284,17 @@ fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// Publishes a new [`Module`] whenever `source` is replaced, until all receivers are gone.
+/// Publishes new [`Modules`] whenever `source`, the file of the module of this kind, is replaced, until all receivers are
+/// gone.
 ///
 /// The file is taken once it looks the same twice in a row: a copy under way has a new size each time.
-/// A file that is no module changes nothing and is reported once.
-pub async fn watch(source: PathBuf, folder: PathBuf, modules: watch::Sender<Arc<Module>>) {
+/// A file that is no module of its kind changes nothing and is reported once.
+pub async fn watch(
+    kind: Kind,
+    source: PathBuf,
+    folder: PathBuf,
+    modules: watch::Sender<Arc<Modules>>,
+) {
     let mut settled = stamp(&source);
     let mut before = settled;
     let mut tick = tokio::time::interval(POLL);
@@ -252,11 +312,14 @@ pub async fn watch(source: PathBuf, folder: PathBuf, modules: watch::Sender<Arc<
         settled = now;
         let (from, to) = (source.clone(), folder.clone());
         match tokio::task::spawn_blocking(move || Module::install(&from, &to)).await {
+            Ok(Ok(module)) if module.kind() != kind => {
+                let (source, kind) = (source.display(), kind.name());
+                warn!("filter module {source}: not {kind}; proxies keep the module they have");
+            }
             Ok(Ok(module)) => {
-                let next = Arc::new(module);
-                if **modules.borrow() != *next {
-                    info!(module = %next.path.display(), "the filter module was replaced; proxies get the new one");
-                    modules.send_replace(next);
+                let path = module.path.clone();
+                if modules.send_if_modified(|known| Arc::make_mut(known).replace(module)) {
+                    info!(module = %path.display(), "the filter module was replaced; proxies get the new one");
                 }
             }
             Ok(Err(error)) => warn!("{error}; proxies keep the module they have"),
@@ -307,16 +370,23 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_object_keeps_its_kind() {
+    fn a_shared_object_keeps_its_kind_and_is_for_one_processor() {
         let dir = tempfile::tempdir().unwrap();
         let (source, folder) = (dir.path().join("libheadgate.so"), dir.path().join("m"));
-        fs::write(&source, [&ELF[..], b"rest"].concat()).unwrap();
-        let module = Module::install(&source, &folder).unwrap();
-        assert_eq!(Kind::of(&module.path), Kind::Native);
-        assert_eq!(
-            fs::read(&module.path).unwrap(),
-            [&ELF[..], b"rest"].concat()
-        );
+        for (machine, architecture) in [
+            (0x3e, Some("x86_64")),
+            (0xb7, Some("aarch64")),
+            (0xf3, None),
+        ] {
+            let code = [&ELF[..], &[0; 14], &[machine, 0], b"rest"].concat();
+            fs::write(&source, &code).unwrap();
+            let module = Module::install(&source, &folder).unwrap();
+            assert_eq!(
+                (module.kind(), module.architecture),
+                (Kind::Native, architecture)
+            );
+            assert_eq!(fs::read(&module.path).unwrap(), code);
+        }
     }
 
     #[test]
@@ -363,13 +433,14 @@ mod tests {
         let (source, folder) = (dir.path().join("f.wasm"), dir.path().join("modules"));
         fs::write(&source, module(b"one")).unwrap();
         let one = Module::install(&source, &folder).unwrap();
-        let (tx, mut rx) = watch::channel(Arc::new(one));
-        let task = tokio::spawn(super::watch(source.clone(), folder, tx));
+        let (tx, mut rx) = watch::channel(Arc::new(Modules::from(one)));
+        let task = tokio::spawn(super::watch(Kind::Wasm, source.clone(), folder, tx));
         tokio::task::yield_now().await;
         fs::write(&source, b"broken, and of another size").unwrap();
         fs::write(&source, module(b"three")).unwrap();
         rx.changed().await.unwrap();
-        assert_eq!(fs::read(&rx.borrow().path).unwrap(), module(b"three"));
+        let path = rx.borrow().wasm.path.clone();
+        assert_eq!(fs::read(path).unwrap(), module(b"three"));
         drop(rx);
         task.await.unwrap();
     }

@@ -13,8 +13,8 @@ use envoy_types::pb::google::protobuf::value::Kind;
 
 use super::module::Kind as Filter;
 use crate::plan::{
-    FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA, TARGET_METADATA,
-    TargetRef,
+    ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
+    NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef,
 };
 
 /// Longest node id, cluster or target that is kept, in bytes.
@@ -27,8 +27,9 @@ const MAX_NAMESPACE: usize = 63;
 const MAX_LABELS: usize = 8_192;
 /// End of the name of Envoy's filter for native modules.
 const DYNAMIC_MODULES: &str = "dynamic_modules";
-/// Major and minor version of the first Envoy that loads a native module from a path.
-const FIRST_WITH_PATHS: (u32, u32) = (1, 38);
+/// Major and minor version of the first Envoy with all functions that the native module calls. An earlier one would load
+/// it, and end at the first call of one that it lacks.
+const FIRST_WITH_ABI: (u32, u32) = (1, 39);
 /// Istio's own keys, which its proxies have anyway.
 const ISTIO_NAMESPACE: &str = "NAMESPACE";
 const ISTIO_LABELS: &str = "LABELS";
@@ -46,12 +47,18 @@ pub struct Identity {
     pub namespace: Option<String>,
     /// Labels of its Pod.
     pub labels: BTreeMap<String, String>,
-    /// The module file that it has, an absolute path, in place of the operator's own.
+    /// The Wasm module file that it has, an absolute path, in place of the operator's own.
     pub module: Option<PathBuf>,
-    /// The kind of filter that it asks for, where it has no module file of its own.
+    /// The native module file that it has, an absolute path, in place of the operator's own.
+    pub native_module: Option<PathBuf>,
+    /// The kind of filter that it asks for.
     pub filter: Filter,
-    /// Whether it says of itself that it can load a native filter.
-    pub loads_native: bool,
+    /// The processor that it runs on, if it says so.
+    pub architecture: Option<String>,
+    /// Why it can't load a native filter, by what it says of itself.
+    pub no_native: Option<String>,
+    /// A native module file that it refused before it ran any, and why.
+    pub refused: Option<(PathBuf, String)>,
     /// SPIFFE id of the certificate that proves the namespace.
     pub certificate: Option<String>,
     /// When that certificate ends.
@@ -91,7 +98,7 @@ impl Identity {
             id,
             cluster: clip(&node.cluster, MAX_TEXT),
             target: claim(node),
-            loads_native: loads_native(node),
+            no_native: no_native(node),
             ..Self::default()
         };
         identity.invalid = identity.read_metadata(node).err();
@@ -101,24 +108,14 @@ impl Identity {
     fn read_metadata(&mut self, node: &Node) -> Result<(), String> {
         self.namespace = namespace(node)?;
         self.labels = labels(node)?;
-        self.module = module(node)?;
+        self.module = module(node, MODULE_METADATA, Filter::Wasm)?;
+        self.native_module = module(node, NATIVE_MODULE_METADATA, Filter::Native)?;
         self.filter = filter(node)?;
-        Ok(())
-    }
-
-    /// The module file that the proxy is to load. `wasm` is the operator's own, and `native` as well, if it has one. A
-    /// proxy that can't load a native module gets `wasm`, whatever it asks for: it would refuse the other.
-    #[must_use]
-    pub fn module_of<'a>(&'a self, wasm: &'a Path, native: Option<&'a Path>) -> &'a Path {
-        let wanted = match (&self.module, self.filter) {
-            (Some(own), _) => own,
-            (None, Filter::Native) => native.unwrap_or(wasm),
-            (None, Filter::Wasm) => wasm,
+        self.architecture = match metadata(node, ARCHITECTURE_METADATA) {
+            Some(Kind::StringValue(name)) => Some(clip(name, MAX_TEXT)),
+            _ => None,
         };
-        match Filter::of(wanted) {
-            Filter::Native if !self.loads_native => wasm,
-            _ => wanted,
-        }
+        Ok(())
     }
 }
 
@@ -198,19 +195,22 @@ fn strings(kind: &Kind) -> Result<BTreeMap<String, String>, String> {
     Ok(strings)
 }
 
-fn module(node: &Node) -> Result<Option<PathBuf>, String> {
-    match metadata(node, MODULE_METADATA) {
+/// The file of a module of this kind.
+fn module(node: &Node, key: &str, kind: Filter) -> Result<Option<PathBuf>, String> {
+    match metadata(node, key) {
         None => Ok(None),
         Some(Kind::StringValue(path))
             if path.starts_with('/')
+                && Filter::of(Path::new(path)) == kind
                 && path.len() <= MAX_PATH
                 && !path.chars().any(char::is_control) =>
         {
             Ok(Some(PathBuf::from(path)))
         }
         Some(_) => Err(format!(
-            "node metadata {MODULE_METADATA:?} is no absolute path of at most {MAX_PATH} bytes; write the \
-             path that headgate bootstrap --install-module printed"
+            "node metadata {key:?} is no absolute path of a {} module, of at most {MAX_PATH} bytes; write the path \
+             that headgate bootstrap --install-module printed",
+            kind.name()
         )),
     }
 }
@@ -233,19 +233,29 @@ fn filter(node: &Node) -> Result<Filter, String> {
     }
 }
 
-/// Whether Envoy is new enough and has the extension built in, as it says of itself. Before 1.38 it takes no path of a
-/// module.
-fn loads_native(node: &Node) -> bool {
-    let Some(UserAgentVersionType::UserAgentBuildVersion(build)) = &node.user_agent_version_type
-    else {
-        return false;
+/// Why Envoy can't load the native module, by what it says of itself: it is too old, or lacks the extension.
+fn no_native(node: &Node) -> Option<String> {
+    let version = match &node.user_agent_version_type {
+        Some(UserAgentVersionType::UserAgentBuildVersion(build)) => build.version.as_ref(),
+        _ => None,
     };
-    let version = build.version.as_ref();
-    let version = version.map(|version| (version.major_number, version.minor_number));
+    let Some(version) = version else {
+        return Some("it doesn't say which version of Envoy it is".to_owned());
+    };
+    let (major, minor) = (version.major_number, version.minor_number);
+    if (major, minor) < FIRST_WITH_ABI {
+        let (first, with) = FIRST_WITH_ABI;
+        return Some(format!(
+            "it is Envoy {major}.{minor}, and the native filter needs {first}.{with}"
+        ));
+    }
     let has = |extension: &Extension| {
         extension.category == "envoy.filters.http" && extension.name.ends_with(DYNAMIC_MODULES)
     };
-    version >= Some(FIRST_WITH_PATHS) && node.extensions.iter().any(has)
+    match node.extensions.iter().any(has) {
+        true => None,
+        false => Some("its Envoy is built without dynamic modules".to_owned()),
+    }
 }
 
 /// `text`, cut to at most `max` bytes at a character boundary.
@@ -339,6 +349,9 @@ mod tests {
             (NAMESPACE_METADATA, text("shop")),
             (LABELS_METADATA, labels_of(&[("app", text("web"))])),
             (MODULE_METADATA, text("/headgate/m.wasm")),
+            (NATIVE_MODULE_METADATA, text("/headgate/m.so")),
+            (FILTER_METADATA, text("native")),
+            (ARCHITECTURE_METADATA, text("aarch64")),
             (ISTIO_NAMESPACE, text("other")),
             (ISTIO_LABELS, labels_of(&[("app", text("other"))])),
         ]);
@@ -346,6 +359,9 @@ mod tests {
         assert_eq!(ours.namespace.as_deref(), Some("shop"));
         assert_eq!(ours.labels["app"], "web");
         assert_eq!(ours.module, Some(PathBuf::from("/headgate/m.wasm")));
+        assert_eq!(ours.native_module, Some(PathBuf::from("/headgate/m.so")));
+        let (filter, architecture) = (ours.filter, ours.architecture.as_deref());
+        assert_eq!((filter, architecture), (Filter::Native, Some("aarch64")));
         let istio = with(&[
             (ISTIO_NAMESPACE, text("shop")),
             (ISTIO_LABELS, labels_of(&[("app", text("web"))])),
@@ -362,55 +378,37 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_load_a_native_filter_gets_wasm() {
-        let node = |minor, extension: &str| {
-            let version = SemanticVersion {
+    fn an_envoy_says_by_its_version_and_its_extensions_whether_it_loads_native_modules() {
+        let no_native = |minor, extension: &str| {
+            let version = Some(SemanticVersion {
                 major_number: 1,
                 minor_number: minor,
                 patch: 0,
+            });
+            let build = BuildVersion {
+                version,
+                metadata: None,
             };
-            let kind = Some(text("native"));
-            Node {
-                metadata: Some(Struct {
-                    fields: HashMap::from([(FILTER_METADATA.to_owned(), Value { kind })]),
-                }),
-                user_agent_version_type: Some(UserAgentVersionType::UserAgentBuildVersion(
-                    BuildVersion {
-                        version: Some(version),
-                        metadata: None,
-                    },
-                )),
-                extensions: vec![Extension {
-                    name: extension.to_owned(),
-                    category: "envoy.filters.http".to_owned(),
-                    ..Extension::default()
-                }],
+            let extension = Extension {
+                name: extension.to_owned(),
+                category: "envoy.filters.http".to_owned(),
+                ..Extension::default()
+            };
+            let node = Node {
+                user_agent_version_type: Some(UserAgentVersionType::UserAgentBuildVersion(build)),
+                extensions: vec![extension],
                 ..Node::default()
-            }
+            };
+            Identity::new(Some(&node)).no_native
         };
-        let (wasm, native) = (Path::new("/m.wasm"), Path::new("/m.so"));
-        let of = |node: &Node| {
-            let identity = Identity::new(Some(node));
-            assert_eq!(
-                (identity.invalid.as_ref(), identity.filter),
-                (None, Filter::Native)
-            );
-            identity.module_of(wasm, Some(native)).to_owned()
-        };
-        let able = node(40, "envoy.extensions.filters.http.dynamic_modules");
-        assert_eq!(of(&able), native);
-        assert_eq!(
-            of(&node(37, "envoy.extensions.filters.http.dynamic_modules")),
-            wasm
-        );
-        assert_eq!(of(&node(40, "envoy.filters.http.wasm")), wasm);
-        assert_eq!(Identity::new(Some(&able)).module_of(wasm, None), wasm);
-        // Its own file counts as little where it can't be loaded.
-        let mut own = Identity::new(Some(&able));
-        own.module = Some("/own.so".into());
-        assert_eq!(own.module_of(wasm, None), Path::new("/own.so"));
-        own.loads_native = false;
-        assert_eq!(own.module_of(wasm, None), wasm);
+        let extension = "envoy.extensions.filters.http.dynamic_modules";
+        assert_eq!(no_native(39, extension), None);
+        let old = "it is Envoy 1.38, and the native filter needs 1.39";
+        assert_eq!(no_native(38, extension).as_deref(), Some(old));
+        let without = no_native(40, "envoy.filters.http.wasm").unwrap();
+        assert_eq!(without, "its Envoy is built without dynamic modules");
+        let silent = Identity::new(Some(&Node::default())).no_native.unwrap();
+        assert!(silent.contains("which version"), "{silent}");
     }
 
     #[test]
@@ -432,6 +430,16 @@ mod tests {
                 "longer than 8192 bytes",
             ),
             (MODULE_METADATA, text("m.wasm"), "no absolute path"),
+            (
+                MODULE_METADATA,
+                text("/m.so"),
+                "absolute path of a wasm module",
+            ),
+            (
+                NATIVE_MODULE_METADATA,
+                text("/m.wasm"),
+                "absolute path of a native module",
+            ),
             (FILTER_METADATA, text("lua"), "write \"wasm\" or \"native\""),
             (FILTER_METADATA, Kind::BoolValue(true), "no kind of filter"),
             (MODULE_METADATA, text("/m\0.wasm"), "no absolute path"),

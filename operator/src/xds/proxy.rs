@@ -8,6 +8,7 @@ use headgate_core::config::{Direction, FilterConfig, StageConfig};
 use serde::{Deserialize, Serialize};
 
 use super::direction;
+use super::module::Kind;
 use super::node::Identity;
 use crate::plan::{InForce, TargetRef};
 
@@ -62,6 +63,8 @@ pub struct Push {
     /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones where there are no others; empty for
     /// the empty configuration.
     pub revision: String,
+    /// The kind of filter in it.
+    pub filter: Kind,
     /// When it was sent or accepted.
     pub at: SystemTime,
 }
@@ -98,6 +101,8 @@ pub struct Proxy {
     pub in_force: Vec<InForce>,
     /// Why no policy applies to it.
     pub problem: Option<String>,
+    /// Why it gets the Wasm filter, where it asks for the native one.
+    pub fallback: Option<String>,
     /// What it was sent last.
     pub sent: Option<Push>,
     /// What it runs, as far as it said.

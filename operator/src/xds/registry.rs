@@ -14,13 +14,14 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::dialect::{Offer, Verdict};
+use super::module::Kind;
 use super::node::{Identity, clip};
 use super::proxy::{Nack, Proxy, Push, Transport, Variant, is_outbound};
 use super::snapshot::Assignment;
 use crate::metrics::Metrics;
 
 /// Longest part of Envoy's reason that is kept, in bytes.
-const MAX_REASON: usize = 2_048;
+pub(super) const MAX_REASON: usize = 2_048;
 
 /// All records.
 #[derive(Debug)]
@@ -90,6 +91,7 @@ impl Registry {
             assigned: None,
             in_force: Vec::new(),
             problem: None,
+            fallback: None,
             sent: None,
             acked: None,
             nack: None,
@@ -168,6 +170,7 @@ impl Connection {
                 false => Some((offer.version.clone(), Arc::clone(&assignment.config))),
             };
             p.in_force.clone_from(&assignment.in_force);
+            p.fallback.clone_from(&assignment.fallback);
             let is_new = p.problem != assignment.problem;
             p.problem.clone_from(&assignment.problem);
             is_new.then(|| (p.identity.id.clone(), p.problem.clone()))
@@ -221,14 +224,12 @@ impl Connection {
                 metrics.nacks.inc();
                 let reason = clip(&message, MAX_REASON);
                 let news = self.update(|p| {
-                    let revision = p
-                        .sent
-                        .as_ref()
-                        .map(|s| s.revision.clone())
-                        .unwrap_or_default();
+                    let sent = p.sent.as_ref();
+                    let revision = sent.map(|s| s.revision.clone()).unwrap_or_default();
                     let push = Push {
                         version: version.clone(),
                         revision: revision.clone(),
+                        filter: sent.map(|s| s.filter).unwrap_or_default(),
                         at: now,
                     };
                     p.nack = Some(Nack {
@@ -244,7 +245,7 @@ impl Connection {
                         version,
                         reason,
                         "proxy refused the configuration and keeps the one before; its own log says why \
-                         (component wasm); the next change of a policy or of the module is tried again"
+                         (components wasm and dynamic_modules); the next change of a policy or of the module is tried again"
                     );
                 }
             }
@@ -263,6 +264,7 @@ fn push(offer: &Offer, assignment: &Assignment, at: SystemTime) -> Push {
     Push {
         version: offer.version.clone(),
         revision: revision(offer, assignment).to_owned(),
+        filter: Kind::of(&assignment.module),
         at,
     }
 }

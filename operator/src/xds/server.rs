@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::cache::ResourceCache;
 use super::limits::Limits;
 use super::listen::incoming;
-use super::module::Module;
+use super::module::Modules;
 use super::registry::Registry;
 use super::service::Service;
 use super::snapshot::Snapshot;
@@ -25,8 +25,7 @@ use crate::plan::Plan;
 pub struct Server {
     snapshots: watch::Sender<Arc<Snapshot>>,
     plans: watch::Receiver<Arc<Plan>>,
-    modules: watch::Receiver<Arc<Module>>,
-    natives: Option<watch::Receiver<Arc<Module>>>,
+    modules: watch::Receiver<Arc<Modules>>,
     cache: Arc<ResourceCache>,
     registry: Arc<Registry>,
     tls: Option<Tls>,
@@ -41,36 +40,21 @@ impl Server {
     #[must_use]
     pub fn new(
         mut plans: watch::Receiver<Arc<Plan>>,
-        mut modules: watch::Receiver<Arc<Module>>,
+        mut modules: watch::Receiver<Arc<Modules>>,
         limits: Limits,
         metrics: Metrics,
     ) -> Self {
         let cache = Arc::new(ResourceCache::new(limits.cache_bytes));
-        let snapshot = current(&mut plans, &mut modules, &mut None, &cache);
+        let snapshot = current(&mut plans, &mut modules, &cache);
         Self {
             snapshots: watch::Sender::new(snapshot),
             plans,
             modules,
-            natives: None,
             cache,
             registry: Arc::new(Registry::new(limits.proxies, limits.keep, metrics)),
             tls: None,
             limits,
         }
-    }
-
-    /// Serves what `natives` holds, now and later, to proxies that ask for a native filter and can load it.
-    #[must_use]
-    pub fn with_native(mut self, natives: watch::Receiver<Arc<Module>>) -> Self {
-        self.natives = Some(natives);
-        let snapshot = current(
-            &mut self.plans,
-            &mut self.modules,
-            &mut self.natives,
-            &self.cache,
-        );
-        self.snapshots.send_replace(snapshot);
-        self
     }
 
     /// Serves over TLS only, to proxies whose certificate the files' CA has signed, and follows the files.
@@ -125,7 +109,7 @@ impl Server {
             .serve_with_incoming_shutdown(connections, async move { stopped(&mut stop).await });
         tokio::select! {
             served = server => served,
-            never = combine(self.plans, self.modules, self.natives, self.cache, self.snapshots) => match never {},
+            never = combine(self.plans, self.modules, self.cache, self.snapshots) => match never {},
             never = follow(self.tls, &self.registry.metrics.xds) => match never {},
         }
     }
@@ -133,25 +117,12 @@ impl Server {
 
 fn current(
     plans: &mut watch::Receiver<Arc<Plan>>,
-    modules: &mut watch::Receiver<Arc<Module>>,
-    natives: &mut Option<watch::Receiver<Arc<Module>>>,
+    modules: &mut watch::Receiver<Arc<Modules>>,
     cache: &Arc<ResourceCache>,
 ) -> Arc<Snapshot> {
     let plan = Arc::clone(&plans.borrow_and_update());
-    let module = Arc::clone(&modules.borrow_and_update());
-    let native = natives.as_mut();
-    let native = native.map(|natives| Arc::clone(&natives.borrow_and_update()));
-    Arc::new(Snapshot::new(plan, module, Arc::clone(cache)).with_native(native))
-}
-
-/// The next change of what may not be there.
-async fn changed(
-    natives: &mut Option<watch::Receiver<Arc<Module>>>,
-) -> Result<(), watch::error::RecvError> {
-    match natives {
-        Some(natives) => natives.changed().await,
-        None => std::future::pending().await,
-    }
+    let modules = Arc::clone(&modules.borrow_and_update());
+    Arc::new(Snapshot::new(plan, modules, Arc::clone(cache)))
 }
 
 async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
@@ -161,11 +132,10 @@ async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
     std::future::pending().await
 }
 
-/// Publishes a snapshot for each change of plan or module. A source that ended leaves its last value.
+/// Publishes a snapshot for each change of plan or modules. A source that ended leaves its last value.
 async fn combine(
     mut plans: watch::Receiver<Arc<Plan>>,
-    mut modules: watch::Receiver<Arc<Module>>,
-    mut natives: Option<watch::Receiver<Arc<Module>>>,
+    mut modules: watch::Receiver<Arc<Modules>>,
     cache: Arc<ResourceCache>,
     snapshots: watch::Sender<Arc<Snapshot>>,
 ) -> Infallible {
@@ -173,9 +143,8 @@ async fn combine(
         tokio::select! {
             Ok(()) = plans.changed() => {}
             Ok(()) = modules.changed() => {}
-            Ok(()) = changed(&mut natives) => {}
             else => std::future::pending().await,
         }
-        snapshots.send_replace(current(&mut plans, &mut modules, &mut natives, &cache));
+        snapshots.send_replace(current(&mut plans, &mut modules, &cache));
     }
 }

@@ -1,7 +1,7 @@
-//! What every proxy should have at one moment: the plan, the module, and the resources made of them.
+//! What every proxy should have at one moment: the plan, the modules, and the resources made of them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,20 +9,18 @@ use headgate_core::config::{Direction, FilterConfig};
 
 use super::cache::ResourceCache;
 use super::dialect::Offer;
-use super::module::Module;
+use super::module::{Kind, Modules};
 use super::node::{Identity, TargetClaim};
 use super::{direction, is_headgate_slot};
-use crate::plan::{Enforced, InForce, Plan, PolicyState, ProxyClaims};
+use crate::plan::{Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims};
 
-/// A moment's plan and module. Resources are built when a proxy first needs them and shared by all.
+/// A moment's plan and modules. Resources are built when a proxy first needs them and shared by all.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The plan.
     pub plan: Arc<Plan>,
-    /// The module that proxies run.
-    pub module: Arc<Module>,
-    /// The one for proxies that ask for a native filter, if there is one.
-    pub native: Option<Arc<Module>>,
+    /// The modules that proxies run.
+    pub modules: Arc<Modules>,
     /// When it was made.
     pub made: Instant,
     /// Where what is enforced may be less than what is meant.
@@ -66,17 +64,20 @@ pub struct Assignment {
     pub in_force: Vec<InForce>,
     /// Why no policy applies, and what to do.
     pub problem: Option<String>,
+    /// The module file that it is to load.
+    pub module: PathBuf,
+    /// Why that is the Wasm module, where the proxy asks for a native one.
+    pub fallback: Option<String>,
 }
 
 impl Snapshot {
-    /// The moment at which `plan` and `module` hold.
+    /// The moment at which `plan` and `modules` hold.
     #[must_use]
-    pub fn new(plan: Arc<Plan>, module: Arc<Module>, cache: Arc<ResourceCache>) -> Self {
+    pub fn new(plan: Arc<Plan>, modules: Arc<Modules>, cache: Arc<ResourceCache>) -> Self {
         let incomplete = Incomplete::new(&plan);
         Self {
             plan,
-            module,
-            native: None,
+            modules,
             made: Instant::now(),
             incomplete,
             empty: Arc::default(),
@@ -88,18 +89,47 @@ impl Snapshot {
         }
     }
 
-    /// The same with a module for proxies that ask for a native filter.
-    #[must_use]
-    pub fn with_native(mut self, native: Option<Arc<Module>>) -> Self {
-        self.native = native;
-        self
+    /// The module file that this proxy is to load, and why it is the Wasm module where the proxy asks for a native one.
+    fn module_of(&self, identity: &Identity) -> (PathBuf, Option<String>) {
+        let wasm = || identity.module.as_ref().unwrap_or(&self.modules.wasm.path);
+        match (identity.filter, self.native_of(identity)) {
+            (Kind::Wasm, _) => (wasm().clone(), None),
+            (Kind::Native, Ok(native)) => (native.to_owned(), None),
+            (Kind::Native, Err(why)) => (wasm().clone(), Some(why)),
+        }
     }
 
-    /// The module file that this proxy is to load.
-    #[must_use]
-    pub fn module_of<'a>(&'a self, identity: &'a Identity) -> &'a Path {
-        let native = self.native.as_ref().map(|native| native.path.as_path());
-        identity.module_of(&self.module.path, native)
+    /// The native module file that this proxy can load, or why there is none.
+    fn native_of<'a>(&'a self, identity: &'a Identity) -> Result<&'a Path, String> {
+        let native = match (&identity.native_module, &self.modules.native) {
+            (Some(own), _) => own,
+            (None, _) if identity.module.is_some() => {
+                return Err(format!(
+                    "it has a Wasm module of its own and no native one (node metadata {NATIVE_MODULE_METADATA:?}); \
+                     headgate bootstrap --install-module --filter native installs both"
+                ));
+            }
+            (None, None) => {
+                return Err("this operator has no native module; headgate run --native".to_owned());
+            }
+            (None, Some(native)) => {
+                if let (Some(has), Some(needs)) = (&identity.architecture, native.architecture)
+                    && has != needs
+                {
+                    return Err(format!(
+                        "this operator's native module is for {needs}, and the proxy runs on {has}"
+                    ));
+                }
+                &native.path
+            }
+        };
+        if let Some(why) = &identity.no_native {
+            return Err(why.clone());
+        }
+        match &identity.refused {
+            Some((path, why)) if path == native => Err(format!("Envoy refused it: {why}")),
+            _ => Ok(native),
+        }
     }
 
     /// The configuration for this proxy.
@@ -108,6 +138,7 @@ impl Snapshot {
     /// effect: a resource that merely disappeared would leave the last one in force.
     #[must_use]
     pub fn assign(&self, identity: &Identity) -> Assignment {
+        let (module, fallback) = self.module_of(identity);
         match self.find(identity) {
             Ok(enforced) => Assignment {
                 config: match enforced.config.stages.is_empty() {
@@ -118,12 +149,16 @@ impl Snapshot {
                     .map_or_else(|| Arc::clone(&self.no_calls), Arc::clone),
                 in_force: enforced.in_force.clone(),
                 problem: enforced.problem.clone(),
+                module,
+                fallback,
             },
             Err(why) => Assignment {
                 config: Arc::clone(&self.empty),
                 outbound: Arc::clone(&self.no_calls),
                 in_force: Vec::new(),
                 problem: Some(why),
+                module,
+                fallback,
             },
         }
     }
@@ -169,13 +204,7 @@ impl Snapshot {
 
     /// The resources that make `names` of this proxy run what it is assigned.
     #[must_use]
-    pub fn offer(
-        &self,
-        assignment: &Assignment,
-        names: &BTreeSet<String>,
-        identity: &Identity,
-    ) -> Offer {
-        let module = self.module_of(identity);
+    pub fn offer(&self, assignment: &Assignment, names: &BTreeSet<String>) -> Offer {
         let (ours, others): (Vec<&String>, Vec<&String>) =
             names.iter().partition(|n| is_headgate_slot(n));
         let resources = ours
@@ -185,7 +214,7 @@ impl Snapshot {
                     Direction::Inbound => &assignment.config,
                     Direction::Outbound => &assignment.outbound,
                 };
-                self.cache.get(config, name, module)
+                self.cache.get(config, name, &assignment.module)
             })
             .collect();
         Offer::new(resources, others.into_iter().cloned().collect())

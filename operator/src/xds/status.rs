@@ -7,7 +7,7 @@ use headgate_core::config::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::conditions::{self, Condition};
-use super::module::{Kind, Module};
+use super::module::Module;
 use super::node::TargetClaim;
 use super::proxy::{Proxy, RunState, Transport, Variant};
 use super::registry::Registry;
@@ -23,9 +23,9 @@ pub struct Report {
     pub time: String,
     /// Headgate's version.
     pub version: String,
-    /// The module that proxies run.
+    /// The Wasm module.
     pub module: ModuleReport,
-    /// The module of those that ask for a native filter and can load it, if there is one.
+    /// The native module, for proxies that ask for a native filter and can load it, if there is one.
     #[serde(default)]
     pub native: Option<ModuleReport>,
     /// Policies by name.
@@ -89,9 +89,12 @@ pub struct ProxyReport {
     /// The module file that it loads, where it names one of its own.
     #[serde(default)]
     pub module: Option<String>,
-    /// The kind of filter that it is given, `wasm` or `native`.
+    /// The kind of filter that it runs, `wasm` or `native`; empty while it has accepted none.
     #[serde(default)]
     pub filter: String,
+    /// Why it gets the Wasm filter, where it asks for the native one.
+    #[serde(default)]
+    pub fallback: Option<String>,
     /// Address it connected from.
     pub peer: String,
     /// `ECDS` or `ADS`.
@@ -175,13 +178,10 @@ impl Report {
         Self {
             time: rfc3339(now),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            module: ModuleReport::of(&snapshot.module),
-            native: snapshot
-                .native
-                .as_ref()
-                .map(|native| ModuleReport::of(native)),
+            module: ModuleReport::of(&snapshot.modules.wasm),
+            native: snapshot.modules.native.as_ref().map(ModuleReport::of),
             policies,
-            proxies: proxies.iter().map(|p| proxy(p, snapshot)).collect(),
+            proxies: proxies.iter().map(proxy).collect(),
             problems: snapshot
                 .plan
                 .problems
@@ -247,7 +247,7 @@ impl ModuleReport {
     }
 }
 
-fn proxy(p: &Proxy, snapshot: &Snapshot) -> ProxyReport {
+fn proxy(p: &Proxy) -> ProxyReport {
     let push = |push: &super::proxy::Push| PushReport {
         version: push.version.clone(),
         revision: push.revision.clone(),
@@ -274,7 +274,8 @@ fn proxy(p: &Proxy, snapshot: &Snapshot) -> ProxyReport {
             .module
             .as_ref()
             .map(|path| path.display().to_string()),
-        filter: Kind::of(snapshot.module_of(&p.identity)).name().to_owned(),
+        filter: p.acked.as_ref().map_or("", |a| a.filter.name()).to_owned(),
+        fallback: p.fallback.clone(),
         peer: p.peer.clone(),
         transport: p.transport,
         variant: p.variant,

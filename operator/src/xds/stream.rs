@@ -1,6 +1,7 @@
 //! Drives one stream: requests in, changes of the snapshot in, responses out.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -12,11 +13,12 @@ use tracing::{debug, warn};
 use super::ECDS_TYPE_URL;
 use super::dialect::{Dialect, Offer, Verdict};
 use super::limits::Limits;
-use super::node::Identity;
+use super::module::Kind;
+use super::node::{Identity, clip};
 use super::pace::Pace;
 use super::peer::Peer;
 use super::proxy::Transport;
-use super::registry::{Connection, Registry};
+use super::registry::{Connection, MAX_REASON, Registry};
 use super::snapshot::{Assignment, Snapshot};
 use crate::metrics::XdsMetrics;
 
@@ -43,6 +45,10 @@ struct Session<D> {
     nonce: u64,
     /// What the proxy runs is something that this process has offered.
     familiar: bool,
+    /// The native module in the last response, if it had one.
+    native: Option<PathBuf>,
+    /// The proxy has run a native module on this stream.
+    runs_native: bool,
     /// When the stream began.
     began: Instant,
     /// When the snapshot was made that the last response comes from.
@@ -111,6 +117,8 @@ where
         logged: BTreeSet::new(),
         nonce: 0,
         familiar: false,
+        native: None,
+        runs_native: false,
         began: Instant::now(),
         sent_of: Instant::now(),
     };
@@ -197,6 +205,7 @@ impl<D: Dialect> Session<D> {
             .receive(request)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         if let Some(verdict) = verdict {
+            self.learn_what_it_loads(&verdict);
             // What a proxy gets when it connects is as old as the last edit.
             if matches!(verdict, Verdict::Ack(_)) && self.sent_of > self.began {
                 metrics.acked_after(self.sent_of.elapsed());
@@ -209,7 +218,7 @@ impl<D: Dialect> Session<D> {
     /// Brings the record up to date, and makes the response that is due.
     fn respond(&mut self, snapshot: &Snapshot) -> Option<D::Response> {
         let mut assignment = snapshot.assign(&self.identity);
-        let offer = snapshot.offer(&assignment, self.dialect.names(), &self.identity);
+        let offer = snapshot.offer(&assignment, self.dialect.names());
         self.log_unknown(&offer);
         if self.keeps_its_own(&assignment, snapshot) {
             assignment.problem = Some(KEPT.to_owned());
@@ -225,6 +234,26 @@ impl<D: Dialect> Session<D> {
         Some(response)
     }
 
+    /// Gives up on a native module that the proxy refuses before it has run any: its C library may be too old, or its
+    /// processor another. One that ran before is left alone, since the configuration may be at fault.
+    fn learn_what_it_loads(&mut self, verdict: &Verdict) {
+        let Some(sent) = self.native.clone() else {
+            return;
+        };
+        match verdict {
+            Verdict::Ack(_) => self.runs_native = true,
+            Verdict::Nack { message, .. } if !self.runs_native => {
+                let why = clip(message, MAX_REASON);
+                warn!(
+                    node = self.identity.id,
+                    "the proxy gets the Wasm filter, as it refused the native one: {why}"
+                );
+                self.identity.refused = Some((sent, why));
+            }
+            Verdict::Nack { .. } => {}
+        }
+    }
+
     /// Whether the proxy is left with what it got from an operator before this one.
     ///
     /// Last good versions are not kept across restarts. An operator that starts over a broken policy
@@ -238,12 +267,16 @@ impl<D: Dialect> Session<D> {
 
     fn send(&mut self, offer: &Offer, assignment: &Assignment) -> Option<D::Response> {
         let now = SystemTime::now();
+        let is_native = Kind::of(&assignment.module) == Kind::Native;
+        let native = is_native.then(|| assignment.module.clone());
         if self.dialect.holds(offer) {
             self.connection.held(offer, assignment, now);
             self.familiar = true;
+            self.runs_native |= native.is_some();
         }
         let response = self.dialect.respond(offer, self.nonce + 1)?;
         self.familiar = true;
+        self.native = native;
         self.nonce += 1;
         self.connection.sent(offer, assignment, now);
         Some(response)

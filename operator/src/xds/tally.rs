@@ -239,6 +239,7 @@ mod tests {
         let push = || Push {
             version: "2".to_owned(),
             revision: String::new(),
+            filter: Default::default(),
             at: SystemTime::UNIX_EPOCH,
         };
         Proxy {
@@ -255,6 +256,7 @@ mod tests {
             assigned: Some(("2".to_owned(), config)),
             in_force: Vec::new(),
             problem: None,
+            fallback: None,
             sent: None,
             acked: acked.then(push),
             nack: refused.then(|| Nack {

@@ -361,17 +361,27 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
     };
     assert_eq!(metadata(&[]), serde_json::Value::Null);
     assert_eq!(metadata(&["--filter", "wasm"]), serde_json::Value::Null);
-    let asked = serde_json::json!({"headgate.dev/filter": "native"});
+    let mut asked = serde_json::json!({"headgate.dev/filter": "native"});
+    if cfg!(target_os = "linux") {
+        asked["headgate.dev/architecture"] = std::env::consts::ARCH.into();
+    }
     assert_eq!(metadata(&["--filter", "native"]), asked);
     let yaml = bootstrap(&["--filter", "native"]).stdout;
     assert!(text(&yaml).contains("dynamic_modules_strip_custom_stat_prefix: true"));
-    let named = metadata(&[&install[..], &["--filter", "native", "--native", &native]].concat());
-    let path = named["headgate.dev/module"].as_str().unwrap();
-    assert!(
-        path.ends_with(".so") && std::fs::exists(path).unwrap(),
-        "{named}"
-    );
-    assert_eq!(named.as_object().unwrap().len(), 1, "{named}");
+    let files = ["--wasm", &wasm, "--native", &native];
+    let named = metadata(&[&install[..], &["--filter", "native"], &files].concat());
+    for (key, extension) in [("module", ".wasm"), ("native-module", ".so")] {
+        let path = named[format!("headgate.dev/{key}")].as_str().unwrap();
+        assert!(
+            path.ends_with(extension) && std::fs::exists(path).unwrap(),
+            "{named}"
+        );
+    }
+    let mut rest = named.clone();
+    rest.as_object_mut()
+        .unwrap()
+        .retain(|key, _| !key.ends_with("module"));
+    assert_eq!(rest, asked);
 
     for (args, message) in [
         (
@@ -379,7 +389,11 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
             "error: invalid value 'lua' for '--filter <KIND>'\n  [possible values: wasm, native]",
         ),
         (
-            [&install[..], &["--filter", "native", "--native", &wasm]].concat(),
+            [
+                &install[..],
+                &["--filter", "native", "--wasm", &wasm, "--native", &wasm],
+            ]
+            .concat(),
             "no native module, which is a shared object",
         ),
         (

@@ -22,6 +22,7 @@ mod workloads_bad;
 mod xds_bounds;
 mod xds_envoy;
 mod xds_envoy_tls;
+mod xds_native;
 mod xds_protocol;
 mod xds_run;
 mod xds_server;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use headgate::http_server::HttpLimits;
 use headgate::metrics::{Metrics, ServeResult};
 use headgate::modules::{LIMITS, ModuleServer, path};
-use headgate::xds::module::Module;
+use headgate::xds::module::{Module, Modules};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 struct World {
     dir: TempDir,
-    modules: watch::Sender<Arc<Module>>,
+    modules: watch::Sender<Arc<Modules>>,
     address: SocketAddr,
     _shutdown: watch::Sender<bool>,
     metrics: Metrics,
@@ -65,7 +65,7 @@ fn install(dir: &TempDir, fill: u8, bytes: usize) -> Module {
 impl World {
     async fn start(limits: HttpLimits, bytes: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let modules = watch::Sender::new(Arc::new(install(&dir, b'1', bytes)));
+        let modules = watch::Sender::new(Arc::new(install(&dir, b'1', bytes).into()));
         let shutdown = watch::Sender::new(false);
         let metrics = Metrics::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -96,8 +96,8 @@ impl World {
         }
     }
 
-    fn current(&self) -> Arc<Module> {
-        Arc::clone(&self.modules.borrow())
+    fn current(&self) -> Module {
+        self.modules.borrow().wasm.clone()
     }
 }
 
@@ -112,7 +112,7 @@ fn sha256(bytes: &[u8]) -> String {
 async fn a_module_is_served_by_its_hash() {
     let world = World::start(LIMITS, 300_000).await;
     let module = world.current();
-    let path = path(&module.sha256);
+    let path = path(&module);
     let got = world.ask(&format!("GET {path} HTTP/1.1")).await;
     assert_eq!(got.status, 200);
     assert_eq!(sha256(&got.body), module.sha256);
@@ -142,10 +142,7 @@ async fn a_module_is_served_by_its_hash() {
         let missing = world.ask(&format!("GET {wrong} HTTP/1.1")).await;
         assert_eq!(missing.status, 404, "{wrong}");
         let says = String::from_utf8(missing.body).unwrap();
-        assert_eq!(
-            says,
-            format!("no such module here; the current one is {path}\n")
-        );
+        assert_eq!(says, format!("no such module here; there is {path}\n"));
     }
     let refused = world.ask(&format!("POST {path} HTTP/1.1")).await;
     assert_eq!(refused.status, 405);
@@ -157,18 +154,47 @@ async fn a_module_is_served_by_its_hash() {
 async fn whoever_asks_for_the_module_of_another_replica_is_to_ask_again() {
     let world = World::start(LIMITS, 10).await;
     let old = world.current();
-    let new = Arc::new(install(&world.dir, b'2', 10));
+    let new = install(&world.dir, b'2', 10);
     let ask = async |module: &Module| {
-        let path = path(&module.sha256);
+        let path = path(module);
         world.ask(&format!("GET {path} HTTP/1.1")).await
     };
     let not_yet = ask(&new).await;
     assert_eq!(not_yet.status, 503);
     assert_eq!(not_yet.header("retry-after"), Some("1"));
-    world.modules.send_replace(Arc::clone(&new));
+    world.modules.send_replace(Arc::new(new.clone().into()));
     let got = ask(&new).await;
     assert_eq!((got.status, sha256(&got.body)), (200, new.sha256.clone()));
     assert_eq!(ask(&old).await.status, 503);
+}
+
+#[tokio::test]
+async fn native_modules_are_served_beside_the_others() {
+    let world = World::start(LIMITS, 10).await;
+    let source = world.dir.path().join("libheadgate.so");
+    fs::write(&source, b"\x7fELF and the rest").unwrap();
+    let native = Module::install(&source, &world.dir.path().join("modules")).unwrap();
+    let at = path(&native);
+    assert!(at.ends_with(".so"), "{at}");
+    assert_eq!(world.ask(&format!("GET {at} HTTP/1.1")).await.status, 503);
+    let modules = Modules {
+        native: Some(native),
+        ..world.current().into()
+    };
+    world.modules.send_replace(Arc::new(modules));
+    let got = world.ask(&format!("GET {at} HTTP/1.1")).await;
+    assert_eq!(
+        (got.status, got.body),
+        (200, b"\x7fELF and the rest".to_vec())
+    );
+    let wasm = path(&world.current());
+    assert_eq!(world.ask(&format!("GET {wasm} HTTP/1.1")).await.status, 200);
+    let missing = world.ask("GET /modules/ HTTP/1.1").await;
+    let says = String::from_utf8(missing.body).unwrap();
+    assert_eq!(
+        says,
+        format!("no such module here; there is {wasm} and {at}\n")
+    );
 }
 
 #[tokio::test]
@@ -181,7 +207,7 @@ async fn downloads_are_bounded_in_number_and_time() {
         ..LIMITS
     };
     let world = World::start(limits, BYTES).await;
-    let path = path(&world.current().sha256);
+    let path = path(&world.current());
     // Two clients that ask and don't read; the socket's buffers fill up.
     let mut silent = Vec::new();
     for _ in 0..2 {

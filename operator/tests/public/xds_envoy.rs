@@ -84,7 +84,9 @@ async fn follows_edits_and_keeps_the_last_good_one(ads: bool, delta: bool) {
     world.until("r2 runs", running("r2")).await;
 
     // A module that refuses every configuration: the NACK comes from Envoy itself.
-    world.modules.send_replace(Arc::new(store.install(false)));
+    world
+        .modules
+        .send_replace(Arc::new(store.install(false).into()));
     let report = world
         .until("refused", |r| r.proxies[0].state == "Rejected")
         .await;
@@ -110,7 +112,7 @@ async fn follows_edits_and_keeps_the_last_good_one(ads: bool, delta: bool) {
         "the last good configuration stays"
     );
 
-    world.modules.send_replace(Arc::new(good));
+    world.modules.send_replace(Arc::new(good.into()));
     world
         .plans
         .send_replace(Arc::new(plan(&[(SEARCH, "r3"), (ADS, "a1")])));

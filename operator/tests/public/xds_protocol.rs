@@ -478,7 +478,7 @@ async fn a_new_module_is_pushed_under_its_name() {
     proxy.send(ack(&first)).await;
     world
         .modules
-        .send_replace(Arc::new(module_at("/modules/headgate-2.wasm")));
+        .send_replace(Arc::new(module_at("/modules/headgate-2.wasm").into()));
     let second = proxy.next().await;
     assert_eq!(revision(&second), "r1");
     assert_ne!(first.version_info, second.version_info);

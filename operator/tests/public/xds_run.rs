@@ -224,7 +224,10 @@ async fn a_folder_is_served_and_followed_until_sigterm() {
             "1/1"
         ]
     );
-    assert_eq!(lines[4][..5], ["edge-1", "-", "ECDS", "SotW", "Running"]);
+    assert_eq!(
+        lines[4][..6],
+        ["edge-1", "-", "ECDS", "SotW", "wasm", "Running"]
+    );
 
     fs::write(&policy, POLICY.replace("total: 20", "total: 10")).unwrap();
     let response = responses.message().await.unwrap().unwrap();

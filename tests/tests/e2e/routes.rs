@@ -12,7 +12,7 @@ use headgate::kubernetes::resolve::Planner;
 use headgate::metrics::Metrics;
 use headgate::plan::{GATEWAY_NAME_LABEL, LABELS_METADATA, NAMESPACE_METADATA, Plan, TargetKind};
 use headgate::validate::check_file;
-use headgate::xds::module::Module;
+use headgate::xds::module::{Module, Modules};
 use headgate::xds::{Limits, Server};
 use headgate_tests::backend::{Backend, BackendConfig, Fault, FaultKind, ServiceType};
 use headgate_tests::envoy::EnvoyProcess;
@@ -77,7 +77,7 @@ fn cluster() -> Result<Cluster> {
 struct Operator {
     plans: watch::Sender<Arc<Plan>>,
     xds: SocketAddr,
-    _modules: watch::Sender<Arc<Module>>,
+    _modules: watch::Sender<Arc<Modules>>,
     _shutdown: watch::Sender<bool>,
     _runtime: tokio::runtime::Runtime,
 }
@@ -89,7 +89,7 @@ impl Operator {
             .enable_all()
             .build()?;
         let plans = watch::Sender::new(Arc::new(plan));
-        let modules = watch::Sender::new(Arc::new(module));
+        let modules = watch::Sender::new(Arc::new(module.into()));
         let shutdown = watch::Sender::new(false);
         let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let xds = listener.local_addr()?;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use headgate_tests::chart::{self, NAMESPACE};
-use headgate_tests::headgate::{address, binary_path, module_path};
+use headgate_tests::headgate::{address, binary_path, module_path, native_path};
 use headgate_tests::http;
 use headgate_tests::kube::ApiServer;
 use headgate_tests::kube::audit::AuditEvent;
@@ -55,19 +55,17 @@ fn needed() -> Permissions {
     ])
 }
 
-/// What it needs besides with all deliveries on.
-fn needed_to_deliver() -> Permissions {
+const WRITES: &str = "list watch create patch delete";
+
+/// What it needs besides with all deliveries on, where it writes objects of one kind for Istio and removes what is left of
+/// the other.
+fn needed_to_deliver(written: &str, left: &str) -> Permissions {
     permissions(&[
+        (written, WRITES),
+        (left, "list watch delete"),
         ("gateway.networking.k8s.io/gatewayclasses", "list watch"),
-        ("/configmaps", "list watch create patch delete"),
-        (
-            "extensions.istio.io/wasmplugins",
-            "list watch create patch delete",
-        ),
-        (
-            "gateway.envoyproxy.io/envoyextensionpolicies",
-            "list watch create patch delete",
-        ),
+        ("/configmaps", WRITES),
+        ("gateway.envoyproxy.io/envoyextensionpolicies", WRITES),
     ])
 }
 
@@ -194,6 +192,7 @@ impl<'a> Operator<'a> {
                 "--modules" => format!("{name}=127.0.0.1:{modules}"),
                 "--modules-url" => format!("{name}=http://127.0.0.1:{modules}"),
                 "--module-dir" => format!("{name}={own}/modules"),
+                "--native" => format!("{name}={}", native_path().display()),
                 "--tls-cert" | "--tls-key" | "--client-ca" | "--peers-token" => {
                     format!("{name}={own}/{file}")
                 }
@@ -507,18 +506,42 @@ fn the_operator_uses_all_that_it_may_do_and_needs_no_more() {
 
 #[test]
 fn delivery_needs_what_it_is_granted_and_no_more() {
+    let plugins = ("extensions.istio.io", "v1alpha1", "WasmPlugin");
+    let filters = ("networking.istio.io", "v1alpha3", "EnvoyFilter");
+    delivery_with("", plugins, filters);
+    let native = ",delivery.istio.nativeModule=/h.so,delivery.envoyGateway.nativeModule=headgate";
+    delivery_with(native, filters, plugins);
+}
+
+/// With more values of the chart, where objects of one kind are written for Istio and one of the other is left from before.
+/// Kinds are group, version and name.
+fn delivery_with(values: &str, written: (&str, &str, &str), left: (&str, &str, &str)) {
     let server = ApiServer::start().unwrap();
     chart::install_crds(&server, "istio").unwrap();
     chart::install_crds(&server, "envoy-gateway").unwrap();
-    let operator = Operator::install(
-        &server,
-        &[
-            "--set",
-            "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true",
-        ],
+    let (group, version, kind) = left;
+    let labels = "{app.kubernetes.io/managed-by: headgate, headgate.dev/adapter: istio}";
+    let spec = match kind {
+        "WasmPlugin" => "{url: 'http://left'}",
+        _ => "{configPatches: []}",
+    };
+    server
+        .apply(&format!(
+            "{{apiVersion: {group}/{version}, kind: {kind}, metadata: {{name: left, namespace: default, labels: {labels}}}, \
+             spec: {spec}}}"
+        ))
+        .unwrap();
+    let values = format!(
+        "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true{values}"
     );
+    let operator = Operator::install(&server, &["--set", &values]);
     live(&operator);
-    let kinds = ["configmaps", "wasmplugins", "envoyextensionpolicies"];
+    let plural = |kind: &str| format!("{}s", kind.to_lowercase());
+    let (of_istio, left_over) = (plural(written.2), plural(kind));
+    operator.wait_for_request("what is left to go", |event| {
+        event.resource == left_over && event.verb == "delete" && event.code == 200
+    });
+    let kinds = ["configmaps", &of_istio, "envoyextensionpolicies"];
     let wait_for = |verb: &str, code: u16| {
         for kind in kinds {
             operator.wait_for_request(&format!("{verb} {kind} {code}"), |event| {
@@ -541,7 +564,12 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
         .unwrap();
     wait_for("delete", 200);
     let granted = granted(&server);
-    let needed = &needed() | &needed_to_deliver();
+    let resource = |group: &str, plural: &str| format!("{group}/{plural}");
+    let needed = &needed()
+        | &needed_to_deliver(
+            &resource(written.0, &of_istio),
+            &resource(group, &left_over),
+        );
     judge(&operator.stop(), &granted, &needed);
 }
 

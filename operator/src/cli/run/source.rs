@@ -16,7 +16,7 @@ use crate::kubernetes::store::Observations;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::source;
-use crate::xds::module::Module;
+use crate::xds::module::Modules;
 use crate::xds::registry::Registry;
 
 /// Where policies come from: one of both.
@@ -187,7 +187,7 @@ impl Source {
         self,
         plans: watch::Receiver<Arc<Plan>>,
         registry: Arc<Registry>,
-        modules: watch::Receiver<Arc<Module>>,
+        modules: watch::Receiver<Arc<Modules>>,
         metrics: &Metrics,
         shutdown: watch::Receiver<bool>,
     ) -> Serving {

@@ -223,13 +223,14 @@ pub fn render(report: &Report) -> String {
 /// Proxies, each with what its place is known by, which has the head `place`.
 fn proxies<'a>(place: &str, proxies: impl Iterator<Item = (&'a ProxyReport, &'a str)>) -> String {
     let mut table = Table::new([
-        "PROXY", place, "PROTOCOL", "STATE", "POLICIES", "REVISION", "SINCE",
+        "PROXY", place, "PROTOCOL", "FILTER", "STATE", "POLICIES", "REVISION", "SINCE",
     ]);
     for (p, place) in proxies {
         table.row([
             stream(p),
             dash(place),
             format!("{} {}", p.transport.as_str(), p.variant.as_str()),
+            dash(&p.filter),
             p.state.clone(),
             dash(&shortened(p.policies.iter().cloned())),
             dash(p.acked.as_ref().map_or("", |a| &a.revision)),
@@ -311,6 +312,12 @@ fn proxy_remarks(p: &ProxyReport) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(problem) = &p.problem {
         lines.push(format!("{}: {problem}", p.node));
+    }
+    if let Some(why) = &p.fallback {
+        lines.push(format!(
+            "{}: has the Wasm filter, not the native one: {why}",
+            p.node
+        ));
     }
     if let Some(nack) = &p.nack {
         let (time, revision) = (&nack.push.time, dash(&nack.push.revision));

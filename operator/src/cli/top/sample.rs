@@ -12,12 +12,15 @@ use std::time::Duration;
 use super::histogram::Histogram;
 
 /// Names wanted, as RE2. Estimates and workers' own books stay out: they are half of all lines.
-const FILTER: &str = r"^(server\.uptime$|wasmcustom\.headgate\.(workflow|service)\.|wasmcustom\.headgate\.policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|queue_wait_us$|response_time_us$)|workflow\.|service\.))";
+const FILTER: &str = r"^(server\.uptime$|(wasm|dynamicmodules)custom\.headgate\.(panics$|(workflow|service)\.|policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|queue_wait_us$|response_time_us$)|workflow\.|service\.)))";
 
-/// Stats begin with what Envoy puts before the names of Wasm filters, and ours.
-const PREFIX: &str = "wasmcustom.headgate.policy.";
-/// What stats of workflows and services begin with where the filter is native: their names are labels, which follow.
-const FAMILIES: &str = "wasmcustom.headgate.";
+/// Stats begin with what Envoy puts before the names of Wasm filters, and ours. The native filter asks for the same; where
+/// nobody could ask, as with Envoy Gateway, it is Envoy's name for dynamic modules.
+const PREFIXES: [&str; 2] = ["wasmcustom.headgate.", "dynamicmodulescustom.headgate."];
+/// What follows for a policy.
+const POLICY: &str = "policy.";
+/// What follows for a gauge that only the native filter has.
+const NATIVE: &str = "panics";
 /// Envoy's age in seconds. It moves when Envoy flushes its stats, every 5 s by default.
 const UPTIME: &str = "server.uptime";
 /// `service.<name>.index`: what the gauge `bottleneck` calls the downstream service of this name.
@@ -64,6 +67,8 @@ pub struct PolicySample {
 pub struct Sample {
     /// Age of the proxy's process, to a few seconds.
     pub uptime: Option<Duration>,
+    /// Whether the filter is native.
+    pub is_native: bool,
     /// By `namespace/name`.
     pub policies: BTreeMap<String, PolicySample>,
 }
@@ -100,8 +105,16 @@ impl Sample {
             };
             if name == UPTIME {
                 sample.uptime = value.parse().ok().map(Duration::from_secs);
+                continue;
+            }
+            let mut prefixes = PREFIXES.iter();
+            let Some(name) = prefixes.find_map(|prefix| name.strip_prefix(prefix)) else {
+                continue;
+            };
+            if name == NATIVE {
+                sample.is_native = true;
             } else if let Some((policy, rest)) =
-                name.strip_prefix(PREFIX).and_then(|n| n.split_once('.'))
+                name.strip_prefix(POLICY).and_then(|n| n.split_once('.'))
             {
                 let policy = sample.policies.entry(printable(policy)).or_default();
                 policy.take(rest, value);
@@ -117,9 +130,7 @@ impl Sample {
 /// The policy of `workflow.<metric>.headgate_policy.<policy>.headgate_workflow.<workflow>`, and the rest of what the Wasm
 /// filter would call it: `workflow.<workflow>.<metric>`.
 fn member(name: &str) -> Option<(&str, String)> {
-    let (family, labels) = name
-        .strip_prefix(FAMILIES)?
-        .split_once(".headgate_policy.")?;
+    let (family, labels) = name.split_once(".headgate_policy.")?;
     let (part, metric) = family.split_once('.')?;
     let (policy, labels) = labels.split_once(".headgate_")?;
     let value = labels.strip_prefix(part)?.strip_prefix('.')?;
@@ -202,6 +213,7 @@ mod tests {
     fn a_native_filters_workflows_are_known_by_their_labels() {
         let sample = Sample::parse(
             "wasmcustom.headgate.policy.shop/a.slots: 4\n\
+             wasmcustom.headgate.panics: 0\n\
              wasmcustom.headgate.workflow.rate_mhz.headgate_policy.shop/a.headgate_workflow.bulk: 37500\n\
              wasmcustom.headgate.service.index.headgate_policy.shop/a.headgate_service.extent: 2\n\
              wasmcustom.headgate.workflow.rate_mhz.headgate_policy.shop/a: 1\n\
@@ -213,6 +225,15 @@ mod tests {
         assert_eq!(policy.workflows.len(), 1);
         assert_eq!(policy.workflows["bulk"].value("rate_mhz"), Some(37_500));
         assert_eq!(policy.services[&2], "extent");
+        assert!(sample.is_native);
+    }
+
+    #[test]
+    fn envoys_own_name_for_native_filters_is_known() {
+        let sample = Sample::parse("dynamicmodulescustom.headgate.policy.shop/a.slots: 4\n");
+        assert_eq!(sample.policies["shop/a"].own.value("slots"), Some(4));
+        let other = Sample::parse("dynamicmodulescustom.other.policy.shop/a.slots: 4\n");
+        assert!(other.policies.is_empty() && !other.is_native);
     }
 
     #[test]
@@ -227,7 +248,7 @@ mod tests {
         #[test]
         fn any_text_is_read(text in ".{0,200}", value in ".{0,40}") {
             let _ = Sample::parse(&text);
-            let _ = Sample::parse(&format!("{PREFIX}{text}: {value}"));
+            let _ = Sample::parse(&format!("{}{POLICY}{text}: {value}", PREFIXES[0]));
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct ProxyRow {
     pub node: String,
     /// Version of Envoy.
     pub version: String,
+    /// The kind of filter that it runs, `wasm` or `native`; none where no policy is in force.
+    pub filter: Option<&'static str>,
     /// Age of its process, s.
     pub uptime_seconds: Option<u64>,
     /// How often it was seen to have started anew.

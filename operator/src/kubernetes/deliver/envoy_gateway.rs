@@ -5,6 +5,9 @@
 //! the Gateway and share its slots, so they go into one policy for all of a Gateway. It is attached to the
 //! Gateway's routes where only they have policies, so that requests of other routes don't run the filter, and
 //! to the Gateway else. The filter itself matches routes by name. The configuration arrives as JSON, as it is.
+//!
+//! The native filter is a `dynamicModule`, by the name under which whoever runs the proxies has registered it in their
+//! `EnvoyProxy`. Where it isn't registered, Envoy Gateway refuses the policy, and says so in its status.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +27,12 @@ const MAX_ROUTES: usize = 16;
 
 /// The policy of `workload`, if that is a Gateway's proxies.
 #[must_use]
-pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef) -> Option<Object> {
+pub fn object(
+    workload: &Workload,
+    cluster: &Cluster,
+    module: &ModuleRef,
+    native: Option<&str>,
+) -> Option<Object> {
     let Place::Gateway(gateway) = &workload.place else {
         return None;
     };
@@ -39,19 +47,28 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef) -> Opt
         Some(routes) => routes.iter().map(|r| reference(r.kind, &r.name)).collect(),
         None => vec![reference(TargetKind::Gateway, &gateway.name)],
     };
-    let spec = json!({
-        "targetRefs": target_refs,
-        "wasm": [{
-            "name": "headgate",
-            "rootID": "headgate",
-            "code": {
-                "type": "HTTP",
-                "http": {"url": module.url, "sha256": module.sha256},
-            },
-            "config": plugin_config(workload),
-            "failOpen": true,
-        }],
-    });
+    let mut spec = json!({"targetRefs": target_refs});
+    match native {
+        Some(name) => {
+            spec["dynamicModule"] = json!([{
+                "name": name,
+                "filterName": "headgate",
+                "config": plugin_config(workload),
+            }]);
+        }
+        None => {
+            spec["wasm"] = json!([{
+                "name": "headgate",
+                "rootID": "headgate",
+                "code": {
+                    "type": "HTTP",
+                    "http": {"url": module.url, "sha256": module.sha256},
+                },
+                "config": plugin_config(workload),
+                "failOpen": true,
+            }]);
+        }
+    }
     let key = ObjectKey::new(
         &gateway.namespace,
         name(&gateway.name, &format!("Gateway {gateway}")),
@@ -61,7 +78,7 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef) -> Opt
         key,
         workload,
         cluster,
-        Some(module.clone()),
+        native.is_none().then(|| module.clone()),
         json!({"spec": spec}),
     ))
 }

@@ -28,6 +28,8 @@ pub(super) fn settings() -> Settings {
     Settings {
         istio: true,
         envoy_gateway: true,
+        envoy_gateway_native: None,
+        istio_native: None,
         config_map_module: None,
         modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
         retry: std::time::Duration::from_secs(1),

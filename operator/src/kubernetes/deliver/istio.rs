@@ -66,23 +66,27 @@ pub fn outbound(
     module: &ModuleRef,
 ) -> Object {
     let labels = &workload.proxies.labels;
-    let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
-    let calls = Workload {
-        config: Arc::clone(config),
-        policies: policy.into_iter().collect(),
-        ..workload.clone()
-    };
     let place = json!({
         "selector": {"matchLabels": labels},
         "match": [{"mode": "CLIENT"}],
     });
     let readable = format!("outbound-{}", readable(labels));
     let name = name(&readable, &format!("outbound {labels:?}"));
-    plugin(&calls, &name, place, cluster, module)
+    plugin(&calls(workload, config), &name, place, cluster, module)
+}
+
+/// The calls of `workload`, which have `config`.
+pub(super) fn calls(workload: &Workload, config: &Arc<FilterConfig>) -> Workload {
+    let policy = config.outbound.as_ref().map(|calls| calls.policy.clone());
+    Workload {
+        config: Arc::clone(config),
+        policies: policy.into_iter().collect(),
+        ..workload.clone()
+    }
 }
 
 /// The value of the label that people name things by, if there is one.
-fn readable(labels: &BTreeMap<String, String>) -> String {
+pub(super) fn readable(labels: &BTreeMap<String, String>) -> String {
     labels
         .get("app.kubernetes.io/name")
         .or_else(|| labels.get("app"))

@@ -44,11 +44,18 @@ pub enum Adapter {
     EnvoyGateway,
     /// `WasmPlugin`.
     Istio,
+    /// `EnvoyFilter` with the native filter.
+    IstioNative,
 }
 
 impl Adapter {
     /// All adapters.
-    pub const ALL: [Self; 3] = [Self::ConfigMap, Self::EnvoyGateway, Self::Istio];
+    pub const ALL: [Self; 4] = [
+        Self::ConfigMap,
+        Self::EnvoyGateway,
+        Self::Istio,
+        Self::IstioNative,
+    ];
 
     /// As in arguments and labels.
     #[must_use]
@@ -57,6 +64,7 @@ impl Adapter {
             Self::ConfigMap => "config-map",
             Self::EnvoyGateway => "envoy-gateway",
             Self::Istio => "istio",
+            Self::IstioNative => "istio-native",
         }
     }
 
@@ -67,6 +75,7 @@ impl Adapter {
             Self::ConfigMap => "ConfigMap",
             Self::EnvoyGateway => "EnvoyExtensionPolicy",
             Self::Istio => "WasmPlugin",
+            Self::IstioNative => "EnvoyFilter",
         }
     }
 
@@ -81,6 +90,7 @@ impl Adapter {
                 "envoyextensionpolicies",
             ),
             Self::Istio => ("extensions.istio.io", "v1alpha1", "wasmplugins"),
+            Self::IstioNative => ("networking.istio.io", "v1alpha3", "envoyfilters"),
         };
         ApiResource {
             group: group.to_owned(),

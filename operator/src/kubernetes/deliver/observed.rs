@@ -43,7 +43,9 @@ impl Source {
             all.push(Self::Objects(Adapter::EnvoyGateway));
         }
         if settings.istio {
+            // Both, so that those of the other kind go after a change of the setting.
             all.push(Self::Objects(Adapter::Istio));
+            all.push(Self::Objects(Adapter::IstioNative));
         }
         if settings.istio || settings.envoy_gateway {
             all.push(Self::GatewayClasses);

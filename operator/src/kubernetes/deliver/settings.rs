@@ -1,8 +1,11 @@
 //! What is delivered, and where its readers find the module.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+
+use crate::xds::module::Kind;
 
 /// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
 const RETRY: Duration = Duration::from_secs(30);
@@ -32,6 +35,13 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub config_map_module: String,
+    /// Name under which EnvoyProxies register the native module (spec.dynamicModules): EnvoyExtensionPolicies use it in
+    /// place of the Wasm module
+    #[arg(long, value_name = "NAME", help_heading = "Delivery")]
+    pub envoy_gateway_native: Option<String>,
+    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of WasmPlugins
+    #[arg(long, value_name = "PATH", help_heading = "Delivery")]
+    pub istio_native: Option<PathBuf>,
     /// Where this operator's modules are reached by control planes and proxies [default:
     /// http://headgate.NAMESPACE.svc:18002]
     #[arg(long, value_name = "URL", help_heading = "Delivery")]
@@ -58,6 +68,10 @@ pub struct Settings {
     pub istio: bool,
     /// Write EnvoyExtensionPolicies once their CRD is there.
     pub envoy_gateway: bool,
+    /// The native module's name in EnvoyProxies, in place of the Wasm module.
+    pub envoy_gateway_native: Option<String>,
+    /// Where Istio's proxies have the native module; EnvoyFilters in place of WasmPlugins.
+    pub istio_native: Option<PathBuf>,
     /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
     /// digits of its SHA-256.
     pub config_map_module: Option<String>,
@@ -83,6 +97,13 @@ impl Settings {
                 args.config_map_module
             );
         }
+        let is_native = |path: &PathBuf| path.is_absolute() && Kind::of(path) == Kind::Native;
+        if let Some(path) = args.istio_native.as_ref().filter(|path| !is_native(path)) {
+            anyhow::bail!(
+                "--istio-native {}: an absolute path of a shared object (.so), as the proxies' containers have it",
+                path.display()
+            );
+        }
         let url = args
             .modules_url
             .clone()
@@ -92,6 +113,8 @@ impl Settings {
             Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => Ok(Self {
                 istio: has(AdapterChoice::Auto) || has(AdapterChoice::Istio),
                 envoy_gateway: has(AdapterChoice::Auto) || has(AdapterChoice::EnvoyGateway),
+                envoy_gateway_native: args.envoy_gateway_native.clone(),
+                istio_native: args.istio_native.clone(),
                 config_map_module: args
                     .deliver_config_maps
                     .then(|| args.config_map_module.clone()),
@@ -131,6 +154,8 @@ mod tests {
             Ok(Settings {
                 istio: true,
                 envoy_gateway: true,
+                envoy_gateway_native: None,
+                istio_native: None,
                 config_map_module: None,
                 modules_url: "http://headgate.headgate-system.svc:18002".into(),
                 retry: RETRY,
@@ -155,6 +180,8 @@ mod tests {
                 &["--deliver-config-maps", "--config-map-module", "a.wasm"],
                 "an absolute path",
             ),
+            (&["--istio-native", "libheadgate.so"], "an absolute path"),
+            (&["--istio-native", "/headgate.wasm"], "a shared object"),
         ] {
             let error = settings(line).unwrap_err();
             assert!(error.contains(expected), "{line:?}: {error}");

@@ -7,7 +7,7 @@ use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
 use super::report::{Delivery, State};
 use super::settings::Settings;
 use super::workload::{Place, Workload, of_target, workloads};
-use super::{config_map, envoy_gateway, istio};
+use super::{config_map, envoy_gateway, istio, istio_native};
 use crate::compile::revision;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::Plan;
@@ -15,7 +15,7 @@ use crate::plan::Plan;
 /// What the API server has of other control planes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Installed {
-    /// `WasmPlugin`.
+    /// `WasmPlugin`, and with it `EnvoyFilter`.
     pub istio: bool,
     /// `EnvoyExtensionPolicy`.
     pub envoy_gateway: bool,
@@ -65,6 +65,10 @@ pub fn wanted(
         }
     }
     let istio = settings.istio && installed.istio;
+    let of_istio = |workload: &Workload| match &settings.istio_native {
+        Some(path) => istio_native::object(workload, cluster, path),
+        None => istio::object(workload, cluster, &module),
+    };
     let envoy_gateway = settings.envoy_gateway && installed.envoy_gateway;
     if !istio && !envoy_gateway {
         return wanted;
@@ -81,16 +85,20 @@ pub fn wanted(
         match (&workload.place, controller(workload).as_deref()) {
             (Place::Gateway(_), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
                 let both = both_ways(workload, plan);
-                wanted.extend(envoy_gateway::object(&both, cluster, &module));
+                let native = settings.envoy_gateway_native.as_deref();
+                wanted.extend(envoy_gateway::object(&both, cluster, &module, native));
             }
             (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
                 let both = both_ways(workload, plan);
-                wanted.add(istio::object(&both, cluster, &module));
+                wanted.add(of_istio(&both));
             }
             (Place::Pods, _) if istio => {
-                wanted.add(istio::object(workload, cluster, &module));
+                wanted.add(of_istio(workload));
                 let calls = plan.outbound_of(&workload.config);
-                wanted.extend(calls.map(|c| istio::outbound(workload, c, cluster, &module)));
+                wanted.extend(calls.map(|calls| match &settings.istio_native {
+                    Some(path) => istio_native::outbound(workload, calls, cluster, path),
+                    None => istio::outbound(workload, calls, cluster, &module),
+                }));
             }
             _ => {}
         }
@@ -98,16 +106,18 @@ pub fn wanted(
     for meeting in meetings.iter().filter(|_| istio) {
         let workload = &meeting.workload;
         let others: Vec<String> = meeting.with.iter().map(ToString::to_string).collect();
+        let object = of_istio(workload);
         wanted.unwanted.push(Unwanted {
             policies: workload.policies.clone(),
             delivery: Delivery {
-                adapter: Adapter::Istio,
-                object: istio::object(workload, cluster, &module).key,
+                adapter: object.adapter,
                 state: State::Failed(format!(
-                    "some of its Pods are those of {}, whose policy has precedence, and a WasmPlugin can't \
-                     leave them out; give the others a label of their own and target it",
-                    others.join(", ")
+                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't leave them out; \
+                     give the others a label of their own and target it",
+                    others.join(", "),
+                    object.adapter.kind()
                 )),
+                object: object.key,
             },
         });
     }

@@ -15,7 +15,7 @@ use envoy_types::pb::google::protobuf::{Any, StringValue, Struct, Value};
 use headgate::admin::Admin;
 use headgate::metrics::Metrics;
 use headgate::plan::{Plan, PolicyState, TARGET_METADATA, TargetRef};
-use headgate::xds::module::Module;
+use headgate::xds::module::{Module, Modules};
 use headgate::xds::registry::Registry;
 use headgate::xds::snapshot::Snapshot;
 use headgate::xds::status::Report;
@@ -34,7 +34,7 @@ pub const ADS: &str = "Service/default/ads";
 /// A server on free ports.
 pub struct World {
     pub plans: watch::Sender<Arc<Plan>>,
-    pub modules: watch::Sender<Arc<Module>>,
+    pub modules: watch::Sender<Arc<Modules>>,
     pub registry: Arc<Registry>,
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     pub xds: SocketAddr,
@@ -58,9 +58,14 @@ impl World {
         Self::start_with(plan, module_at("/modules/headgate-1.wasm"), limits, 0).await
     }
 
-    pub async fn start_with(plan: Plan, module: Module, limits: Limits, port: u16) -> Self {
+    pub async fn start_with(
+        plan: Plan,
+        modules: impl Into<Modules>,
+        limits: Limits,
+        port: u16,
+    ) -> Self {
         let plans = watch::Sender::new(Arc::new(plan));
-        let modules = watch::Sender::new(Arc::new(module));
+        let modules = watch::Sender::new(Arc::new(modules.into()));
         let shutdown = watch::Sender::new(false);
         let server = Server::new(
             plans.subscribe(),
@@ -150,6 +155,7 @@ pub fn module_at(path: &str) -> Module {
         hash: "0123".into(),
         sha256: "0".repeat(64),
         bytes: 8,
+        architecture: None,
     }
 }
 

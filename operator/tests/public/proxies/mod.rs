@@ -16,7 +16,7 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, Value};
 use headgate::metrics::Metrics;
 use headgate::plan::Plan;
-use headgate::xds::module::Module;
+use headgate::xds::module::{Module, Modules};
 use headgate::xds::registry::Registry;
 use headgate::xds::snapshot::Snapshot;
 use headgate::xds::tls::TlsFiles;
@@ -140,7 +140,7 @@ pub(crate) struct Running {
     pub(crate) registry: Arc<Registry>,
     pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
     pub(crate) metrics: Metrics,
-    _modules: watch::Sender<Arc<Module>>,
+    _modules: watch::Sender<Arc<Modules>>,
     _shutdown: watch::Sender<bool>,
     pub(crate) dir: TempDir,
 }
@@ -163,7 +163,7 @@ impl Running {
         std::fs::write(&source, wasm).unwrap();
         let module = Module::install(&source, &dir.path().join("modules")).unwrap();
         let (plans, plan_rx) = watch::channel(plan);
-        let (modules, module_rx) = watch::channel(Arc::new(module));
+        let (modules, module_rx) = watch::channel(Arc::new(module.into()));
         let shutdown = watch::Sender::new(false);
         let metrics = Metrics::new();
         let mut server = Server::new(plan_rx, module_rx, limits, metrics.clone());

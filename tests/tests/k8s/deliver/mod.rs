@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, anyhow};
 use headgate::kubernetes::cluster::{Gateway, ObjectKey, Pod};
-use headgate::kubernetes::deliver::{self, Delivered, Installed};
+use headgate::kubernetes::deliver::{self, Delivered, Installed, Settings};
 use headgate::kubernetes::resolve;
 use headgate::plan::TargetKind;
 use headgate::validate::check_file;
@@ -52,7 +52,12 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
             ),
         ]),
     };
-    let settings = settings(&Modules::start()?);
+    let wasm = settings(&Modules::start()?);
+    let native = Settings {
+        istio_native: Some("/headgate/bin/libheadgate.so".into()),
+        envoy_gateway_native: Some("headgate".to_owned()),
+        ..wasm.clone()
+    };
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
     for entry in std::fs::read_dir(programs::repository().join("examples/policies"))? {
         let path = entry?.path();
@@ -63,15 +68,14 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
         for example in report.policies() {
             let cluster = everywhere(example, &namespace);
             let plan = resolve::plan(&cluster);
-            let wanted = deliver::wanted(&plan, &cluster, &settings, &installed, &sha256());
-            assert_eq!(wanted.unwanted, [], "{}", path.display());
-            let objects: Vec<String> = wanted
-                .objects
-                .values()
-                .map(|o| o.value.to_string())
-                .collect();
-            for object in wanted.objects.values() {
-                *kinds.entry(object.adapter.kind().to_owned()).or_default() += 1;
+            let mut objects = Vec::new();
+            for settings in [&wasm, &native] {
+                let wanted = deliver::wanted(&plan, &cluster, settings, &installed, &sha256());
+                assert_eq!(wanted.unwanted, [], "{}", path.display());
+                for object in wanted.objects.values() {
+                    objects.push(object.value.to_string());
+                    *kinds.entry(object.adapter.kind().to_owned()).or_default() += 1;
+                }
             }
             let arguments = [
                 "apply",
@@ -89,7 +93,12 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
                 .with_context(|| path.display().to_string())?;
         }
     }
-    for kind in ["WasmPlugin", "EnvoyExtensionPolicy", "ConfigMap"] {
+    for kind in [
+        "WasmPlugin",
+        "EnvoyFilter",
+        "EnvoyExtensionPolicy",
+        "ConfigMap",
+    ] {
         assert!(kinds.get(kind).is_some_and(|&n| n > 5), "{kinds:?}");
     }
     Ok(())

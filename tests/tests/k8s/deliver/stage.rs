@@ -30,6 +30,9 @@ rules:
 - apiGroups: [extensions.istio.io]
   resources: [wasmplugins]
   verbs: [list, watch, create, patch, delete]
+- apiGroups: [networking.istio.io]
+  resources: [envoyfilters]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [gateway.envoyproxy.io]
   resources: [envoyextensionpolicies]
   verbs: [list, watch, create, patch, delete]
@@ -86,6 +89,8 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
     Settings {
         istio: true,
         envoy_gateway: true,
+        envoy_gateway_native: None,
+        istio_native: None,
         config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
         modules_url: format!("http://{}", modules.address),
         retry: RETRY,
@@ -307,7 +312,12 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.task.abort();
         // The next test's deliverer would delete them, and be seen to.
-        for kind in ["wasmplugins", "envoyextensionpolicies", "configmaps"] {
+        for kind in [
+            "wasmplugins",
+            "envoyfilters",
+            "envoyextensionpolicies",
+            "configmaps",
+        ] {
             let _ = self.kubectl(&["delete", kind, "--all", "--ignore-not-found"]);
         }
     }

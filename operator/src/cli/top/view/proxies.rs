@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::build::{add, change, in_force, policies, tidy};
 use super::{ProxyRow, State};
 use crate::cli::top::fleet::{Fleet, Reach};
+use crate::xds::module::Kind;
 
 /// A row for each proxy, by place.
 pub(super) fn rows(fleet: &Fleet, now: Instant) -> Vec<ProxyRow> {
@@ -36,6 +37,11 @@ pub(super) fn rows(fleet: &Fleet, now: Instant) -> Vec<ProxyRow> {
         }
         let span = proxy.history.span().filter(|_| row.state == State::Answers);
         if let Some(span) = span {
+            let kind = match span.after.is_native {
+                true => Kind::Native,
+                false => Kind::Wasm,
+            };
+            row.filter = (!span.after.policies.is_empty()).then(|| kind.name());
             for (policy, _) in in_force(&span) {
                 row.policies.push(policy.clone());
                 if let Some(own) = change(&span, policy, |p| Some(&p.own)) {

@@ -104,6 +104,69 @@ fn workflows_need_a_second_plugin_for_calls() {
     assert_eq!(names(&of(&gateway)).len(), 1, "a gateway has one side");
 }
 
+/// Through the module's own reader, as it comes to proxies.
+#[test]
+fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
+    let settings = Settings {
+        istio_native: Some("/headgate/bin/libheadgate.so".into()),
+        envoy_gateway_native: Some("headgate".to_owned()),
+        ..settings()
+    };
+    let of = |example: Example| {
+        let (plan, cluster) = (&example.plan, &example.cluster);
+        let wanted = wanted(plan, cluster, &settings, &installed(), SHA256);
+        let objects: Vec<Object> = wanted.objects.into_values().collect();
+        assert!(objects.iter().all(|o| o.module.is_none()), "no URL");
+        objects
+    };
+    let sidecars = Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+    let objects = of(sidecars.with_workflows());
+    for (object, context, direction) in [
+        (&objects[0], "SIDECAR_OUTBOUND", Direction::Outbound),
+        (&objects[1], "SIDECAR_INBOUND", Direction::Inbound),
+    ] {
+        assert_eq!(object.adapter.kind(), "EnvoyFilter");
+        let spec = &object.value["spec"];
+        let labels = json!({"labels": {"app": "search"}});
+        assert_eq!(spec["workloadSelector"], labels);
+        let [slot, content] = [0, 1].map(|i| &spec["configPatches"][i]);
+        for patch in [slot, content] {
+            assert_eq!(patch["match"]["context"], context);
+            assert_eq!(patch["patch"]["value"]["name"], object.key.name);
+        }
+        let filled = &content["patch"]["value"]["typed_config"];
+        let types = &slot["patch"]["value"]["config_discovery"]["type_urls"];
+        assert_eq!(types[0], filled["@type"]);
+        let module = &filled["dynamic_module_config"]["module"]["local"]["filename"];
+        assert_eq!(module, "/headgate/bin/libheadgate.so");
+        let text = filled["filter_config"]["value"].as_str().unwrap();
+        let config = FilterConfig::from_json(text.as_bytes()).unwrap();
+        assert_eq!(config.direction, direction);
+    }
+    let gateway = |class: &str| {
+        let example = Example::default().gateway("infra/edge", class);
+        let example = example.at_gateway("infra/p", "Gateway/infra/edge", "infra/edge", &[]);
+        let objects = of(example);
+        let [object] = &objects[..] else {
+            panic!("one object");
+        };
+        object.value["spec"].clone()
+    };
+    let istio = gateway("istio");
+    assert_eq!(istio["configPatches"][0]["match"]["context"], "GATEWAY");
+    let label = &istio["workloadSelector"]["labels"][GATEWAY_NAME_LABEL];
+    assert_eq!(label, "edge");
+    let eg = gateway("eg");
+    assert_eq!(eg["wasm"], Value::Null);
+    let module = &eg["dynamicModule"][0];
+    assert_eq!(
+        (&module["name"], &module["filterName"]),
+        (&json!("headgate"), &json!("headgate"))
+    );
+    let config = FilterConfig::from_json(module["config"].to_string().as_bytes()).unwrap();
+    assert_eq!(config.stages[0].policy, "infra/p");
+}
+
 #[test]
 fn a_gateway_gets_what_is_for_its_calls_with_the_rest() {
     for (class, at) in [("istio", "/pluginConfig"), ("eg", "/wasm/0/config")] {

@@ -4,7 +4,6 @@ use headgate_core::config::MAX_STAGES;
 
 use super::*;
 use crate::xds::cache::ResourceCache;
-use crate::xds::module::Module;
 use crate::xds::node::{Identity, TargetClaim};
 use crate::xds::snapshot::Snapshot;
 
@@ -134,14 +133,8 @@ fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_the
     assert_eq!(stages(&at_edge(&world)), [("b/p".into(), 10, routes)]);
     assert_eq!(world.state("b/p").not_found, []);
 
-    let module = Module {
-        path: "/headgate.wasm".into(),
-        hash: String::new(),
-        sha256: String::new(),
-        bytes: 0,
-    };
     let cache = Arc::new(ResourceCache::new(1 << 20));
-    let snapshot = Snapshot::new(Arc::new(world.plan()), Arc::new(module), cache);
+    let snapshot = Snapshot::new(Arc::new(world.plan()), Arc::default(), cache);
     let proxy = |labelled: &str, claim: Option<&str>| {
         let assignment = snapshot.assign(&Identity {
             namespace: Some("a".into()),

@@ -1,0 +1,93 @@
+//! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter: Istio has no other way to a dynamic module.
+//!
+//! It adds a slot in front of the router, and the slot's content apart from it (`EXTENSION_CONFIG`), so that an edit of a
+//! policy reaches proxies over ECDS: no listener is drained. Until the content is there, and where the proxy refuses
+//! it, requests pass: the slot's own default is an RBAC filter without rules. The module is a file in the proxies'
+//! containers, which whoever runs them mounts. An Envoy that doesn't know dynamic modules would refuse the listener, so
+//! this is for meshes whose proxies all have them (Istio 1.30).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use headgate_core::config::FilterConfig;
+use serde_json::{Value, json};
+
+use super::istio::{calls, readable};
+use super::object::{Adapter, Object, name};
+use super::workload::{Place, Workload};
+use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use crate::xds::resource::ecds_json;
+
+/// The filter of `workload`, for requests to it.
+#[must_use]
+pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
+    let labels = &workload.proxies.labels;
+    let (readable, context) = match &workload.place {
+        Place::Gateway(gateway) => (gateway.name.clone(), "GATEWAY"),
+        Place::Pods => (readable(labels), "SIDECAR_INBOUND"),
+    };
+    let name = name(&readable, &format!("native {labels:?}"));
+    filter(workload, &name, context, cluster, module)
+}
+
+/// The filter for the calls of `workload`, which are sidecars' and have `config` on their outbound side.
+#[must_use]
+pub fn outbound(
+    workload: &Workload,
+    config: &Arc<FilterConfig>,
+    cluster: &Cluster,
+    module: &Path,
+) -> Object {
+    let labels = &workload.proxies.labels;
+    let readable = format!("outbound-{}", readable(labels));
+    let name = name(&readable, &format!("native outbound {labels:?}"));
+    let calls = calls(workload, config);
+    filter(&calls, &name, "SIDECAR_OUTBOUND", cluster, module)
+}
+
+/// A filter of this name with what `workload` enforces, on listeners of this context.
+fn filter(
+    workload: &Workload,
+    name: &str,
+    context: &str,
+    cluster: &Cluster,
+    module: &Path,
+) -> Object {
+    let content = ecds_json(&workload.config, name, module);
+    let passes = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC";
+    let slot = json!({
+        "name": name,
+        "config_discovery": {
+            "config_source": {"ads": {}, "resource_api_version": "V3"},
+            "apply_default_config_without_warming": true,
+            "default_config": {"@type": passes},
+            "type_urls": [content["typed_config"]["@type"], passes],
+        },
+    });
+    let manager = json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "subFilter": {"name": "envoy.filters.http.router"},
+    });
+    let patches: [Value; 2] = [
+        json!({
+            "applyTo": "HTTP_FILTER",
+            "match": {"context": context, "listener": {"filterChain": {"filter": manager}}},
+            "patch": {"operation": "INSERT_BEFORE", "value": slot},
+        }),
+        json!({
+            "applyTo": "EXTENSION_CONFIG",
+            "match": {"context": context},
+            "patch": {
+                "operation": "ADD",
+                "value": {"name": name, "typed_config": content["typed_config"]},
+            },
+        }),
+    ];
+    let spec = json!({
+        "workloadSelector": {"labels": workload.proxies.labels},
+        "configPatches": patches,
+    });
+    let key = ObjectKey::new(&workload.proxies.namespace, name);
+    let content = json!({"spec": spec});
+    Object::new(Adapter::IstioNative, key, workload, cluster, None, content)
+}
