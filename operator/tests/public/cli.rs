@@ -377,7 +377,7 @@ fn bootstrap_asks_for_the_kind_of_filter_or_names_its_file() {
             "{named}"
         );
     }
-    let mut rest = named.clone();
+    let mut rest = named;
     rest.as_object_mut()
         .unwrap()
         .retain(|key, _| !key.ends_with("module"));

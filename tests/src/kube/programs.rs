@@ -37,6 +37,15 @@ pub fn node_tools() -> Result<&'static Path> {
     once(&FOLDER, "get-node-tools")
 }
 
+/// Folder with Envoy Gateway and its chart (`scripts/get-envoy-gateway`).
+///
+/// # Errors
+/// If they are neither in the cache nor can be built.
+pub fn envoy_gateway() -> Result<&'static Path> {
+    static FOLDER: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&FOLDER, "get-envoy-gateway")
+}
+
 /// Environment in which the programs of [`node_tools`] are found and run.
 ///
 /// # Errors

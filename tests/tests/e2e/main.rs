@@ -7,6 +7,7 @@ mod faults;
 mod fifo;
 mod harness;
 mod histograms_survive;
+mod hosts;
 mod overload;
 mod parallelism;
 mod refusals;

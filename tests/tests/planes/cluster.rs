@@ -1,0 +1,402 @@
+//! A node with Headgate's operator, a backend that can hold requests, and proxies of another control plane.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use headgate_tests::backend::{BackendStats, Fault, FaultKind};
+use headgate_tests::http;
+use headgate_tests::kube::Node;
+use headgate_tests::kube::node::image;
+use headgate_tests::load::{self, LoadReport, LoadSpec, RequestType};
+use headgate_tests::wait::{until, until_within};
+use serde_json::Value;
+
+const OPERATOR: &str = "headgate-system";
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Port of the backends on which they tell what they have.
+const CONTROL: u16 = 8090;
+/// Requests per second while something happens: far below what the backends answer.
+const RATE: f64 = 40.0;
+
+/// A backend whose requests take a millisecond, or as long as a test wants.
+const BACKEND: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: search}
+spec:
+  selector: {app: search}
+  ports: [{name: http, port: 80, targetPort: http}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: search}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: search}}
+  template:
+    metadata: {labels: {app: search}}
+    spec:
+      containers:
+      - name: search
+        image: headgate-backend:dev
+        args: [--listen=0.0.0.0:8080, --control=0.0.0.0:8090, --workers=1000, --type=/=1/1]
+        ports: [{name: http, containerPort: 8080}]
+        readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1}
+";
+
+pub(crate) struct Cluster {
+    pub(crate) node: Node,
+}
+
+/// A proxy: its Pod and where Envoy takes requests and tells its stats.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Proxy {
+    pub(crate) pod: String,
+    pub(crate) address: IpAddr,
+}
+
+impl Cluster {
+    /// Starts a node with these images besides Headgate's and the backend's.
+    pub(crate) fn start(images: &[&str]) -> Result<Self> {
+        let all = ["headgate", "headgate-backend", "envoy"]
+            .iter()
+            .chain(images);
+        let all: Vec<_> = all.map(|name| image(name)).collect();
+        Ok(Self {
+            node: Node::start(&all)?,
+        })
+    }
+
+    /// Installs Headgate as a user does, with delivery for `plane`, as the chart names it.
+    pub(crate) fn install_headgate(&self, plane: &str) -> Result<()> {
+        let delivery = format!("--set=delivery.{plane}.enabled=true");
+        let arguments = [
+            "install",
+            "headgate",
+            "charts/headgate",
+            "--namespace",
+            OPERATOR,
+            "--create-namespace",
+            "--set=image.tag=dev",
+            &delivery,
+            "--wait",
+            "--timeout=3m",
+        ];
+        self.node.helm(&arguments).map(drop)
+    }
+
+    /// The backend in a namespace.
+    pub(crate) fn backend(&self, namespace: &str) -> Result<()> {
+        let space = format!("--namespace={namespace}");
+        let apply = ["apply", &space, "--filename=-"];
+        let access = self.node.access();
+        access.kubectl_as(&access.kubeconfig, &apply, Some(BACKEND))?;
+        self.rolled_out(namespace, "deployment/search")
+    }
+
+    pub(crate) fn rolled_out(&self, namespace: &str, what: &str) -> Result<()> {
+        let space = format!("--namespace={namespace}");
+        let status = ["rollout", "status", what, &space, "--timeout=120s"];
+        let done = self.node.kubectl(&status);
+        done.map(drop).with_context(|| {
+            let pods = self.node.kubectl(&["describe", "pods", &space]);
+            pods.unwrap_or_default()
+        })
+    }
+
+    /// The ready Pods with these labels that are to stay.
+    pub(crate) fn proxies(&self, namespace: &str, labels: &str) -> Result<Vec<Proxy>> {
+        let arguments = [
+            "get",
+            "pods",
+            "--namespace",
+            namespace,
+            "--selector",
+            labels,
+            "--output=json",
+        ];
+        let pods: Value = serde_json::from_str(&self.node.kubectl(&arguments)?)?;
+        let ready = |pod: &&Value| {
+            let conditions = pod["status"]["conditions"].as_array();
+            let is_ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+            pod["metadata"]["deletionTimestamp"].is_null()
+                && conditions.is_some_and(|all| all.iter().any(is_ready))
+        };
+        let proxy = |pod: &Value| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            Ok(Proxy {
+                pod: text(&pod["metadata"]["name"]),
+                address: text(&pod["status"]["podIP"]).parse()?,
+            })
+        };
+        let items = pods["items"].as_array().context("a list")?.iter();
+        items.filter(ready).map(proxy).collect()
+    }
+
+    fn get(&self, to: SocketAddr, path: &str) -> Result<http::Answer> {
+        self.node
+            .in_network(|| http::get(to, path))
+            .and_then(|answer| answer)
+    }
+
+    fn post(&self, to: SocketAddr, path: &str, body: &str) -> Result<http::Answer> {
+        self.node
+            .in_network(|| http::post(to, path, body))
+            .and_then(|answer| answer)
+    }
+
+    /// A gauge of a policy in a proxy whose stats are at `port`.
+    pub(crate) fn gauge(
+        &self,
+        proxy: &Proxy,
+        port: u16,
+        policy: &str,
+        gauge: &str,
+    ) -> Result<usize, String> {
+        let at = SocketAddr::new(proxy.address, port);
+        let answer = self.get(at, "/stats/prometheus");
+        let text = answer.map_err(|error| format!("{error:#}"))?.body;
+        let name = format!("policy_{}_{gauge}", policy.replace(['/', '-'], "_"));
+        let values = text.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let series = series.split('{').next()?;
+            series.ends_with(&name).then(|| value.parse().ok())?
+        });
+        let mut values = values.collect::<Vec<usize>>();
+        match (values.pop(), values.is_empty()) {
+            (Some(value), true) => Ok(value),
+            (value, _) => Err(format!("{}: {name} is {value:?} and {values:?}", proxy.pod)),
+        }
+    }
+
+    /// Until the condition `Programmed` of a policy is so, at each of its targets; returns what it says.
+    pub(crate) fn programmed(&self, policy: &str, status: &str) -> Result<String> {
+        let (namespace, name) = policy.split_once('/').context("namespace/name")?;
+        until_within(PATIENCE, &format!("{policy}: Programmed {status}"), || {
+            let arguments = [
+                "get",
+                "admissionpolicy",
+                name,
+                "--namespace",
+                namespace,
+                "--output=json",
+            ];
+            let object = self.node.kubectl(&arguments);
+            let object: Value = serde_json::from_str(&object.map_err(|e| format!("{e:#}"))?)
+                .map_err(|error| error.to_string())?;
+            let ancestors = object["status"]["ancestors"].as_array().cloned();
+            let conditions = ancestors.unwrap_or_default().into_iter().flat_map(|entry| {
+                let all = entry["conditions"].as_array().cloned().unwrap_or_default();
+                all.into_iter().find(|c| c["type"] == "Programmed")
+            });
+            let conditions: Vec<Value> = conditions.collect();
+            let generation = &object["metadata"]["generation"];
+            let so = |c: &Value| c["status"] == status && c["observedGeneration"] == *generation;
+            match !conditions.is_empty() && conditions.iter().all(so) {
+                true => Ok(conditions[0]["message"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()),
+                false => Err(object["status"].to_string()),
+            }
+        })
+    }
+
+    /// `headgate status` of a namespace, which fails if a policy isn't programmed.
+    pub(crate) fn status(&self, namespace: &str) -> Result<String> {
+        let kubeconfig = format!("--kubeconfig={}", self.node.access().kubeconfig.display());
+        let space = format!("--namespace={namespace}");
+        let program = headgate_tests::headgate::binary_path();
+        let program = program.to_str().context("path of headgate")?;
+        self.node.exec_in(&[program, "status", &kubeconfig, &space])
+    }
+
+    /// Until `count` proxies have `slots` slots each for a policy.
+    pub(crate) fn wait_for_slots(
+        &self,
+        side: &Side<'_>,
+        count: usize,
+        slots: usize,
+    ) -> Result<Vec<Proxy>> {
+        let what = format!("{slots} slots of {} in {count} proxies", side.policy);
+        until_within(PATIENCE, &what, || {
+            let error = |error| format!("{error:#}");
+            let proxies = self.proxies(side.namespace, side.labels).map_err(error)?;
+            let slots_of = |proxy: &Proxy| {
+                // A filter without requests tells nothing yet.
+                let answer = self.get(SocketAddr::new(proxy.address, side.port), "/");
+                answer.map_err(error)?;
+                self.gauge(proxy, side.stats, side.policy, "slots")
+            };
+            let seen: Vec<Result<usize, String>> = proxies.iter().map(slots_of).collect();
+            match seen == vec![Ok(slots); count] {
+                true => Ok(proxies),
+                false => Err(format!("{seen:?}")),
+            }
+        })
+    }
+
+    /// The proxies of `side` together let through as many requests at once as they have slots, and no more: the rest
+    /// waits in their queues. The backends, which hold all of them, tell.
+    pub(crate) fn enforced(&self, side: &Side<'_>, count: usize, slots: usize) -> Result<()> {
+        const WAITING: usize = 3;
+        let proxies = self.wait_for_slots(side, count, slots)?;
+        let backends = self.proxies(side.backends, "app=search")?;
+        let control = |backend: &Proxy| SocketAddr::new(backend.address, CONTROL);
+        let stats = |backend: &Proxy| -> Result<BackendStats, String> {
+            let answer = self.get(control(backend), "/__headgate/stats");
+            let body = answer.map_err(|error| format!("{error:#}"))?.body;
+            serde_json::from_str(&body).map_err(|error| error.to_string())
+        };
+        let hang = Fault {
+            kind: FaultKind::Hang,
+            path: "/hang".to_owned(),
+            count: 10_000,
+            status: 500,
+            delay_ms: 0,
+        };
+        for backend in &backends {
+            self.post(control(backend), "/__headgate/reset", "")?;
+            let fault = serde_json::to_string(&hang)?;
+            self.post(control(backend), "/__headgate/fault", &fault)?;
+        }
+        let mut pending = Vec::new();
+        for proxy in &proxies {
+            let at = SocketAddr::new(proxy.address, side.port);
+            for _ in 0..slots + WAITING {
+                let sent = self
+                    .node
+                    .in_network(|| http::send(at, "GET", "/hang", &[], None));
+                pending.push(sent.and_then(|sent| sent)?);
+            }
+        }
+        let wanted = count * slots;
+        until("all slots taken and the rest waiting", || {
+            let mut held = 0;
+            for backend in &backends {
+                held += stats(backend)?.in_flight;
+            }
+            let queued: Vec<_> = proxies
+                .iter()
+                .map(|proxy| self.gauge(proxy, side.stats, side.policy, "queue_length"))
+                .collect();
+            match held == wanted && queued == vec![Ok(WAITING); count] {
+                true => Ok(()),
+                false => Err(format!(
+                    "{held} of {wanted} at the backends; queues {queued:?}"
+                )),
+            }
+        })?;
+        let mut most = 0;
+        for backend in &backends {
+            let at = control(backend);
+            most += stats(backend).map_err(anyhow::Error::msg)?.max_in_flight;
+            self.post(at, "/__headgate/clear", "")?;
+            self.post(at, "/__headgate/release", "")?;
+        }
+        assert!(most == wanted, "{most} at once, where {wanted} are slots");
+        for request in pending {
+            let answer = request.answer()?;
+            ensure!(answer.status == 200, "{answer:?}");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn patch(&self, policy: &str, parallelism: &str) -> Result<()> {
+        let (namespace, name) = policy.split_once('/').context("namespace/name")?;
+        let patch = format!("--patch={{\"spec\": {{\"parallelism\": {parallelism}}}}}");
+        let arguments = [
+            "patch",
+            "admissionpolicy",
+            name,
+            "--namespace",
+            namespace,
+            "--type=merge",
+            &patch,
+        ];
+        self.node.kubectl(&arguments).map(drop)
+    }
+
+    /// Until no namespace has objects of this kind.
+    pub(crate) fn gone(&self, kind: &str) -> Result<()> {
+        until_within(PATIENCE, &format!("no {kind}"), || {
+            let arguments = ["get", kind, "--all-namespaces", "--output=name"];
+            match self.node.kubectl(&arguments) {
+                Ok(left) if left.trim().is_empty() => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+    }
+
+    /// Name of the image with Envoy.
+    pub(crate) fn envoy_image(&self) -> Result<String> {
+        let path = "--output=jsonpath={.items[0].status.images[*].names[*]}";
+        let names = self.node.kubectl(&["get", "nodes", path])?;
+        let mut names = names.split_whitespace();
+        let found = names.find(|name| name.contains("envoyproxy/envoy:"));
+        found
+            .map(str::to_owned)
+            .context("the node has no image of Envoy")
+    }
+
+    /// Kills an operator's Pod, and waits until there is another.
+    pub(crate) fn kill_operator(&self) -> Result<()> {
+        let space = format!("--namespace={OPERATOR}");
+        let pods = self
+            .node
+            .kubectl(&["get", "pods", &space, "--output=name"])?;
+        let first = pods.lines().next().context("no operator")?;
+        let kill = ["delete", first, &space, "--grace-period=0", "--force"];
+        self.node.kubectl(&kill)?;
+        self.rolled_out(OPERATOR, "deployment/headgate")
+    }
+
+    /// Does `what` while requests arrive at `service`, and shows that all of them were answered.
+    pub(crate) fn under_load<T>(
+        &self,
+        service: SocketAddr,
+        what: &str,
+        act: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let types = vec![RequestType::get("all", "/")];
+        let spec = LoadSpec::new(service, types, RATE, Duration::from_secs(600));
+        let running = self.node.in_network(|| load::start(spec))??;
+        let answered = |least: u64| {
+            until("requests", || match running.snapshot().total.ok {
+                now if now >= least => Ok(now),
+                now => Err(format!("{now} of {least}")),
+            })
+        };
+        answered(1)?;
+        let done = act().with_context(|| what.to_owned())?;
+        // What the proxies do with what is new, they do with requests in them.
+        let seen = running.snapshot().total.ok;
+        answered(seen + 100)?;
+        running.stop();
+        let LoadReport { total, .. } = running.wait()?;
+        println!("{what}: {} offered, {} ok", total.offered, total.ok);
+        assert_eq!(
+            total.offered - total.not_sent,
+            total.ok,
+            "{what}: {total:?}"
+        );
+        Ok(done)
+    }
+}
+
+/// Which proxies, and which policy in them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Side<'a> {
+    /// Namespace and labels of their Pods.
+    pub(crate) namespace: &'a str,
+    pub(crate) labels: &'a str,
+    /// Where they take requests.
+    pub(crate) port: u16,
+    /// Where they tell their stats.
+    pub(crate) stats: u16,
+    /// `namespace/name`.
+    pub(crate) policy: &'a str,
+    /// Namespace of the backends.
+    pub(crate) backends: &'a str,
+}
