@@ -29,7 +29,7 @@ pub struct Row {
     pub per_worker_mib: f64,
 }
 
-/// Measures plain Envoy, the empty Wasm filter and Headgate.
+/// Measures plain Envoy, the empty Wasm filter, and Headgate in Wasm and natively.
 ///
 /// # Errors
 /// If a system doesn't start.
@@ -40,6 +40,11 @@ pub fn run(mut progress: impl FnMut(&str)) -> Result<Vec<Row>> {
         Protection::Headgate {
             name: "headgate",
             title: "Headgate",
+            policy: policy::for_mix(64, &mix::bouncer(1.0)),
+        },
+        Protection::NativeHeadgate {
+            name: "native_headgate",
+            title: "Headgate's native filter",
             policy: policy::for_mix(64, &mix::bouncer(1.0)),
         },
     ];

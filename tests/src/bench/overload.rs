@@ -123,7 +123,13 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
     let native = native_filters::all(backend)
         .into_iter()
         .map(Protection::Native);
+    let natively = Protection::NativeHeadgate {
+        name: "native_headgate",
+        title: "Headgate's native filter, Bouncer",
+        policy: policy::for_mix(backend.parallelism, mix),
+    };
     native
+        .chain([natively])
         .chain(headgate.map(|(name, title, policy)| Protection::Headgate {
             name,
             title,

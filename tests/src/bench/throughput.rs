@@ -1,4 +1,4 @@
-//! The most requests per second that one Envoy worker passes, with and without Headgate.
+//! The most requests per second that one Envoy worker passes, without Headgate and with either of its filters.
 
 use std::time::Duration;
 
@@ -38,6 +38,11 @@ pub fn run(measured: Duration, rounds: usize, mut progress: impl FnMut(&str)) ->
         Protection::Headgate {
             name: "headgate",
             title: "Headgate",
+            policy: policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
+        },
+        Protection::NativeHeadgate {
+            name: "native_headgate",
+            title: "Headgate's native filter",
             policy: policy::for_mix(CLIENTS * 4, &mix::bouncer(1.0)),
         },
     ];
