@@ -80,6 +80,10 @@ fn the_api_server_takes_every_example() {
         chart::install_crds(&server, project).unwrap();
     }
     server.kubectl(&["create", "namespace", "shop"]).unwrap();
+    // Where Envoy Gateway's chart installs it.
+    server
+        .kubectl(&["create", "namespace", "envoy-gateway-system"])
+        .unwrap();
     wait::until("the namespace's service account", || {
         server
             .kubectl(&["get", "serviceaccount", "default", "--namespace=shop"])

@@ -274,6 +274,7 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
             "admissionpolicies/status",
             "configmaps",
             "envoyextensionpolicies",
+            "envoyfilters",
             "events",
             "subjectaccessreviews",
             "tokenreviews",
