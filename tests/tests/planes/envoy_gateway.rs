@@ -149,15 +149,10 @@ fn proxies_of_envoy_gateway_share_a_policys_slots() -> Result<()> {
     install(&cluster, "ControllerNamespace")?;
     cluster.install_headgate("envoyGateway")?;
     cluster.node.apply(&classes(&cluster.envoy_image()?))?;
-    for namespace in ["shop", "one", "two"] {
-        cluster.node.kubectl(&["create", "namespace", namespace])?;
-        cluster.backend(namespace)?;
-    }
+    cluster.node.kubectl(&["create", "namespace", "shop"])?;
+    cluster.backend("shop")?;
 
-    own_proxies(&cluster)?;
-    merged_gateways(&cluster)?;
-    install(&cluster, "GatewayNamespace")?;
-    beside_their_gateway(&cluster)
+    own_proxies(&cluster)
 }
 
 /// Envoy Gateway's default: each Gateway has proxies of its own, in Envoy Gateway's namespace.
@@ -206,41 +201,4 @@ fn own_proxies(cluster: &Cluster) -> Result<()> {
         .node
         .kubectl(&["delete", "gateway", "edge", "--namespace=shop"])
         .map(drop)
-}
-
-/// All Gateways of a class share proxies, and each policy's slots are for all of these.
-fn merged_gateways(cluster: &Cluster) -> Result<()> {
-    cluster.node.apply(&gateway("one", "merged", 12))?;
-    let side = Side {
-        namespace: SYSTEM,
-        labels: "gateway.envoyproxy.io/owning-gatewayclass=merged",
-        port: HTTP,
-        stats: STATS,
-        policy: "one/edge",
-        backends: "one",
-    };
-    cluster.programmed("one/edge", "True")?;
-    cluster.enforced(&side, 2, 6)?;
-    cluster
-        .node
-        .kubectl(&["delete", "namespace", "one"])
-        .map(drop)
-}
-
-/// Proxies in their Gateway's namespace have the label of all implementations, too.
-fn beside_their_gateway(cluster: &Cluster) -> Result<()> {
-    cluster.node.apply(&gateway("two", "envoy", 20))?;
-    let labels = "gateway.networking.k8s.io/gateway-name=edge";
-    let side = Side {
-        namespace: "two",
-        labels,
-        port: HTTP,
-        stats: STATS,
-        policy: "two/edge",
-        backends: "two",
-    };
-    cluster.programmed("two/edge", "True")?;
-    cluster.enforced(&side, 1, 20)?;
-    scale(cluster, "two", labels, 2)?;
-    cluster.enforced(&side, 2, 10)
 }
