@@ -44,35 +44,13 @@ spec:
     )
 }
 
-/// A class whose Gateways have proxies of their own, and one whose Gateways share two.
-fn classes(envoy: &str) -> String {
-    format!(
-        "
+/// A class whose Gateways have proxies of their own.
+const CLASS: &str = "
 apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
-metadata: {{name: envoy}}
-spec: {{controllerName: gateway.envoyproxy.io/gatewayclass-controller}}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {{name: merged}}
-spec:
-  controllerName: gateway.envoyproxy.io/gatewayclass-controller
-  parametersRef: {{group: gateway.envoyproxy.io, kind: EnvoyProxy, name: merged, namespace: envoy-gateway-system}}
----
-apiVersion: gateway.envoyproxy.io/v1alpha1
-kind: EnvoyProxy
-metadata: {{name: merged, namespace: envoy-gateway-system}}
-spec:
-  mergeGateways: true
-  provider:
-    type: Kubernetes
-    kubernetes:
-      envoyDeployment: {{replicas: 2, container: {{image: {envoy}}}}}
-      envoyService: {{type: ClusterIP}}
-"
-    )
-}
+metadata: {name: envoy}
+spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
+";
 
 /// Installs or upgrades Envoy Gateway; `deploy` is how it runs proxies.
 fn install(cluster: &Cluster, deploy: &str) -> Result<()> {
@@ -148,7 +126,7 @@ fn proxies_of_envoy_gateway_share_a_policys_slots() -> Result<()> {
     let cluster = Cluster::start(&["envoy-gateway"])?;
     install(&cluster, "ControllerNamespace")?;
     cluster.install_headgate("envoyGateway")?;
-    cluster.node.apply(&classes(&cluster.envoy_image()?))?;
+    cluster.node.apply(CLASS)?;
     cluster.node.kubectl(&["create", "namespace", "shop"])?;
     cluster.backend("shop")?;
 
