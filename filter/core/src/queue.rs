@@ -50,7 +50,7 @@ pub struct First {
     pub slot: Slot,
     /// Its rank.
     pub rank: u64,
-    /// Who is now the first of its line, and its turn: to be ranked with [`Queue::push`].
+    /// The request that is now the first of its line, and its turn: to be ranked with [`Queue::push`].
     pub next: Option<(Slot, i64)>,
 }
 

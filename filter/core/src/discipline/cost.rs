@@ -1,4 +1,4 @@
-//! What the requests of a flow take of a slot, against what was expected of them.
+//! The time that the requests of a flow hold a slot, against the time that was expected of them.
 //!
 //! A fair queue charges a flow before its request is served, so it needs the request's cost in advance. The mean of the
 //! request's type knows nothing of who sends it: where tenants share a type, one tenant's requests may take a hundred
@@ -40,7 +40,7 @@ impl Cost {
         self.taken = self.taken * KEPT + taken_us as f64;
     }
 
-    /// What a request is likely to take, µs; at least 1 where anything is expected.
+    /// The time that a request is likely to take, µs; at least 1 where anything is expected.
     pub(super) fn of(&self, expected_us: u64) -> u64 {
         if self.requests <= 0.0 || expected_us == 0 {
             return expected_us;

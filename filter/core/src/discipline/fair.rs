@@ -91,9 +91,9 @@ use crate::time::Instant;
 
 /// Most rounds that a request can ask for: beyond this all are alike.
 const MAX_ROUNDS: u32 = 30;
-/// Where sums of corrections start: gauges don't fall below 0.
+/// Sums of corrections start here, because gauges don't fall below 0.
 const NONE_CORRECTED: u64 = 1 << 62;
-/// What a flow may owe beside what waits, µs of a slot's time.
+/// The most that a flow may owe beside the requests that wait, µs of a slot's time.
 const DEBT_US: u64 = 60_000_000;
 /// µs that a flow of the least weight may spend in a round of a weighted fair queue.
 const TAG_US: f64 = 16.0;

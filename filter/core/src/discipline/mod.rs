@@ -55,7 +55,7 @@ pub struct Order {
 pub(crate) struct Turn {
     /// Number of the flow.
     pub(crate) flow: u16,
-    /// What the flow is charged for it, rounds (fixed point).
+    /// The charge of the flow for this request, rounds (fixed point).
     pub(crate) share: u64,
     /// When it is, rounds (fixed point), but for what the flow's earlier charges turn out to be wrong by.
     pub(crate) at: i64,

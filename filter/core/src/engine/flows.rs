@@ -30,7 +30,7 @@ const RECLAIM: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Flows {
     weights: HashMap<Box<[u8]>, f64>,
-    /// Where the policy has no workflows.
+    /// Ids of names, kept here for a stage whose policy has no workflows; else the workflows keep them.
     names: Option<Directory>,
     reclaimed: Option<Instant>,
     /// Buffer, so that nothing is allocated for a request.
@@ -192,7 +192,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// Whoever sends whatever names to any worker: no name ever gets the flow of another.
+        /// No name ever gets the flow of another, whatever names are sent to any worker.
         #[test]
         fn no_name_shares_the_flow_of_another(
             chosen in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..140), 0_usize..2), 1..300),

@@ -36,7 +36,7 @@ const OTHER_ORDER: u64 = u64::MAX;
 /// Attempts to take a slot that is free but contended; the next release looks again.
 const ATTEMPTS: u32 = 8;
 
-/// What waits on other workers.
+/// The requests that wait on other workers.
 #[derive(Debug)]
 struct Elsewhere {
     /// The worker with the smallest rank among those that can be expected to act on it, and that rank.

@@ -248,7 +248,7 @@ proptest! {
         }
     }
 
-    /// Whatever was left in the gauges, and whoever leaves: no flow is further ahead than what it may owe.
+    /// No flow is further ahead than the most that it may owe, whatever was left in the gauges and whichever worker leaves.
     #[test]
     fn no_flow_is_pushed_further_than_what_it_may_owe(
         junk in prop::array::uniform3(any::<u64>()),
