@@ -58,6 +58,18 @@ pub fn workload(mix: &[QueryType]) -> Result<Workload> {
     Ok(Workload::new(types)?)
 }
 
+/// Time for which a slot stood empty in Envoy after each of `answered` requests, beyond what it did in the simulator.
+/// `utilization` is that of the backend's workers in Envoy, ratio 0..=1; `slot_time` the time of all slots together.
+pub fn turnaround(
+    simulated: &Outcome,
+    utilization: f64,
+    slot_time: Duration,
+    answered: u64,
+) -> Duration {
+    let idle = (simulated.utilization - utilization).max(0.0);
+    slot_time.mul_f64(idle).div_f64(answered.max(1) as f64)
+}
+
 /// Runs the stage of `policy`, made by [`crate::policy::for_mix`] or from it, under the very requests of `load`, which
 /// carry their service times ([`RequestType::service`](crate::load::RequestType)).
 ///

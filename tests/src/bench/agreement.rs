@@ -180,7 +180,10 @@ pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Vec<Row>
             let envoy = overload::measure(&protection, &overload, &mix, |spec| {
                 carry_service_times(spec, &mix);
             })?;
-            let turnaround = turnaround(&simulated, &envoy, &overload);
+            let answered = envoy.types.iter().map(|kind| kind.totals.answered).sum();
+            let slot_time = options.measured.mul_f64(P as f64);
+            let turnaround =
+                simulated::turnaround(&simulated, envoy.utilization, slot_time, answered);
             let turning = simulated::replay_with(policy, &spec, turnaround)?;
             progress(&format!(
                 "turnaround {:.2} ms; sent late by {:.2} ms at p99; slots busy {:.3} in Envoy, {:.3} in the simulator",
@@ -204,14 +207,6 @@ fn carry_service_times(spec: &mut LoadSpec, mix: &[QueryType]) {
         let (mean, median) = (query.mean, query.median);
         kind.service = Some(ServiceTime { mean, median });
     }
-}
-
-/// Time for which a slot stood empty in Envoy after each request, beyond what it did in the simulator.
-fn turnaround(simulated: &Outcome, envoy: &overload::Row, options: &overload::Options) -> Duration {
-    let idle = (simulated.utilization - envoy.utilization).max(0.0);
-    let slot_time = options.measured.mul_f64(options.parallelism as f64 * idle);
-    let answered: u64 = envoy.types.iter().map(|kind| kind.totals.answered).sum();
-    slot_time.div_f64(answered.max(1) as f64)
 }
 
 fn compare(

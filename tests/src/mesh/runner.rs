@@ -156,7 +156,7 @@ impl Mesh {
     }
 
     /// Replaces the policies that the operator has by those of `topology`, which is otherwise the one that runs, and
-    /// waits until every sidecar runs its own. Does nothing if they are the same.
+    /// waits until every sidecar of a changed policy runs it. Does nothing if they are the same.
     ///
     /// # Errors
     /// If there is no operator, or a policy or a sidecar doesn't follow in time.
@@ -168,7 +168,14 @@ impl Mesh {
             .headgate
             .as_ref()
             .context("nobody programs this mesh")?;
-        let before = revisions(headgate)?;
+        let mut before = revisions(headgate)?;
+        before.retain(|service, _| {
+            let policy = |topology: &Topology| {
+                let service = topology.service(service);
+                service.and_then(|service| topology.policy_of(service))
+            };
+            policy(topology) != policy(&self.topology)
+        });
         write_policies(topology, &self.dir.path().join(POLICIES))?;
         self.topology = topology.clone();
         self.wait_until_in_sync(Some(&before))

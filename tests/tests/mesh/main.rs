@@ -1,3 +1,5 @@
-//! Tests of workflows on a mesh of Envoys.
+//! Tests on a mesh of Envoys.
 
+mod run;
+mod tiers;
 mod wisp;

@@ -7,120 +7,24 @@
 //! Eight proxies that each compile the filter take longer to start than most runs take, so runs that differ in policies
 //! only share a mesh, which an operator programs anew.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use headgate_tests::http;
 use headgate_tests::load;
-use headgate_tests::mesh::drive::{self, Driving, Results};
+use headgate_tests::mesh::drive;
 use headgate_tests::mesh::service::ServiceStats;
 use headgate_tests::mesh::topology::{Difference, Workload};
 use headgate_tests::mesh::{Mesh, Options, Slots, Topology};
 use serde_json::{Value, json};
 
-const EXAMPLE: &str = include_str!("../../meshes/wisp-example.yaml");
-const AZURE_STORAGE: &str = include_str!("../../meshes/azure-storage.yaml");
-
-const PLAIN: Options = Options {
-    slots: Slots::None,
-    concurrency: 1,
+use crate::run::{
+    LATE, PLAIN, Stats, drive_and_measure, lost_calls, measure, show, start, start_programmed, sum,
+    workloads,
 };
 
-/// By how much the harness may be late: half of the service time, 40 ms, that makes the capacity of both meshes. At the
-/// 99th percentile: on average it is a small part of that.
-const LATE: Duration = Duration::from_millis(20);
-
-type Stats = BTreeMap<String, ServiceStats>;
-
-/// Starts `topology` with its policies, from files.
-fn start(topology: &Topology) -> Result<Mesh> {
-    let options = Options {
-        slots: Slots::Files,
-        ..PLAIN
-    };
-    Mesh::start(topology, options)
-}
-
-/// Starts `topology` with its policies, from an operator.
-fn start_programmed(topology: &Topology) -> Result<Mesh> {
-    let options = Options {
-        slots: Slots::Operator,
-        ..PLAIN
-    };
-    Mesh::start(topology, options)
-}
-
-fn workloads(text: &str) -> Result<Vec<Workload>> {
-    serde_saphyr::from_str(text).context("the workflows")
-}
-
-/// Sends `workloads`; returns what services did and what clients met within `measured`, s.
-fn drive_and_measure(
-    mesh: &Mesh,
-    workloads: &[Workload],
-    measured: Range<f64>,
-) -> Result<(Stats, Results)> {
-    load::undisturbed(LATE, |_| {
-        mesh.wait_until_idle()?;
-        let driving = drive::start(mesh, workloads)?;
-        let stats = measure(mesh, &driving, &measured)?;
-        driving.stop();
-        let results = driving.wait()?;
-        let errors = mesh.filter_errors();
-        ensure!(errors.is_empty(), "{errors:#?}");
-        let lateness = results.lateness(stats.values());
-        println!("{lateness:?}");
-        Ok(((stats, results), lateness))
-    })
-}
-
-/// What services do between these times after the start, s.
-fn measure(mesh: &Mesh, driving: &Driving, measured: &Range<f64>) -> Result<Stats> {
-    driving.reach(measured.start);
-    mesh.reset()?;
-    driving.reach(measured.end);
-    mesh.stats()
-}
-
-fn show(title: &str, results: &Results, spans: &[Range<f64>]) {
-    println!("{title}");
-    for name in results.workflows.keys() {
-        for span in spans {
-            let met = results.during(name, span.start, span.end);
-            println!(
-                "  {name:9} {:4.1}–{:4.1} s: offered {:5.1}/s, served {:.2} ({:5.1}/s), refused {:3}, failed {:3}, p50 {:4.0} ms",
-                span.start,
-                span.end,
-                met.offered as f64 / met.seconds,
-                met.served(),
-                met.ok as f64 / met.seconds,
-                met.refused,
-                met.failed,
-                met.p50_ms
-            );
-        }
-    }
-}
-
-fn sum(stats: &Stats, service: &str, value: impl Fn(&ServiceStats) -> f64) -> f64 {
-    let of = |name: &&String| name.rsplit_once('-').is_some_and(|(s, _)| s == service);
-    stats
-        .iter()
-        .filter(|(name, _)| of(name))
-        .map(|(_, s)| value(s))
-        .sum()
-}
-
-/// Calls/s of a service that were refused or lost.
-fn lost_calls(stats: &Stats, service: &str) -> f64 {
-    let lost = |s: &ServiceStats| {
-        let calls = s.calls.get(service).copied().unwrap_or_default();
-        (calls.refused + calls.failed + calls.timed_out) as f64 / s.seconds
-    };
-    stats.values().map(lost).sum()
-}
+const EXAMPLE: &str = include_str!("../../meshes/wisp-example.yaml");
+const AZURE_STORAGE: &str = include_str!("../../meshes/azure-storage.yaml");
 
 /// Time for rates to settle, and the end of what is measured, s.
 const EXAMPLE_S: Range<f64> = 5.0..13.0;

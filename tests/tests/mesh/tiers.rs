@@ -1,0 +1,98 @@
+//! Brokers that run Bouncer in front of shards that run AcceptFraction, as on LIquid (Bouncer §5.4): twelve Envoys, of
+//! which four let queries in and eight let in what these queries ask of the shards.
+
+use std::ops::Range;
+
+use anyhow::Result;
+use headgate_tests::mesh::Topology;
+use headgate_tests::mesh::drive::Span;
+use serde_json::{Value, json};
+
+use crate::run::{drive_and_measure, lost_calls, show, start_programmed, sum};
+
+const TWO_TIERS: &str = include_str!("../../meshes/two-tiers.yaml");
+
+/// Time for histograms to fill, and the end of what is measured, s.
+const MEASURED_S: Range<f64> = 8.0..20.0;
+
+/// What came of one policy of the brokers.
+struct Met {
+    node: Span,
+    path: Span,
+    /// Share of the calls of shards that were refused or lost.
+    lost: f64,
+}
+
+impl Met {
+    /// Share of all queries that were answered while their client waited.
+    fn in_time(&self) -> f64 {
+        let all = [&self.node, &self.path];
+        let sum = |count: fn(&Span) -> u64| all.map(count).iter().sum::<u64>() as f64;
+        sum(|span| span.ok) / sum(|span| span.offered)
+    }
+
+    /// Of the queries that were let in, the share whose client hung up, or that failed.
+    fn late(&self) -> f64 {
+        let all = [&self.node, &self.path];
+        let sum = |count: fn(&Span) -> u64| all.map(count).iter().sum::<u64>() as f64;
+        sum(|span| span.failed) / sum(|span| span.ok + span.failed)
+    }
+}
+
+/// The mesh with this strategy at the brokers.
+fn brokers_with(strategy: Value) -> Result<Topology> {
+    let mut topology = Topology::parse(TWO_TIERS)?;
+    topology.service_mut("broker")?.policy["strategy"] = strategy;
+    Ok(topology)
+}
+
+/// §5.6: brokers refuse early and what costs most, so that what they let in is answered in time and shards have nothing to
+/// refuse. A bound on the queue's length keeps the brokers as busy, with queries whose clients have given up.
+#[test]
+fn brokers_refuse_what_would_be_late_and_shards_refuse_hardly_anything() -> Result<()> {
+    let bouncer = Topology::parse(TWO_TIERS)?;
+    let max_queue_length = brokers_with(json!({"type": "MaxQueueLength"}))?;
+    let mut mesh = start_programmed(&bouncer)?;
+    let mut met = Vec::new();
+    for (title, topology) in [("Bouncer", &bouncer), ("MaxQueueLength", &max_queue_length)] {
+        mesh.apply(topology)?;
+        let (stats, results) = drive_and_measure(&mesh, &topology.workflows, MEASURED_S)?;
+        show(title, &results, &[MEASURED_S]);
+        let sent = sum(&stats, "broker", |s| {
+            s.calls
+                .get("shard")
+                .map_or(0.0, |calls| calls.sent as f64 / s.seconds)
+        });
+        let during = |name: &str| results.during(name, MEASURED_S.start, MEASURED_S.end);
+        let this = Met {
+            node: during("node"),
+            path: during("path"),
+            lost: lost_calls(&stats, "shard") / sent,
+        };
+        println!(
+            "  {:.2} in time; {:.2} of what was let in late; {:.3} of {sent:.0} calls/s of shards lost",
+            this.in_time(),
+            this.late(),
+            this.lost
+        );
+        met.push(this);
+    }
+    let [bouncer, max_queue_length] = &met[..] else {
+        unreachable!("two policies ran")
+    };
+    let refused = bouncer.node.refused + bouncer.path.refused;
+    assert!(refused > 0, "brokers refuse nothing: no overload");
+    assert!(
+        bouncer.node.served() > bouncer.path.served() + 0.2,
+        "brokers refuse node queries as path queries, which cost four times as much"
+    );
+    assert!(bouncer.late() < 0.15, "{:.2} late", bouncer.late());
+    assert!(bouncer.lost < 0.02, "{:.3} of the calls lost", bouncer.lost);
+    assert!(
+        bouncer.in_time() > 1.2 * max_queue_length.in_time(),
+        "{:.2} in time, {:.2} with MaxQueueLength",
+        bouncer.in_time(),
+        max_queue_length.in_time()
+    );
+    Ok(())
+}
