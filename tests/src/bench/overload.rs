@@ -107,6 +107,8 @@ pub fn in_slo(totals: &Totals, query: &QueryType) -> Option<bool> {
 /// The protections to compare: Envoy's own, then Headgate's.
 pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
     let bouncer = policy::for_mix(backend.parallelism, mix);
+    // All types have the same objectives.
+    let target = mix.iter().map(|query| query.p50).max().unwrap_or_default();
     let headgate = [
         ("headgate", "Headgate, Bouncer", bouncer.clone()),
         (
@@ -117,7 +119,17 @@ pub fn protections(backend: Protected, mix: &[QueryType]) -> Vec<Protection> {
         (
             "headgate_helping",
             "Headgate + helping the underserved",
-            policy::with_helping(bouncer, 1.0),
+            policy::with_helping(bouncer.clone(), 1.0),
+        ),
+        (
+            "headgate_response_time",
+            "Headgate, ResponseTimeController",
+            policy::with_response_time_controller(bouncer.clone()),
+        ),
+        (
+            "headgate_backlog",
+            "Headgate, BacklogControl of the median objective",
+            policy::with_backlog_control(bouncer, target),
         ),
     ];
     let native = native_filters::all(backend)

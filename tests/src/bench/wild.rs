@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,9 @@ pub struct Options {
     pub changes: bool,
     /// Capacity of the services, requests/s; `None`: it is measured.
     pub capacity_rps: Option<f64>,
+    /// Whether runs are added to those of an earlier measurement of the service, with its capacity, its service times and
+    /// its choices.
+    pub resume: bool,
 }
 
 /// All that was measured of one service.
@@ -105,6 +108,16 @@ pub struct RowReport {
     pub searched: Vec<(String, f64)>,
     /// Why it was not run, if it was not.
     pub skipped: Option<String>,
+}
+
+impl RowReport {
+    /// The place of its family among all, for the order of rows and the style of lines. Candidates that were asked for by
+    /// their own names come last.
+    fn family(&self) -> usize {
+        let all = families(&[], &[]);
+        let family = all.iter().position(|family| family.name == self.name);
+        family.unwrap_or(all.len())
+    }
 }
 
 /// One protection at one load, once.
@@ -240,8 +253,8 @@ struct Bench<'a> {
     capacity_rps: f64,
 }
 
-/// Runs all of it. `reports` has what was measured before; a service that is measured now replaces its own. `progress`
-/// hears of each step, `done` gets what there is after each.
+/// Runs all of it. `reports` has what was measured before; a service that is measured now replaces its own, or adds to it
+/// if the options say so. `progress` hears of each step, `done` gets what there is after each.
 ///
 /// # Errors
 /// If a part of a system doesn't start or run.
@@ -254,14 +267,19 @@ pub fn run(
     let k6 = programs::k6()?;
     leave_core()?;
     for &service in &options.services {
-        reports.retain(|report| report.service != service.name());
+        let earlier = reports
+            .iter()
+            .position(|report| report.service == service.name())
+            .map(|index| reports.remove(index))
+            .filter(|report| options.resume && report.skipped.is_none());
         progress(&format!("{}: {}", service.name(), service.title()));
         let site = match Site::prepare(service) {
             Ok(site) => site,
             Err(error) => match programs::why_unavailable(&error) {
                 Some(why) => {
                     progress(&format!("{}: skipped: {why}", service.name()));
-                    reports.push(ServiceReport::new(service, Some(why.to_owned())));
+                    let skipped = || ServiceReport::new(service, Some(why.to_owned()));
+                    reports.push(earlier.unwrap_or_else(skipped));
                     continue;
                 }
                 None => return Err(error),
@@ -274,8 +292,16 @@ pub fn run(
             mix: service.mix(),
             capacity_rps: 0.0,
         };
-        bench.calibrate()?;
-        let mut report = ServiceReport::new(service, None);
+        let mut report = match earlier {
+            Some(report) => {
+                bench.take_over(&report)?;
+                report
+            }
+            None => {
+                bench.calibrate()?;
+                ServiceReport::new(service, None)
+            }
+        };
         report.describe(&bench);
         progress(&format!("{}: {}", service.name(), report.description()));
         reports.push(report);
@@ -320,6 +346,19 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Takes service times and capacity from an earlier measurement.
+    fn take_over(&mut self, earlier: &ServiceReport) -> Result<()> {
+        for query in &mut self.mix {
+            let measured = earlier.types.iter().find(|kind| kind.name == query.name);
+            let kind = measured.with_context(|| {
+                format!("{} was measured without {}", earlier.service, query.name)
+            })?;
+            query.mean = Duration::from_secs_f64(kind.mean_ms / 1e3);
+        }
+        self.capacity_rps = earlier.capacity_rps;
+        Ok(())
+    }
+
     /// Capacity: the most answers per second in any 5 s of a ramp from 0.4 to 1.8 times what the service times promise.
     /// Beyond its capacity a service may answer fewer than at it, so the end of the ramp says little.
     fn ramp(&self, running: &Running) -> Result<f64> {
@@ -359,10 +398,17 @@ impl Bench<'_> {
     ) -> Result<()> {
         let mut chosen: Vec<(String, Variant)> = Vec::new();
         for family in self.families() {
+            if let Some(choice) = chosen_before(&report.rows, &family)? {
+                chosen.push(choice);
+                continue;
+            }
             let (row, variant) = self.choose(family, progress)?;
             chosen.extend(variant.map(|variant| (row.name.clone(), variant)));
-            report.rows.push(row);
+            if report.rows.iter().all(|other| other.name != row.name) {
+                report.rows.push(row);
+            }
         }
+        report.rows.sort_by_key(|row| row.family());
         let options = self.options;
         let changes = if options.changes {
             Change::ALL.len()
@@ -388,7 +434,8 @@ impl Bench<'_> {
                 left.as_secs_f64() / 60.0
             ));
         };
-        for round in 1..=options.rounds {
+        let rounds_before = report.rounds();
+        for round in (1..=options.rounds).map(|round| rounds_before + round) {
             for &load in &options.loads {
                 for (row, variant) in &chosen {
                     let result = self.constant(variant, load, options.measured, round)?;
@@ -632,6 +679,22 @@ impl Bench<'_> {
     }
 }
 
+/// The candidate of a family that an earlier search chose, with the name of its row.
+///
+/// # Errors
+/// If the candidate is not among those of the family now: runs of two candidates don't belong in one row.
+fn chosen_before(rows: &[RowReport], family: &Family) -> Result<Option<(String, Variant)>> {
+    let earlier = rows.iter().find(|row| row.name == family.name);
+    let Some(chosen) = earlier.and_then(|row| row.chosen.as_deref()) else {
+        return Ok(None);
+    };
+    let mut candidates = family.candidates.iter();
+    let variant = candidates
+        .find(|candidate| candidate.name == chosen)
+        .with_context(|| format!("{} was measured with {chosen}", family.name))?;
+    Ok(Some((family.name.to_owned(), variant.clone())))
+}
+
 impl TypeMeasured {
     fn of(query: &QueryType, answers: &[&Answer]) -> Self {
         let refusal =
@@ -722,10 +785,21 @@ impl ServiceReport {
                 p90_ms: ms(query.p90),
             })
             .collect();
-        let loads = bench.options.loads.iter();
-        self.ideal = loads
-            .map(|&load| (load, ideal_rps(&bench.mix, bench.capacity_rps, load)))
-            .collect();
+        for &load in &bench.options.loads {
+            if self.ideal.iter().all(|(known, _)| *known != load) {
+                let ideal = ideal_rps(&bench.mix, bench.capacity_rps, load);
+                self.ideal.push((load, ideal));
+            }
+        }
+        self.ideal
+            .sort_by(|(left, _), (right, _)| left.total_cmp(right));
+    }
+
+    /// The number of the last round.
+    fn rounds(&self) -> usize {
+        let constant = self.runs.iter().map(|run| run.round);
+        let changing = self.changes.iter().map(|run| run.round);
+        constant.chain(changing).max().unwrap_or(0)
     }
 
     /// Capacity and types in a line.

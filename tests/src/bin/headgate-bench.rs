@@ -67,6 +67,9 @@ struct Args {
     /// Capacity of the services in `wild`, requests/s, in place of a ramp.
     #[arg(long)]
     capacity: Option<f64>,
+    /// `wild` adds its runs to those in `--out`, with the capacities and the choices found there.
+    #[arg(long)]
+    resume: bool,
     /// Where `wild` leaves its table (wild.md), its picture (wild.svg) and its numbers (wild.json), from which a later run
     /// takes the services that it doesn't measure.
     #[arg(long, default_value = "target/wild")]
@@ -333,6 +336,7 @@ fn wild(args: &Args) -> Result<Value> {
         parallelism: args.parallelism.clone(),
         changes: !args.quick,
         capacity_rps: args.capacity,
+        resume: args.resume,
     };
     if options.services.is_empty() {
         options.services = wild::Service::ALL.to_vec();
@@ -364,6 +368,7 @@ fn wild(args: &Args) -> Result<Value> {
     };
     let progress = |what: &str| say(&format!("wild: {what}"));
     let reports = wild::run(&options, before, progress, save)?;
+    save(&reports)?;
     println!("\n{}", wild::markdown(&reports));
     Ok(json!(reports))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Change, Measured, ServiceReport};
+use super::{Change, Measured, RowReport, ServiceReport};
 use crate::demo::chart::{Panel, Vertical, escape, nice_step};
 use crate::demo::palette;
 
@@ -160,8 +160,10 @@ const WIDTH: f64 = 1_180.0;
 const COLUMN: f64 = 330.0;
 const GAP: f64 = 62.0;
 const HEIGHT: f64 = 230.0;
+/// Room that the label of a load needs.
+const LABEL: f64 = 38.0;
 
-/// Colours for more lines than the palette has, all of which also differ by dashes.
+/// Colours for more lines than the palette has, all of which also differ by dashes; by family.
 const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}.w2{stroke:var(--t1);stroke-dasharray:6 3}\
 .w3{stroke:var(--t2)}.w4{stroke:var(--t2);stroke-dasharray:6 3}.w5{stroke:var(--t3)}.w6{stroke:var(--t0);stroke-width:3}\
 .w7{stroke:var(--t0);stroke-dasharray:2 3}.w8{stroke:var(--t0);stroke-dasharray:6 3}";
@@ -214,11 +216,16 @@ fn draw(out: &mut String, report: &ServiceReport, y: f64) {
         vertical: Vertical::Linear(top),
     };
     panel.value_axis(out, |rps| format!("{rps:.0}"));
+    let mut labelled = f64::NEG_INFINITY;
     for (load, _) in &report.ideal {
+        let x = panel.at(*load);
+        if x - labelled < LABEL {
+            continue;
+        }
+        labelled = x;
         let _ = write!(
             out,
-            r#"<text class="tick" x="{:.1}" y="{:.1}" text-anchor="middle">{load}×</text>"#,
-            panel.at(*load),
+            r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{load}×</text>"#,
             y + HEIGHT + 14.0
         );
     }
@@ -227,7 +234,7 @@ fn draw(out: &mut String, report: &ServiceReport, y: f64) {
         "limit",
         report.ideal.iter().map(|(load, rps)| (*load, Some(*rps))),
     );
-    for (index, row) in report.rows.iter().enumerate() {
+    for row in &report.rows {
         let points = report.ideal.iter().map(|(load, _)| {
             let runs = report
                 .runs
@@ -236,7 +243,7 @@ fn draw(out: &mut String, report: &ServiceReport, y: f64) {
             let goodput: Vec<f64> = runs.map(|run| run.result.goodput_rps).collect();
             (*load, spread(&goodput).map(|(mean, ..)| mean))
         });
-        panel.line(out, &format!("w{}", index % 9), points);
+        panel.line(out, &style(row), points);
     }
     for (column, change) in Change::ALL.into_iter().enumerate() {
         let x = GAP + (column as f64 + 1.0) * (COLUMN + GAP);
@@ -278,7 +285,7 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
             .sum::<f64>();
     panel.event(out, begin, "");
     panel.event(out, end, "");
-    for (index, row) in report.rows.iter().enumerate() {
+    for row in &report.rows {
         let of_row: Vec<_> = runs.iter().filter(|run| run.row == row.name).collect();
         // The mean over runs and over 3 s: single seconds are noise.
         let points = (0..seconds).map(|second| {
@@ -289,8 +296,13 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
                 .collect();
             (second as f64 + 0.5, spread(&values).map(|(mean, ..)| mean))
         });
-        panel.line(out, &format!("w{}", index % 9), points);
+        panel.line(out, &style(row), points);
     }
+}
+
+/// The class of a row's line.
+fn style(row: &RowReport) -> String {
+    format!("w{}", row.family() % 9)
 }
 
 fn legend(out: &mut String, report: &ServiceReport, y: f64) {
@@ -299,8 +311,7 @@ fn legend(out: &mut String, report: &ServiceReport, y: f64) {
     let rows = report
         .rows
         .iter()
-        .enumerate()
-        .map(|(i, row)| (format!("w{}", i % 9), row.title.clone()));
+        .map(|row| (style(row), row.title.clone()));
     for (index, (class, title)) in rows.chain([ideal]).enumerate() {
         let x = GAP + (index % COLUMNS) as f64 * 280.0;
         let y = y + (index / COLUMNS) as f64 * 22.0;
