@@ -512,13 +512,13 @@ const STATS: &str = r#"stats_config:
   - tag_name: headgate_workflow
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.workflow(\.([^.]+))\.'
   - tag_name: headgate_service
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.service(\.([^.]+))\.index$'
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.service(\.([^.]+))\.(?:index|(?:calls|calls_downgraded|admit_permille)\.class\.[^.]+)$'
   - tag_name: headgate_reason
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.type\..*\.reason(\.([^.]+))$'
   - tag_name: headgate_objective
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.type\..*\.objective(\.([^.]+))$'
   - tag_name: headgate_class
-    regex: '^wasmcustom\.headgate\..*_(?:mhz|permille)\.class(\.([^.]+))$'
+    regex: '^wasmcustom\.headgate\..*(?:_mhz|_permille|\.calls|\.calls_downgraded)\.class(\.([^.]+))$'
   - tag_name: headgate_limiter
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.limiter(\.([0-9]+))\.tickets$'
   - tag_name: headgate_worker

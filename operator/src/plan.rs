@@ -58,7 +58,7 @@ pub struct Plan {
     /// What proxies get that are known by the labels of their Pod, in order of precedence: of several that
     /// apply to one proxy and to the same requests, the first is in force. None in a folder.
     pub attachments: Attachments,
-    /// What the outbound slots of proxies get, by `namespace/name` of the policy whose workflows their calls belong to.
+    /// What the outbound slots of proxies get, by `namespace/name` of the policy that their calls belong to.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
     /// Whether it is the plan of a cluster, where a proxy gets nothing unless it says what it is.
     pub in_cluster: bool,
@@ -68,11 +68,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What the outbound slot of a proxy gets whose inbound slot gets `config`; `None` where that has no workflows.
+    /// What the outbound slot of a proxy gets whose inbound slot gets `config`; `None` where that has neither
+    /// workflows nor calls that are admitted to classes.
     #[must_use]
     pub fn outbound_of(&self, config: &FilterConfig) -> Option<&Arc<FilterConfig>> {
-        let stage = config.stages.iter().find(|s| s.workflows.is_some())?;
-        self.outbound.get(&stage.policy)
+        let stages = || config.stages.iter();
+        let stage = stages().find(|s| s.workflows.is_some());
+        let stage = stage.or_else(|| stages().find(|s| self.outbound.contains_key(&s.policy)));
+        self.outbound.get(&stage?.policy)
     }
 }
 

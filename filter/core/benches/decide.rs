@@ -8,11 +8,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use common::{
-    BOUNCER, DEGRADATION, PARALLELISM, classes, response_time_controller, stage,
+    BOUNCER, DEGRADATION, PARALLELISM, backlog_control, classes, response_time_controller, stage,
     starvation_avoidances,
 };
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use headgate_core::config::{StageConfig, StarvationAvoidance};
+use headgate_core::config::{BacklogSignal, StageConfig, StarvationAvoidance, StrategyConfig};
 use headgate_core::host::memory::MemoryHost;
 use headgate_core::request::{Attributes, ClassId, Served};
 use headgate_core::rng::Rng;
@@ -87,25 +87,40 @@ fn decide(c: &mut Criterion) {
     }
 }
 
-/// Decision control at the lowest quality, two classes.
-fn controlled(types: u16) -> (StageConfig, Strategy) {
+/// A feedback controller, two classes.
+fn controlled(controller: StrategyConfig, types: u16) -> (StageConfig, Strategy) {
     let names: Vec<String> = (0..types).map(|i| format!("t{i}")).collect();
-    let controller = response_time_controller(types.into(), 2, Some(DEGRADATION));
     let mut config = stage(names.iter().map(String::as_str), controller, None);
     config.classes = classes();
     let strategy = Strategy::from_config(&config);
     (config, strategy)
 }
 
-/// A decision of the response time controller, and its tick with as many measurements as it adopts.
-fn control(c: &mut Criterion) {
+/// Decisions of both feedback controllers while they refuse. The response time controller is at its lowest
+/// quality; backlog control measures what requests cost.
+fn controllers(c: &mut Criterion) {
+    let seda = |types: u16| response_time_controller(types.into(), 2, Some(DEGRADATION));
+    control(c, "response_time_controller", [30, 30], seda);
+    let chronos = |_| backlog_control(BacklogSignal::Backlog);
+    control(c, "backlog_control", [5, 25], chronos);
+}
+
+/// A decision of a controller, and its tick with as many measurements as it adopts. Requests wait in turn as
+/// long as `waits`, ms.
+fn control(
+    c: &mut Criterion,
+    name: &str,
+    waits: [u64; 2],
+    controller: impl Fn(u16) -> StrategyConfig,
+) {
     for types in [1, 10, 100] {
-        let (config, mut strategy) = controlled(types);
+        let (config, mut strategy) = controlled(controller(types), types);
         let times = warm(&config);
         let (mut rng, mut n, mut record) = (Rng::new(1), 0_u64, Vec::new());
         let mut step = |strategy: &mut Strategy, ticks: bool| {
             n += 1;
             let now = Instant::from_nanos(n * 50_000);
+            let queue_wait = Duration::from_millis(waits[usize::from(n.is_multiple_of(2))]);
             let view = View {
                 now,
                 parallelism: PARALLELISM,
@@ -113,7 +128,7 @@ fn control(c: &mut Criterion) {
                 queue_length: 40,
                 queue_work: 40_000,
                 work: 1_000,
-                queue_wait: Duration::from_millis(30),
+                queue_wait,
                 rival_wait: Duration::ZERO,
                 service_times: &times,
             };
@@ -127,8 +142,9 @@ fn control(c: &mut Criterion) {
                 let served = Served {
                     kind,
                     class: request.class,
-                    queue_wait: Duration::from_millis(30),
-                    processing: Duration::from_millis(30),
+                    age: Duration::ZERO,
+                    queue_wait,
+                    processing: queue_wait,
                     weight: 1,
                     work: 1_000,
                 };
@@ -146,7 +162,7 @@ fn control(c: &mut Criterion) {
         };
         // Until requests are refused.
         (0..2_000_000).for_each(|_| step(&mut strategy, false));
-        let mut group = c.benchmark_group("response_time_controller");
+        let mut group = c.benchmark_group(name);
         group.bench_function(BenchmarkId::new("decide", types), |b| {
             b.iter(|| step(&mut strategy, false));
         });
@@ -183,5 +199,5 @@ fn record(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decide, control, record);
+criterion_group!(benches, decide, controllers, record);
 criterion_main!(benches);

@@ -53,29 +53,10 @@ fn grpc_timeout(value: &[u8]) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Request<'a>(&'a [(&'a str, &'a str)]);
-
-    impl RequestView for Request<'_> {
-        fn path(&self) -> Option<&[u8]> {
-            None
-        }
-        fn method(&self) -> Option<&[u8]> {
-            None
-        }
-        fn header(&self, name: &str) -> Option<&[u8]> {
-            self.0
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, v)| v.as_bytes())
-        }
-        fn route_name(&self) -> Option<&[u8]> {
-            None
-        }
-    }
+    use crate::classify::memory::MemoryRequest;
 
     fn of(headers: &[(&str, &str)]) -> Option<Duration> {
-        own_deadline(&Request(headers))
+        own_deadline(&MemoryRequest::of(headers))
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! the process at its first request, not at its configuration: Envoy also configures VMs that never see
 //! one (a canary for every update, a base VM on the main thread).
 
+mod admission;
 mod flows;
 mod mesh;
 mod policy;
@@ -19,7 +20,7 @@ use crate::discipline::Order;
 use crate::host::{Host, HostError};
 use crate::progress::progress;
 use crate::refusal::{Origin, Refusal};
-use crate::request::{Attributes, Progress};
+use crate::request::{Attributes, ClassId, Progress, TypeId};
 use crate::stage::Outcome;
 use crate::stats::{StageCount, StageStats};
 use crate::time::Instant;
@@ -65,6 +66,8 @@ pub struct Engine {
     next_policy: u32,
     /// What calls of the process belong to, once an outbound listener was configured.
     outbound: Option<mesh::Outbound>,
+    /// Of that, how often it was configured.
+    generation: u32,
     /// Whether that came with the stages: requests are calls as well.
     gateway: bool,
     scratch: mesh::Scratch,
@@ -140,7 +143,7 @@ impl Engine {
     ) -> Result<(), ConfigError> {
         config.check()?;
         if config.direction == Direction::Outbound {
-            self.outbound = config.outbound.clone().map(mesh::Outbound::new);
+            self.outbound = self.new_outbound(host, config)?;
             self.gateway = false;
             return Ok(());
         }
@@ -152,7 +155,7 @@ impl Engine {
         }
         // A listener for calls, if there is one, has told on its own.
         if config.outbound.is_some() || self.gateway {
-            self.outbound = config.outbound.clone().map(mesh::Outbound::new);
+            self.outbound = self.new_outbound(host, config)?;
             self.gateway = self.outbound.is_some();
         }
         self.compiled = compiled;
@@ -162,6 +165,19 @@ impl Engine {
                 .map_err(|e| ConfigError::new("stages", e.to_string()))?;
         }
         Ok(())
+    }
+
+    fn new_outbound(
+        &mut self,
+        host: &impl Host,
+        config: &FilterConfig,
+    ) -> Result<Option<mesh::Outbound>, ConfigError> {
+        self.generation = self.generation.wrapping_add(1);
+        let seeds = (self.seed, self.generation);
+        let outbound = config.outbound.clone();
+        outbound
+            .map(|outbound| mesh::Outbound::new(host, outbound, seeds))
+            .transpose()
     }
 
     /// Makes the running stages those of the configuration, keeping the ones that stay. A stage that
@@ -271,7 +287,11 @@ impl Engine {
                 .cost_header()
                 .and_then(|name| work::cost(request.header(name)?)),
             progress: if Order::needs_progress(&compiled.config.queue.discipline) {
-                progress(request)
+                Progress {
+                    // Anybody's word may do for the order, but not for a controller that refuses others.
+                    age: Duration::ZERO,
+                    ..progress(request)
+                }
             } else {
                 Progress::UNKNOWN
             },
@@ -281,7 +301,12 @@ impl Engine {
                 let known = (&compiled.config, &mut attributes);
                 mesh::origin(workflows, host, now, request, known, &mut self.scratch)
             }
-            None => Origin::UNKNOWN,
+            None => {
+                if let Some(class) = mesh::named_class(&compiled.config, request) {
+                    attributes.class = class;
+                }
+                Origin::UNKNOWN
+            }
         };
         let arrival = Arrival {
             stream,
@@ -523,6 +548,13 @@ impl Engine {
     #[must_use]
     pub fn rejection_rate(&self, policy: PolicyId) -> Option<f64> {
         self.policy(policy)?.stage.rejection_rate()
+    }
+
+    /// The rate up to which requests of this type and class are admitted, requests/s; `None` where the
+    /// strategy sets no rate.
+    #[must_use]
+    pub fn admission_rate(&self, policy: PolicyId, kind: TypeId, class: ClassId) -> Option<f64> {
+        self.policy(policy)?.stage.admission_rate(kind, class)
     }
 
     /// The slots of this policy, as configured or as found.

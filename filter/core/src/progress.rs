@@ -3,7 +3,7 @@
 //! One header, a dictionary of RFC 9651 whose numbers are milliseconds:
 //!
 //! ```text
-//! x-headgate-progress: elapsed=12.5, total=40, work=12.5, total-work=55
+//! x-headgate-progress: elapsed=12.5, total=40, work=12.5, total-work=55, age=20
 //! ```
 //!
 //! Members that aren't known are skipped, for what later versions add. A header that is no dictionary
@@ -18,7 +18,7 @@ use crate::request::Progress;
 pub const HEADER: &str = "x-headgate-progress";
 
 /// Members that are numbers here.
-const KEYS: [&str; 4] = ["elapsed", "total", "work", "total-work"];
+const KEYS: [&str; 5] = ["elapsed", "total", "work", "total-work", "age"];
 
 /// The progress that `request` tells.
 #[must_use]
@@ -49,10 +49,37 @@ pub(crate) fn parse(dictionary: &str) -> Option<Progress> {
             "total" => progress.total = Some(millis(value)?),
             "work" => progress.work = millis(value)?,
             "total-work" => progress.total_work = Some(millis(value)?),
+            "age" => progress.age = millis(value)?,
             _ => {}
         }
     }
     Some(progress)
+}
+
+/// What became of a request's time at the process that answered it. Members of the header in responses:
+///
+/// ```text
+/// x-headgate-progress: elapsed=12.5, work=12.5, wait=40.2, slot=12.5
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent {
+    /// In the queue of its stage.
+    pub wait: Duration,
+    /// From its slot to its answer.
+    pub slot: Duration,
+}
+
+/// Reads the members of [`Spent`]; `None` where one of them is missing.
+pub(crate) fn spent(dictionary: &str) -> Option<Spent> {
+    let of = |key: &str| {
+        let mut members = dictionary.split(',').map(|m| m.trim_matches([' ', '\t']));
+        let value = members.find_map(|m| m.strip_prefix(key)?.strip_prefix('='))?;
+        millis(value.split_once(';').map_or(value, |(value, _)| value))
+    };
+    Some(Spent {
+        wait: of("wait")?,
+        slot: of("slot")?,
+    })
 }
 
 /// A decimal of RFC 9651: at most 12 digits before the point and 3 behind; not negative here.
@@ -81,7 +108,8 @@ mod tests {
     #[test]
     fn a_dictionary_of_milliseconds() {
         let us = Duration::from_micros;
-        let known = parse("elapsed=12.5, total=40,\twork=0.25;x=1, total-work=55.125").unwrap();
+        let known =
+            parse("elapsed=12.5, total=40,\twork=0.25;x=1, total-work=55.125, age=7").unwrap();
         assert_eq!(
             known,
             Progress {
@@ -89,6 +117,7 @@ mod tests {
                 total: Some(us(40_000)),
                 work: us(250),
                 total_work: Some(us(55_125)),
+                age: us(7_000),
             }
         );
         let some = parse("elapsed=3, hops=2, retried, cached;by=cdn").unwrap();

@@ -94,7 +94,7 @@ reasons! {
     /// The request's own deadline passes before it could be served.
     Deadline {
         name: "deadline",
-        text: "its own deadline would pass, or passed, in the queue",
+        text: "its own deadline would pass, or passed, before its answer",
         http: 504,
         grpc: DEADLINE_EXCEEDED,
         about_objectives: false,

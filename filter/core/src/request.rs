@@ -47,7 +47,7 @@ impl Attributes {
 }
 
 /// Progress metrics of the tree of calls that a request is part of (Wisp §4.2, Table 2). Processing times
-/// and work, without waiting.
+/// and work, without waiting, but for the age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Service time so far.
@@ -58,6 +58,9 @@ pub struct Progress {
     pub work: Duration,
     /// Expected work of the whole tree.
     pub total_work: Option<Duration>,
+    /// Time since it entered the mesh, waits included, but for what it spent between proxies (SEDA §3.2). Zero where it
+    /// enters, and where it says nothing that is believed.
+    pub age: Duration,
 }
 
 impl Progress {
@@ -67,6 +70,7 @@ impl Progress {
         total: None,
         work: Duration::ZERO,
         total_work: None,
+        age: Duration::ZERO,
     };
 }
 
@@ -77,6 +81,8 @@ pub struct Served {
     pub kind: TypeId,
     /// Its class.
     pub class: ClassId,
+    /// From where it entered the system to its arrival at the stage ([`Progress::age`]).
+    pub age: Duration,
     /// From its arrival to its slot.
     pub queue_wait: Duration,
     /// From its slot to its end.

@@ -79,11 +79,6 @@ impl Request {
             phase: Phase::Arriving,
         }
     }
-
-    /// Its group in the order of the queue ([`crate::discipline::Order::group`]).
-    pub(crate) fn group(&self) -> u16 {
-        self.turn.map_or(self.attributes.kind.0, |turn| turn.flow)
-    }
 }
 
 #[derive(Debug)]

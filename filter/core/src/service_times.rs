@@ -154,6 +154,7 @@ impl ServiceTimes {
             quantiles: &row.quantiles,
             objectives: &row.objectives,
             condemned: row.condemned,
+            preliminary: own.preliminary,
         }
     }
 
@@ -176,6 +177,12 @@ impl ServiceTimes {
     pub fn mean_of_all(&self) -> Option<Duration> {
         let general = self.general();
         general.is_ready().then_some(general.mean)
+    }
+
+    /// Processing time that nine in ten requests of `kind` exceed, by its own histogram; zero until it has one.
+    #[must_use]
+    pub fn at_least(&self, kind: TypeId) -> Duration {
+        self.rows[self.index(kind)].at_least
     }
 
     /// Mean time that a busy slot still needs for its request, over all types: E\[pt²\] / (2 E\[pt\]).

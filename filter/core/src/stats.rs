@@ -18,13 +18,14 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.{queue_wait,processing_time,response_time}_us   histograms
 //! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram
 //! headgate.policy.<namespace>/<name>.type.<type>.admission_rate_mhz[.class.<class>]  gauge      requests admitted in 1000 s, at most
+//! headgate.policy.<namespace>/<name>.type.<type>.controlled_response_time_us[.class.<class>]   gauge   cur of SEDA §3.2
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
 //! ```
 //!
 //! `<reason>` is [`Reason`]'s name. A type has one for each of its objectives, and for those of `default`: while the type
 //! is cold, these are what it is judged by.
 //!
-//! The last two are the response time controller's; one controller for all types has them without the
+//! The last three are the response time controller's; one controller for all types has them without the
 //! type. Bouncer's value cut has
 //!
 //! ```text

@@ -87,28 +87,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    struct Request<'a>(&'a [(&'a str, &'a str)]);
-
-    impl RequestView for Request<'_> {
-        fn path(&self) -> Option<&[u8]> {
-            None
-        }
-        fn method(&self) -> Option<&[u8]> {
-            None
-        }
-        fn header(&self, name: &str) -> Option<&[u8]> {
-            let found = self.0.iter().find(|(n, _)| *n == name);
-            found.map(|(_, value)| value.as_bytes())
-        }
-        fn route_name(&self) -> Option<&[u8]> {
-            None
-        }
-    }
+    use crate::classify::memory::MemoryRequest;
 
     fn of(headers: &[(&str, &str)]) -> Option<Vec<u8>> {
         let mut found = b"of the request before".to_vec();
-        name(&Request(headers), &mut found).then_some(found)
+        name(&MemoryRequest::of(headers), &mut found).then_some(found)
     }
 
     fn some(name: &str) -> Option<Vec<u8>> {

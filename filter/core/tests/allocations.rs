@@ -97,6 +97,7 @@ fn run(
             let served = Served {
                 kind,
                 class: request.class,
+                age: Duration::ZERO,
                 queue_wait: Duration::from_millis(1),
                 processing,
                 weight: 1,
@@ -239,7 +240,7 @@ fn run_workflows() -> u64 {
             let (worker, pass) = passes.pop_front().unwrap();
             let engine = &mut engines[worker];
             if let Some(answer) = engine.answer(&host, now, pass) {
-                engine.tell(&answer, |_, _| {});
+                engine.tell(Some(&answer), None, |_, _| {});
             }
             let done = engine.finish(&host, now, pass, Outcome::Completed, &mut actions);
             done.unwrap();
@@ -347,7 +348,9 @@ fn deciding_queueing_and_measuring_allocate_nothing() {
     assert_eq!(run_workflows(), 0);
     assert_eq!(run_requests(), 0);
 
-    for name in ["FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "Slack"] {
+    for name in [
+        "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "Slack", "Priority",
+    ] {
         assert_eq!(run_queue(&format!(r#"{{"type":{name:?}}}"#)), 0, "{name}");
     }
     for by in ["Type", "Class", "Workflow"] {

@@ -395,6 +395,11 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         let answer = Answer {
             ending,
             rejection_rate: self.engine.rejection_rate(POLICY).unwrap_or_default(),
+            admission_rate: self.engine.admission_rate(
+                POLICY,
+                self.kinds[job.request.kind],
+                ClassId(job.request.class),
+            ),
             quality: job.quality,
         };
         self.source.answered(&job.request, self.now, answer);

@@ -59,6 +59,9 @@ pub struct Answer {
     /// The hint on the response: part of the requests that the stage refuses at the moment, ratio. 0 when
     /// it says nothing.
     pub rejection_rate: f64,
+    /// The rate up to which requests like this one are admitted, requests/s; `None` where the strategy
+    /// sets none.
+    pub admission_rate: Option<f64>,
     /// The quality in which the service was told to answer, ratio; `None` when it wasn't told.
     pub quality: Option<f64>,
 }

@@ -46,8 +46,8 @@ pub struct BacklogControlSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backlog: Option<f64>,
     /// Whether responses tell the rejection rate (0 to 1) in `x-headgate-rejection-rate`, so that clients
-    /// can send less; true by default. It counts refusals at arrival over the last one to two periods, not requests
-    /// that run out of time in the queue. With mode `DryRun` nothing is told.
+    /// can send less; true by default. It counts refusals over the last one to two periods, with those of requests
+    /// that ran out of time in the queue. With mode `DryRun` nothing is told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<bool>,
 }

@@ -6,6 +6,7 @@
 //! Gateway API, rather than untagged unions, so that errors can name the field at fault.
 
 mod backlog_control;
+mod class_admission;
 mod duration;
 mod errors;
 mod policy;
@@ -16,6 +17,7 @@ mod strategy;
 mod workflows;
 
 pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostType};
+pub use class_admission::{ClassAdmission, ClassAdmissionMethod, DistributedAdmission};
 pub use duration::{Duration, ParseDurationError};
 pub use errors::{Errors, GrpcStatus};
 pub use policy::{

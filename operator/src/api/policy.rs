@@ -6,7 +6,7 @@ use headgate_core::config;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, Errors, Queue, RequestMatch, Strategy, Workflows};
+use super::{ClassAdmission, Duration, Errors, Queue, RequestMatch, Strategy, Workflows};
 
 /// What is wanted: which backend (`targetRefs`), and what its kinds of requests need (`types`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +46,10 @@ pub struct AdmissionPolicySpec {
     /// Workflows that cross this service and others, and the rates that they may have; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflows: Option<Workflows>,
+    /// What classes promise to those who call this service, and whose calls to others are admitted to classes; none by
+    /// default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_admission: Option<ClassAdmission>,
     /// Requests that bypass admission, such as health checks; at most 64 matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<RequestMatch>,

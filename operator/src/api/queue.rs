@@ -33,7 +33,8 @@ pub struct Queue {
     /// refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_length: Option<i64>,
-    /// Longest wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be shorter.
+    /// Longest wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be shorter: it waits
+    /// while that leaves the time which one in ten of its type needs at most, and is refused at once where it doesn't.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
 }
@@ -79,6 +80,9 @@ pub enum DisciplineType {
     /// small beside a round: with weights of 8, 4 and 1 and a quantum of 1ms, a round is 13ms.
     #[serde(rename = "WFQ")]
     Wfq,
+    /// Strict priority among `classes`: a request waits for all of higher classes, and within a class for those that came
+    /// before it. Lower classes get what higher ones leave, which may be nothing.
+    Priority,
     /// By latest start: the arrival plus the least that any objective of the type leaves for waiting. Needs
     /// objectives for each type. As with `FIFO`, `EDF` and `LSTF`, Bouncer judges a request by the time in which all
     /// that waits drains, not by the wait that its own place means.
@@ -159,6 +163,7 @@ impl DisciplineType {
             Self::Lasf => "LASF",
             Self::Drr => "DRR",
             Self::Wfq => "WFQ",
+            Self::Priority => "Priority",
             Self::Slack => "Slack",
         }
     }

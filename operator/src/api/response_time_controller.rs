@@ -19,8 +19,8 @@ use super::Duration;
 )]
 pub struct ResponseTimeControllerSettings {
     /// Percentile of response times that is held at the target: above 0, below 100; 90 by default. Response times
-    /// are queue wait and processing time at this proxy, of answered requests: neither the services before it nor
-    /// requests that ran out of time in the queue count.
+    /// are queue wait and processing time at this proxy, of answered requests: those that ran out of time in the queue
+    /// don't count. With `workflows` they begin where a request entered the mesh, as far as its callers are believed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
     /// The target for all types, 1ms to 1h. Without it, each type's objective at `percentile`.

@@ -43,7 +43,8 @@ pub struct Workflows {
     pub max_workflows: Option<i64>,
     /// Requests of one workflow that wait for its rate, 0 to 10000; 100 by default. 0: what exceeds the rate is
     /// refused at once. A request that would have to wait is refused where its deadline leaves too little time for
-    /// that wait and for what its workflow takes on average from here on; one that need not wait passes.
+    /// that wait and for what its workflow takes on average from here on; one that need not wait, where nine in ten of
+    /// its type take longer than that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_queue_length: Option<i64>,
     /// Workflows with settings of their own. They always have a rate of their own, so there are at most

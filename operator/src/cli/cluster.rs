@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use clap::Args;
+use futures::future;
 use futures::stream::{self, StreamExt as _};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
@@ -20,11 +21,13 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::client::Body;
 
 use crate::kubernetes::authorize::{AUDIENCE, TOKEN_HEADER};
 use crate::kubernetes::client::Access;
+use crate::kubernetes::deliver::Adapter;
+use crate::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY};
 use crate::kubernetes::resource::PolicyResource;
 use crate::xds::status::Report;
 
@@ -102,6 +105,9 @@ pub struct Operator {
     pub report: Result<Report, String>,
 }
 
+/// Objects that carry policies, or why they can't be seen, by kind.
+pub type Objects = Vec<(Adapter, anyhow::Result<Vec<DynamicObject>>)>;
+
 /// A connection to the cluster.
 pub struct Cluster {
     client: Client,
@@ -131,7 +137,6 @@ impl ClusterArgs {
         let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
         let mut config = self.access.config(unknown).await?;
         config.connect_timeout = Some(TIMEOUT);
-        config.read_timeout = Some(TIMEOUT);
         let namespace = config.default_namespace.clone();
         Ok(Cluster {
             client: Client::try_from(config).context("making a client failed")?,
@@ -148,26 +153,59 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// The policies of one namespace, or of all, by name.
+    /// Where policies are: those of one namespace, or of all.
+    #[must_use]
+    pub fn policies_api(&self, namespace: Option<&str>) -> Api<PolicyResource> {
+        match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    /// The policies of one namespace, or of all, or the one of this name, ordered by namespace and name.
     ///
     /// # Errors
     /// One line: why the API server doesn't tell.
-    pub async fn policies(&self, namespace: Option<&str>) -> anyhow::Result<Vec<PolicyResource>> {
-        let api: Api<PolicyResource> = match namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
+    pub async fn policies(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> anyhow::Result<Vec<PolicyResource>> {
+        let api = self.policies_api(namespace);
+        let parameters = match name {
+            Some(name) => ListParams::default().fields(&format!("metadata.name={name}")),
+            None => ListParams::default(),
         };
-        let listed = timely(api.list(&ListParams::default())).await?;
-        let list = listed.map_err(|error| match &error {
-            kube::Error::Api(status) if status.code == 404 => anyhow!(
-                "the cluster knows no AdmissionPolicy; install Headgate's chart, or only the CRD: \
-                 headgate crd | kubectl apply --server-side -f -"
-            ),
-            _ => refused(&error),
-        })?;
-        let mut policies = list.items;
+        let listed = timely(api.list(&parameters)).await?;
+        let mut policies = listed.map_err(|error| no_policies(&error))?.items;
         policies.sort_by_key(|p| (p.metadata.namespace.clone(), p.metadata.name.clone()));
         Ok(policies)
+    }
+
+    /// The objects that carry policies to the proxies of other control planes and to Pods, by kind: of all namespaces,
+    /// or of this one where the person may see no others. A kind that the cluster doesn't have has none; one that can't
+    /// be listed has a line that says why.
+    pub async fn objects(&self, namespace: Option<&str>) -> Objects {
+        let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
+        let ours = &ListParams::default().labels(&ours);
+        let listed = Adapter::ALL.map(|adapter| async move {
+            let resource = adapter.resource();
+            let all = Api::all_with(self.client.clone(), &resource);
+            let mut listed = timely(all.list(ours)).await?;
+            if let (Err(kube::Error::Api(status)), Some(namespace)) = (&listed, namespace)
+                && status.code == 403
+            {
+                let own = Api::namespaced_with(self.client.clone(), namespace, &resource);
+                listed = timely(own.list(ours)).await?;
+            }
+            match listed {
+                Ok(list) => Ok(list.items),
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+                Err(error) => Err(refused(&error)),
+            }
+        });
+        let listed = future::join_all(listed).await;
+        Adapter::ALL.into_iter().zip(listed).collect()
     }
 
     /// The reports of all operators, by Pod; empty when there is none.
@@ -270,6 +308,17 @@ pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result
             TIMEOUT.as_secs()
         )
     })
+}
+
+/// Why policies can't be listed, in one line.
+pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => anyhow!(
+            "the cluster knows no AdmissionPolicy; install Headgate's chart, or only the CRD: \
+             headgate crd | kubectl apply --server-side -f -"
+        ),
+        _ => refused(error),
+    }
 }
 
 /// What the API server says against it, or why it doesn't answer, in one line.

@@ -10,7 +10,8 @@ use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
 use headgate_core::config::{
-    AutoParallelism, ClassConfig, ErrorsConfig, Match, Mode, StageConfig, TypeConfig,
+    AutoParallelism, ClassConfig, ErrorsConfig, Match, Mode, ServiceAdmissionConfig, StageConfig,
+    TypeConfig,
 };
 use serde::Serialize;
 
@@ -20,6 +21,7 @@ use super::{Output, input};
 use crate::api::Duration;
 use crate::plan::TargetRef;
 
+mod admission;
 mod conditions;
 mod feedback;
 mod queue;
@@ -152,6 +154,9 @@ struct Class {
     matched: String,
     /// What the class makes a difference to; empty: nothing.
     matters: &'static str,
+    /// What class admission means for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    admission: Vec<String>,
 }
 
 /// A part of a policy: its name and what it does with this request.
@@ -183,7 +188,8 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     let stage = selection.stage()?;
     let trace = trace(stage, args).map_err(|e| anyhow!("{e}"))?;
     let file = selection.file_of(&stage.policy);
-    let explanation = explain(stage, &trace, args, file, &selection.target);
+    let promises = selection.promises.get(&stage.policy);
+    let explanation = explain((stage, promises), &trace, args, file, &selection.target);
     let text = match args.output {
         ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
         ReportFormat::Text => text::text(&explanation),
@@ -192,7 +198,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
 }
 
 fn explain(
-    stage: &StageConfig,
+    (stage, promises): (&StageConfig, Option<&ServiceAdmissionConfig>),
     trace: &Trace,
     request: &ExplainArgs,
     file: &str,
@@ -231,6 +237,7 @@ fn explain(
             name: name.to_owned(),
             matched: matched(&tried_for_class),
             matters: strategy::use_of_classes(stage),
+            admission: admission::admission(&subject, promises),
         }),
         mode: match stage.mode {
             Mode::Enforce => "Enforce".to_owned(),

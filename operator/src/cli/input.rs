@@ -5,16 +5,27 @@ use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use headgate_core::config::{FilterConfig, StageConfig};
+use headgate_core::config::{FilterConfig, ServiceAdmissionConfig, StageConfig};
 
 use super::Output;
+use crate::api;
 use crate::compile::{Compiled, compile};
 use crate::plan::{Endpoints, Share, TargetRef};
 use crate::source::read::{read_dir, read_file};
 use crate::validate::{FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates};
+
+/// A duration as policies write it, more than 0.
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    let span = api::Duration(text.to_owned()).parse();
+    match span.map_err(|e| e.to_string())? {
+        Duration::ZERO => Err("0; more than that".to_owned()),
+        span => Ok(span),
+    }
+}
 
 /// How many there are of what shares a policy's slots.
 #[derive(Debug, Clone, Copy)]
@@ -40,8 +51,10 @@ pub(super) struct Selection {
     pub(super) target: TargetRef,
     /// What its proxies enforce.
     pub(super) config: Arc<FilterConfig>,
-    /// What their outbound slots get, where there are workflows.
+    /// What their outbound slots get, where there are workflows or class admission.
     pub(super) outbound: Option<Arc<FilterConfig>>,
+    /// What policies promise to classes, by `namespace/name`.
+    pub(super) promises: BTreeMap<String, ServiceAdmissionConfig>,
     files: Vec<(String, Vec<String>)>,
 }
 
@@ -81,8 +94,10 @@ pub(super) fn select(
     Ok(Ok(Selection {
         target: target.clone(),
         config: Arc::clone(config),
-        outbound: (config.stages.iter().filter(|s| s.workflows.is_some()))
-            .find_map(|s| compiled.outbound.get(&s.policy).cloned()),
+        outbound: (config.stages.iter()).find_map(|s| compiled.outbound.get(&s.policy).cloned()),
+        promises: (policies.iter())
+            .filter_map(|p| Some((p.full_name(), p.promises.clone()?)))
+            .collect(),
         files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
     }))
 }

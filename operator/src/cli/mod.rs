@@ -61,6 +61,9 @@ pub enum Command {
     /// Issue certificates for TLS between the operator and proxies
     Certificate(certificate::CertificateArgs),
     /// Show policies and proxies: of a cluster, or of a running `headgate run`
+    ///
+    /// Exit codes: 0 when every policy is accepted, and programmed or without proxies; 1 when one isn't, when nothing
+    /// answers, or when --wait isn't over in time; 2 when the command line is wrong.
     Status(status::StatusArgs),
     /// Show live what proxies do: requests, refusals and waits by policy, type and workflow
     Top(Box<top::TopArgs>),
@@ -122,14 +125,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => man::run(&args),
     };
     let result = output.and_then(|output| {
-        let written = io::stdout()
-            .write_all(output.text.as_bytes())
-            .and_then(|()| io::stdout().flush());
-        match written {
-            // The reader has seen enough, as `head` does.
-            Err(e) if e.kind() == ErrorKind::BrokenPipe => {}
-            other => other?,
-        }
+        print(&output.text)?;
         // Nowhere to complain to when standard error is closed.
         let _ = io::stderr().write_all(output.notes.as_bytes());
         Ok(output.ok)
@@ -141,6 +137,16 @@ pub fn main() -> ExitCode {
             let _ = writeln!(io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints to standard output; whether somebody still reads it.
+fn print(text: &str) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // The reader has seen enough, as `head` does.
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true),
     }
 }
 

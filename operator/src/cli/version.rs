@@ -91,25 +91,21 @@ fn show(operators: Option<Vec<Version>>, output: OutputFormat) -> anyhow::Result
         operators,
     };
     let operators = versions.operators.iter().flatten();
-    let text = match output {
-        OutputFormat::Json => serde_json::to_string_pretty(&versions)? + "\n",
-        OutputFormat::Table => {
-            let mut text = format!("headgate {}\n", versions.client);
-            for o in operators.clone() {
-                text += &match (&o.version, &o.problem) {
-                    (Some(version), _) => format!(
-                        "operator {}: {version}, module {}\n",
-                        o.pod,
-                        o.module.as_deref().unwrap_or("-")
-                    ),
-                    (None, why) => {
-                        format!("operator {}: {}\n", o.pod, why.as_deref().unwrap_or("-"))
-                    }
-                };
-            }
-            text
+    let table = || {
+        let mut text = format!("headgate {}\n", versions.client);
+        for o in operators.clone() {
+            text += &match (&o.version, &o.problem) {
+                (Some(version), _) => format!(
+                    "operator {}: {version}, module {}\n",
+                    o.pod,
+                    o.module.as_deref().unwrap_or("-")
+                ),
+                (None, why) => format!("operator {}: {}\n", o.pod, why.as_deref().unwrap_or("-")),
+            };
         }
+        text
     };
+    let text = output.text(&versions, table)?;
     Ok(Output {
         text,
         notes: String::new(),

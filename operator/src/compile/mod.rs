@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headgate_core::config::{Direction, FilterConfig, StageConfig};
+use headgate_core::config::{
+    Direction, FilterConfig, Mode, OutboundConfig, ServiceAdmissionConfig, StageConfig,
+};
 use sha2::{Digest, Sha256};
 
-use crate::plan::{Conflict, Portion, TargetRef};
+use crate::plan::{Conflict, Portion, TargetKind, TargetRef};
 use crate::validate::ValidPolicy;
 
 /// What a set of policies compiles to.
@@ -34,13 +36,14 @@ pub fn compile(
     let mut by_age = policies.to_vec();
     by_age.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
 
+    let promises = promises(by_age.iter().copied());
     let mut compiled = Compiled::default();
     let mut winners: BTreeMap<&TargetRef, &ValidPolicy> = BTreeMap::new();
     for policy in by_age {
-        if let Some(calls) = outbound(policy) {
+        if let Some(calls) = calls(policy, &promises) {
             compiled
                 .outbound
-                .insert(policy.full_name(), Arc::new(calls));
+                .insert(policy.full_name(), Arc::new(outbound(calls)));
         }
         for target in &policy.targets {
             if let Some(winner) = winners.get(target) {
@@ -74,16 +77,57 @@ pub(crate) fn enforcing(policy: &ValidPolicy, portion: Portion) -> FilterConfig 
     of_stages(vec![portion.of(&policy.stage)])
 }
 
-/// The configuration of the outbound slot of proxies that enforce the workflows of `policy`; `None` if it has none. It
-/// doesn't depend on how many proxies there are.
-pub(crate) fn outbound(policy: &ValidPolicy) -> Option<FilterConfig> {
+/// What Services promise to classes of calls, by namespace and name.
+pub(crate) type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a ServiceAdmissionConfig>;
+
+/// What the Services of these policies promise, which stand in the order of precedence.
+pub(crate) fn promises<'a>(policies: impl Iterator<Item = &'a ValidPolicy>) -> Promises<'a> {
+    let mut promises = Promises::new();
+    for policy in policies {
+        let targets = policy.targets.iter();
+        for target in targets.filter(|t| t.kind == TargetKind::Service) {
+            let service = (target.namespace.as_str(), target.name.as_str());
+            if let Some(promised) = &policy.promises {
+                promises.entry(service).or_insert(promised);
+            }
+        }
+    }
+    promises
+}
+
+/// What calls of a backend behind `policy` belong to, with what the called services promise to classes; `None` without
+/// workflows and class admission.
+pub(crate) fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundConfig> {
+    let mut outbound = policy.outbound.clone()?;
+    for service in outbound.services.values() {
+        let here = (policy.namespace.as_str(), service.as_str());
+        let there = || {
+            service
+                .split_once('.')
+                .map(|(name, namespace)| (namespace, name))
+        };
+        let promised = promises.get(&here);
+        let Some(&promised) = promised.or_else(|| promises.get(&there()?)) else {
+            continue;
+        };
+        let promised = ServiceAdmissionConfig {
+            enforced: promised.enforced && policy.stage.mode == Mode::Enforce,
+            ..promised.clone()
+        };
+        outbound.class_admission.insert(service.clone(), promised);
+    }
+    Some(outbound)
+}
+
+/// The configuration of outbound slots whose `calls` these are. It doesn't depend on how many proxies there are.
+pub(crate) fn outbound(calls: OutboundConfig) -> FilterConfig {
     let mut config = FilterConfig {
         direction: Direction::Outbound,
-        outbound: Some(policy.outbound.clone()?),
+        outbound: Some(calls),
         ..FilterConfig::default()
     };
     config.revision = revision(&config);
-    Some(config)
+    config
 }
 
 /// The configuration of these stages, in matching order.

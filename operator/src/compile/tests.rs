@@ -124,3 +124,52 @@ proptest! {
         }
     }
 }
+
+/// What a sender's outbound slot has of the services that it calls.
+#[test]
+fn callers_know_what_services_promise() {
+    let policies = |of_caller: &str, of_stock: &str| {
+        let object = |name: &str, namespace: &str, spec: &str| {
+            format!(
+                "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p-{name}, namespace: \
+                 {namespace}}}\nspec:\n  targetRefs: [{{kind: Service, name: {name}}}]\n  strategy: {{type: \
+                 MaxQueueLength}}\n  types: [{{name: default}}]\n{spec}"
+            )
+        };
+        let promise = |target: &str| {
+            format!(
+                "  classes: [{{name: high, matches: [{{path: {{value: /}}}}]}}, {{name: low}}]\n  classAdmission: \
+                 {{targets: {{high: {target}}}}}\n"
+            )
+        };
+        let services = "{services: [{cluster: a, name: stock}, {cluster: b, name: stock.far}, {cluster: c, name: none}]}";
+        let yaml = [
+            object("stock", "near", &(promise("20ms") + of_stock)),
+            object("stock", "far", &promise("30ms")),
+            object("shop", "near", &of_caller.replace("OUTBOUND", services)),
+        ];
+        let report = check_file("test.yaml", yaml.concat().as_bytes());
+        let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+        assert_eq!(problems, [""; 0]);
+        let policies: Vec<ValidPolicy> = report.policies().cloned().collect();
+        let compiled = compile(&policies.iter().collect::<Vec<_>>(), one_endpoint);
+        assert_eq!(compiled.outbound.len(), 1, "the others call nobody");
+        let outbound = compiled.outbound["near/p-shop"].outbound.clone().unwrap();
+        let known = outbound.class_admission.into_iter();
+        let known = known.map(|(name, of)| (name, of.targets_us, of.enforced));
+        known.collect::<Vec<_>>()
+    };
+    let both = |near, far| {
+        let of = |name: &str, us, enforced| (name.to_owned(), vec![us], enforced);
+        [of("stock", 20_000, near), of("stock.far", 30_000, far)]
+    };
+    for calls in [
+        "  classAdmission: {outbound: OUTBOUND}\n",
+        "  workflows: {outbound: OUTBOUND}\n",
+    ] {
+        assert_eq!(policies(calls, ""), both(true, true));
+        assert_eq!(policies(calls, "  mode: DryRun\n"), both(false, true));
+        let dry = format!("{calls}  mode: DryRun\n");
+        assert_eq!(policies(&dry, ""), both(false, false));
+    }
+}

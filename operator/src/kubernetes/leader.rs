@@ -57,6 +57,9 @@ pub struct Candidate {
     identity: String,
     metrics: Metrics,
     leadership: watch::Sender<Option<Instant>>,
+    /// When this replica began to serve, on its wall clock.
+    started: Timestamp,
+    interrupted: watch::Sender<bool>,
     /// The Lease as it was seen last, and since when it has been like that.
     seen: Option<(Lease, Instant)>,
     failing: bool,
@@ -83,25 +86,29 @@ fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
 }
 
 impl Candidate {
-    /// A candidate for `lease`. Its identity must be its own among all replicas.
+    /// A candidate for `lease`. Its identity must be its own among all replicas. The last part says, of a leader, that the
+    /// one before it was perhaps gone before this replica began to serve. That compares wall clocks.
     #[must_use]
     pub fn new(
         client: Client,
         lease: ObjectKey,
         identity: String,
         metrics: Metrics,
-    ) -> (Self, Leadership) {
+    ) -> (Self, Leadership, watch::Receiver<bool>) {
         let (leadership, receiver) = watch::channel(None);
+        let (interrupted, was_interrupted) = watch::channel(false);
         let candidate = Self {
             api: Api::namespaced(client, &lease.namespace),
             name: lease.name,
             identity,
             metrics,
             leadership,
+            started: Timestamp::now(),
+            interrupted,
             seen: None,
             failing: false,
         };
-        (candidate, receiver)
+        (candidate, receiver, was_interrupted)
     }
 
     /// Takes part until `stop` holds `true`, and then gives the Lease back. Whoever writes must have stopped by
@@ -218,7 +225,11 @@ impl Candidate {
     }
 
     async fn take(&mut self, mut lease: Lease) -> kube::Result<bool> {
-        lease.spec = Some(self.ours(&lease.spec.unwrap_or_default()));
+        let before = lease.spec.unwrap_or_default();
+        lease.spec = Some(self.ours(&before));
+        if before.renew_time.is_some_and(|at| at.0 < self.started) {
+            self.interrupted.send_replace(true);
+        }
         self.write(lease).await
     }
 
@@ -363,7 +374,7 @@ mod tests {
             let answer = http::Response::builder().status(status).body(body);
             std::future::ready(answer)
         });
-        let (mut candidate, leadership) = Candidate::new(
+        let (mut candidate, leadership, _) = Candidate::new(
             Client::new(api_server, "a"),
             ObjectKey::new("a", "headgate"),
             "me".to_owned(),
@@ -376,6 +387,33 @@ mod tests {
         assert!(!candidate.attempt().await.unwrap());
         assert_eq!(candidate.seen.unwrap().1, since);
         assert!(leadership.borrow().is_none());
+    }
+
+    /// A container that starts again has the identity of the one before it.
+    #[tokio::test]
+    async fn a_gap_between_operators_is_noticed() {
+        for (renewed, interrupted) in [
+            ("2020-01-01T00:00:00Z", true),
+            ("2120-01-01T00:00:00Z", false),
+        ] {
+            let held = json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"name": "headgate", "namespace": "a", "resourceVersion": "7"},
+                "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": renewed},
+            });
+            let api_server = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+                let body = kube::client::Body::from(held.to_string().into_bytes());
+                std::future::ready(http::Response::builder().body(body))
+            });
+            let (mut candidate, _, was_interrupted) = Candidate::new(
+                Client::new(api_server, "a"),
+                ObjectKey::new("a", "headgate"),
+                "me".to_owned(),
+                Metrics::new(),
+            );
+            assert!(candidate.attempt().await.unwrap());
+            assert_eq!(*was_interrupted.borrow(), interrupted, "{renewed}");
+        }
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl Operator {
         modules: watch::Receiver<Arc<Modules>>,
         shutdown: watch::Receiver<bool>,
     ) -> Writing {
-        let (candidate, leadership) = Candidate::new(
+        let (candidate, leadership, interrupted) = Candidate::new(
             self.client.clone(),
             self.lease,
             self.identity.clone(),
@@ -161,6 +161,7 @@ impl Operator {
             self.resolved,
             modules,
             leadership,
+            interrupted,
             deliveries,
         );
         let publishing = events::publish(self.client, self.identity, news_receiver, self.metrics);
@@ -204,6 +205,7 @@ async fn deliver_while_leading(
     mut resolved: watch::Receiver<Option<Resolved>>,
     mut modules: watch::Receiver<Arc<Modules>>,
     mut leadership: Leadership,
+    interrupted: watch::Receiver<bool>,
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
     let Some(first) = view(&mut resolved, &mut modules).await else {
@@ -227,6 +229,7 @@ async fn deliver_while_leading(
             let run = deliver::run(
                 client.clone(),
                 settings.clone(),
+                *interrupted.borrow(),
                 view_receiver.clone(),
                 delivered.clone(),
             );

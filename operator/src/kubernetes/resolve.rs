@@ -24,7 +24,7 @@ use self::proxies::{Claims, Count, count};
 use self::state::{Fate, state};
 use self::targets::{Finder, Found};
 use super::cluster::{Cluster, ObjectKey};
-use crate::compile::precedence;
+use crate::compile::{precedence, promises};
 use crate::plan::{
     Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Plan, ProxySelector,
     Selectors, Share, TargetRef,
@@ -150,8 +150,9 @@ impl Planner {
         drop(drafts);
         drop(won);
 
+        let promises = promises(candidates.iter().map(|c| c.policy));
         let outbound = candidates.iter_mut().filter_map(|c| {
-            let calls = c.known.outbound(c.policy)?;
+            let calls = c.known.outbound(c.policy, &promises)?;
             Some((c.policy.full_name(), calls))
         });
         let outbound = outbound.collect();

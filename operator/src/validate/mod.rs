@@ -301,6 +301,7 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
         stage,
         slots,
         outbound,
+        promises,
     } = rules::stage(&policy.spec, full_name, generation, problems);
     if problems.0.is_empty() {
         // The filter checks again; whatever it refuses must be refused here.
@@ -328,6 +329,7 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
         slots,
         stage,
         outbound,
+        promises,
         warnings: (noted.0.into_iter())
             .map(|(path, message)| format!("{path}: {message}"))
             .collect(),

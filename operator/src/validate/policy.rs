@@ -1,6 +1,8 @@
 //! A policy without mistakes.
 
-use headgate_core::config::{AutoParallelism, MAX_PARALLELISM, OutboundConfig, StageConfig};
+use headgate_core::config::{
+    AutoParallelism, MAX_PARALLELISM, OutboundConfig, ServiceAdmissionConfig, StageConfig,
+};
 
 use crate::plan::{Portion, TargetRef};
 
@@ -21,8 +23,11 @@ pub struct ValidPolicy {
     pub slots: Slots,
     /// The admission stage, for one endpoint.
     pub stage: StageConfig,
-    /// What calls of the backend to other services belong to; `None` without workflows.
+    /// What calls of the backend to other services belong to; `None` without workflows and class admission. What these
+    /// services promise is in their policies ([`crate::compile`]).
     pub outbound: Option<OutboundConfig>,
+    /// What classes promise to those who call the service; `None` without class admission.
+    pub promises: Option<ServiceAdmissionConfig>,
     /// What is right and yet seldom meant, each as `FIELD: what there is and what it leads to`.
     pub warnings: Vec<String>,
 }

@@ -135,7 +135,8 @@ impl Proxy {
         let outbound = is_outbound(&self.slots);
         let assigned = self.assigned.iter();
         let stages = assigned.flat_map(|(_, config)| &config.stages);
-        stages.filter(move |s| !outbound || s.workflows.is_some())
+        let calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();
+        stages.filter(move |s| !outbound || calls(s))
     }
 
     /// The targets by which `policy` reaches it.

@@ -128,9 +128,11 @@ fn explain_says_what_each_strategy_does() {
         "accept-fraction",
         "backlog-control",
         "bouncer",
+        "class-admission",
         "fair-queue",
         "max-queue-length",
         "max-queue-wait",
+        "priority",
         "response-time-controller",
         "workflows",
     ] {
@@ -153,9 +155,14 @@ fn explain_says_what_each_discipline_does() {
              targetRefs: [{{kind: Service, name: a}}]\n  parallelism: {{total: 4}}\n  queue: {queue}\n  \
              strategy: {{type: MaxQueueLength}}\n  types: [{{name: with, matches: [{{path: {{value: /with}}}}], \
              slo: {{p50: 10ms, p99.9: 2s}}}}, {{name: default{}}}]\n  exclude: [{{path: {{value: \
-             /healthz}}}}]\n",
+             /healthz}}}}]\n{}",
             if queue.contains("Slack") {
                 ", slo: {p50: 1s}"
+            } else {
+                ""
+            },
+            if queue.contains("Priority") {
+                "  classes: [{name: gold, matches: [{path: {value: /with}}]}, {name: rest}]\n"
             } else {
                 ""
             }
@@ -171,7 +178,7 @@ fn explain_says_what_each_discipline_does() {
         all += &format!("{queue} {request}\n{}\n\n", part.join("\n"));
     };
     for discipline in [
-        "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "WFQ", "Slack",
+        "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "WFQ", "Priority", "Slack",
     ] {
         explain(&format!("{{discipline: {discipline}}}"), "/with");
     }
@@ -179,6 +186,7 @@ fn explain_says_what_each_discipline_does() {
         for queue in [
             "{discipline: EDF, timeout: 5s}",
             "{discipline: Slack}",
+            "{discipline: Priority}",
             "{discipline: DRR, drr: {weights: {with: 2, default: 0.5}, quantum: 5ms}}",
             "{discipline: WFQ, wfq: {weights: {with: 2, default: 0.5}}}",
         ] {

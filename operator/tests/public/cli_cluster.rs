@@ -230,6 +230,9 @@ fn status_shows_policies_and_the_proxies_of_all_operators() {
             .unwrap()
             .starts_with("404 Not Found")
     );
+    let yaml = cluster.ask(&["status", "-A", "-o", "yaml"]);
+    let yaml: Value = serde_saphyr::from_str(text(&yaml.stdout)).unwrap();
+    assert_eq!(yaml, json);
 }
 
 #[test]
@@ -302,6 +305,18 @@ fn what_keeps_from_asking_is_one_line() {
     );
     let both = run(program, &["status", "--admin", "127.0.0.1:1", "-A"], &home);
     assert_eq!(both.status.code(), Some(2), "an address or a cluster");
+    let wait = run(
+        program,
+        &["status", "--admin", "127.0.0.1:1", "--wait"],
+        &home,
+    );
+    assert_eq!(
+        wait.status.code(),
+        Some(2),
+        "only a cluster tells of changes"
+    );
+    let timeout = run(program, &["status", "--timeout", "5s"], &home);
+    assert_eq!(timeout.status.code(), Some(2), "of a wait");
 }
 
 #[test]

@@ -127,11 +127,9 @@ fn scenarios_are_listed_and_misspelt_names_get_a_suggestion() {
     let first = text(&list.stdout).lines().next().unwrap();
     assert!(first.starts_with("bouncer-table3  "), "{first}");
     let (_, missing) = text(&list.stdout).split_once("\n\n").unwrap();
-    let figure_3 = missing
-        .lines()
-        .find(|line| line.contains("Bouncer, Figure 3"));
+    let figures = missing.lines().find(|line| line.contains("Wisp, Figures"));
     assert!(
-        figure_3.is_some_and(|line| line.contains("LIquid")),
+        figures.is_some_and(|line| line.contains("Bing")),
         "{missing}"
     );
     let wrong = simulate(&["--scenario", "bouncer-tabel3"]);

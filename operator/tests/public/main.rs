@@ -7,6 +7,7 @@ mod wire;
 
 mod admin;
 mod any_policy;
+mod bad_policies;
 mod cli;
 mod cli_cluster;
 mod cli_simulate;

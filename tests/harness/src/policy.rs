@@ -91,6 +91,21 @@ pub fn with_helping(mut policy: Value, alpha: f64) -> Value {
     policy
 }
 
+/// Bounds the mean delay by backlog control in place of Bouncer.
+#[must_use]
+pub fn with_backlog_control(mut policy: Value, target: std::time::Duration) -> Value {
+    policy["spec"]["strategy"] =
+        json!({"type": "BacklogControl", "backlogControl": {"target": duration(target)}});
+    policy
+}
+
+/// Keeps the types' 90th percentiles by the response time controller in place of Bouncer.
+#[must_use]
+pub fn with_response_time_controller(mut policy: Value) -> Value {
+    policy["spec"]["strategy"] = json!({"type": "ResponseTimeController"});
+    policy
+}
+
 /// A duration as GEP-2257 writes it, to the millisecond.
 pub fn duration(duration: std::time::Duration) -> String {
     // No more than five digits to a unit.

@@ -123,13 +123,15 @@ enum Discipline {
     DrrByClass,
     DrrByWorkflow,
     WfqByClass,
+    Priority,
 }
 
 use Discipline::{
-    DrrByClass, DrrByType, DrrByWorkflow, Edf, Fifo, Lasf, Lstf, Sjf, Slack, Srtf, WfqByClass,
+    DrrByClass, DrrByType, DrrByWorkflow, Edf, Fifo, Lasf, Lstf, Priority, Sjf, Slack, Srtf,
+    WfqByClass,
 };
 
-const DISCIPLINES: [Discipline; 11] = [
+const DISCIPLINES: [Discipline; 12] = [
     Fifo,
     Edf,
     Lstf,
@@ -141,6 +143,7 @@ const DISCIPLINES: [Discipline; 11] = [
     DrrByClass,
     DrrByWorkflow,
     WfqByClass,
+    Priority,
 ];
 
 impl Discipline {
@@ -156,6 +159,7 @@ impl Discipline {
             Slack => "Slack",
             DrrByType | DrrByClass | DrrByWorkflow => "DRR",
             WfqByClass => "WFQ",
+            Priority => "Priority",
         };
         let mut queue = json!({"discipline": name, "timeout": "600s"});
         match self.turns() {
@@ -217,6 +221,11 @@ impl Discipline {
                 .map_or(seconds(request.work) + mean_s, seconds),
             Srtf => remaining,
             Lasf => seconds(request.work),
+            Priority => match request.class {
+                "gold" => 0.0,
+                "silver" => 1.0,
+                _ => 2.0,
+            },
             // All processing times are far below the differences between objectives.
             Slack => request.kind.p50.min(request.kind.p90).as_secs_f64(),
             DrrByType | DrrByClass | DrrByWorkflow | WfqByClass => {
@@ -448,4 +457,9 @@ fn drr_gives_turns_to_workflows() -> Result<()> {
 #[test]
 fn wfq_serves_classes_by_their_finish_tags() -> Result<()> {
     check(WfqByClass)
+}
+
+#[test]
+fn priority_serves_higher_classes_first() -> Result<()> {
+    check(Priority)
 }

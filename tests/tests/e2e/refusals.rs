@@ -137,6 +137,58 @@ fn a_request_waits_no_longer_than_its_own_deadline() -> Result<()> {
 }
 
 #[test]
+fn a_request_that_cannot_meet_its_deadline_is_refused_though_slots_are_free() -> Result<()> {
+    const SLOW: (&str, &str) = ("x-backend-service-us", "100000");
+    const TOLD: (&str, &str) = ("x-headgate-timeout-ms", "20");
+    const KNOWN: (&str, &str) = ("x-tenant", "hasty");
+    let mut policy = policy::queue_only(10, 10);
+    policy["spec"]["workflows"] = json!({
+        "identifyBy": [{"type": "Header", "header": {"name": "x-tenant"}}],
+        "named": [{"name": "hasty", "deadline": "20ms"}],
+    });
+    let rig = rig(policy)?;
+    let answers = |headers: &[(&str, &str)], count: usize| -> Result<Vec<Answer>> {
+        let send = |_| http::send(rig.addr(), "GET", "/", headers, None);
+        let sent: Vec<Pending> = (0..count).map(send).collect::<Result<_>>()?;
+        sent.into_iter().map(Pending::answer).collect()
+    };
+    let reasons = |headers: &[(&str, &str)]| -> Result<Vec<Option<String>>, String> {
+        let answers = answers(headers, 10).map_err(|e| e.to_string())?;
+        let reason = |answer: &Answer| answer.refusal_reason().map(str::to_owned);
+        Ok(answers.iter().map(reason).collect())
+    };
+    let late = Some("deadline".to_owned());
+    // While nobody knows how long requests take, all are let in.
+    assert_eq!(reasons(&[SLOW, TOLD]), Ok(vec![None; 10]));
+    for short in [TOLD, KNOWN] {
+        until("requests without the time to be refused", || {
+            let reasons = reasons(&[SLOW, short])?;
+            // One in ten is let in to see whether the backend got faster.
+            match reasons.iter().filter(|reason| **reason == late).count() {
+                8.. => Ok(()),
+                _ => Err(format!("{reasons:?}")),
+            }
+        })?;
+    }
+    assert!(rig.policy_stat("workflow.hasty.rq_deadline")? >= 8);
+    let answer = answers(&[SLOW, TOLD], 10)?;
+    let refused = answer.iter().find(|answer| answer.status == 504);
+    assert_refusal(refused.expect("most are refused"), "deadline");
+    assert_eq!(
+        reasons(&[SLOW, ("x-headgate-timeout-ms", "5000")]),
+        Ok(vec![None; 10])
+    );
+    until("requests to be let in that have the time now", || {
+        let reasons = reasons(&[TOLD])?;
+        match reasons.iter().all(Option::is_none) {
+            true => Ok(()),
+            false => Err(format!("{reasons:?}")),
+        }
+    })?;
+    rig.wait_until_idle()
+}
+
+#[test]
 fn dry_run_decides_and_counts_but_refuses_and_holds_nothing() -> Result<()> {
     let mut policy = policy::queue_only(1, 2);
     policy["spec"]["mode"] = json!("DryRun");

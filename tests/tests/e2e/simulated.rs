@@ -3,7 +3,7 @@
 //! Rejections only: response times belong to `scripts/bench agreement`, which wants a quiet machine.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use headgate_tests::backend::BackendConfig;
@@ -15,6 +15,7 @@ use serde_json::json;
 const P: usize = 20;
 const SCALE: f64 = 4.0;
 const LOAD: f64 = 1.5;
+const MEASURED: Duration = Duration::from_secs(9);
 
 /// By how many points rejections may differ. Twice what `scripts/bench agreement` calls inside: a busy machine makes
 /// requests slower and so refuses more of them.
@@ -62,7 +63,7 @@ fn rejected(shed_by_value: bool) -> Result<Vec<Rejected>> {
     let warmup = Duration::from_secs(3);
     let rate = LOAD * mix::capacity_rps(&mix, P);
     let load = |target: SocketAddr| {
-        let mut spec = LoadSpec::for_mix(target, &mix, rate, warmup + Duration::from_secs(9));
+        let mut spec = LoadSpec::for_mix(target, &mix, rate, warmup + MEASURED);
         spec.warmup = warmup;
         for (kind, query) in spec.types.iter_mut().zip(&mix) {
             let (mean, median) = (query.mean, query.median);
@@ -70,20 +71,36 @@ fn rejected(shed_by_value: bool) -> Result<Vec<Rejected>> {
         }
         spec
     };
-    let (report, late) = load::undisturbed(load::tolerable(mix[0].p50), |_| {
-        let rig = Rig::builder(BackendConfig::for_mix(P, &mix), policy.clone())
-            .concurrency(2)
-            .start()?;
-        let report = load::run(load(rig.addr()))?;
-        rig.wait_until_idle()?;
-        let backend = rig.backend.stats();
-        let lateness = Lateness::of(&report, &backend);
-        Ok(((report, backend.late_ms.mean), lateness))
-    })?;
-    // The capacity of this run: every service ended a little late.
-    let late = Duration::from_secs_f64(late / 1e3);
+    let (report, late, utilization, answered) =
+        load::undisturbed(load::tolerable(mix[0].p50), |_| {
+            let rig = Rig::builder(BackendConfig::for_mix(P, &mix), policy.clone())
+                .concurrency(2)
+                .start()?;
+            let spec = load(rig.addr());
+            let measured = Instant::now() + warmup..Instant::now() + spec.duration();
+            let running = load::start(spec)?;
+            let stats_at = |at: Instant| {
+                std::thread::sleep(at.saturating_duration_since(Instant::now()));
+                rig.backend.stats()
+            };
+            let (before, after) = (stats_at(measured.start), stats_at(measured.end));
+            let report = running.wait()?;
+            rig.wait_until_idle()?;
+            let backend = rig.backend.stats();
+            let lateness = Lateness::of(&report, &backend);
+            let late = Duration::from_secs_f64(backend.late_ms.mean / 1e3);
+            let answered = after.completed - before.completed;
+            let utilization = after.utilization_since(&before);
+            Ok(((report, late, utilization, answered), lateness))
+        })?;
+    // The capacity of this run: every service ended a little late, and every slot stood empty for a moment before the
+    // next request came through Envoy.
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-    let simulated = simulated::replay_with(&policy, &load(nowhere), late)?;
+    let at_once = simulated::replay_with(&policy, &load(nowhere), late)?;
+    let slot_time = MEASURED * P as u32;
+    let turnaround = simulated::turnaround(&at_once, utilization, slot_time, answered);
+    println!("  late by {late:.1?}, then empty for {turnaround:.1?}");
+    let simulated = simulated::replay_with(&policy, &load(nowhere), late + turnaround)?;
     let total: f64 = mix.iter().map(|q| q.share * q.mean.as_secs_f64()).sum();
     let mut all = Vec::new();
     for (query, expected) in mix.iter().zip(&simulated.types) {

@@ -1,5 +1,6 @@
 //! `headgate` as a plugin of kubectl's, against a real API server with a person's own rights.
 
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -9,6 +10,7 @@ use headgate_tests::headgate::binary_path;
 use headgate_tests::kube::{ApiServer, programs};
 use headgate_tests::wait::until;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 const POLICY: &str = "
 apiVersion: headgate.dev/v1alpha1
@@ -23,6 +25,12 @@ spec:
 
 /// `kubectl headgate ARGUMENTS`, with the program linked under the name that kubectl looks for.
 fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Result<Output> {
+    let (_folder, mut command) = command(kubeconfig, arguments)?;
+    command.output().context("kubectl")
+}
+
+/// The command, and the folder that must be there while it runs.
+fn command(kubeconfig: &Path, arguments: &[&str]) -> Result<(TempDir, Command)> {
     let folder = tempfile::tempdir()?;
     let program = binary_path()
         .canonicalize()
@@ -30,14 +38,14 @@ fn plugin(kubeconfig: &Path, arguments: &[&str]) -> Result<Output> {
     symlink(program, folder.path().join("kubectl-headgate"))?;
     let mut path = folder.path().as_os_str().to_owned();
     path.push(":/usr/bin:/bin");
-    Command::new(programs::helm()?.join("kubectl"))
+    let mut command = Command::new(programs::helm()?.join("kubectl"));
+    command
         .arg("headgate")
         .args(arguments)
         .stdin(Stdio::null())
         .env("PATH", path)
-        .env("KUBECONFIG", kubeconfig)
-        .output()
-        .context("kubectl")
+        .env("KUBECONFIG", kubeconfig);
+    Ok((folder, command))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -69,18 +77,6 @@ fn status_follows_a_policy() -> Result<()> {
     let namespace = server.namespace("cli")?;
     let space = format!("--namespace={namespace}");
     let status = || plugin(server.kubeconfig(), &["status", "-n", &namespace]);
-    let say = |body: &str| {
-        server.kubectl(&[
-            "patch",
-            "admissionpolicy",
-            "search",
-            &space,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            body,
-        ])
-    };
 
     let none = status()?;
     assert_eq!(
@@ -118,10 +114,10 @@ fn status_follows_a_policy() -> Result<()> {
             .contains("no operator answers at Service headgate-system/headgate-metrics")
     );
 
-    say(&judged(1, true))?;
+    program(server, &namespace, 1, true)?;
     let good = status()?;
     assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));
-    say(&judged(1, false))?;
+    program(server, &namespace, 1, false)?;
     let bad = status()?;
     assert_eq!(bad.status.code(), Some(1));
     assert!(
@@ -144,6 +140,77 @@ fn status_follows_a_policy() -> Result<()> {
     assert!(
         policies.iter().any(|p| p["name"] == name.as_str()),
         "{json}"
+    );
+    Ok(())
+}
+
+/// Says in the policy's status that it is programmed.
+fn program(server: &ApiServer, namespace: &str, generation: i64, accepted: bool) -> Result<String> {
+    let space = format!("--namespace={namespace}");
+    let body = judged(generation, accepted);
+    let patch = ["patch", "admissionpolicy", "search", &space];
+    let subresource = ["--subresource=status", "--type=merge", "-p", &body];
+    server.kubectl(&[&patch[..], &subresource].concat())
+}
+
+#[test]
+fn wait_ends_when_the_policy_is_programmed() -> Result<()> {
+    let server = ApiServer::shared();
+    server.install_crds()?;
+    let namespace = server.namespace("wait")?;
+    let space = format!("--namespace={namespace}");
+    let apply = ["apply", &space, "--filename=-"];
+    let arguments = ["status", "search", "-n", &namespace, "--wait", "--watch"];
+    // The policy isn't there yet, as where two jobs of a pipeline run at once.
+    let (_folder, mut command) = command(
+        server.kubeconfig(),
+        &[&arguments[..], &["--timeout=5m"]].concat(),
+    )?;
+    let mut waiting = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let mut lines = BufReader::new(waiting.stdout.take().context("stdout")?).lines();
+    let mut next = |part: &str| -> Result<String> {
+        for line in lines.by_ref() {
+            let line = line?;
+            if line.contains(part) {
+                return Ok(line);
+            }
+        }
+        anyhow::bail!("it ended before it said {part:?}")
+    };
+    next("No policies.")?;
+    server.kubectl_as(server.kubeconfig(), &apply, Some(POLICY))?;
+    next("Unknown (Pending)")?;
+    program(server, &namespace, 1, false)?;
+    next("False (TargetNotFound)")?;
+    program(server, &namespace, 1, true)?;
+    let row = next("/search ")?;
+    assert!(row.contains(" True "), "{row}");
+    assert_eq!(waiting.wait()?.code(), Some(0));
+
+    // What is programmed is waited for no longer; what isn't, not for ever.
+    let wait = ["status", "-n", &namespace, "--wait", "--timeout"];
+    let done = plugin(server.kubeconfig(), &[&wait[..], &["5m"]].concat())?;
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    program(server, &namespace, 1, false)?;
+    let late = plugin(server.kubeconfig(), &[&wait[..], &["3s"]].concat())?;
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    assert!(
+        text(&late.stdout).contains("False (TargetNotFound)"),
+        "{late:?}"
+    );
+    assert_eq!(
+        text(&late.stderr).lines().last(),
+        Some("error: not programmed within 3s")
+    );
+
+    let other = plugin(server.kubeconfig(), &["status", "other", "-n", &namespace])?;
+    assert_eq!(other.status.code(), Some(1));
+    assert!(
+        text(&other.stderr).contains("there is no AdmissionPolicy"),
+        "{other:?}"
     );
     Ok(())
 }

@@ -178,6 +178,13 @@ impl Law {
         }
     }
 
+    /// W of a class; zero in the lowest, which has none.
+    #[must_use]
+    pub fn window(&self, class: ClassId) -> Duration {
+        let window = self.windows.get(usize::from(class.0));
+        window.copied().unwrap_or_default()
+    }
+
     /// Least admit probability.
     #[must_use]
     pub fn min_probability(&self) -> f64 {

@@ -11,6 +11,7 @@
 //! | | where | decides by | source |
 //! |---|---|---|---|
 //! | [`Distributed`] | each sender | an admit probability for each (receiver, class) | Aequitas |
+//! | [`SharedChannels`] | each sender, in all of its workers | the same | Aequitas |
 //! | [`Misses`] | one server | K misses in each period, for all senders | centralized Aequitas §3.1 |
 //! | [`Incast`] | one server | an admit probability, from the average incast delay of the receiver | §3.2 |
 //!
@@ -25,6 +26,7 @@ mod incast;
 mod law;
 mod misses;
 mod recent;
+mod shared;
 
 use std::time::Duration;
 
@@ -32,6 +34,7 @@ pub use distributed::Distributed;
 pub use incast::Incast;
 pub use law::{Change, Law, Settings, SettingsError};
 pub use misses::Misses;
+pub use shared::SharedChannels;
 
 use crate::request::ClassId;
 

@@ -11,6 +11,7 @@
 
 mod condition;
 mod index;
+pub mod memory;
 mod routes;
 pub mod trace;
 
@@ -21,7 +22,7 @@ mod tests;
 
 use std::borrow::Cow;
 
-use crate::config::{ConfigError, MAX_TYPES, Match, StageConfig};
+use crate::config::{ClassConfig, ConfigError, MAX_TYPES, Match, StageConfig};
 use crate::request::{ClassId, TypeId};
 use condition::Conditions;
 use index::Index;
@@ -68,11 +69,52 @@ pub struct Classifier {
     excluded: Index,
     types: Index,
     default: TypeId,
-    classes: Index,
+    classes: Classes,
+    /// Whether any rule for types looks at the path.
+    looks_at_path: bool,
+    routes: Routes,
+}
+
+/// The compiled rules for classes: those of a stage, or of a service that is called.
+#[derive(Debug)]
+pub struct Classes {
+    rules: Index,
     lowest: ClassId,
     /// Whether any rule looks at the path.
     looks_at_path: bool,
-    routes: Routes,
+}
+
+impl Classes {
+    /// Compiles the rules of `classes`, whose last takes what no other matches.
+    ///
+    /// # Errors
+    /// A regular expression that does not compile or is too large.
+    pub fn new(classes: &[ClassConfig]) -> Result<Self, ConfigError> {
+        let mut looks_at_path = false;
+        let mut rules = Index::default();
+        for (c, class) in classes.iter().enumerate() {
+            let id = TypeId(u16::try_from(c).unwrap_or(u16::MAX));
+            for (i, rule) in class.matches.iter().enumerate() {
+                looks_at_path |= looks_at_path_in(rule);
+                let at = format!("classes[{c}].matches[{i}]");
+                rules.insert(id, Conditions::new(rule, &at)?);
+            }
+        }
+        Ok(Self {
+            rules,
+            lowest: class_id(classes.len().saturating_sub(1)),
+            looks_at_path,
+        })
+    }
+
+    /// The class of a request: the first that matches, or the last.
+    pub fn class(&self, request: &impl RequestView) -> ClassId {
+        if self.lowest == ClassId(0) {
+            return self.lowest;
+        }
+        let first = self.rules.first(path(self.looks_at_path, request), request);
+        first.map_or(self.lowest, |class| class_id(class.0.into()))
+    }
 }
 
 impl Classifier {
@@ -96,7 +138,7 @@ impl Classifier {
             })?;
 
         let mut looks_at_path = false;
-        let mut look = |rule: &Match| looks_at_path |= rule.path.is_some() || rule.grpc.is_some();
+        let mut look = |rule: &Match| looks_at_path |= looks_at_path_in(rule);
         let mut excluded = Index::default();
         for (i, rule) in stage.excluded.iter().enumerate() {
             look(rule);
@@ -110,22 +152,11 @@ impl Classifier {
                 types.insert(id, Conditions::new(rule, &at)?);
             }
         }
-        let mut classes = Index::default();
-        for (c, class) in stage.classes.iter().enumerate() {
-            let id = TypeId(u16::try_from(c).unwrap_or(u16::MAX));
-            for (i, rule) in class.matches.iter().enumerate() {
-                look(rule);
-                let at = format!("classes[{c}].matches[{i}]");
-                classes.insert(id, Conditions::new(rule, &at)?);
-            }
-        }
-        let lowest = stage.classes.len().saturating_sub(1);
         Ok(Self {
             excluded,
             types,
             default,
-            classes,
-            lowest: class_id(lowest),
+            classes: Classes::new(&stage.classes)?,
             looks_at_path,
             routes: Routes::new(&stage.routes),
         })
@@ -138,7 +169,7 @@ impl Classifier {
 
     /// The type of a request, or that it bypasses the stage.
     pub fn classify(&self, request: &impl RequestView) -> Classified {
-        let path = self.path(request);
+        let path = path(self.looks_at_path, request);
         if self.excluded.first(path, request).is_some() {
             return Classified::Excluded;
         }
@@ -147,18 +178,18 @@ impl Classifier {
 
     /// The class of a request: the first that matches, or the last.
     pub fn class(&self, request: &impl RequestView) -> ClassId {
-        if self.lowest == ClassId(0) {
-            return self.lowest;
-        }
-        let path = self.path(request);
-        let first = self.classes.first(path, request);
-        first.map_or(self.lowest, |class| class_id(class.0.into()))
+        self.classes.class(request)
     }
+}
 
-    fn path<'a>(&self, request: &'a impl RequestView) -> Option<&'a [u8]> {
-        let path = self.looks_at_path.then(|| request.path())??;
-        Some(without_query(path))
-    }
+fn looks_at_path_in(rule: &Match) -> bool {
+    rule.path.is_some() || rule.grpc.is_some()
+}
+
+/// The path of `request` if rules look `at_path`s.
+fn path(at_path: bool, request: &impl RequestView) -> Option<&[u8]> {
+    let path = at_path.then(|| request.path())??;
+    Some(without_query(path))
 }
 
 /// At most [`MAX_CLASSES`](crate::config::MAX_CLASSES).

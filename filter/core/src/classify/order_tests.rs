@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::tests::{Request, stage};
+use super::memory::MemoryRequest as Request;
+use super::tests::stage;
 use super::{Classified, Classifier, trace};
 use crate::config::{ClassConfig, GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
 

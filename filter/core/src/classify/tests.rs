@@ -1,55 +1,12 @@
 //! What each rule means.
 
 use super::condition::MAX_VALUE;
+use super::memory::MemoryRequest as Request;
 use super::*;
 use crate::config::{
     GrpcMatch, HeaderMatch, Measure, Mode, PathMatch, QueueConfig, StrategyConfig, StringMatchKind,
     TypeConfig,
 };
-
-#[derive(Debug, Default, Clone)]
-pub(super) struct Request {
-    pub(super) path: Option<Vec<u8>>,
-    pub(super) method: Option<Vec<u8>>,
-    pub(super) headers: Vec<(String, Vec<u8>)>,
-    pub(super) route: Option<Vec<u8>>,
-}
-
-impl Request {
-    fn get(path: &str) -> Self {
-        Self {
-            path: Some(path.into()),
-            method: Some(b"GET".to_vec()),
-            ..Self::default()
-        }
-    }
-
-    fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
-        self.headers.push((name.into(), value.as_ref().to_vec()));
-        self
-    }
-}
-
-impl RequestView for Request {
-    fn path(&self) -> Option<&[u8]> {
-        self.path.as_deref()
-    }
-
-    fn method(&self) -> Option<&[u8]> {
-        self.method.as_deref()
-    }
-
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.headers
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.as_slice())
-    }
-
-    fn route_name(&self) -> Option<&[u8]> {
-        self.route.as_deref()
-    }
-}
 
 /// A stage with one type for each list of matches, and `default`.
 pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig {
@@ -87,6 +44,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
         types,
         classes: Vec::new(),
         workflows: None,
+        class_admission: None,
         excluded,
     }
 }

@@ -2,14 +2,15 @@
 //! [`FilterConfig::from_json`]. People's mistakes are explained earlier, in YAML's words; a configuration
 //! that fails here was not compiled by the operator.
 
+mod class_admission;
 mod response_time_controller;
 mod workflows;
 
 use serde::Deserialize;
 
 use super::{
-    AutoParallelism, BacklogControlConfig, ConfigError, CostConfig, DEFAULT_TYPE, Direction,
-    Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS,
+    AutoParallelism, BacklogControlConfig, ClassConfig, ConfigError, CostConfig, DEFAULT_TYPE,
+    Direction, Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS,
     MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME,
     StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
@@ -163,9 +164,12 @@ impl StageConfig {
                 );
             }
         }
-        self.check_classes(at)?;
+        check_classes(&self.classes, at)?;
         if let Some(workflows) = &self.workflows {
             workflows.check(&format!("{at}.workflows"))?;
+        }
+        if let Some(admission) = &self.class_admission {
+            admission.check(self, &format!("{at}.class_admission"))?;
         }
         self.check_discipline(at)
     }
@@ -229,42 +233,42 @@ impl StageConfig {
         }
         Ok(())
     }
+}
 
-    fn check_classes(&self, at: &str) -> Result<(), ConfigError> {
-        let err = |field: String, problem: String| {
-            Err(ConfigError::new(format!("{at}.{field}"), problem))
-        };
-        if self.classes.len() > MAX_CLASSES {
+/// Classes of a stage, or of a service that is called.
+fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
+    let err =
+        |field: String, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
+    if classes.len() > MAX_CLASSES {
+        return err(
+            "classes".into(),
+            format!("{} classes; at most {MAX_CLASSES}", classes.len()),
+        );
+    }
+    for (i, class) in classes.iter().enumerate() {
+        let last = i + 1 == classes.len();
+        check_name(&format!("{at}.classes[{i}].name"), &class.name)?;
+        if classes[..i].iter().any(|c| c.name == class.name) {
             return err(
-                "classes".into(),
-                format!("{} classes; at most {MAX_CLASSES}", self.classes.len()),
+                format!("classes[{i}].name"),
+                format!(
+                    "{:?} appears twice; names of classes are unique",
+                    class.name
+                ),
             );
         }
-        for (i, class) in self.classes.iter().enumerate() {
-            let last = i + 1 == self.classes.len();
-            check_name(&format!("{at}.classes[{i}].name"), &class.name)?;
-            if self.classes[..i].iter().any(|c| c.name == class.name) {
-                return err(
-                    format!("classes[{i}].name"),
-                    format!(
-                        "{:?} appears twice; names of classes are unique",
-                        class.name
-                    ),
-                );
-            }
-            check_value(&format!("{at}.classes[{i}].value"), class.value)?;
-            if class.matches.is_empty() != last {
-                return err(
-                    format!("classes[{i}].matches"),
-                    format!(
-                        "{} matches; the last class has none, every other class one or more",
-                        class.matches.len()
-                    ),
-                );
-            }
+        check_value(&format!("{at}.classes[{i}].value"), class.value)?;
+        if class.matches.is_empty() != last {
+            return err(
+                format!("classes[{i}].matches"),
+                format!(
+                    "{} matches; the last class has none, every other class one or more",
+                    class.matches.len()
+                ),
+            );
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn check_value(at: &str, value: f64) -> Result<(), ConfigError> {

@@ -7,11 +7,13 @@
 //! keeps the data path safe whatever arrives.
 
 mod check;
+mod class_admission;
 mod service_times;
 mod strategy;
 mod types;
 mod workflows;
 
+pub use class_admission::{ClassAdmissionConfig, ServiceAdmissionConfig};
 pub use service_times::{HistogramWindow, ServiceTimesConfig};
 pub use strategy::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DegradationConfig, Logic,

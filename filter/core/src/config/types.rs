@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Direction, OutboundConfig, ServiceTimesConfig, StarvationAvoidance, StrategyConfig,
-    WorkflowsConfig,
+    ClassAdmissionConfig, Direction, OutboundConfig, ServiceTimesConfig, StarvationAvoidance,
+    StrategyConfig, WorkflowsConfig,
 };
 
 /// Everything one proxy workload enforces.
@@ -80,6 +80,9 @@ pub struct StageConfig {
     /// Workflows that cross this stage and others. Absent: their ids only order the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflows: Option<WorkflowsConfig>,
+    /// Senders name the classes of their requests. Absent: only a stage with workflows believes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_admission: Option<ClassAdmissionConfig>,
     /// Requests that bypass the stage altogether (health checks).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub excluded: Vec<Match>,
@@ -222,6 +225,9 @@ pub enum Discipline {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },
+    /// Strict priority: requests of a class wait for those of all higher ones, first in, first out within a class (Wisp
+    /// §3.1).
+    Priority,
     /// By latest start time: the arrival plus the least that any objective of the type leaves for waiting.
     Slack,
 }

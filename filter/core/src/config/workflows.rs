@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::ServiceAdmissionConfig;
+
 /// Which listener a configuration is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Direction {
@@ -159,7 +161,8 @@ pub enum ResourceReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutboundConfig {
-    /// The stage of the inbound side whose workflows these calls belong to, `namespace/name` of its policy.
+    /// The stage of the inbound side that these calls belong to, and their workflows to, `namespace/name` of its
+    /// policy.
     pub policy: String,
     /// Names of downstream services by Envoy cluster; a pattern may end in `*`. A cluster without counts as a service
     /// of its own name.
@@ -168,4 +171,7 @@ pub struct OutboundConfig {
     /// SPIFFE ids of the processes whose rates are believed, as in [`WorkflowsConfig::peers`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
+    /// What services promise to their classes, by name of the service. Calls to others run as they are.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub class_admission: BTreeMap<String, ServiceAdmissionConfig>,
 }

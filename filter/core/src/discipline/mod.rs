@@ -15,6 +15,7 @@
 //! | LASF | work so far | Wisp Table 2 |
 //! | DRR | round in which its flow can pay for it | `fair` |
 //! | WFQ | finish tag of its flow | `fair` |
+//! | Priority | number of its class | Wisp §3.1 |
 //! | Slack | latest start: arrival + min over percentiles p of (objective_p − pt_p) | `slack` |
 //!
 //! The deadline is the request's own; without one it is its type's objective at the highest percentile,
@@ -40,7 +41,7 @@ use crate::service_times::ServiceTimes;
 use crate::time::{Instant, nanos};
 
 use fair::Fair;
-use rank::WORK;
+use rank::{PRIORITY, WORK};
 
 /// The order of one stage's queue.
 #[derive(Debug)]
@@ -108,18 +109,23 @@ impl Order {
         })
     }
 
-    /// Requests of one group stand alike in the queue: those of a type, or of a flow. A number below
+    /// Requests of one group stand alike in the queue: those of a type, of a class, or of a flow. A number below
     /// [`Order::groups`].
     pub(crate) fn group(&self, request: &Attributes) -> u16 {
-        match &self.fair {
-            Some(fair) => fair.flow_of(request),
-            None => request.kind.0,
+        match (&self.fair, &self.discipline) {
+            (Some(fair), _) => fair.flow_of(request),
+            (None, config::Discipline::Priority) => request.class.0.into(),
+            (None, _) => request.kind.0,
         }
     }
 
-    /// How many groups there are, of so many `types`.
-    pub(crate) fn groups(&self, types: usize) -> usize {
-        self.fair.as_ref().map_or(types, Fair::flows)
+    /// How many groups there are in `stage`, whose order this is.
+    pub(crate) fn groups(&self, stage: &StageConfig) -> usize {
+        match (&self.fair, &self.discipline) {
+            (Some(fair), _) => fair.flows(),
+            (None, config::Discipline::Priority) => stage.classes.len().max(1),
+            (None, _) => stage.types.len(),
+        }
     }
 
     /// What the other workers are told of a first waiter of `rank`.
@@ -145,6 +151,7 @@ impl Order {
             config::Discipline::Drr { .. } => 7,
             config::Discipline::Slack => 8,
             config::Discipline::Wfq { .. } => 9,
+            config::Discipline::Priority => 10,
         }
     }
 
@@ -180,7 +187,7 @@ impl Order {
     /// Below a value cut the queue holds little that has room to spare
     /// ([`ValueCut`](crate::strategy::ValueCut)): there each type is judged by its own wait.
     ///
-    /// Orders by size, attained service or turn give each type its own place in the queue whatever the
+    /// Orders by size, attained service, class or turn give each type its own place in the queue whatever the
     /// others' limits, and are judged by that place.
     #[must_use]
     pub fn admits_by_drain(&self) -> bool {
@@ -193,7 +200,8 @@ impl Order {
             | config::Discipline::Srtf
             | config::Discipline::Lasf
             | config::Discipline::Drr { .. }
-            | config::Discipline::Wfq { .. } => false,
+            | config::Discipline::Wfq { .. }
+            | config::Discipline::Priority => false,
         }
     }
 
@@ -309,6 +317,7 @@ impl Order {
             ),
             config::Discipline::Srtf => rank::by_work(remaining(), now),
             config::Discipline::Lasf => rank::by_work(progress.work, now),
+            config::Discipline::Priority => PRIORITY.rank(request.class.0.into(), now),
         }
     }
 
@@ -320,6 +329,7 @@ impl Order {
             | config::Discipline::Edf
             | config::Discipline::Drr { .. }
             | config::Discipline::Wfq { .. }
+            | config::Discipline::Priority
             | config::Discipline::Slack => false,
             config::Discipline::Lstf
             | config::Discipline::Sjf
@@ -339,6 +349,7 @@ impl Order {
             config::Discipline::Sjf | config::Discipline::Srtf | config::Discipline::Lasf => {
                 WORK.tolerance(span)
             }
+            config::Discipline::Priority => PRIORITY.tolerance(span),
             config::Discipline::Drr { .. } | config::Discipline::Wfq { .. } => {
                 self.fair.as_ref().map_or(0, |fair| fair.tolerance(span))
             }

@@ -10,6 +10,7 @@
 //! | [`WORK`] | 24 bits in units of 16 µs: 275 s, longer ones are alike | 36 bits in units of 131 µs: 104 days |
 //! | [`ROUND`] | 38 bits of rounds | 22 bits in units of 262 µs: 18 minutes |
 //! | [`TAG`] | 44 bits of rounds | 16 bits in units of 1 ms: 68 s |
+//! | [`PRIORITY`] | 8 bits of the class | 52 bits in units of 1 µs: 146 years |
 //!
 //! When the arrival wraps, requests of equal measure before and after it change places, once.
 //!
@@ -51,6 +52,11 @@ pub(super) const ROUND: Layout = Layout {
 pub(super) const TAG: Layout = Layout {
     arrival_bits: 16,
     unit: 20,
+};
+/// Orders by class.
+pub(super) const PRIORITY: Layout = Layout {
+    arrival_bits: 52,
+    unit: 10,
 };
 
 impl Layout {
@@ -104,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_measure_decides_and_then_the_arrival() {
-        for layout in [WORK, ROUND, TAG] {
+        for layout in [WORK, ROUND, TAG, PRIORITY] {
             let at = |us: u64| Instant::from_nanos(1_700_000_000_000_000_000 + us * 1_000);
             let later = at(1_200);
             assert!(layout.rank(3, later) < layout.rank(4, at(0)));

@@ -4,27 +4,12 @@ mod edits;
 mod leases;
 
 use super::*;
+use crate::classify::memory::MemoryRequest;
 use crate::config::*;
 use crate::host::memory::MemoryHost;
 use crate::host::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-
-struct Req(&'static str);
-impl RequestView for Req {
-    fn path(&self) -> Option<&[u8]> {
-        Some(self.0.as_bytes())
-    }
-    fn method(&self) -> Option<&[u8]> {
-        Some(b"GET")
-    }
-    fn header(&self, _: &str) -> Option<&[u8]> {
-        None
-    }
-    fn route_name(&self) -> Option<&[u8]> {
-        None
-    }
-}
 
 /// Envoy's rules: counters refuse 0 and below. Fails one chosen metric call; runs a hook before or after a store.
 #[derive(Default)]
@@ -174,9 +159,13 @@ fn avoidance_with_envoys_counters() {
     let mut e = Engine::new(1);
     let mut a = Vec::new();
     e.configure(&h, t(0), &c, &mut a).unwrap();
-    let first = e.arrive(&h, t(1), 1, &Req("/"), None, &mut a).unwrap();
+    let first = e
+        .arrive(&h, t(1), 1, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     e.tick(&h, t(10), &mut a).unwrap();
-    let r = e.arrive(&h, t(11), 2, &Req("/"), None, &mut a).unwrap();
+    let r = e
+        .arrive(&h, t(11), 2, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     assert!(matches!(r, Decision::Refuse(_)));
     let mut failed = 0;
     for n in 2..100 {
@@ -196,7 +185,9 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let mut a = Vec::new();
     for (e, s) in [(&mut o, 900), (&mut e, 901)] {
         e.configure(&h, t(0), &c, &mut a).unwrap();
-        let x = e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap();
+        let x = e
+            .arrive(&h, t(0), s, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap();
         e.finish(&h, t(0), pass(&x), Outcome::Unmeasured, &mut a)
             .unwrap();
     }
@@ -226,7 +217,7 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
     let mut now = 300;
     for s in 1..=4 {
         now += 1;
-        let r = e.arrive(&h, t(now), s, &Req("/"), None, &mut a);
+        let r = e.arrive(&h, t(now), s, &MemoryRequest::get("/"), None, &mut a);
         match r {
             Ok(Decision::Forward(p)) => {
                 streams.insert(s, (p, true));

@@ -135,30 +135,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::classify::memory::MemoryRequest;
     use crate::config::FilterConfig;
     use crate::decision::PolicyId;
     use crate::host::Shared;
     use crate::host::memory::MemoryHost;
     use crate::workers::Membership;
 
-    struct Request<'a>(&'a [u8]);
-
-    impl RequestView for Request<'_> {
-        fn path(&self) -> Option<&[u8]> {
-            None
-        }
-        fn method(&self) -> Option<&[u8]> {
-            None
-        }
-        fn header(&self, name: &str) -> Option<&[u8]> {
-            (name == workflow::HEADER).then_some(self.0)
-        }
-        fn route_name(&self) -> Option<&[u8]> {
-            None
-        }
-    }
-
     const T: Instant = Instant::from_nanos(1_000_000_000_000);
+
+    fn named(workflow: impl AsRef<[u8]>) -> MemoryRequest {
+        MemoryRequest::default().with(workflow::HEADER, workflow)
+    }
 
     fn config() -> StageConfig {
         let json = br#"{"stages":[{"policy":"ns/p","parallelism":1,
@@ -181,12 +169,12 @@ mod tests {
     fn a_workflow_has_its_weight() {
         let host = MemoryHost::new();
         let [mut flows, _] = workers(&host);
-        let (big, weight) = flows.find(&host, T, &Request(b"big"));
+        let (big, weight) = flows.find(&host, T, &named(b"big"));
         assert!(big > 0 && weight == 3.0);
-        let (small, weight) = flows.find(&host, T, &Request(b"small"));
+        let (small, weight) = flows.find(&host, T, &named(b"small"));
         assert!(small > 0 && small != big && weight == 1.0);
-        assert_eq!(flows.find(&host, T, &Request(b"")), (0, 0.5));
-        assert_eq!(flows.find(&host, T, &Request(&[b'a'; 129])), (0, 0.5));
+        assert_eq!(flows.find(&host, T, &named(b"")), (0, 0.5));
+        assert_eq!(flows.find(&host, T, &named([b'a'; 129])), (0, 0.5));
     }
 
     proptest! {
@@ -203,7 +191,7 @@ mod tests {
             let mut names: BTreeMap<u16, Vec<u8>> = BTreeMap::new();
             let flood = (0..flood).map(|n| (format!("flood-{n}").into_bytes(), n % 2));
             for (name, worker) in chosen.iter().cloned().chain(flood).chain(chosen.iter().cloned()) {
-                let (flow, _) = workers[worker].find(&host, T, &Request(&name));
+                let (flow, _) = workers[worker].find(&host, T, &named(&name));
                 prop_assert!(flow <= MAX_WORKFLOWS);
                 if flow > 0 {
                     let name = name.trim_ascii().to_vec();
@@ -218,29 +206,29 @@ mod tests {
         let host = MemoryHost::new();
         let [mut flows, mut other] = workers(&host);
         let mut stage = stage(&host);
-        let debtor = flows.find(&host, T, &Request(b"debtor")).0;
+        let debtor = flows.find(&host, T, &named(b"debtor")).0;
         for n in 0..2_000 {
-            flows.find(&host, T, &Request(format!("flood-{n}").as_bytes()));
+            flows.find(&host, T, &named(format!("flood-{n}").as_bytes()));
         }
-        assert_eq!(flows.find(&host, T, &Request(b"late")).0, 0);
+        assert_eq!(flows.find(&host, T, &named(b"late")).0, 0);
         let name = format!("headgate.policy.ns/p.workflow.{debtor}.drr_finish");
         let finish = host.number(&name).unwrap();
         host.set(finish, 1 << 30).unwrap();
         flows.tick(&host, T, &mut stage).unwrap();
-        assert!(flows.find(&host, T, &Request(b"late")).0 > 0);
+        assert!(flows.find(&host, T, &named(b"late")).0 > 0);
         other.tick(&host, T, &mut stage).unwrap();
-        assert_eq!(other.find(&host, T, &Request(b"debtor")).0, debtor);
+        assert_eq!(other.find(&host, T, &named(b"debtor")).0, debtor);
         // Not again before its time, however many names come.
         for n in 0..2_000 {
-            flows.find(&host, T, &Request(format!("again-{n}").as_bytes()));
+            flows.find(&host, T, &named(format!("again-{n}").as_bytes()));
         }
         flows
             .tick(&host, T + Duration::from_secs(59), &mut stage)
             .unwrap();
-        assert_eq!(flows.find(&host, T, &Request(b"later")).0, 0);
+        assert_eq!(flows.find(&host, T, &named(b"later")).0, 0);
         flows
             .tick(&host, T + Duration::from_secs(60), &mut stage)
             .unwrap();
-        assert!(flows.find(&host, T, &Request(b"later")).0 > 0);
+        assert!(flows.find(&host, T, &named(b"later")).0 > 0);
     }
 }

@@ -1,5 +1,7 @@
 //! What requests and calls say to each other across processes, in headers (see [`wire`]).
 //!
+//! There are two reasons to: workflows, and class admission. Each works without the other.
+//!
 //! The inbound side of a sidecar learns from a request which workflow it belongs to, who sent it and how far
 //! the whole has come; it tells the application a token, and the sender, with the response, what it may
 //! send. The outbound side finds the request of a call by that token, hands its workflow, deadline, class and
@@ -7,19 +9,23 @@
 
 use std::collections::HashMap;
 
+use super::admission::{Admission, Admitted, Heard};
 use super::{Engine, Policy};
 use crate::classify::RequestView;
 use crate::config::{
-    MAX_WORKFLOW_NAME, OutboundConfig, ResourceReport, SharingConfig, StageConfig, WorkflowSource,
-    WorkflowsConfig,
+    ConfigError, MAX_WORKFLOW_NAME, OutboundConfig, ResourceReport, SharingConfig, StageConfig,
+    WorkflowSource, WorkflowsConfig,
 };
 use crate::decision::{Action, PolicyId, Ticket};
 use crate::host::{Host, HostError};
-use crate::progress;
+use crate::progress::{self, Spent};
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress};
+use crate::requests::Phase;
 use crate::time::Instant;
-use crate::workflows::{Answer, Call, OTHER, ServiceId, Token, Workflows, baggage, wire};
+use crate::workflows::{
+    Answer, Call, OTHER, ProcessId, ServiceId, Token, Workflows, baggage, process, wire,
+};
 
 /// Clusters whose service is remembered; those beyond are looked up each time.
 const MAX_CLUSTERS: usize = 1024;
@@ -38,14 +44,55 @@ pub(super) struct Scratch {
 pub(super) struct Outbound {
     config: OutboundConfig,
     services: HashMap<String, ServiceId>,
+    admission: Option<Admission>,
+    /// Places of services in the admission, by cluster.
+    admitted: HashMap<String, Option<usize>>,
+    /// Tells a call that began under an earlier configuration.
+    generation: u32,
+    /// What this process is called where the calls belong to no workflows.
+    process: Option<ProcessId>,
 }
 
 impl Outbound {
-    pub(super) fn new(config: OutboundConfig) -> Self {
-        Self {
+    /// # Errors
+    /// [`ConfigError`] with the setting at fault.
+    pub(super) fn new(
+        host: &impl Host,
+        config: OutboundConfig,
+        (seed, generation): (u64, u32),
+    ) -> Result<Self, ConfigError> {
+        Ok(Self {
+            admission: Admission::new(host, &config, seed)?,
             config,
             services: HashMap::new(),
+            admitted: HashMap::new(),
+            generation,
+            process: None,
+        })
+    }
+
+    /// The place in the admission of the service that `cluster` leads to.
+    fn admitted(&mut self, cluster: &str) -> Option<usize> {
+        let admission = self.admission.as_ref()?;
+        if let Some(known) = self.admitted.get(cluster) {
+            return *known;
         }
+        let service = admission.service(self.service(cluster));
+        if self.admitted.len() < MAX_CLUSTERS {
+            self.admitted.insert(cluster.to_owned(), service);
+        }
+        service
+    }
+
+    /// What this process is called: as workflows of the same policy would call it.
+    fn process(&mut self, host: &impl Host, seed: u64) -> Result<ProcessId, HostError> {
+        if let Some(known) = self.process {
+            return Ok(known);
+        }
+        let key = format!("headgate/workflows/{}", self.config.policy);
+        let drawn = process(host, &key, seed)?;
+        self.process = Some(drawn);
+        Ok(drawn)
     }
 
     /// Name of the service that `cluster` leads to: the longest pattern counts.
@@ -73,7 +120,19 @@ fn is_one_of(peers: &[String], peer: Option<&[u8]>) -> bool {
 
 /// Whether what a request says in Headgate's headers is believed.
 fn is_believed(config: &WorkflowsConfig, request: &impl RequestView) -> bool {
-    !config.edge && (config.peers.is_empty() || is_one_of(&config.peers, request.peer().as_deref()))
+    !config.edge && is_peer(&config.peers, request)
+}
+
+/// Whether `request` comes from one of `peers`.
+fn is_peer(peers: &[String], request: &impl RequestView) -> bool {
+    peers.is_empty() || is_one_of(peers, request.peer().as_deref())
+}
+
+/// The class that a sender names, where the stage has class admission and the sender is believed.
+pub(super) fn named_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
+    let admission = config.class_admission.as_ref().filter(|a| a.receives)?;
+    let class = inherited_class(config, request)?;
+    is_peer(&admission.peers, request).then_some(class)
 }
 
 /// Where `request` comes from. Adds to its attributes what it says in Headgate's headers, if it is believed.
@@ -126,7 +185,8 @@ pub fn named(
     Some((at, found))
 }
 
-/// The class of the parent: else a sub-request could wait behind what its parent went before.
+/// The class of the parent, else a sub-request could wait behind what its parent went before; or the one to which the
+/// sender downgraded it.
 fn inherited_class(config: &StageConfig, request: &impl RequestView) -> Option<ClassId> {
     if config.classes.is_empty() {
         return None;
@@ -180,8 +240,9 @@ fn name(
 /// A call of the process, to be given to [`Engine::answered`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calling {
-    policy: PolicyId,
-    call: Call,
+    call: Option<(PolicyId, Call)>,
+    /// And under which [`Outbound::generation`].
+    admitted: Option<(u32, Admitted)>,
 }
 
 /// What the response to a call says.
@@ -193,19 +254,51 @@ pub struct Reply<'a> {
     pub progress: Option<&'a [u8]>,
     /// SPIFFE id of who answered.
     pub peer: Option<&'a [u8]>,
+    /// Whether it says that there was no room for the call, or that nobody answered in time.
+    pub failed: bool,
 }
 
 impl Engine {
-    /// Whether what a request says in Headgate's headers is believed; if not, they are to be removed. `None`
-    /// where no stage with workflows is for it.
+    /// Whether what a request says in Headgate's headers is believed. If it is not, they are nobody's to see; if it is,
+    /// they are for the proxy and none of the application's business. `None`: they stay as they are.
     #[must_use]
     pub fn believes(&self, request: &impl RequestView) -> Option<bool> {
         // Before the first request of a worker nothing runs yet.
         let running = self.running.iter().map(|r| &r.compiled);
         let mut compiled = running.chain(&self.compiled);
         let compiled = compiled.find(|c| c.classifier.covers(request))?;
-        let workflows = compiled.config.workflows.as_ref()?;
-        Some(is_believed(workflows, request))
+        let StageConfig {
+            workflows,
+            class_admission,
+            ..
+        } = &compiled.config;
+        match (workflows, class_admission) {
+            (Some(workflows), _) => Some(is_believed(workflows, request)),
+            // A class that is believed is the application's business, too: it hands it on with its calls.
+            (None, Some(a)) if a.receives && !is_peer(&a.peers, request) => Some(false),
+            (None, _) => None,
+        }
+    }
+
+    /// How long the request waited and has been worked on, for the process that sent it; `None` where the stage has no
+    /// class admission, or nobody can tell. Asked when its response begins.
+    #[must_use]
+    pub fn spent(&self, now: Instant, ticket: Ticket) -> Option<Spent> {
+        let stage = &self.policy(ticket.policy)?.stage;
+        stage
+            .config()
+            .class_admission
+            .as_ref()
+            .filter(|a| a.receives)?;
+        let request = stage.requests.of(ticket)?;
+        let Phase::Running { dequeued } = request.phase else {
+            return None;
+        };
+        let dequeued = dequeued?;
+        Some(Spent {
+            wait: dequeued.since(request.arrived),
+            slot: now.since(dequeued),
+        })
     }
 
     /// What the application is to hand on with its calls for a request: asked when the request goes to the
@@ -250,15 +343,33 @@ impl Engine {
             .answer(host, now, requests, ticket)
     }
 
-    /// Writes an answer as headers of the response.
-    pub fn tell(&mut self, answer: &Answer, mut set: impl FnMut(&'static str, &str)) {
+    /// Writes an answer as headers of the response, and the time that the request spent.
+    pub fn tell(
+        &mut self,
+        answer: Option<&Answer>,
+        spent: Option<&Spent>,
+        mut set: impl FnMut(&'static str, &str),
+    ) {
         let value = &mut self.scratch.value;
-        value.clear();
-        wire::put_rate(value, &answer.announcement);
-        set(wire::RATE, value);
-        value.clear();
-        wire::put_progress(value, &answer.progress);
-        set(wire::PROGRESS, value);
+        if let Some(answer) = answer {
+            value.clear();
+            wire::put_rate(value, &answer.announcement);
+            set(wire::RATE, value);
+        }
+        let of_slot = |spent: &Spent| Progress {
+            elapsed: spent.slot,
+            work: spent.slot,
+            ..Progress::UNKNOWN
+        };
+        let progress = answer.map(|a| a.progress).or(spent.map(of_slot));
+        if let Some(progress) = progress {
+            value.clear();
+            wire::put_progress(value, &progress);
+            if let Some(spent) = spent {
+                wire::put_spent(value, spent);
+            }
+            set(wire::PROGRESS, value);
+        }
     }
 
     /// Sets headers on a refusal: it, too, tells what may be sent.
@@ -293,6 +404,14 @@ impl Engine {
         self.outbound.is_some()
     }
 
+    /// Whether calls may be downgraded.
+    #[must_use]
+    pub fn admits_calls(&self) -> bool {
+        self.outbound
+            .as_ref()
+            .is_some_and(|o| o.admission.is_some())
+    }
+
     /// Whether it depends on who answers a call that its answer is believed.
     #[must_use]
     pub fn asks_who_answers(&self) -> bool {
@@ -302,7 +421,8 @@ impl Engine {
 
     /// The process calls somebody, by way of Envoy's `cluster`: sets headers on the call. Where the caller doesn't know
     /// the `token` of the request that it is for, it is read from the call (headers [`wire::REQUEST`] and, in the
-    /// baggage, see [`crate::workflows::baggage`]), and removed by the caller. `None` where calls belong to no workflows; else it is to be [`Engine::answered`].
+    /// baggage, see [`crate::workflows::baggage`]), and removed by the caller. `None` where nobody waits for what the answer says; else it is
+    /// to be [`Engine::answered`].
     ///
     /// # Errors
     /// [`HostError`]; the call goes on as it is.
@@ -315,21 +435,77 @@ impl Engine {
         actions: &mut Vec<Action>,
         mut set: impl FnMut(&'static str, &str),
     ) -> Result<Option<Calling>, HostError> {
-        if self.outbound.is_none() || self.is_idle() {
+        if self.outbound.is_none() {
             return Ok(None);
         }
-        self.be_member(host, now, actions)?;
+        if !self.is_idle() {
+            self.be_member(host, now, actions)?;
+        }
+        let call = self.call_of_workflow(host, now, (request, token), cluster, &mut set);
+        let admitted = match self.admit_call(host, now, request, cluster, call.as_ref(), &mut set) {
+            // Its workflow is to hear of the answer all the same.
+            Err(_) if call.is_some() => None,
+            admitted => admitted?,
+        };
+        let calling = Calling { call, admitted };
+        Ok((call.is_some() || admitted.is_some()).then_some(calling))
+    }
+
+    /// The part of [`Engine::call`] that is about class admission; `call` is the other one. `None` where the service
+    /// promises nothing to classes.
+    fn admit_call(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        request: &impl RequestView,
+        cluster: &str,
+        call: Option<&(PolicyId, Call)>,
+        mut set: impl FnMut(&'static str, &str),
+    ) -> Result<Option<(u32, Admitted)>, HostError> {
         let Some(outbound) = &mut self.outbound else {
             return Ok(None);
         };
+        let Some(service) = outbound.admitted(cluster) else {
+            return Ok(None);
+        };
+        let inherited = call.and_then(|(policy, call)| {
+            let running = self.running.iter().find(|r| r.id == *policy)?;
+            let classes = &running.compiled.config.classes;
+            Some(classes.get(usize::from(call.class?.0))?.name.as_str())
+        });
+        if call.is_none() {
+            let process = outbound.process(host, self.seed)?;
+            let value = &mut self.scratch.value;
+            value.clear();
+            wire::put_process(value, process);
+            set(wire::PROCESS, value);
+        }
+        let Some(admission) = &mut outbound.admission else {
+            return Ok(None);
+        };
+        let admitted = admission.admit(host, now, service, request, inherited)?;
+        Ok(admitted.map(|(call, class)| {
+            if let Some(class) = class {
+                set(wire::CLASS, class);
+            }
+            (outbound.generation, call)
+        }))
+    }
+
+    /// The part of [`Engine::call`] that is about workflows; `None` where the calls belong to none.
+    fn call_of_workflow(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        (request, token): (&impl RequestView, Option<&[u8]>),
+        cluster: &str,
+        mut set: impl FnMut(&'static str, &str),
+    ) -> Option<(PolicyId, Call)> {
+        let outbound = self.outbound.as_mut()?;
         let policy = &outbound.config.policy;
         let of_policy = |r: &&mut Policy| &r.compiled.config.policy == policy;
-        let Some(running) = self.running.iter_mut().find(of_policy) else {
-            return Ok(None);
-        };
-        let Some(workflows) = &mut running.workflows else {
-            return Ok(None);
-        };
+        let running = self.running.iter_mut().find(of_policy)?;
+        let workflows = running.workflows.as_mut()?;
         let service = match outbound.services.get(cluster) {
             Some(&service) => service,
             None => {
@@ -380,39 +556,66 @@ impl Engine {
         if let Some(class) = class {
             say(wire::CLASS, &mut |out| out.push_str(&class.name));
         }
-        Ok(Some(Calling {
-            policy: running.id,
-            call,
-        }))
+        Some((running.id, call))
     }
 
     /// A call ended; `None`: without a response. What the response says is read here; the caller removes
     /// it.
+    ///
+    /// # Errors
+    /// [`HostError`]; what the answer says of its class is lost.
     pub fn answered(
         &mut self,
         host: &impl Host,
         now: Instant,
         calling: Calling,
         reply: Option<&Reply<'_>>,
-    ) {
+    ) -> Result<(), HostError> {
         let peers = self.outbound.as_ref().map(|o| o.config.peers.as_slice());
         let believed = reply.is_some_and(|r| is_one_of(peers.unwrap_or_default(), r.peer));
-        let (mut rate, mut below, mut nonsense) = (None, None, false);
+        let (mut rate, mut below, mut heard, mut nonsense) = (None, None, None, false);
         if let Some(reply) = reply {
             rate = reply.rate.filter(|_| believed).and_then(wire::parse_rate);
             nonsense = reply.rate.is_some() && rate.is_none();
             let progress = reply.progress.filter(|_| believed);
-            below = progress
-                .and_then(|value| std::str::from_utf8(value).ok())
-                .and_then(progress::parse);
+            let progress = progress.and_then(|value| std::str::from_utf8(value).ok());
+            below = progress.and_then(progress::parse);
+            heard = match reply.failed {
+                true => Some(Heard::Failed),
+                false => progress.and_then(progress::spent).map(Heard::Spent),
+            };
         }
-        let Some(workflows) = self.workflows_mut(calling.policy) else {
-            return;
-        };
-        if nonsense {
-            workflows.rate_refused();
+        let mut learned = Ok(());
+        if let (Some((_, call)), Some(heard)) = (calling.admitted, heard)
+            && let Some(admission) = self.admission_of(&calling)
+        {
+            learned = admission.answered(host, now, &call, heard);
         }
-        workflows.answered(host, now, calling.call, rate.as_ref(), below.as_ref());
+        if let Some((policy, call)) = calling.call
+            && let Some(workflows) = self.workflows_mut(policy)
+        {
+            if nonsense {
+                workflows.rate_refused();
+            }
+            workflows.answered(host, now, call, rate.as_ref(), below.as_ref());
+        }
+        learned
+    }
+
+    /// The class that a call asked for, where it ran in a lower one: for the application.
+    #[must_use]
+    pub fn downgraded(&self, calling: &Calling) -> Option<&str> {
+        let (generation, call) = calling.admitted.as_ref()?;
+        let outbound = self.outbound.as_ref();
+        let outbound = outbound.filter(|o| o.generation == *generation)?;
+        outbound.admission.as_ref()?.downgraded(call)
+    }
+
+    fn admission_of(&mut self, calling: &Calling) -> Option<&mut Admission> {
+        let (generation, _) = calling.admitted.as_ref()?;
+        let outbound = self.outbound.as_mut();
+        let outbound = outbound.filter(|o| o.generation == *generation)?;
+        outbound.admission.as_mut()
     }
 
     /// The workflows of a policy; `None` if it has none.

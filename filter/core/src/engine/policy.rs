@@ -94,7 +94,10 @@ impl Policy {
             request.attributes.workflow = id.0;
             request.attributes.weight = flows.weight(workflows.name(id));
         }
-        match workflows.arrive(host, now, &mut self.stage.requests, &request) {
+        workflows.complete(&mut request);
+        let hopeless = self.stage.is_hopeless(*stream, &request.attributes);
+        let requests = &mut self.stage.requests;
+        match workflows.arrive(host, now, requests, &request, hopeless) {
             Passage::Hold(ticket) => Ok(Decision::Hold(ticket)),
             Passage::Refuse(reason, wait) => {
                 let refusal = self.stage.refuse_before(attributes, *origin, reason, wait);

@@ -3,25 +3,9 @@
 use std::time::Duration;
 
 use super::*;
+use crate::classify::memory::MemoryRequest;
 use crate::config::FilterConfig;
 use crate::host::memory::MemoryHost;
-
-struct Routed(Option<&'static str>);
-
-impl RequestView for Routed {
-    fn path(&self) -> Option<&[u8]> {
-        Some(b"/")
-    }
-    fn method(&self) -> Option<&[u8]> {
-        Some(b"GET")
-    }
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
-    }
-    fn route_name(&self) -> Option<&[u8]> {
-        self.0.map(str::as_bytes)
-    }
-}
 
 /// Stages `ns/a`, `ns/b`, ... of so many slots for these routes.
 fn config(stages: &[(u32, &[&str])]) -> FilterConfig {
@@ -69,9 +53,12 @@ impl Proxy {
         let mut actions = Vec::new();
         self.streams += 1;
         let (host, now) = (&self.host, self.now);
-        let admission =
-            self.engine
-                .arrive(host, now, self.streams, &Routed(route), None, &mut actions);
+        let request = MemoryRequest {
+            route: route.map(Into::into),
+            ..MemoryRequest::get("/")
+        };
+        let engine = &mut self.engine;
+        let admission = engine.arrive(host, now, self.streams, &request, None, &mut actions);
         admission.unwrap()
     }
 

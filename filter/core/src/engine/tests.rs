@@ -6,31 +6,16 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::classify::memory::MemoryRequest;
 use crate::config::{FilterConfig, Logic, Objective};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::refusal::Reason;
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 
 mod backlog_control;
+mod deadlines;
 mod dry_run;
 mod edits;
-
-struct Request(&'static str);
-
-impl RequestView for Request {
-    fn path(&self) -> Option<&[u8]> {
-        Some(self.0.as_bytes())
-    }
-    fn method(&self) -> Option<&[u8]> {
-        Some(b"GET")
-    }
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
-    }
-    fn route_name(&self) -> Option<&[u8]> {
-        None
-    }
-}
 
 fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     let json = format!(
@@ -134,7 +119,7 @@ impl Process {
         path: &'static str,
         deadline: Option<Duration>,
     ) -> u32 {
-        self.arrive_as(worker, &Request(path), deadline)
+        self.arrive_as(worker, &MemoryRequest::get(path), deadline)
     }
 
     fn arrive_as(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
+use crate::classify::memory::MemoryRequest as Request;
 use crate::config::{FilterConfig, Mode};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::refusal::Reason;
@@ -13,33 +14,8 @@ use crate::workflows::wire;
 mod between;
 mod faults;
 
-#[derive(Default)]
-struct Request(BTreeMap<String, Vec<u8>>);
-
-impl Request {
-    fn of(workflow: &str) -> Self {
-        Self::default().with("x-tenant", workflow)
-    }
-
-    fn with(mut self, name: &str, value: &str) -> Self {
-        self.0.insert(name.into(), value.as_bytes().to_vec());
-        self
-    }
-}
-
-impl RequestView for Request {
-    fn path(&self) -> Option<&[u8]> {
-        Some(b"/")
-    }
-    fn method(&self) -> Option<&[u8]> {
-        Some(b"GET")
-    }
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        self.0.get(name).map(Vec::as_slice)
-    }
-    fn route_name(&self) -> Option<&[u8]> {
-        None
-    }
+fn of(workflow: &str) -> Request {
+    Request::get("/").with("x-tenant", workflow)
 }
 
 /// `a` may send 50 requests/s, `b` 1000.
@@ -192,7 +168,7 @@ impl Proxy {
                 // In no step with the rate.
                 let worker =
                     alive[(self.next.wrapping_mul(2_654_435_761) >> 16) as usize % alive.len()];
-                self.arrive(worker, &Request::of(workflow), None);
+                self.arrive(worker, &of(workflow), None);
             }
         }
     }
@@ -291,7 +267,7 @@ fn names_beyond_the_cap_share_one_workflow() {
     let mut proxy = Proxy::new(2, &config(|_| {}));
     for n in 0..10_000 {
         let name = format!("tenant-{n}");
-        proxy.arrive(n % 2, &Request::of(&name), None);
+        proxy.arrive(n % 2, &of(&name), None);
         proxy.step();
     }
     proxy.idle(200);
@@ -317,7 +293,7 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
         let before = (proxy.held.len(), proxy.refused.len());
         for _ in 0..15 {
             let deadline = Some(Duration::from_millis(deadline));
-            proxy.arrive(0, &Request::of("a"), deadline);
+            proxy.arrive(0, &of("a"), deadline);
         }
         (proxy.held.len() - before.0, proxy.refused.len() - before.1)
     };
@@ -335,6 +311,26 @@ fn a_request_waits_only_if_its_deadline_can_be_met() {
     proxy.assert_nothing_is_left();
 }
 
+#[test]
+fn a_request_that_cannot_meet_its_deadline_takes_no_number_of_its_workflow() {
+    let mut proxy = Proxy::new(1, &config(|_| {}));
+    proxy.load("a", 40, 4_000);
+    proxy.idle(100);
+    let refused = proxy.refused.len();
+    for _ in 0..3 {
+        // It takes 5 ms.
+        proxy.arrive(0, &of("a"), Some(Duration::from_millis(3)));
+    }
+    assert_eq!(proxy.refused.len(), refused + 3);
+    assert_eq!(proxy.refused.last().unwrap().reason, Reason::Deadline);
+    // There is one at a time at 50/s.
+    let stream = proxy.arrive(0, &of("a"), None);
+    assert!(proxy.running.contains_key(&stream), "it need not wait");
+    proxy.idle(100);
+    assert_eq!(proxy.stat("workflow.a.rq_deadline"), 3);
+    proxy.assert_nothing_is_left();
+}
+
 /// Else those that announce rates are not called any more before a caller that says nothing gives up, and rates expire.
 #[test]
 fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
@@ -348,7 +344,7 @@ fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     );
     proxy.load("a", 4, 3_000);
     for _ in 0..20 {
-        proxy.arrive(0, &Request::of("a"), None);
+        proxy.arrive(0, &of("a"), None);
     }
     // 200 ms between two, and a second that a rate lives.
     assert!((4..=6).contains(&proxy.held.len()), "{}", proxy.held.len());
@@ -357,7 +353,7 @@ fn without_a_deadline_nobody_waits_longer_than_a_rate_lives() {
     // Who says that it has time is taken at its word.
     for _ in 0..10 {
         let deadline = Some(Duration::from_millis(2_500));
-        proxy.arrive(0, &Request::of("a"), deadline);
+        proxy.arrive(0, &of("a"), deadline);
     }
     assert!(
         (10..=13).contains(&proxy.held.len()),
@@ -379,11 +375,11 @@ fn a_workflow_gives_its_deadline_to_requests_that_enter_here() {
     );
     proxy.load("a", 45, 2_000);
     for _ in 0..15 {
-        proxy.arrive(0, &Request::of("a"), None);
+        proxy.arrive(0, &of("a"), None);
     }
     assert!((3..=5).contains(&proxy.held.len()), "{}", proxy.held.len());
     // A request of another process has the deadline that it came with, or none.
-    let inner = Request::of("a").with(wire::PROCESS, "0000000000000007");
+    let inner = of("a").with(wire::PROCESS, "0000000000000007");
     let before = proxy.held.len();
     for _ in 0..10 {
         proxy.arrive(0, &inner, None);
@@ -437,7 +433,7 @@ fn without_workflows_there_is_no_more_host_call() {
         .unwrap();
     let mut cost = |stream, ms| {
         let before = host.calls();
-        let admission = engine.arrive(&host, at(ms), stream, &Request::of("a"), None, &mut actions);
+        let admission = engine.arrive(&host, at(ms), stream, &of("a"), None, &mut actions);
         let Ok(Decision::Forward(pass)) = admission else {
             panic!("{admission:?}")
         };
@@ -456,7 +452,7 @@ fn without_workflows_there_is_no_more_host_call() {
 fn names_that_are_too_long_are_counted() {
     let mut proxy = Proxy::new(1, &config(|_| {}));
     for length in [128, 129, 200] {
-        proxy.arrive(0, &Request::of(&"n".repeat(length)), None);
+        proxy.arrive(0, &of(&"n".repeat(length)), None);
     }
     proxy.idle(500);
     assert_eq!(
@@ -465,4 +461,42 @@ fn names_that_are_too_long_are_counted() {
     );
     assert_eq!(proxy.stat("workflow._other.rq_offered"), 2);
     proxy.assert_nothing_is_left();
+}
+
+/// SEDA §3.2: the controller measures since a request entered the system.
+#[test]
+fn response_times_begin_where_a_request_entered_the_mesh() {
+    let controlled = |edge| {
+        config(|stage| {
+            let strategy = r#"{"type":"ResponseTimeController","percentile":90,
+                "targets_us":[[60000000]],"scope":"Policy","smoothing":0,"requests":20,
+                "timeout_us":1000000,"increase_below":-0.5,"decrease_above":0,"increase":2,
+                "decrease":1.2,"increase_offset":-0.1,"min_rate":0.05,"max_rate":2000,
+                "lower_class_decrease":10,"lower_class_patience":20}"#;
+            stage.strategy = serde_json::from_str(strategy).unwrap();
+            stage.workflows.as_mut().unwrap().edge = edge;
+        })
+    };
+    let aged = of("a")
+        .with(wire::PROCESS, "0000000000000007")
+        .with(wire::PROGRESS, "elapsed=1, age=2000");
+    // The backend takes 5 ms. Who isn't believed enters here.
+    for (edge, expected) in [(false, 2_005_000_u64), (true, 5_000)] {
+        let mut proxy = Proxy::new(2, &controlled(edge));
+        for n in 0..60 {
+            proxy.arrive(n % 2, &aged, None);
+            proxy.idle(25);
+        }
+        proxy.idle(1_100);
+        let measured = proxy.stat("controlled_response_time_us");
+        assert!(
+            measured.abs_diff(expected) <= expected / 50,
+            "{edge}: {measured}"
+        );
+        // Twice the rate: most wait for it, and that counts.
+        proxy.load("a", 100, 3_000);
+        let measured = proxy.stat("controlled_response_time_us");
+        assert!(measured > 150_000, "{edge}: {measured}");
+        proxy.assert_nothing_is_left();
+    }
 }

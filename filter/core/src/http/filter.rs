@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::config::{ConfigError, Direction, FilterConfig};
+use crate::classify::RequestView as _;
+use crate::config::{ConfigError, Direction, FilterConfig, StageConfig};
 use crate::deadline;
 use crate::decision::{Action, Decision, Ticket};
 use crate::engine::{Calling, Engine};
@@ -13,8 +14,10 @@ use crate::rng::Rng;
 use crate::stage::Outcome;
 use crate::strategy::hint;
 use crate::time::Instant;
+use crate::workflows::wire;
 
-use super::headers::{Headers, Upgrade};
+use super::headers::Headers;
+use super::inbound::Asked;
 use super::{Level, LocalReply, Proxy, Stream, answer};
 
 /// Failing host calls are logged at most this often.
@@ -38,6 +41,8 @@ pub struct Filter<H> {
     configured: bool,
     /// Whether any stage has workflows; without, nothing is asked or told about them.
     pub(super) workflows: bool,
+    /// Whether any stage has class admission, and so believes senders.
+    pub(super) classes: bool,
     /// Baggage with a token in it, or without.
     pub(super) baggage: Vec<u8>,
     /// At a gateway, requests that went on and aren't answered yet, by stream.
@@ -57,6 +62,7 @@ impl<H: Host> Filter<H> {
             actions: Vec::new(),
             configured: false,
             workflows: false,
+            classes: false,
             baggage: Vec::new(),
             forwarded: HashMap::new(),
             complained: None,
@@ -107,6 +113,9 @@ impl<H: Host> Filter<H> {
                 self.configured = true;
                 if config.direction == Direction::Inbound {
                     self.workflows = config.stages.iter().any(|s| s.workflows.is_some());
+                    let receives =
+                        |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
+                    self.classes = config.stages.iter().any(receives);
                 }
                 let (revision, stages) = (&config.revision, config.stages.len());
                 let what = match &config.outbound {
@@ -162,6 +171,7 @@ impl<H: Host> Filter<H> {
         self.actions.clear();
         self.configured = false;
         self.workflows = false;
+        self.classes = false;
         self.baggage.clear();
         self.forwarded.clear();
         let now = match proxy.now() {
@@ -192,31 +202,24 @@ impl<H: Host> Filter<H> {
         self.engine.forget_outbound();
     }
 
-    /// Point 1: request headers. Notes what the request asks its connection to become.
-    pub(super) fn request(
-        &mut self,
-        stream: &impl Stream,
-        upgrade: &mut Option<Upgrade>,
-    ) -> Decision {
+    /// Point 1: request headers. Notes what the response has to know of the request.
+    pub(super) fn request(&mut self, stream: &impl Stream, asked: &mut Asked) -> Decision {
         if self.engine.is_idle() {
             return Decision::PassBy;
         }
-        self.decide(stream, upgrade).unwrap_or_else(|error| {
+        self.decide(stream, asked).unwrap_or_else(|error| {
             self.complain(stream, &error);
             Decision::PassBy
         })
     }
 
-    fn decide(
-        &mut self,
-        stream: &impl Stream,
-        upgrade: &mut Option<Upgrade>,
-    ) -> Result<Decision, HostError> {
+    fn decide(&mut self, stream: &impl Stream, asked: &mut Asked) -> Result<Decision, HostError> {
         let mut headers = Headers::of_request(stream)?;
         let now = stream.now()?;
         self.last = now;
         let standing = self.standing(&mut headers);
-        *upgrade = headers.upgrade();
+        asked.upgrade = headers.upgrade();
+        asked.by_peer = self.classes && headers.header(wire::PROCESS).is_some();
         let own_deadline = if headers.has_timeout() {
             deadline::own_deadline(&headers)
         } else {

@@ -12,19 +12,27 @@ use super::{Filter, Property, Stream, answer};
 pub struct Inbound {
     /// Its place among those of its policy, until it ends.
     ticket: Option<Ticket>,
-    /// What it asks its connection to become.
-    upgrade: Option<Upgrade>,
+    asked: Asked,
     /// What the end of its response will mean.
     outcome: Outcome,
     /// Whether its response is known to be the backend's.
     from_backend: bool,
 }
 
+/// What a request says that matters to its response.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// What its connection is to become.
+    pub(super) upgrade: Option<Upgrade>,
+    /// It is from a process of the mesh, which is believed and wants to know what became of its time.
+    pub(super) by_peer: bool,
+}
+
 impl Default for Inbound {
     fn default() -> Self {
         Self {
             ticket: None,
-            upgrade: None,
+            asked: Asked::default(),
             outcome: Outcome::Completed,
             from_backend: false,
         }
@@ -50,7 +58,7 @@ impl Inbound {
         filter: &mut Filter<impl Host>,
         stream: &impl Stream,
     ) -> Decision {
-        let decision = filter.request(stream, &mut self.upgrade);
+        let decision = filter.request(stream, &mut self.asked);
         if let Decision::Forward(ticket) | Decision::Hold(ticket) = decision {
             self.ticket = Some(ticket);
         }
@@ -70,7 +78,7 @@ impl Inbound {
         // Before we write what the process behind a gateway wrote as well.
         filter.forwarded_answered(stream);
         filter.hint(stream, ticket);
-        filter.answer(stream, ticket);
+        filter.answer(stream, ticket, self.asked.by_peer);
         let first_byte = filter.engine.ends_at_first_byte(ticket);
         if !filter.engine.wants_sample(ticket) {
             self.outcome = Outcome::Unsampled;
@@ -84,7 +92,7 @@ impl Inbound {
         // What Envoy answers itself, the backend has nothing more to do for.
         let local = self.outcome != Outcome::Unsampled && !self.from_backend;
         // Once its connection is something else, a request is over.
-        let switched = self.upgrade.is_some_and(|upgrade| {
+        let switched = self.asked.upgrade.is_some_and(|upgrade| {
             let status = stream.response_header(":status").ok().flatten();
             status.is_some_and(|status| upgrade.happened(&status))
         });

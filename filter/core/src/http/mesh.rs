@@ -1,4 +1,4 @@
-//! Workflows: what requests and calls say in Headgate's headers, and what they are told.
+//! Workflows and class admission: what requests and calls say in Headgate's headers, and what they are told.
 //!
 //! Reading and writing headers is what costs here, so that nothing is asked for that the map of a request's headers
 //! doesn't show to be there, and nothing is removed that isn't.
@@ -7,15 +7,18 @@ use crate::config::ResourceReport;
 use crate::decision::Ticket;
 use crate::engine::{Calling, Reply};
 use crate::host::{Host, HostError};
+use crate::refusal::Reason;
+use crate::stage::Outcome;
 use crate::workflows::{Token, resource, wire};
 
 use super::headers::{Headers, Response};
-use super::{Filter, Property, Stream};
+use super::reply::REFUSED;
+use super::{Filter, Property, Stream, answer};
 
 /// Whose Headgate headers a request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// None, or nobody here knows workflows: they stay as they are.
+    /// None, or the application may see them: they stay as they are.
     Plain,
     /// Those of a sidecar that is believed, or of a stranger whose headers are hidden. They are to be removed.
     Mesh,
@@ -25,7 +28,7 @@ impl<H: Host> Filter<H> {
     /// Who speaks in Headgate's headers of a request. A stranger's are hidden from all that follows.
     pub(super) fn standing(&self, headers: &mut Headers<'_, impl Stream>) -> Standing {
         let speaks = || headers.any_of_ours() || headers.token_in_baggage().is_some();
-        if !self.workflows || !speaks() {
+        if !(self.workflows || self.classes) || !speaks() {
             return Standing::Plain;
         }
         match self.engine.believes(headers) {
@@ -78,12 +81,14 @@ impl<H: Host> Filter<H> {
         ticket: Ticket,
         headers: Option<&Headers<'_, S>>,
     ) {
-        if !self.workflows {
+        let token = match self.workflows {
+            true => self.engine.token(ticket),
+            false => None,
+        };
+        let is_call = self.engine.is_gateway() && (token.is_some() || self.engine.admits_calls());
+        if token.is_none() && !is_call {
             return;
         }
-        let Some(token) = self.engine.token(ticket) else {
-            return;
-        };
         let told = (|| {
             let read;
             let headers = match headers {
@@ -93,9 +98,10 @@ impl<H: Host> Filter<H> {
                     &read
                 }
             };
-            if self.engine.is_gateway() {
-                return self.forward(stream, headers, &token);
+            if is_call {
+                return self.forward(stream, headers, token.as_ref());
             }
+            let Some(token) = &token else { return Ok(()) };
             stream.set_request_header(wire::REQUEST, token.as_bytes())?;
             if headers.baggage_with(token.as_bytes(), &mut self.baggage) {
                 stream.set_request_header(wire::BAGGAGE, &self.baggage)?;
@@ -110,7 +116,7 @@ impl<H: Host> Filter<H> {
         &mut self,
         stream: &S,
         headers: &Headers<'_, S>,
-        token: &Token,
+        token: Option<&Token>,
     ) -> Result<(), HostError> {
         let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
         let cluster = String::from_utf8_lossy(&cluster);
@@ -119,7 +125,7 @@ impl<H: Host> Filter<H> {
             let set = stream.set_request_header(name, value.as_bytes());
             told = std::mem::replace(&mut told, Ok(())).and(set);
         };
-        let call = (headers, Some(token.as_bytes()));
+        let call = (headers, token.map(Token::as_bytes));
         let now = stream.now()?;
         let calling = self
             .engine
@@ -146,21 +152,28 @@ impl<H: Host> Filter<H> {
     }
 
     /// The response of the backend to the request of `ticket` begins: tells the sender what it may send, and
-    /// learns what the request used.
-    pub(super) fn answer(&mut self, stream: &impl Stream, ticket: Ticket) {
-        if !self.engine.has_workflow(ticket) {
+    /// learns what the request used. `peer`: the sender named itself, and is believed.
+    pub(super) fn answer(&mut self, stream: &impl Stream, ticket: Ticket, peer: bool) {
+        let has_workflow = self.engine.has_workflow(ticket);
+        if !has_workflow && !peer {
             return;
         }
         let Ok(now) = stream.now() else { return };
-        self.learn_use(stream, ticket);
-        let mut told = Ok(());
-        let Some(answer) = self.engine.answer(&self.host, now, ticket) else {
-            return;
+        let mut answer = None;
+        if has_workflow {
+            self.learn_use(stream, ticket);
+            answer = self.engine.answer(&self.host, now, ticket);
+        }
+        let spent = match peer {
+            true => self.engine.spent(now, ticket),
+            false => None,
         };
-        self.engine.tell(&answer, |name, value| {
-            let set = stream.set_response_header(name, value.as_bytes());
-            told = std::mem::replace(&mut told, Ok(())).and(set);
-        });
+        let mut told = Ok(());
+        self.engine
+            .tell(answer.as_ref(), spent.as_ref(), |name, value| {
+                let set = stream.set_response_header(name, value.as_bytes());
+                told = std::mem::replace(&mut told, Ok(())).and(set);
+            });
         self.check(stream, told);
     }
 
@@ -183,8 +196,9 @@ impl<H: Host> Filter<H> {
 
     /// The application makes a call: `stream` carries it.
     pub(super) fn call(&mut self, stream: &impl Stream) -> Option<Calling> {
+        let matters = self.workflows && self.engine.has_outbound() || self.engine.admits_calls();
         // At a gateway the request was its own call already.
-        if !self.workflows || !self.engine.has_outbound() || self.engine.is_gateway() {
+        if !matters || self.engine.is_gateway() {
             return None;
         }
         match self.describe(stream) {
@@ -203,7 +217,7 @@ impl<H: Host> Filter<H> {
         let now = stream.now()?;
         // What the application copied from the request it got, or made up: only what follows counts.
         let mut told: Result<(), HostError> = Ok(());
-        for name in headers.internal() {
+        for name in headers.internal().take_while(|_| self.workflows) {
             told = told.and(stream.remove_request_header(name));
         }
         let set = |name: &'static str, value: &str| {
@@ -219,7 +233,7 @@ impl<H: Host> Filter<H> {
             set,
         );
         self.check(stream, told);
-        if headers.token_in_baggage().is_some() {
+        if self.workflows && headers.token_in_baggage().is_some() {
             self.strip_baggage(stream, &headers);
         }
         calling
@@ -242,13 +256,25 @@ impl<H: Host> Filter<H> {
         } else {
             None
         };
+        // At a gateway there is no application that called.
+        let downgraded = self.engine.downgraded(&calling);
+        let downgraded = downgraded.filter(|_| !self.engine.is_gateway());
+        let is_downgraded = downgraded.is_some();
+        if let Some(class) = downgraded {
+            let told = stream.set_response_header(wire::DOWNGRADED, class.as_bytes());
+            self.check(stream, told);
+        }
         let reply = Reply {
             rate,
             progress,
             peer: peer.as_deref().filter(|id| !id.is_empty()),
+            failed: self.engine.admits_calls() && has_failed(stream, &response),
         };
-        self.engine.answered(&self.host, now, calling, Some(&reply));
-        for name in [wire::RATE, wire::PROGRESS] {
+        let heard = self.engine.answered(&self.host, now, calling, Some(&reply));
+        self.check(stream, heard);
+        // What the called application copied from a call of its own.
+        let copied = (!is_downgraded).then_some(wire::DOWNGRADED);
+        for name in [wire::RATE, wire::PROGRESS].into_iter().chain(copied) {
             if response.header(name).is_some() {
                 let removed = stream.remove_response_header(name.as_bytes());
                 self.check(stream, removed);
@@ -259,7 +285,21 @@ impl<H: Host> Filter<H> {
     /// A call ended without a response.
     pub(super) fn unanswered(&mut self, stream: &impl Stream, calling: Calling) {
         if let Ok(now) = stream.now() {
-            self.engine.answered(&self.host, now, calling, None);
+            let heard = self.engine.answered(&self.host, now, calling, None);
+            self.check(stream, heard);
         }
     }
+}
+
+/// Whether a response says that there was no room for the call, or that nobody answered in time. Not so if it exceeded
+/// the rate of its workflow, or was served: then the refusal is one that the application passes on.
+fn has_failed(stream: &impl Stream, response: &Response) -> bool {
+    if response.header(wire::PROGRESS).is_some() {
+        return false;
+    }
+    if let Some(refused) = response.header(REFUSED) {
+        return !refused.ends_with(format!("reason={}", Reason::RateLimited).as_bytes());
+    }
+    let details = stream.property(Property::ResponseCodeDetails);
+    answer::of_details(details.ok().flatten().as_deref()) == Outcome::Failed
 }

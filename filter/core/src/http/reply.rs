@@ -6,6 +6,9 @@ use crate::engine::Words;
 use crate::refusal::Refusal;
 use crate::rng::Rng;
 
+/// Says which policy refused a request, of which type it was, and why.
+pub(super) const REFUSED: &str = "x-headgate-refused";
+
 /// A response that the proxy gives itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalReply {
@@ -43,7 +46,7 @@ impl LocalReply {
             ),
             // Tells the client's own proxy not to retry into the storm.
             ("x-envoy-ratelimited", "true".into()),
-            ("x-headgate-refused", described.into()),
+            (REFUSED, described.into()),
         ]);
         headers.extend(told.map(|(name, value)| (name, value.into())));
         Self {

@@ -9,6 +9,8 @@ use crate::host::memory::{Fault, MemoryHost};
 use crate::time::Instant;
 use crate::workflows::wire;
 
+mod classes;
+
 const VIA_UPSTREAM: &str = "via_upstream";
 
 /// One slot, one place in the queue. `more` goes into the stage.

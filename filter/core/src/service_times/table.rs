@@ -67,6 +67,9 @@ impl Settings {
     }
 }
 
+/// Percentile of processing times that leaves a request which has no more time little chance (Wisp §4.3).
+const LITTLE_CHANCE: f64 = 10.0;
+
 /// Where an [`Estimate`] comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -92,9 +95,15 @@ pub struct Estimate<'a> {
     pub objectives: &'a [Objective],
     /// A quantile misses its objective even without queue wait.
     pub condemned: bool,
+    /// Mean of the type's first samples, while they are too few for a histogram of its own; `None` as well with fewer than
+    /// [`PRELIMINARY`](Estimate::PRELIMINARY).
+    pub preliminary: Option<Duration>,
 }
 
 impl Estimate<'_> {
+    /// Samples of which a mean says how much a type costs beside others, though not yet how its times scatter.
+    pub const PRELIMINARY: u64 = 20;
+
     /// Whether it comes from the type's own histogram.
     #[must_use]
     pub fn is_own(&self) -> bool {
@@ -111,10 +120,16 @@ pub(super) struct Row {
     pub(super) quantiles: Vec<Duration>,
     pub(super) mean: Duration,
     pub(super) mean_residual: Duration,
+    /// Processing time that nine in ten exceed, of what is readable.
+    tenth: Duration,
+    /// The same, or that of the samples since if they are faster; zero before the first generation.
+    pub(super) at_least: Duration,
     /// Generation of the readable histogram that this row shows; `None` before the first.
     pub(super) generation: Option<u64>,
     /// Some quantile misses its objective even without any queue wait.
     pub(super) condemned: bool,
+    /// Mean of the first samples; `None` once there is a generation.
+    pub(super) preliminary: Option<Duration>,
     /// As far as this worker knows, the end of a step changes the record.
     pub(super) moving: bool,
     /// A look at the record is planned.
@@ -139,16 +154,27 @@ impl Row {
     /// Takes over what is readable. Returns whether that is news.
     pub(super) fn adopt(&mut self, record: &Record, window: &Window) -> bool {
         self.moving = record.is_moving(window);
-        if self.generation == Some(record.generation) {
-            return false;
-        }
+        let news = self.generation != Some(record.generation) && self.read(record);
+        // Where most requests are refused for the time that they would take, few samples come: the first must count.
+        let latest = record.populating.quantile(LITTLE_CHANCE);
+        self.at_least = latest.map_or(self.tenth, |latest| latest.min(self.tenth));
+        news
+    }
+
+    /// Takes over what is readable; false if there is nothing.
+    fn read(&mut self, record: &Record) -> bool {
         let readable = record.readable();
         let Some(mean) = readable.mean() else {
+            let populating = &record.populating;
+            let enough = populating.count() >= Estimate::PRELIMINARY;
+            self.preliminary = populating.mean().filter(|_| enough);
             return false;
         };
         self.generation = Some(record.generation);
+        self.preliminary = None;
         self.mean = mean;
         self.mean_residual = readable.mean_residual();
+        self.tenth = readable.quantile(LITTLE_CHANCE).unwrap_or_default();
         let quantile = |o: &Objective| readable.quantile(o.percentile).unwrap_or(mean);
         self.quantiles.clear();
         self.quantiles.extend(self.objectives.iter().map(quantile));

@@ -20,6 +20,7 @@ use super::Stage;
 use crate::decision::Action;
 use crate::host::{Host, HostError};
 use crate::queue::First;
+use crate::request::Attributes;
 use crate::requests::{Phase, Request};
 use crate::stats::Count;
 use crate::time::Instant;
@@ -177,7 +178,8 @@ impl Stage {
         };
         let (stream, work) = (request.stream, request.work);
         let waited = dequeued.since(request.arrived);
-        let (group, fifo_wait) = (request.group(), request.fifo_wait);
+        let group = self.order.group(&request.attributes);
+        let fifo_wait = request.fifo_wait;
         self.places.left(group, waited, fifo_wait);
         // Dequeued even if the gauge updates below fail.
         if holds && let Some(ticket) = self.requests.ticket(slot) {
@@ -241,7 +243,8 @@ impl Stage {
     /// A request leaves the queue without a slot, having waited at least until now.
     pub(super) fn gave_up(&mut self, now: Instant, request: &Request) {
         let waited = now.since(request.arrived);
-        self.places.left(request.group(), waited, request.fifo_wait);
+        let group = self.order.group(&request.attributes);
+        self.places.left(group, waited, request.fifo_wait);
     }
 
     pub(super) fn push(&mut self, slot: u32, request: &Request) {
@@ -349,12 +352,12 @@ impl Stage {
         let Some(request) = self.requests.take(ticket) else {
             return Ok(());
         };
-        self.strategy
-            .base
-            .left(request.attributes.kind, request.attributes.class);
+        let Attributes { kind, class, .. } = request.attributes;
+        self.strategy.base.left(kind, class);
+        self.strategy.base.expired();
         self.gave_up(now, &request);
         let left = self.leave_queue(host, slot, &request);
-        self.stats.count(request.attributes.kind, Count::Unmeasured);
+        self.stats.count(kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
         let refusal = self.refuse(&request.attributes, origin, request.late, queue_wait);

@@ -219,7 +219,7 @@ impl Stage {
             self.exchange_demand(host, now).or(Ok(()))?;
         }
         if let Some(order) = &new_order {
-            self.places = Places::new(order.groups(config.types.len()), order.steepest_wait());
+            self.places = Places::new(order.groups(&config), order.steepest_wait());
         }
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());

@@ -28,7 +28,7 @@ use crate::host::{Host, HostError};
 use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::refusal::{Origin, Reason, Refusal};
-use crate::request::{Attributes, Served, TypeId};
+use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::requests::{Counts, Phase, Request, Requests};
 use crate::rng::Rng;
 use crate::service_times::{ServiceTimes, Settings};
@@ -122,7 +122,7 @@ impl Stage {
             policy,
             ledger: Ledger::new(host, &prefix, membership.id())?,
             queue: Queue::default(),
-            places: Places::new(order.groups(config.types.len()), order.steepest_wait()),
+            places: Places::new(order.groups(&config), order.steepest_wait()),
             order,
             work: Work::from_config(&config),
             requests: Requests::new(policy),
@@ -284,6 +284,11 @@ impl Stage {
         let queue = self.ledger.queue(host)?;
         let sight = self.look(host, now, attributes, queue)?;
         let mut decision = self.decide(host, now, attributes, &sight)?;
+        let stream = self.stream(ticket).unwrap_or_default();
+        if decision.is_ok() && self.is_hopeless(stream, attributes) {
+            self.strategy.withdrawn(attributes);
+            decision = Err(Reason::Deadline);
+        }
         if let (Ok(()), Some(modelled)) = (decision, sight.modelled) {
             decision = self.place_in_model(host, now, attributes, &sight, modelled)?;
         }
@@ -330,6 +335,12 @@ impl Stage {
             Mode::Enforce if !self.retired => self.strategy.base.rejection_rate(),
             Mode::Enforce | Mode::DryRun => None,
         }
+    }
+
+    /// [`crate::engine::Engine::admission_rate`].
+    #[must_use]
+    pub fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
+        self.strategy.base.admission_rate(kind, class)
     }
 
     /// Counts a rejection and says when coming back is worth it.
@@ -555,6 +566,7 @@ impl Stage {
             let served = Served {
                 kind,
                 class,
+                age: request.attributes.progress.age,
                 queue_wait,
                 processing,
                 weight: request.weight,

@@ -3,8 +3,8 @@
 //! Bouncer's Eq. 2 estimates the wait of a request from all the work that is queued before it, which in
 //! a FIFO is all there is. Under any other order some of that work comes later, and some that has not
 //! arrived yet comes first. How much depends on the discipline, the mix and the load. So it is measured,
-//! for each *group* that the order treats alike: a type, or a flow of deficit round robin. Over the
-//! requests of a group that left the queue lately, with x a FIFO's estimate at arrival and y the wait,
+//! for each *group* that the order treats alike: a type, a class under strict priority, or a flow of a fair
+//! queue. Over the requests of a group that left the queue lately, with x a FIFO's estimate at arrival and y the wait,
 //!
 //! ```text
 //! wait(x) = ȳ + b (x − x̄)      b = (Sxy + k x̄² ȳ/x̄) / (Sxx + k x̄²), within 0 ..= ȳ/x̄

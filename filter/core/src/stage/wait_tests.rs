@@ -49,6 +49,7 @@ fn all() -> Vec<Discipline> {
         Discipline::Srtf,
         Discipline::Lasf,
         Discipline::Slack,
+        Discipline::Priority,
         drr(Flow::Type),
         drr(Flow::Class),
         wfq(Flow::Type),

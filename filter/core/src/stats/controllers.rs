@@ -16,6 +16,7 @@ struct ControllerStats {
     kind: TypeId,
     class: ClassId,
     rate: Gauge,
+    response_time: Gauge,
     quality: Option<Gauge>,
 }
 
@@ -52,6 +53,7 @@ impl Controllers {
                     kind,
                     class: ClassId(u8::try_from(class).unwrap_or(u8::MAX)),
                     rate: gauge("admission_rate_mhz")?,
+                    response_time: gauge("controlled_response_time_us")?,
                     quality: degrades.then(|| gauge("quality_permille")).transpose()?,
                 });
             }
@@ -68,6 +70,9 @@ impl Controllers {
         for stats in &mut self.0 {
             let rate = strategy.admission_rate(stats.kind, stats.class);
             set(host, &mut stats.rate, rate)?;
+            let measured = strategy.controlled_response_time(stats.kind, stats.class);
+            let millis = measured.map(|measured| measured.as_secs_f64() * 1e3);
+            set(host, &mut stats.response_time, millis)?;
             if let Some(quality) = &mut stats.quality {
                 set(host, quality, strategy.quality(stats.kind, stats.class))?;
             }

@@ -95,6 +95,9 @@ pub trait Admission: std::fmt::Debug + Send {
     /// The stage decided about a request, all things considered: also what no strategy has a say in.
     fn decided(&mut self, _admitted: bool) {}
 
+    /// A request that was admitted ran out of time in the queue, and is refused after all.
+    fn expired(&mut self) {}
+
     /// A request is in the stage now: it waits, or was sent to the backend.
     fn entered(&mut self, _kind: TypeId, _class: ClassId) {}
 
@@ -146,6 +149,12 @@ pub trait Admission: std::fmt::Debug + Send {
     /// The rate up to which requests of this type and class are admitted, requests/s; `None` where the
     /// strategy sets no rate.
     fn admission_rate(&self, _kind: TypeId, _class: ClassId) -> Option<f64> {
+        None
+    }
+
+    /// The measured response time, smoothed, by which the rate for requests of this type and class follows; `None` until
+    /// there is one, and where the strategy measures none.
+    fn controlled_response_time(&self, _kind: TypeId, _class: ClassId) -> Option<Duration> {
         None
     }
 

@@ -38,6 +38,8 @@ pub const MAX_BRANCHES: u32 = 4096;
 
 /// Digits of a token: 6 bits each, all of them allowed in headers and in a baggage.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// Largest age in a token, ms: 262 s.
+const OLD: u64 = (1 << 18) - 1;
 /// Largest span in a token, µs: 71 minutes, which a duration that isn't known is, too.
 const UNKNOWN: u64 = (1 << 32) - 1;
 
@@ -91,7 +93,7 @@ pub(super) struct Parent {
     /// When it went to the backend.
     pub(super) started: Instant,
     pub(super) deadline: Option<Instant>,
-    /// What it was told of the whole.
+    /// What it was told of the whole; its age is that of when it went to the backend.
     pub(super) progress: Progress,
 }
 
@@ -136,7 +138,7 @@ fn micros(span: Duration) -> u64 {
 
 impl Parent {
     /// The token that says this: 3 digits of the process, 2 + 3 + 6 for the branch, 3 for the workflow, 2 for the class, 9 each for
-    /// points in time (µs, 571 years) and, but for times that aren't known, 6 each for spans.
+    /// points in time (µs, 571 years), but for times that aren't known 6 each for spans, and 3 for the age.
     pub(super) fn token(&self) -> Token {
         let mut digits = Digits {
             token: Token {
@@ -165,10 +167,12 @@ impl Parent {
             total,
             work,
             total_work,
+            age,
         } = self.progress;
         for span in [Some(elapsed), total, Some(work), total_work] {
             digits.put(span.map_or(UNKNOWN, micros), 6);
         }
+        digits.put((micros(age) / 1_000).min(OLD), 3);
         digits.token
     }
 
@@ -193,6 +197,7 @@ impl Parent {
             total: span()?,
             work: span()?.unwrap_or_default(),
             total_work: span()?,
+            age: Duration::from_millis(take(input, 3)?),
         };
         input.is_empty().then_some(Self {
             process,
@@ -272,9 +277,8 @@ impl Children {
         };
         Progress {
             elapsed: own + self.elapsed.div_f64(parallelism),
-            total: None,
             work: own + self.work,
-            total_work: None,
+            ..Progress::UNKNOWN
         }
     }
 }

@@ -72,14 +72,17 @@ impl Workflows {
     /// What the application is to hand on with its calls for a request; `None` before it goes to the backend.
     #[must_use]
     pub(crate) fn token(&self, request: &Request, part: &Part) -> Option<Token> {
+        let started = part.started?;
+        let mut progress = request.attributes.progress;
+        progress.age += started.since(request.arrived);
         let parent = Parent {
             process: self.process,
             branch: part.branch,
             workflow: part.origin.workflow,
             class: request.attributes.class,
-            started: part.started?,
+            started,
             deadline: part.deadline,
-            progress: request.attributes.progress,
+            progress,
         };
         Some(parent.token())
     }
@@ -170,6 +173,7 @@ impl Workflows {
             progress: Progress {
                 elapsed: told.elapsed + so_far.elapsed,
                 work: told.work + so_far.work,
+                age: told.age + now.since(parent.started),
                 ..told
             },
             class: Some(parent.class),

@@ -32,7 +32,8 @@ pub use call_tree::Token;
 pub use calls::{Answer, Call};
 pub(crate) use part::Part;
 pub use process::Workflows;
-pub(crate) use process::{Passage, Release};
+pub(crate) use process::{Passage, Release, process};
+pub(crate) use stats::stat_name;
 
 use serde::{Deserialize, Serialize};
 

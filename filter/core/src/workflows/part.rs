@@ -26,9 +26,10 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The limiter lets `request` go: from now on its time counts.
+    /// The limiter lets `request` go, which came to it at `arrived`: from now on its time counts.
     pub(super) fn pass(&mut self, request: &mut Request, now: Instant) {
         self.passed = Some(now);
+        request.attributes.progress.age += now.since(request.arrived);
         if let Some(deadline) = self.deadline {
             request.attributes.own_deadline = Some(deadline.since(now));
         }

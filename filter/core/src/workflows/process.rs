@@ -117,7 +117,7 @@ fn mix(seed: u64) -> u64 {
 }
 
 /// The name of this process, drawn by the first of its workers.
-fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
+pub(crate) fn process(host: &impl Host, key: &str, seed: u64) -> Result<ProcessId, HostError> {
     let drawn = key
         .bytes()
         .fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
@@ -224,17 +224,35 @@ impl Workflows {
         ServiceId(self.services.id(host, now, name).unwrap_or(0))
     }
 
+    /// Adds to a request that enters the mesh here what is known of its workflow: deadline and totals.
+    pub(crate) fn complete(&self, request: &mut Arrival) {
+        let Origin { workflow, upstream } = request.origin;
+        if upstream.is_some() {
+            return;
+        }
+        let attributes = &mut request.attributes;
+        let own = self.deadlines.get(usize::from(workflow.0)).copied();
+        attributes.own_deadline = attributes.own_deadline.or(own.flatten());
+        if let Some((service, work)) = self.published.row(workflow).and_then(|row| row.totals) {
+            let progress = &mut attributes.progress;
+            progress.total = progress.total.or(Some(service));
+            progress.total_work = progress.total_work.or(Some(work));
+        }
+    }
+
     /// A request arrives. With [`Passage::Forward`] and [`Passage::Hold`] it is in the table, and is to be
     /// [`Workflows::ended`].
     ///
     /// The drop policy (§4.3): a request waits only if what is left of its deadline, less the mean time that
-    /// its workflow takes from here on, is more than the wait that is expected.
+    /// its workflow takes from here on, is more than the wait that is expected. `hopeless`: it has little chance even
+    /// without a wait ([`crate::stage::Stage::is_hopeless`]), and takes no number of the limiter.
     pub(crate) fn arrive(
         &mut self,
         host: &impl Host,
         now: Instant,
         requests: &mut Requests,
         request: &Arrival,
+        hopeless: bool,
     ) -> Passage {
         let Origin { workflow, upstream } = request.origin;
         self.stats.count(workflow, Count::Offered);
@@ -246,16 +264,7 @@ impl Workflows {
         self.tally.arrived(workflow, sender, 1);
 
         let row = self.published.row(workflow);
-        let mut attributes = request.attributes;
-        if upstream.is_none() {
-            let own = self.deadlines.get(usize::from(workflow.0)).copied();
-            attributes.own_deadline = attributes.own_deadline.or(own.flatten());
-            if let Some((service, work)) = row.and_then(|row| row.totals) {
-                let progress = &mut attributes.progress;
-                progress.total = progress.total.or(Some(service));
-                progress.total_work = progress.total_work.or(Some(work));
-            }
-        }
+        let attributes = request.attributes;
         let ahead = row.and_then(|row| row.completion).unwrap_or_default();
         let own = attributes.own_deadline.map(|own| own.saturating_sub(ahead));
         // Who says nothing of a deadline may have given up long before the queue's timeout. Then nobody is left to hear
@@ -265,12 +274,18 @@ impl Workflows {
         let hasty = own.is_some_and(|own| own < self.longest_wait);
 
         let longest = self.config.max_queue_length;
-        let verdict = self.limiter.arrive(host, now, workflow, longest, tolerance);
-        // Where the host fails, nothing is limited.
-        let verdict = verdict.unwrap_or(Verdict::Pass);
+        let verdict = if hopeless {
+            Verdict::Late(Duration::ZERO)
+        } else {
+            let verdict = self.limiter.arrive(host, now, workflow, longest, tolerance);
+            // Where the host fails, nothing is limited.
+            verdict.unwrap_or(Verdict::Pass)
+        };
         let refused = match verdict {
             Verdict::Pass | Verdict::Wait(_) => None,
-            Verdict::Late(wait) if hasty => Some((Reason::Deadline, Count::Deadline, wait)),
+            Verdict::Late(wait) if hasty || hopeless => {
+                Some((Reason::Deadline, Count::Deadline, wait))
+            }
             Verdict::Late(wait) | Verdict::Full(wait) => {
                 Some((Reason::RateLimited, Count::RateLimited, wait))
             }

@@ -106,7 +106,7 @@ pub(super) enum ProcessCount {
 }
 
 /// What a name is called in stats, whose parts dots separate.
-fn stat_name(name: &[u8]) -> String {
+pub(crate) fn stat_name(name: &[u8]) -> String {
     let part = name.iter().take(MAX_NAME);
     part.map(|&byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte),

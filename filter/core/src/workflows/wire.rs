@@ -7,7 +7,8 @@
 //! request    x-headgate-progress: elapsed=12.5, total=40, ...       see `progress`
 //! request    x-headgate-class: gold                                 the class of the parent
 //! response   x-headgate-rate: process="9f86d081884c7d65", rate=37.5, ttl=1000
-//! response   x-headgate-progress: elapsed=3.1, work=3.1
+//! response   x-headgate-progress: elapsed=3.1, work=3.1, wait=12, slot=3.1   the last two with class admission
+//! response   x-headgate-downgraded: gold                            to the application: the class that its call asked for
 //! ```
 //!
 //! Dictionaries are those of RFC 9651. Members that aren't known are skipped, for what later versions add;
@@ -18,6 +19,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::ProcessId;
+use crate::progress::Spent;
 use crate::request::Progress;
 
 pub use crate::progress::HEADER as PROGRESS;
@@ -27,8 +29,10 @@ pub use crate::workflow::{BAGGAGE, HEADER as WORKFLOW};
 pub const PROCESS: &str = "x-headgate-process";
 /// What a process lets the one that called it send.
 pub const RATE: &str = "x-headgate-rate";
-/// The class of the parent, by name.
+/// The class in which a request is to run, by name: that of its parent, or the one that class admission gave it.
 pub const CLASS: &str = "x-headgate-class";
+/// The class that a call asked for and class admission didn't give it; in the answer that the application gets.
+pub const DOWNGRADED: &str = "x-headgate-downgraded";
 /// What is left of the deadline, ms.
 pub const TIMEOUT: &str = "x-headgate-timeout-ms";
 /// The token by which an outgoing call finds the request that it is part of.
@@ -145,6 +149,18 @@ pub fn put_progress(out: &mut String, progress: &Progress) {
         out.push_str(", total-work=");
         put_millis(out, total);
     }
+    if !progress.age.is_zero() {
+        out.push_str(", age=");
+        put_millis(out, progress.age);
+    }
+}
+
+/// Appends the members of [`Spent`] to the value of [`PROGRESS`].
+pub fn put_spent(out: &mut String, spent: &Spent) {
+    out.push_str(", wait=");
+    put_millis(out, spent.wait);
+    out.push_str(", slot=");
+    put_millis(out, spent.slot);
 }
 
 /// Appends the value of [`TIMEOUT`]: at least 1, because 0 means that there is no deadline.
@@ -284,13 +300,25 @@ mod tests {
         }
 
         #[test]
-        fn progress_survives(us in prop::array::uniform4(0_u64..1_000_000_000)) {
+        fn progress_survives(us in prop::array::uniform5(0_u64..1_000_000_000)) {
             let at = |i: usize| Duration::from_micros(us[i]);
-            let progress = Progress { elapsed: at(0), total: Some(at(1)), work: at(2), total_work: Some(at(3)) };
+            let progress = Progress {
+                elapsed: at(0),
+                total: Some(at(1)),
+                work: at(2),
+                total_work: Some(at(3)),
+                age: at(4),
+            };
             let mut out = String::new();
             put_progress(&mut out, &progress);
             prop_assert!(out.len() <= MAX_VALUE);
             prop_assert_eq!(crate::progress::parse(&out), Some(progress));
+            prop_assert_eq!(crate::progress::spent(&out), None);
+            let spent = Spent { wait: at(0), slot: at(2) };
+            put_spent(&mut out, &spent);
+            prop_assert!(out.len() <= MAX_VALUE);
+            prop_assert_eq!(crate::progress::parse(&out), Some(progress));
+            prop_assert_eq!(crate::progress::spent(&out), Some(spent));
         }
 
         #[test]

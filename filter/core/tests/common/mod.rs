@@ -127,6 +127,7 @@ pub(crate) fn stage<'a>(
         types: types.into_iter().map(kind).collect(),
         classes: Vec::new(),
         workflows: None,
+        class_admission: None,
         excluded: Vec::new(),
     }
 }

@@ -186,6 +186,7 @@ impl Plant {
                     let served = Served {
                         kind: TypeId(0),
                         class: ClassId(0),
+                        age: Duration::ZERO,
                         queue_wait: job.started.since(job.arrived),
                         processing: end.since(job.started),
                         weight: 1,

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use headgate_core::classify::RequestView;
+use headgate_core::classify::memory::MemoryRequest;
 use headgate_core::config::{
     ControlScope, DegradationConfig, FilterConfig, ResponseTimeControllerConfig,
 };
@@ -46,25 +46,6 @@ fn config(settings: &ResponseTimeControllerConfig) -> FilterConfig {
         ],
     }]});
     FilterConfig::from_json(json.to_string().as_bytes()).unwrap()
-}
-
-struct Request {
-    gold: bool,
-}
-
-impl RequestView for Request {
-    fn path(&self) -> Option<&[u8]> {
-        Some(b"/")
-    }
-    fn method(&self) -> Option<&[u8]> {
-        Some(if self.gold { b"GET" } else { b"PUT" })
-    }
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
-    }
-    fn route_name(&self) -> Option<&[u8]> {
-        None
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,7 +184,10 @@ impl World {
         let service = self.exponential(SERVICE);
         let stream = self.streams.len() as u32;
         let engine = &mut self.workers[worker];
-        let request = Request { gold };
+        let request = MemoryRequest {
+            method: Some(if gold { b"GET" } else { b"PUT" }.to_vec()),
+            ..MemoryRequest::get("/")
+        };
         let admission = engine.arrive(&self.host, now, stream, &request, None, &mut self.actions);
         let admission = admission.unwrap();
         let ticket = match admission {

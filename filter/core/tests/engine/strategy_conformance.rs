@@ -34,6 +34,7 @@ fn served(kind: TypeId, queue_wait: Duration, processing: Duration) -> Served {
     Served {
         kind,
         class: ClassId(0),
+        age: Duration::ZERO,
         queue_wait,
         processing,
         weight: 1,

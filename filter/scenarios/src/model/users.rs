@@ -146,10 +146,8 @@ impl Users {
             .map(|(class, name)| (name.as_str(), users.class(class)));
         let pages = habits.pages.iter().enumerate();
         let pages = pages.map(|(at, page)| (page.name.as_str(), users.page(at)));
-        for (kind, answers) in pages
-            .filter(|_| habits.pages.len() > 1)
-            .chain(classes.clone())
-        {
+        let pages = pages.filter(|_| habits.pages.len() > 1);
+        for (kind, answers) in pages.clone().chain(classes.clone()) {
             for span in &self.spans {
                 let shown =
                     interval(scaled(span.from))..interval(scaled(span.until).max(INTERVAL_S));
@@ -159,6 +157,12 @@ impl Users {
         measured.note(ALL, "timed_out_users", users.timed_out() as f64);
         if self.curves {
             let count = interval(length);
+            for (page, answers) in pages {
+                let rate = |answers: &Series, at| answers.admission_rate(at);
+                measured.draw(page, "admission_rate", answers.curve(count, rate));
+                let time = |answers: &Series, at| answers.response_time(at, 0.9);
+                measured.draw(page, "page_rt_p90_s", answers.curve(count, time));
+            }
             for (kind, answers) in classes {
                 measured.draw(
                     kind,
@@ -201,6 +205,11 @@ impl Users {
     }
 }
 
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
 fn interval(seconds: u64) -> usize {
     (seconds / INTERVAL_S) as usize
 }
@@ -216,4 +225,22 @@ fn note(measured: &mut Measured, kind: &str, span: &str, answers: &Series, shown
         Some(answers.served(shown.clone()) as f64 / seconds),
     );
     note("quality", answers.quality(shown.clone()));
+    let each = || shown.clone().map(|at| at..at + 1);
+    let longest = each().filter_map(|at| answers.response_time(at, 0.9));
+    note("largest_rt_p90_s", longest.reduce(f64::max));
+    let times: Vec<f64> = each()
+        .filter_map(|at| answers.response_time(at, 0.9))
+        .collect();
+    note("median_rt_p90_s", median(times));
+    let rates: Vec<f64> = each().filter_map(|at| answers.admission_rate(at)).collect();
+    note("least_rate", rates.iter().copied().reduce(f64::min));
+    let steps = || rates.windows(2);
+    note(
+        "largest_rise",
+        steps().map(|w| w[1] - w[0]).reduce(f64::max),
+    );
+    note(
+        "largest_fall",
+        steps().map(|w| w[0] / w[1]).reduce(f64::max),
+    );
 }

@@ -10,6 +10,8 @@ struct Interval {
     refused: u32,
     /// Σ of the qualities asked for, of those served.
     quality: f64,
+    /// The rate that was last in force, requests/s.
+    admission_rate: Option<f64>,
 }
 
 /// Answers by the interval in which they came.
@@ -36,6 +38,7 @@ impl Series {
             self.intervals.resize(interval + 1, Interval::default());
         }
         let interval = &mut self.intervals[interval];
+        interval.admission_rate = answer.admission_rate.or(interval.admission_rate);
         match answer.ending {
             Ending::Served => {
                 interval.quality += answer.quality.unwrap_or(1.0);
@@ -108,6 +111,12 @@ impl Series {
         (served > 0).then(|| sum / served as f64)
     }
 
+    /// The admission rate at the end of the last of these intervals in which one was in force, requests/s.
+    #[must_use]
+    pub fn admission_rate(&self, intervals: std::ops::Range<usize>) -> Option<f64> {
+        self.of(intervals).filter_map(|i| i.admission_rate).last()
+    }
+
     /// A point for each of the first `intervals` intervals: its beginning, s, and what `value` makes of it.
     pub fn curve<T>(
         &self,
@@ -128,9 +137,10 @@ mod tests {
     #[test]
     fn answers_are_counted_where_they_came() {
         let mut series = Series::new(1_000_000_000);
-        let served = |quality| Answer {
+        let served = |quality: Option<f64>| Answer {
             ending: Ending::Served,
             rejection_rate: 0.0,
+            admission_rate: quality.map(|quality| 8.0 * quality),
             quality,
         };
         let refused = Answer {
@@ -151,5 +161,7 @@ mod tests {
         assert_eq!(series.served(0..3), 11);
         assert_eq!(series.quality(0..1), Some(0.5));
         assert_eq!(series.quality(2..3), Some(1.0));
+        assert_eq!(series.admission_rate(0..3), Some(4.0));
+        assert_eq!(series.admission_rate(1..3), None);
     }
 }

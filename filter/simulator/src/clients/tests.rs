@@ -167,6 +167,7 @@ fn a_refused_user_logs_in_again_after_five_seconds() {
     let answer = |ending| Answer {
         ending,
         rejection_rate: 0.0,
+        admission_rate: None,
         quality: None,
     };
     let login = users.take().unwrap();
@@ -214,6 +215,7 @@ fn smoothing_delays_as_often_as_the_hint_says_and_counts_as_delay() {
         let answer = Answer {
             ending: Ending::Served,
             rejection_rate: 0.25,
+            admission_rate: None,
             quality: None,
         };
         let next = threads.answered(&request, at, answer);
@@ -248,6 +250,7 @@ fn the_backlog_is_what_waits() {
     let refused = Answer {
         ending: Ending::Refused,
         rejection_rate: 0.0,
+        admission_rate: None,
         quality: None,
     };
     threads.answered(&second, 2 * SECOND, refused);

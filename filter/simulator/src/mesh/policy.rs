@@ -136,6 +136,7 @@ impl Policy {
             types: types.chain([DEFAULT_TYPE]).map(kind).collect(),
             classes: Vec::new(),
             workflows: workflows.cloned(),
+            class_admission: None,
             excluded: Vec::new(),
         };
         let kinds = (0..).take(graph.workflows.len()).map(TypeId);

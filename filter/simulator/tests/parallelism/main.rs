@@ -202,7 +202,6 @@ fn from_calm_to_overload_in_seven_seconds() {
     assert!(parts.iter().all(|part| *part >= 0.85), "{parts:?}");
 }
 
-/// Bursts pass where there are slots for all: hardly anything is refused, and as much is in time as without a filter.
 /// With slots to spare, reports that share a core slow each other down until they miss their objective by themselves,
 /// and reports in a queue of the backend do that to short requests. Neither turns the order of value around.
 #[test]
@@ -223,6 +222,7 @@ fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
     }
 }
 
+/// Bursts pass where there are slots for all: hardly anything is refused, and as much is in time as without a filter.
 #[test]
 fn below_capacity_the_filter_is_not_noticed() {
     let services = [

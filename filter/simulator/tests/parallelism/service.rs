@@ -182,6 +182,7 @@ impl Service {
             types,
             classes: Vec::new(),
             workflows: None,
+            class_admission: None,
             excluded: Vec::new(),
         }
     }

@@ -41,6 +41,7 @@ fn name(discipline: &Discipline) -> &'static str {
         Discipline::Lasf => "LASF",
         Discipline::Drr { .. } => "DRR",
         Discipline::Wfq { .. } => "WFQ",
+        Discipline::Priority => "Priority",
         Discipline::Slack => "Slack",
     }
 }
@@ -64,6 +65,7 @@ fn order(subject: &Subject<'_>) -> String {
             weights,
         } => turns(*by, *quantum_us, weights, subject),
         Discipline::Wfq { by, weights } => shares(*by, weights, subject),
+        Discipline::Priority => priority(subject),
         Discipline::Slack => slack(subject.type_config()),
     }
 }
@@ -87,6 +89,23 @@ fn deadline(subject: &Subject<'_>) -> String {
         (None, None) => "its type's objective at the highest percentile".to_owned(),
     };
     format!("the deadline is the request's own, else {otherwise}")
+}
+
+fn priority(subject: &Subject<'_>) -> String {
+    let classes = subject.stage.classes.iter().map(|c| c.name.as_str());
+    let higher: Vec<&str> = match subject.class_name() {
+        Some(own) => classes.take_while(|name| *name != own).collect(),
+        None => {
+            return "requests of higher classes first; first in, first out within a class".into();
+        }
+    };
+    match higher.as_slice() {
+        [] => "no other class goes first; first in, first out within the class".to_owned(),
+        _ => format!(
+            "requests of {} go first, however many they are; first in, first out within the class",
+            higher.join(", ")
+        ),
+    }
 }
 
 fn slack(kind: Option<&TypeConfig>) -> String {

@@ -191,26 +191,21 @@ pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
     let by_value = sheds_by_value(stage) && stage.classes.iter().any(|class| class.value != 1.0);
     let by_strategy =
         by_value || matches!(stage.strategy, StrategyConfig::ResponseTimeController(_));
-    let by_queue = matches!(
-        &stage.queue.discipline,
-        Discipline::Drr {
-            by: Flow::Class,
-            ..
-        } | Discipline::Wfq {
-            by: Flow::Class,
-            ..
-        }
-    );
+    let by_queue = match &stage.queue.discipline {
+        Discipline::Drr { by, .. } | Discipline::Wfq { by, .. } => *by == Flow::Class,
+        Discipline::Priority => true,
+        _ => false,
+    };
     match (by_strategy, by_queue) {
         (true, true) if by_value => {
-            "they scale the value that requests are shed by, and the queue takes turns by class"
+            "they scale the value that requests are shed by, and the queue's order goes by class"
         }
         (true, false) if by_value => "they scale the value that requests are shed by",
         (true, true) => {
-            "the strategy refuses lower classes first, and the queue takes turns by class"
+            "the strategy refuses lower classes first, and the queue's order goes by class"
         }
         (true, false) => "the strategy refuses lower classes first",
-        (false, true) => "the queue takes turns by class",
+        (false, true) => "the queue's order goes by class",
         (false, false) => {
             "no effect: neither this strategy nor this discipline tells classes apart"
         }

@@ -29,6 +29,9 @@ pub(super) fn text(explanation: &Explanation) -> String {
     if let Some(class) = &explanation.class {
         line(&mut text, "class", &class.matched);
         bullet(&mut text, class.matters);
+        for sentence in &class.admission {
+            bullet(&mut text, sentence);
+        }
     }
     let policy = format!("{} ({})", explanation.policy, explanation.file);
     line(&mut text, "policy", &policy);

@@ -1,26 +1,30 @@
-//! What a cluster says of its policies, as tables for people.
+//! What a cluster or a `headgate run` says of its policies, as tables for people.
 
 use std::time::SystemTime;
 
-use super::view::{Condition, OperatorView, Policy, Proxy, View, Workload};
-use super::{dash, proxies};
+use super::view::{Carrier, Condition, OperatorView, Policy, View, Workload};
 use crate::cli::table::{Table, one_line};
+use crate::xds::DEFAULT_SLOT;
+use crate::xds::status::ProxyReport;
 use crate::xds::timestamp::age;
 
 /// Tables, and a line for everything that is not as it should be.
 #[must_use]
 pub fn render(view: &View, now: SystemTime) -> String {
-    let mut parts = vec![policies(&view.policies, now)];
+    let mut parts = vec![policies(view, now)];
     let contested = |w: &&Workload| !w.out_of_force.is_empty();
     if view.workloads.iter().any(|w| contested(&w)) {
         parts.push(workloads(view.workloads.iter().filter(contested)));
     }
-    if view.operators.iter().any(|o| o.problem.is_none()) {
-        let namespaces = view
-            .proxies
-            .iter()
-            .map(|p| (&p.report, p.report.namespace.as_deref().unwrap_or_default()));
-        parts.push(proxies("NAMESPACE", namespaces));
+    if !view.objects.is_empty() {
+        parts.push(objects(&view.objects));
+    }
+    // Advice is for policies that wait for a proxy; others may be with another control plane's proxies.
+    let mut targets = view.policies.iter().flat_map(|p| &p.targets);
+    let advice = targets.all(|t| t.programmed.reason == "NoProxies" || !t.accepted.is_true());
+    let answered = view.local.is_some() || view.operators.iter().any(|o| o.problem.is_none());
+    if !view.proxies.is_empty() || answered && advice {
+        parts.push(proxies(view));
     }
     let remarks = remarks(view);
     if !remarks.is_empty() {
@@ -29,7 +33,12 @@ pub fn render(view: &View, now: SystemTime) -> String {
     parts.join("\n")
 }
 
-fn policies(policies: &[Policy], now: SystemTime) -> String {
+fn policies(view: &View, now: SystemTime) -> String {
+    let last = if view.local.is_some() {
+        "REVISION"
+    } else {
+        "AGE"
+    };
     let mut table = Table::new([
         "POLICY",
         "TARGET",
@@ -37,28 +46,118 @@ fn policies(policies: &[Policy], now: SystemTime) -> String {
         "ACCEPTED",
         "PROGRAMMED",
         "PROXIES",
-        "AGE",
+        last,
     ]);
-    for policy in policies {
+    for policy in &view.policies {
         for (i, target) in policy.targets.iter().enumerate() {
             // A policy's own columns stand once.
             let once = |text: String| if i == 0 { text } else { String::new() };
-            let share = policy.proxies.map(|s| format!("{}/{}", s.in_sync, s.total));
             let created = policy
                 .created_at
                 .map(|at| age(now.duration_since(at).unwrap_or_default()));
+            let last = created.unwrap_or_else(|| policy.revision.clone());
             table.row([
                 once(policy.name.clone()),
                 target.target.clone(),
                 once(policy.mode.clone()),
                 condition(&target.accepted, "Accepted"),
                 condition(&target.programmed, "Programmed"),
-                once(dash(&share.unwrap_or_default())),
-                once(dash(&created.unwrap_or_default())),
+                once(dash(&share(view, policy))),
+                once(dash(&last)),
             ]);
         }
     }
     table.or("No policies.\n")
+}
+
+/// Nothing where the proxies are those of another control plane, which doesn't tell how many there are.
+fn share(view: &View, policy: &Policy) -> String {
+    let is_elsewhere = || {
+        let mut targets = policy.targets.iter();
+        view.is_carried(&policy.name) || targets.any(|t| t.programmed.is_true())
+    };
+    match policy.proxies {
+        Some(share) if share.total > 0 || !is_elsewhere() => {
+            format!("{}/{}", share.in_sync, share.total)
+        }
+        _ => String::new(),
+    }
+}
+
+/// Objects, each with what its reader says.
+fn objects(objects: &[Carrier]) -> String {
+    let mut table = Table::new(["OBJECT", "POLICIES", "REVISION", "STATUS"]);
+    for o in objects {
+        let said = o.conditions.iter();
+        let said: Vec<String> = said
+            .map(|(kind, c)| format!("{kind} {}", condition(c, kind)))
+            .collect();
+        table.row([
+            format!("{} {}", o.kind, o.name),
+            shortened(o.policies.iter().cloned()),
+            dash(&o.revision),
+            dash(&said.join(", ")),
+        ]);
+    }
+    table.or("")
+}
+
+/// Proxies, each with its target or its namespace.
+fn proxies(view: &View) -> String {
+    let place = if view.local.is_some() {
+        "TARGET"
+    } else {
+        "NAMESPACE"
+    };
+    let mut table = Table::new([
+        "PROXY", place, "PROTOCOL", "FILTER", "STATE", "POLICIES", "REVISION", "SINCE",
+    ]);
+    for p in view.proxies.iter().map(|p| &p.report) {
+        let place = if view.local.is_some() {
+            &p.target
+        } else {
+            &p.namespace
+        };
+        table.row([
+            stream(p),
+            dash(place.as_deref().unwrap_or_default()),
+            format!("{} {}", p.transport.as_str(), p.variant.as_str()),
+            dash(&p.filter),
+            p.state.clone(),
+            dash(&shortened(p.policies.iter().cloned())),
+            dash(p.acked.as_ref().map_or("", |a| &a.revision)),
+            p.disconnected
+                .clone()
+                .unwrap_or_else(|| p.connected.clone()),
+        ]);
+    }
+    table.or("No proxies. headgate bootstrap writes a configuration for one.\n")
+}
+
+/// The proxy, and of a stream for other slots than the usual one these.
+fn stream(p: &ProxyReport) -> String {
+    match p.slots.as_slice() {
+        [] => p.node.clone(),
+        [only] if only == DEFAULT_SLOT => p.node.clone(),
+        slots => format!("{} ({})", p.node, slots.join(", ")),
+    }
+}
+
+/// The first, and how many more there are.
+pub(super) fn shortened(mut names: impl Iterator<Item = String>) -> String {
+    let first = names.next().unwrap_or_default();
+    match names.count() {
+        0 => first,
+        more => format!("{first} +{more}"),
+    }
+}
+
+fn dash(text: &str) -> String {
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text.to_owned()
+    }
 }
 
 /// Only targets that several policies want.
@@ -94,10 +193,15 @@ fn remarks(view: &View) -> Vec<String> {
                 _ => format!("{} at {}", policy.name, target.target),
             };
             let (accepted, programmed) = (&target.accepted, &target.programmed);
-            if !accepted.is_true() {
+            let is_plain = ["", "valid"].contains(&accepted.message.as_str());
+            if !accepted.is_true() || !is_plain {
                 lines.push(format!("{name}: {}: {}", accepted.reason, accepted.message));
             }
-            if !programmed.is_true() && programmed.reason != accepted.reason {
+            // Nothing else names the objects that carry it.
+            let is_hidden = programmed.is_true()
+                && view.objects.is_empty()
+                && policy.proxies.is_some_and(|s| s.total == 0);
+            if !programmed.is_true() && programmed.reason != accepted.reason || is_hidden {
                 lines.push(format!(
                     "{name}: {}: {}",
                     programmed.reason, programmed.message
@@ -105,9 +209,8 @@ fn remarks(view: &View) -> Vec<String> {
             }
         }
     }
-    for Proxy { report: p, .. } in &view.proxies {
-        lines.extend(super::proxy_remarks(p));
-    }
+    lines.extend(view.proxies.iter().flat_map(|p| proxy_remarks(&p.report)));
+    lines.extend(view.local.iter().flatten().cloned());
     for OperatorView { pod, problem, .. } in &view.operators {
         lines.extend(problem.as_ref().map(|why| format!("operator {pod}: {why}")));
     }
@@ -125,4 +228,26 @@ fn remarks(view: &View) -> Vec<String> {
         ));
     }
     lines.iter().map(|line| one_line(line)).collect()
+}
+
+/// What is not as it should be with a proxy.
+fn proxy_remarks(p: &ProxyReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(problem) = &p.problem {
+        lines.push(format!("{}: {problem}", p.node));
+    }
+    if let Some(why) = &p.fallback {
+        lines.push(format!(
+            "{}: has the Wasm filter, not the native one: {why}",
+            p.node
+        ));
+    }
+    if let Some(nack) = &p.nack {
+        let (time, revision) = (&nack.push.time, dash(&nack.push.revision));
+        lines.push(format!(
+            "{}: refused revision {revision} at {time}: {}",
+            p.node, nack.message
+        ));
+    }
+    lines
 }

@@ -1,16 +1,22 @@
-//! What a cluster says of its policies, put together: their status at the API server, and the proxies as all
-//! operators see them.
+//! What a cluster says of its policies, put together: their status at the API server, the objects there that carry
+//! them, and the proxies as all operators see them. And what a `headgate run` says.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::cli::cluster::Operator;
+use super::text::shortened;
+use crate::cli::cluster::{Objects, Operator};
 use crate::kubernetes::CONTROLLER_NAME;
+use crate::kubernetes::deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 use crate::kubernetes::resource::{PolicyAncestorStatus, PolicyResource};
-use crate::xds::status::{self, ProxyReport};
+use crate::xds::conditions;
+use crate::xds::status::{self, PolicyReport, ProblemReport, ProxyReport, Report};
 
 /// Everything that `headgate status` shows of a cluster.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,8 +28,16 @@ pub struct View {
     pub workloads: Vec<Workload>,
     /// Proxies as the operators report them: connected ones first, then by node id.
     pub proxies: Vec<Proxy>,
+    /// Objects that carry policies to other proxies, by kind and name.
+    pub objects: Vec<Carrier>,
+    /// Kinds of objects that can't be seen although policies are in them, and why.
+    #[serde(skip)]
+    pub hidden: Vec<(&'static str, String)>,
     /// The operators.
     pub operators: Vec<OperatorView>,
+    /// Problems of the folder of a `headgate run`, which is no cluster.
+    #[serde(skip)]
+    pub local: Option<Vec<String>>,
 }
 
 /// A policy.
@@ -41,6 +55,9 @@ pub struct Policy {
     pub created_at: Option<SystemTime>,
     /// `Enforce` or `DryRun`.
     pub mode: String,
+    /// Revision of the configuration that it is part of; unknown in a cluster.
+    #[serde(skip)]
+    pub revision: String,
     /// Its targets.
     pub targets: Vec<Target>,
     /// Proxies that enforce it, of those that are to; none known when no operator answers.
@@ -116,6 +133,22 @@ pub struct Proxy {
     pub report: ProxyReport,
 }
 
+/// An object that carries policies to proxies which another control plane programs, or to Pods that mount it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Carrier {
+    /// Its kind.
+    pub kind: &'static str,
+    /// `namespace/name`.
+    pub name: String,
+    /// `namespace/name` of the policies in it.
+    pub policies: Vec<String>,
+    /// Revision of the configuration in it.
+    pub revision: String,
+    /// What its reader says in its status, by type; Istio and Pods say nothing.
+    pub conditions: Vec<(String, Condition)>,
+}
+
 /// An operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -131,11 +164,12 @@ pub struct OperatorView {
 }
 
 impl View {
-    /// Puts together what is known; `namespace` leaves out proxies of others.
+    /// Puts together what is known; `namespace` leaves out proxies and objects of others.
     #[must_use]
     pub fn new(
         policies: &[PolicyResource],
         operators: &[Operator],
+        objects: Objects,
         namespace: Option<&str>,
     ) -> Self {
         let proxies = proxies(operators, namespace);
@@ -144,22 +178,96 @@ impl View {
             .iter()
             .map(|p| policy(p, answered.then_some(&proxies)))
             .collect();
+        let (mut seen, mut hidden) = (Vec::new(), Vec::new());
+        let mentioned = |kind: &str| {
+            let mut targets = policies.iter().flat_map(|p| &p.targets);
+            targets.any(|t| t.programmed.message.contains(&format!("{kind} ")))
+        };
+        for (adapter, listed) in objects {
+            match listed {
+                Ok(listed) => seen.extend(listed.iter().map(|o| carrier(adapter.kind(), o))),
+                Err(why) if mentioned(adapter.kind()) => {
+                    hidden.push((adapter.kind(), format!("{why:#}")));
+                }
+                Err(_) => {}
+            }
+        }
+        seen.retain(|o: &Carrier| o.policies.iter().any(|p| is_in(p, namespace)));
         Self {
             workloads: workloads(&policies),
             policies,
             proxies,
+            objects: seen,
+            hidden,
             operators: operators.iter().map(operator).collect(),
+            local: None,
+        }
+    }
+
+    /// What a `headgate run` reports.
+    #[must_use]
+    pub fn of_process(report: &Report) -> Self {
+        let proxy = |report: &ProxyReport| Proxy {
+            operator: String::new(),
+            report: report.clone(),
+        };
+        let problem = |p: &ProblemReport| format!("{}: {}", p.source, p.message);
+        let policy = |p: &PolicyReport| {
+            let (in_sync, total) = status::share(&p.name, &report.proxies);
+            Policy {
+                name: p.name.clone(),
+                generation: p.generation,
+                created: None,
+                created_at: None,
+                mode: format!("{:?}", p.mode),
+                revision: p.revision.clone(),
+                targets: vec![Target {
+                    target: shortened(p.targets.iter().map(ToString::to_string)),
+                    accepted: Condition::reported(&p.accepted),
+                    programmed: Condition::reported(&p.programmed),
+                }],
+                proxies: Some(Share { in_sync, total }),
+            }
+        };
+        Self {
+            policies: report.policies.iter().map(policy).collect(),
+            workloads: Vec::new(),
+            proxies: report.proxies.iter().map(proxy).collect(),
+            objects: Vec::new(),
+            hidden: Vec::new(),
+            operators: Vec::new(),
+            local: Some(report.problems.iter().map(problem).collect()),
         }
     }
 
     /// Whether every policy is accepted and programmed. That no proxy asks for one is no mistake of the policy's.
     #[must_use]
     pub fn ok(&self) -> bool {
-        self.policies.iter().flat_map(|p| &p.targets).all(|t| {
-            let programmed = t.programmed.is_true() || t.programmed.reason == "NoProxies";
-            t.accepted.is_true() && programmed
-        })
+        self.local.as_ref().is_none_or(Vec::is_empty)
+            && self.policies.iter().flat_map(|p| &p.targets).all(|t| {
+                let programmed = t.programmed.is_true() || t.programmed.reason == "NoProxies";
+                t.accepted.is_true() && programmed
+            })
     }
+
+    /// Whether there are policies and every one is accepted and programmed at each of its targets.
+    #[must_use]
+    pub fn programmed(&self) -> bool {
+        let mut targets = self.policies.iter().flat_map(|p| &p.targets);
+        !self.policies.is_empty() && targets.all(|t| t.accepted.is_true() && t.programmed.is_true())
+    }
+
+    /// Whether an object carries this policy.
+    #[must_use]
+    pub fn is_carried(&self, policy: &str) -> bool {
+        let mut objects = self.objects.iter();
+        objects.any(|o| o.policies.iter().any(|p| p == policy))
+    }
+}
+
+/// Whether a policy, `namespace/name`, is in `namespace`, or that is any.
+fn is_in(policy: &str, namespace: Option<&str>) -> bool {
+    namespace.is_none_or(|namespace| policy.split('/').next() == Some(namespace))
 }
 
 impl Condition {
@@ -167,6 +275,14 @@ impl Condition {
     #[must_use]
     pub fn is_true(&self) -> bool {
         self.status == "True"
+    }
+
+    fn reported(condition: &conditions::Condition) -> Self {
+        Self {
+            status: if condition.status { "True" } else { "False" }.to_owned(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        }
     }
 
     fn unknown(reason: &str, message: String) -> Self {
@@ -238,6 +354,7 @@ fn policy(resource: &PolicyResource, proxies: Option<&Vec<Proxy>>) -> Policy {
             .as_str()
             .unwrap_or("Enforce")
             .to_owned(),
+        revision: String::new(),
         targets,
         proxies: proxies.map(share),
         name,
@@ -253,7 +370,7 @@ fn ancestor(ancestor: &PolicyAncestorStatus, namespace: &str) -> String {
 /// The targets as the spec names them, for a policy that has no status yet.
 fn named(resource: &PolicyResource, namespace: &str) -> Vec<String> {
     let targets = resource.spec["targetRefs"].as_array();
-    let text = |target: &serde_json::Value| {
+    let text = |target: &Value| {
         let labels = target["matchLabels"].as_object();
         let labels = labels.into_iter().flatten();
         let labels: Vec<String> = labels
@@ -318,14 +435,54 @@ fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
         }
         true => !connected.contains(&p.report.node),
     });
-    if let Some(namespace) = namespace {
-        let ours = |policy: &String| policy.split('/').next() == Some(namespace);
-        all.retain(|p| match &p.report.namespace {
-            Some(own) => own == namespace,
-            None => p.report.policies.iter().any(ours),
-        });
-    }
+    all.retain(|p| match (&p.report.namespace, namespace) {
+        (Some(own), Some(namespace)) => own == namespace,
+        (None, Some(_)) => p.report.policies.iter().any(|p| is_in(p, namespace)),
+        (_, None) => true,
+    });
     all
+}
+
+/// What an object of the API server says of itself. Its reader's conditions are in its status, or in that of its
+/// ancestors, as Gateway API has it.
+fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
+    let annotation = |key| object.annotations().get(key).map_or("", String::as_str);
+    let status = &object.data["status"];
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut conditions = list(&status["conditions"]);
+    for ancestor in list(&status["ancestors"]) {
+        conditions.extend(list(&ancestor["conditions"]));
+    }
+    let generation = object.metadata.generation.unwrap_or_default();
+    let condition = |value: &Value| {
+        let text = |key| value[key].as_str().unwrap_or_default().to_owned();
+        let stale = value["observedGeneration"]
+            .as_i64()
+            .is_some_and(|g| g < generation);
+        let condition = match stale {
+            true => Condition::unknown("Stale", "of an older generation".to_owned()),
+            false => Condition {
+                status: text("status"),
+                reason: text("reason"),
+                message: text("message"),
+            },
+        };
+        (text("type"), condition)
+    };
+    Carrier {
+        kind,
+        name: format!(
+            "{}/{}",
+            object.namespace().unwrap_or_default(),
+            object.name_any()
+        ),
+        policies: annotation(POLICIES_ANNOTATION)
+            .split(',')
+            .map(str::to_owned)
+            .collect(),
+        revision: annotation(REVISION_ANNOTATION).to_owned(),
+        conditions: conditions.iter().map(condition).collect(),
+    }
 }
 
 fn operator(operator: &Operator) -> OperatorView {

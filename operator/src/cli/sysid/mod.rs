@@ -13,8 +13,7 @@ use headgate_simulator::sysid::{
 };
 
 use super::Output;
-use super::input::text_of;
-use crate::api::Duration as Written;
+use super::input::{span, text_of};
 use show::{Answer, Found};
 use trace::{Columns, Trace};
 
@@ -131,16 +130,6 @@ fn numbers(text: &str) -> Result<Vec<f64>, String> {
         _ => Err(format!("{word:?} is no number")),
     };
     text.split(',').map(number).collect()
-}
-
-fn span(text: &str) -> Result<std::time::Duration, String> {
-    let span = Written(text.to_owned())
-        .parse()
-        .map_err(|e| e.to_string())?;
-    match span.is_zero() {
-        true => Err("0; more than that".to_owned()),
-        false => Ok(span),
-    }
 }
 
 /// Identifies, designs, and shows both.

@@ -23,7 +23,7 @@ pub mod text;
 pub mod view;
 pub mod watch;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
@@ -37,9 +37,9 @@ use self::place::Place;
 use self::pods::Selection;
 use self::view::{State, View};
 use self::watch::Source;
-use super::Output;
 use super::cluster::ClusterArgs;
 use super::status::OutputFormat;
+use super::{Output, print};
 use crate::api;
 
 /// Where `headgate bootstrap` puts the admin interface unless told otherwise.
@@ -138,7 +138,9 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
     let fleet = Fleet::new(args.window.max(interval));
     let mut output = match (args.once, args.output) {
         (true, _) => runtime.block_on(once(args, fleet, news))?,
-        (false, OutputFormat::Json) => runtime.block_on(lines(args, fleet, news))?,
+        (false, OutputFormat::Json | OutputFormat::Yaml) => {
+            runtime.block_on(lines(args, fleet, news))?
+        }
         (false, OutputFormat::Table) => {
             live::run(fleet, news, runtime.handle(), &choice(args), args.interval)?;
             Output::ok(String::new())
@@ -219,10 +221,8 @@ async fn once(
         }
     }
     let view = View::new(&fleet, None, Instant::now(), SystemTime::now());
-    let text = match args.output {
-        OutputFormat::Json => serde_json::to_string_pretty(&view)? + "\n",
-        OutputFormat::Table => text::render(&view, &choice(args), args.view),
-    };
+    let table = || text::render(&view, &choice(args), args.view);
+    let text = args.output.text(&view, table)?;
     let silent = view.proxies.iter().filter(|p| p.state != State::Answers);
     let notes: String = silent
         .map(|p| {
@@ -237,7 +237,7 @@ async fn once(
     })
 }
 
-/// Prints a line of JSON at every interval, until nobody reads any more.
+/// Prints a line of JSON, or a document of YAML, at every interval, until nobody reads any more.
 async fn lines(
     args: &TopArgs,
     mut fleet: Fleet,
@@ -249,13 +249,12 @@ async fn lines(
             fleet.hear(heard);
         }
         let view = View::new(&fleet, None, Instant::now(), SystemTime::now());
-        let line = serde_json::to_string(&view)? + "\n";
-        let mut out = io::stdout().lock();
-        match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(Output::ok(String::new()));
-            }
-            other => other?,
+        let text = match args.output {
+            OutputFormat::Yaml => format!("---\n{}", serde_saphyr::to_string(&view)?),
+            _ => serde_json::to_string(&view)? + "\n",
+        };
+        if !print(&text)? {
+            return Ok(Output::ok(String::new()));
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject,
 use crate::plan::{
     Attachment, Endpoints, GATEWAY_NAME_LABEL, Plan, PolicyState, ProxySelector, Share, TargetRef,
 };
-use crate::validate::{Slots, ValidPolicy, check_file};
+use crate::validate::{Slots, check_file};
 
 /// A plan and the cluster that it is for, built step by step.
 #[derive(Default)]
@@ -133,14 +133,10 @@ impl Example {
         let mut attachment = self.plan.attachments[0].clone();
         let mut stage = (*attachment.stage).clone();
         stage.workflows = policy.stage.workflows.clone();
-        let of = ValidPolicy {
-            outbound: policy.outbound.clone().map(|outbound| OutboundConfig {
-                policy: stage.policy.clone(),
-                ..outbound
-            }),
-            ..policy
-        };
-        let calls = crate::compile::outbound(&of).unwrap();
+        let calls = crate::compile::outbound(OutboundConfig {
+            policy: stage.policy.clone(),
+            ..policy.outbound.unwrap()
+        });
         self.plan
             .outbound
             .insert(stage.policy.clone(), Arc::new(calls));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 
+use super::settings::Settings;
 use super::workload::Workload;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::kubernetes::resource::{GROUP, VERSION};
@@ -25,6 +26,8 @@ pub const TARGETS_ANNOTATION: &str = "headgate.dev/targets";
 pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
 /// Annotation: revision of the configuration in the object.
 pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
+/// Annotation: since when the module has been served again, after a time when it perhaps was not.
+pub const SERVED_ANNOTATION: &str = "headgate.dev/module-served";
 /// Annotation: hash of what was applied, by which a field that is no longer wanted is noticed.
 pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
 
@@ -127,6 +130,17 @@ pub struct ModuleRef {
     pub url: String,
     /// Its SHA-256, 64 digits of hex.
     pub sha256: String,
+}
+
+impl ModuleRef {
+    /// The module with this SHA-256 (64 digits of hex), as this operator serves it.
+    #[must_use]
+    pub fn new(settings: &Settings, sha256: &str) -> Self {
+        Self {
+            url: format!("{}/modules/{sha256}.wasm", settings.modules_url),
+            sha256: sha256.to_owned(),
+        }
+    }
 }
 
 impl Object {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, StreamExt as _};
+use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
 use tracing::{info, warn};
@@ -11,7 +12,9 @@ use tracing::{info, warn};
 use super::apply::{self, Outcome};
 use super::difference::unchanged;
 use super::envoy_gateway;
-use super::object::{Adapter, ModuleRef, Object, POLICIES_ANNOTATION};
+use super::object::{
+    Adapter, ModuleRef, Object, POLICIES_ANNOTATION, SERVED_ANNOTATION, TARGETS_ANNOTATION,
+};
 use super::observed::Observed;
 use super::report::{Delivered, Delivery, State};
 use super::run::View;
@@ -85,15 +88,51 @@ pub(super) struct Reconciler {
     refusals: BTreeMap<Key, Refusal>,
     /// The module whose URL was found to serve it, and when.
     served: Option<(ModuleRef, Instant)>,
+    /// Since when Istio's agents get the module, if there was a time when they didn't.
+    served_again: Option<String>,
+    /// They didn't, or perhaps didn't, when it was looked at last.
+    interrupted: bool,
 }
 
 impl Reconciler {
-    pub(super) fn new(client: Client, settings: Settings) -> Self {
+    /// `interrupted` says that there was perhaps no operator before this one.
+    pub(super) fn new(client: Client, settings: Settings, interrupted: bool) -> Self {
         Self {
             client,
             settings,
             refusals: BTreeMap::new(),
             served: None,
+            served_again: None,
+            interrupted,
+        }
+    }
+
+    /// Looks whether Istio's agents get the module that plugins name. Tells whether they do again, so that a round is due.
+    ///
+    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never asks again; any change
+    /// of the plugin makes it ask.
+    pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
+        let module = ModuleRef::new(&self.settings, &view.module_sha256);
+        let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
+            adapter == Adapter::Istio && value["spec"]["url"] == module.url.as_str()
+        };
+        if !observed.objects().any(named) {
+            return false;
+        }
+        match served::check(&module).await {
+            Ok(()) if std::mem::take(&mut self.interrupted) => {
+                info!("the module is served again: Istio's agents are told to fetch it");
+                // Digits to the end, so that the newest is the largest text.
+                self.served_again = Some(format!("{:.3}", Timestamp::now()));
+                true
+            }
+            Ok(()) => false,
+            Err(why) => {
+                if !std::mem::replace(&mut self.interrupted, true) {
+                    warn!("sidecars of Istio that start now have no filter: {why}");
+                }
+                false
+            }
         }
     }
 
@@ -103,23 +142,42 @@ impl Reconciler {
         view: &View,
         observed: &mut Observed,
     ) -> (Delivered, bool) {
-        let wanted = wanted(
+        let mut wanted = wanted(
             &view.plan,
             &view.cluster,
             &self.settings,
             &observed.installed(),
             &view.module_sha256,
         );
+        let plugins = observed.objects().filter(|(a, ..)| *a == Adapter::Istio);
+        let told = plugins.filter_map(|(_, _, value)| {
+            value["metadata"]["annotations"][SERVED_ANNOTATION].as_str()
+        });
+        self.served_again = told
+            .map(str::to_owned)
+            .chain(self.served_again.take())
+            .max();
+        if let Some(since) = &self.served_again {
+            for (_, plugin) in wanted
+                .objects
+                .iter_mut()
+                .filter(|(k, _)| k.0 == Adapter::Istio)
+            {
+                plugin.value["metadata"]["annotations"][SERVED_ANNOTATION] = since.as_str().into();
+            }
+        }
         let steps = steps(&wanted, observed, &view.plan);
         let mut failures: BTreeMap<Key, State> = BTreeMap::new();
-        self.delete(&steps, observed, &mut failures).await;
         self.apply(&wanted, &steps, observed, &mut failures).await;
+        // Last, so that there is no time without a filter where an object of another name or kind takes over.
+        self.delete(&wanted, &steps, observed, &mut failures).await;
         let again = failures.values().any(|s| matches!(s, State::Pending(_)));
         (report(&wanted, observed, &failures), again)
     }
 
     async fn delete(
         &mut self,
+        wanted: &Wanted,
         steps: &Steps,
         observed: &mut Observed,
         failures: &mut BTreeMap<Key, State>,
@@ -129,6 +187,9 @@ impl Reconciler {
             let Some(value) = observed.get(*adapter, name) else {
                 continue;
             };
+            if waits_for_successor(*adapter, value, wanted, failures) {
+                continue;
+            }
             match apply::delete(&self.client, *adapter, name, value).await {
                 Ok(()) => {
                     info!(kind = adapter.kind(), object = %name, "deleted: no policy needs it");
@@ -227,6 +288,30 @@ impl Reconciler {
         self.served = Some((module.clone(), Instant::now()));
         Ok(())
     }
+}
+
+/// Whether an object that is to go is still all that a target has: what takes over couldn't be written.
+fn waits_for_successor(
+    adapter: Adapter,
+    old: &Value,
+    wanted: &Wanted,
+    failures: &BTreeMap<Key, State>,
+) -> bool {
+    let targets = |value: &Value| -> BTreeSet<String> {
+        let all = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str();
+        let all = all.into_iter().flat_map(|all| all.split(' '));
+        all.map(str::to_owned).collect()
+    };
+    let of_old = targets(old);
+    // A file says nothing of what a mesh's proxies have.
+    let is_file = |adapter| adapter == Adapter::ConfigMap;
+    let successors = wanted.objects.iter().filter(|(key, new)| {
+        is_file(key.0) == is_file(adapter) && !targets(&new.value).is_disjoint(&of_old)
+    });
+    let mut unwritten = { successors }
+        .map(|(key, _)| failures.contains_key(key))
+        .peekable();
+    unwritten.peek().is_some() && unwritten.all(|is| is)
 }
 
 fn version(value: &Value) -> Option<String> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::{FutureExt as _, StreamExt as _};
 use kube::Client;
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
 use super::observed::{Observed, Source, follow};
 use super::reconcile::Reconciler;
@@ -32,10 +33,12 @@ pub struct View {
 /// Delivers until `views` has no sender left. To be run by the leader alone, and dropped when it no longer
 /// leads: a write that is under way then is a write of the same kind that the next leader makes.
 ///
+/// `interrupted` says that before this operator there was perhaps none, which served the module.
 /// `delivered` gets what became of the objects, when it changes; it keeps the last state when this ends.
 pub async fn run(
     client: Client,
     settings: Settings,
+    interrupted: bool,
     mut views: watch::Receiver<View>,
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
@@ -43,8 +46,10 @@ pub async fn run(
     let mut seen = follow(&client, &sources, settings.retry);
     let mut observed = Observed::new(&sources);
     let retry = settings.retry;
-    let mut reconciler = Reconciler::new(client, settings);
+    let mut reconciler = Reconciler::new(client, settings, interrupted);
     let mut again = false;
+    let mut looks = tokio::time::interval(retry);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut patience = pin!(tokio::time::sleep(FIRST_ANSWERS));
     let mut waits = true;
     views.mark_changed();
@@ -56,6 +61,12 @@ pub async fn run(
             Some(event) = seen.next() => observed.see(event),
             () = tokio::time::sleep(retry), if again => {}
             () = &mut patience, if waits => waits = false,
+            _ = looks.tick(), if observed.complete() => {
+                let view = views.borrow().clone();
+                if !reconciler.look(&view, &observed).await {
+                    continue;
+                }
+            }
         }
         // All that is there already, so that a list of many is one round.
         while let Some(Some(event)) = seen.next().now_or_never() {

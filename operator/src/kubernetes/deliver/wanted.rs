@@ -51,10 +51,7 @@ pub fn wanted(
     sha256: &str,
 ) -> Wanted {
     let mut wanted = Wanted::default();
-    let module = ModuleRef {
-        url: format!("{}/modules/{sha256}.wasm", settings.modules_url),
-        sha256: sha256.to_owned(),
-    };
+    let module = ModuleRef::new(settings, sha256);
     if let Some(path) = &settings.config_map_module {
         let path = path.replace("{hash}", sha256.get(..16).unwrap_or(sha256));
         for target in plan.workloads.keys() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use headgate_core::config::{FilterConfig, StageConfig};
 
-use crate::compile;
+use crate::compile::{self, Promises};
 use crate::plan::Portion;
 use crate::validate::ValidPolicy;
 
@@ -47,11 +47,16 @@ impl Known {
         self.old_configs = Vec::new();
     }
 
-    /// What outbound slots get, if the policy has workflows.
-    pub(super) fn outbound(&mut self, policy: &ValidPolicy) -> Option<Arc<FilterConfig>> {
+    /// What outbound slots get, if the policy has workflows or class admission.
+    pub(super) fn outbound(
+        &mut self,
+        policy: &ValidPolicy,
+        promises: &Promises<'_>,
+    ) -> Option<Arc<FilterConfig>> {
+        let calls = compile::calls(policy, promises);
         let known = self.outbound.take();
-        let known = known.filter(|known| known.outbound == policy.outbound);
-        self.outbound = known.or_else(|| compile::outbound(policy).map(Arc::new));
+        let known = known.filter(|known| known.outbound == calls);
+        self.outbound = known.or_else(|| calls.map(compile::outbound).map(Arc::new));
         self.outbound.clone()
     }
 

@@ -1,6 +1,7 @@
 //! What a policy must obey beyond its shape, and what it means: from the API's types to types that can't
 //! be wrong. All problems are gathered; a value that is wrong reads as its default meanwhile.
 
+mod class_admission;
 mod classes;
 mod errors;
 mod identity;
@@ -17,6 +18,8 @@ mod workflows;
 
 use std::time::Duration as Span;
 
+use headgate_core::config::StageConfig;
+
 use super::path::Path;
 use super::schema::Place;
 
@@ -24,7 +27,12 @@ pub(crate) use identity::{identity, targets};
 use setting::VALUE;
 pub(in crate::validate) use setting::{Real, Time, Whole};
 pub(crate) use stage::{Meaning, stage};
-pub(crate) use workflows::warnings;
+
+/// Notes what is right and yet seldom meant.
+pub(crate) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+    workflows::warnings(stage, noted);
+    class_admission::warnings(stage, noted);
+}
 
 const MILLISECOND: Span = Span::from_millis(1);
 const SECOND: Span = Span::from_secs(1);
@@ -45,6 +53,7 @@ pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
     types::schema(spec);
     classes::schema(spec);
     workflows::schema(spec);
+    class_admission::schema(spec);
     spec.at("exclude").atomic();
     matches::schema(&mut spec.at("exclude"));
 }

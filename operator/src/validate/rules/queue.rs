@@ -33,6 +33,7 @@ const WEIGHT: Real = Real {
 const MAX_WEIGHTS: usize = 1024;
 const ORDER_IS_THE_BACKENDS: &str =
     "with mode Observe the order is the backend's; leave it out or use mode Hold";
+const NO_PRIORITIES: &str = "there are no classes; add spec.classes or use another discipline";
 const NO_CLASSES: &str = "there are none; add spec.classes or use Type or Workflow";
 
 pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> QueueConfig {
@@ -43,6 +44,10 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
     let name = chosen.as_str();
     if queue.mode == QueueModeType::Observe && chosen != DisciplineType::Fifo {
         let problem = format!("{name:?}; {ORDER_IS_THE_BACKENDS}");
+        problems.add(at.field("discipline"), problem);
+    }
+    if chosen == DisciplineType::Priority && spec.classes.is_empty() {
+        let problem = format!("{name:?}; {NO_PRIORITIES}");
         problems.add(at.field("discipline"), problem);
     }
     for (field, given, needed) in [
@@ -84,6 +89,7 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
         DisciplineType::Sjf => Discipline::Sjf,
         DisciplineType::Srtf => Discipline::Srtf,
         DisciplineType::Lasf => Discipline::Lasf,
+        DisciplineType::Priority => Discipline::Priority,
         DisciplineType::Slack => Discipline::Slack,
         DisciplineType::Drr => {
             let settings = spec.queue.drr.clone().unwrap_or_default();
@@ -170,6 +176,12 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     queue.at("drr.quantum").time(&QUANTUM);
     let rule = "self.mode != 'Observe' || !has(self.discipline) || self.discipline == 'FIFO'";
     queue.rule(Rule::quoted(rule, "self.discipline", ORDER_IS_THE_BACKENDS).on(".discipline"));
+    let chosen = "self.queue.discipline";
+    let rule = format!(
+        "!has({chosen}) || {chosen} != 'Priority' || {}",
+        some("self.classes")
+    );
+    spec.rule(Rule::quoted(rule, chosen, NO_PRIORITIES).on(".queue.discipline"));
     fair(spec, "drr", DisciplineType::Drr);
     fair(spec, "wfq", DisciplineType::Wfq);
 }

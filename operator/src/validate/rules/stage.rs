@@ -1,9 +1,11 @@
 //! The admission stage: `parallelism`, and all parts together.
 
 use headgate_core::config::{
-    AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, StageConfig,
+    AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, ServiceAdmissionConfig,
+    StageConfig,
 };
 
+use super::class_admission::{self, class_admission};
 use super::classes::classes;
 use super::errors::errors;
 use super::queue::queue;
@@ -40,6 +42,8 @@ pub(crate) struct Meaning {
     pub(crate) slots: Slots,
     /// What calls of the backend to other services belong to.
     pub(crate) outbound: Option<OutboundConfig>,
+    /// What classes promise to those who call the service.
+    pub(crate) promises: Option<ServiceAdmissionConfig>,
 }
 
 /// Checks the spec and says what it means.
@@ -67,6 +71,12 @@ pub(crate) fn stage(
     let excluded = excluded(&spec.exclude, &root.field("exclude"), problems);
     shadow::check(spec, &root, problems);
     let (workflows, outbound) = workflows(spec, &policy, &root.field("workflows"), problems);
+    let at = root.field("classAdmission");
+    let class_admission::Meaning {
+        stage: class_admission,
+        promises,
+        outbound: calls,
+    } = class_admission(spec, &policy, &classes, &at, problems);
     let stage = StageConfig {
         policy,
         generation,
@@ -83,12 +93,14 @@ pub(crate) fn stage(
         types,
         classes,
         workflows,
+        class_admission,
         excluded,
     };
     Meaning {
         stage,
         slots,
-        outbound,
+        outbound: outbound.or(calls),
+        promises,
     }
 }
 

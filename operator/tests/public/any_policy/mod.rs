@@ -44,8 +44,8 @@ pub(crate) const STRATEGIES: [&str; 6] = [
     "ResponseTimeController",
     "BacklogControl",
 ];
-const DISCIPLINES: [&str; 9] = [
-    "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "WFQ", "Slack",
+const DISCIPLINES: [&str; 10] = [
+    "FIFO", "EDF", "LSTF", "SJF", "SRTF", "LASF", "DRR", "WFQ", "Priority", "Slack",
 ];
 
 impl Dice {
@@ -392,7 +392,10 @@ fn queue(dice: &mut Dice, outline: &Outline) -> Value {
     let mut queue = Map::new();
     dice.perhaps(&mut queue, "maxLength", |d| d.number(0, 1_000_000));
     dice.perhaps(&mut queue, "timeout", |d| d.ms(1, 3_600_000));
-    let discipline = dice.pick(&DISCIPLINES);
+    let discipline = match dice.pick(&DISCIPLINES) {
+        "Priority" if outline.classes.is_empty() && !dice.breaks() => "FIFO",
+        discipline => discipline,
+    };
     queue.insert("discipline".into(), json!(discipline));
     if discipline == "FIFO" || dice.breaks() {
         dice.perhaps(&mut queue, "mode", |d| json!(d.pick(&["Hold", "Observe"])));

@@ -172,15 +172,16 @@ fn backlog_control_in_proportion_refuses_by_chance() -> Result<()> {
     finish(&rig, held, Vec::new())
 }
 
+fn rate(answer: &Answer) -> Option<f64> {
+    answer.header("x-headgate-rejection-rate")?.parse().ok()
+}
+
 #[test]
 fn backlog_control_tells_the_rejection_rate() -> Result<()> {
     let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 1});
     let (rig, held) = bounded(&backlog("1000s", &settings), 1)?;
     let mut waiting = Vec::new();
     fill(&rig, &mut waiting, "/light", 1)?;
-    let rate = |answer: &Answer| -> Option<f64> {
-        answer.header("x-headgate-rejection-rate")?.parse().ok()
-    };
     // Of a period in which requests were refused.
     until("a rejection rate above 0", || {
         let answer = rig.get("/light").map_err(|e| e.to_string())?;
@@ -200,6 +201,22 @@ fn backlog_control_tells_the_rejection_rate() -> Result<()> {
         );
     }
     rig.wait_until_idle()
+}
+
+#[test]
+fn backlog_control_tells_of_requests_that_expire_in_the_queue() -> Result<()> {
+    let settings = json!({"cost": {"type": "Header"}, "maxBacklog": 10});
+    let (rig, held) = bounded(&backlog("1000s", &settings), 10)?;
+    until("a rejection rate above 0", || {
+        let sent = rig.request("/light", &[("x-headgate-timeout-ms", "50")]);
+        let answer = sent.and_then(Pending::answer).map_err(|e| e.to_string())?;
+        assert_eq!(answer.refusal_reason(), Some("deadline"));
+        match rate(&answer) {
+            Some(rate) if rate > 0.0 && rate <= 1.0 => Ok(()),
+            _ => Err(format!("{answer:?}")),
+        }
+    })?;
+    finish(&rig, held, Vec::new())
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! SEDA's response time controller: its rate, its classes, and degraded service.
 
 use anyhow::Result;
-use headgate_tests::http::Answer;
+use headgate_tests::http::{Answer, Pending};
 use headgate_tests::rig::Rig;
 use headgate_tests::wait::until;
 use serde_json::{Value, json};
@@ -169,4 +169,47 @@ fn response_time_controller_without_admission_degrades_and_never_refuses() -> Re
             _ => Err(format!("{:?}", answers.last().and_then(quality))),
         }
     })
+}
+
+#[test]
+fn response_time_controller_measures_since_a_request_entered_the_mesh() -> Result<()> {
+    let strategy = controller(&json!({}));
+    let mut policy = policy(100, &ALONE, &strategy);
+    policy["spec"]["workflows"] = json!({
+        "identifyBy": [{"type": "Header", "header": {"name": "x-tenant"}}],
+        // Slots are no limit here.
+        "sharing": {"type": "StaticGuarantees"},
+    });
+    let rig = start(&ALONE, policy)?;
+    let served = |headers: &[(&str, &str)]| -> Result<Vec<Answer>, String> {
+        let headers = [&[("x-backend-service-us", QUICK)], headers].concat();
+        let send = |_| rig.request("/work", &headers).map_err(|e| e.to_string());
+        let sent: Vec<Pending> = (0..20).map(send).collect::<Result<_, _>>()?;
+        let answer = |sent: Pending| sent.answer().map_err(|e| e.to_string());
+        sent.into_iter().map(answer).collect()
+    };
+    let gauge = "type.work.controlled_response_time_us";
+    until("a response time", || {
+        let answers = served(&[])?;
+        assert!(!answers.iter().any(is_refused), "{answers:?}");
+        match rig.policy_stat(gauge) {
+            Ok(1..400_000) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })?;
+    // Quick here, and far too late for those who wait for the whole.
+    let aged = [
+        ("x-headgate-process", "0000000000000007"),
+        ("x-headgate-progress", "elapsed=1, work=1, age=800"),
+    ];
+    until("refusals of aged requests", || {
+        let answers = served(&aged)?;
+        match answers.iter().filter(|a| is_refused(a)).count() {
+            0 => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    let measured = rig.policy_stat(gauge)?;
+    assert!(measured >= 800_000, "{measured}");
+    Ok(())
 }

@@ -7,6 +7,8 @@
 #[path = "../../../../operator/tests/public/any_policy/mod.rs"]
 mod any_policy;
 mod api;
+#[path = "../../../../operator/tests/public/bad_policies.rs"]
+mod bad_policies;
 mod own_words;
 
 use std::collections::BTreeSet;
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use api::{Refusal, client, create};
+use bad_policies::bad_policies;
 use futures::stream::{self, StreamExt as _};
 use headgate::kubernetes::crd;
 use headgate::kubernetes::resource::PolicyResource;
@@ -185,24 +188,17 @@ async fn every_bad_policy_is_refused_in_the_words_of_validate() -> Result<()> {
     let client = client().await?;
     ensure_namespace(&client, "default").await;
     let mut wrong = Vec::new();
-    let mut names = BTreeSet::new();
-    for entry in fs::read_dir(repository().join("tests/bad-policies"))? {
-        let path = entry?.path();
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let content = fs::read(&path)?;
-        let first = content.split(|b| *b == b'\n').next().unwrap_or_default();
-        let first = String::from_utf8_lossy(first);
-        let expected = first.strip_prefix("# expect: ").unwrap();
-        let answer = create(&client, "default", YAML, content.clone()).await?;
-        if let Some(problem) = wrong_answer(&name, expected, &answer) {
+    let policies = bad_policies();
+    for (name, policy) in &policies {
+        let answer = create(&client, "default", YAML, policy.document.clone()).await?;
+        if let Some(problem) = wrong_answer(name, &policy.message, &answer) {
             wrong.push(format!("{name}: {problem}"));
         }
-        names.insert(name);
     }
     let listed = OTHER_WORDS.iter().flat_map(|(_, _, files)| files.iter());
     let listed = listed.chain(TAKEN.iter().flat_map(|(_, files)| files.iter()));
     for name in listed {
-        if !names.contains(*name) {
+        if !policies.contains_key(*name) {
             wrong.push(format!("{name}: is listed and doesn't exist"));
         }
     }

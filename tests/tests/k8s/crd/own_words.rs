@@ -10,6 +10,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         "strict decoding error: unknown field",
         &[
             "backlog-target-misspelt",
+            "class-admission-misspelt",
             "class-misspelt",
             "classes-field-unknown",
             "classes-mapping",
@@ -42,6 +43,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
             "bouncer-logic-unknown",
             "bouncer-window-misspelt",
             "bouncer-window-unknown",
+            "class-admission-method-unknown",
             "errors-grpc-status-misspelt",
             "measure-unknown",
             "method-lower-case",
@@ -182,6 +184,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         "has this name; one of",
         &[
             "backlog-costs-type-misspelt",
+            "class-admission-target-misspelt",
             "queue-drr-weight-of-type-misspelt",
             "queue-wfq-weight-of-type-misspelt",
             "rtc-class-target-misspelt",

@@ -8,6 +8,7 @@ mod modules;
 mod stage;
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,8 +18,9 @@ use headgate::kubernetes::deliver::{self, Delivered, Installed, Settings};
 use headgate::kubernetes::resolve;
 use headgate::plan::TargetKind;
 use headgate::validate::check_file;
+use headgate_tests::headgate::binary_path;
 use headgate_tests::kube::{ApiServer, programs};
-use headgate_tests::wait::until;
+use headgate_tests::wait::{until, until_within};
 use serde_json::Value;
 
 use self::everywhere::everywhere;
@@ -366,6 +368,104 @@ async fn proxies_are_sent_only_where_the_module_is() -> Result<()> {
     Ok(())
 }
 
+/// An object that goes leaves no time without a filter to the one that takes over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
+    let first = name(&stage.wait_for("wasmplugins", "the plugin", |_| true)?).context("name")?;
+    let mark = stage.server.audit_mark();
+    // What a plugin selects is in its name.
+    stage.search_by(&[("app", "search"), ("tier", "web")]);
+    stage.show();
+    let second = stage.wait_for("wasmplugins", "another", |o| {
+        name(o).as_ref() != Some(&first)
+    })?;
+    let second = name(&second).context("name")?;
+    let writes = until("the writes in the audit log", || {
+        let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
+        let of_plugins = writes.into_iter().filter(|w| w.resource == "wasmplugins");
+        let writes: Vec<_> = of_plugins.map(|w| (w.verb, w.name)).collect();
+        match writes.len() {
+            2.. => Ok(writes),
+            _ => Err(format!("{writes:?}")),
+        }
+    })?;
+    let written = |verb: &str, name: &String| (verb.to_owned(), name.clone());
+    assert_eq!(
+        writes,
+        [written("patch", &second), written("delete", &first)]
+    );
+
+    // A successor that can't be written isn't there.
+    let theirs = format!(
+        "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {{name: {first}, namespace: \
+         {namespace}}}\nspec: {{url: 'oci://example.com/theirs'}}\n"
+    );
+    stage.server.apply(&theirs)?;
+    stage.search();
+    stage.show();
+    stage.programmed("p", false, "is not Headgate's").await?;
+    let left = stage.only("wasmplugins").map_err(|e| anyhow!(e))?;
+    assert_eq!(name(&left), Some(second));
+    stage.kubectl(&["delete", "wasmplugin", &first])?;
+    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
+    stage.show();
+    stage.wait_for("wasmplugins", "the first again", |o| {
+        name(o).as_ref() == Some(&first)
+    })?;
+    Ok(())
+}
+
+/// A sidecar that starts while no operator serves the module goes without it, until its plugin changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    stage.search();
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    let made = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    let told =
+        |object: &Value| object["metadata"]["annotations"]["headgate.dev/module-served"].clone();
+    assert_eq!(told(&made), Value::Null);
+
+    stage.modules.serves.store(false, Ordering::Relaxed);
+    until_within(NOTICED, "somebody to look", || {
+        match stage.modules.missed.load(Ordering::Relaxed) {
+            0 => Err("nobody".to_owned()),
+            _ => Ok(()),
+        }
+    })?;
+    assert_eq!(
+        told(&stage.only("wasmplugins").map_err(|e| anyhow!(e))?),
+        Value::Null
+    );
+    stage.modules.serves.store(true, Ordering::Relaxed);
+    let again = stage.wait_for("wasmplugins", "a change", |o| told(o) != Value::Null)?;
+    assert_eq!(
+        again["metadata"]["generation"],
+        made["metadata"]["generation"]
+    );
+    assert_eq!(again["spec"], made["spec"]);
+
+    // An operator after a gap can't know who has started meanwhile; later plugins know of the newest gap.
+    stage.start_again().await?;
+    let newest = stage.wait_for("wasmplugins", "a later time", |o| told(o) != told(&again))?;
+    assert!(told(&newest).as_str() > told(&again).as_str(), "{newest}");
+    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
+    stage.show();
+    let edited = stage.wait_for("wasmplugins", "four slots", |o| {
+        o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
+    })?;
+    assert_eq!(told(&edited), told(&newest));
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     let mut stage = Stage::set().await?;
@@ -417,5 +517,16 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     stage
         .programmed("p", false, "Envoy Gateway refuses it: Because: of this")
         .await?;
+    // As people see it, who have no operator at hand.
+    let status = Command::new(binary_path())
+        .args(["status", "--namespace", &namespace, "--kubeconfig"])
+        .arg(stage.server.kubeconfig())
+        .output()?;
+    let shown = String::from_utf8_lossy(&status.stdout);
+    let object = format!("EnvoyExtensionPolicy {namespace}/{name} ");
+    let row = shown.lines().find(|line| line.starts_with(&object));
+    let row = row.with_context(|| shown.to_string())?;
+    assert!(row.contains(&format!(" {namespace}/p ")), "{shown}");
+    assert!(row.ends_with(" Accepted False (Because)"), "{shown}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use anyhow::Result;
 use sha2::{Digest as _, Sha256};
@@ -12,6 +12,8 @@ use sha2::{Digest as _, Sha256};
 pub(crate) struct Modules {
     pub(crate) address: SocketAddr,
     pub(crate) serves: Arc<AtomicBool>,
+    /// Requests that got none.
+    pub(crate) missed: Arc<AtomicU32>,
 }
 
 pub(crate) const MODULE: &[u8] = b"a module";
@@ -27,6 +29,8 @@ impl Modules {
         let address = listener.local_addr()?;
         let serves = Arc::new(AtomicBool::new(true));
         let serving = Arc::clone(&serves);
+        let missed = Arc::new(AtomicU32::new(0));
+        let missing = Arc::clone(&missed);
         let path = format!("GET /modules/{}.wasm HTTP/1.1\r\n", sha256());
         // Ends with the test's process.
         std::thread::spawn(move || {
@@ -45,11 +49,18 @@ impl Modules {
                         MODULE,
                     ]
                     .concat(),
-                    false => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec(),
+                    false => {
+                        missing.fetch_add(1, Ordering::Relaxed);
+                        b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()
+                    }
                 };
                 let _ = stream.write_all(&answer);
             }
         });
-        Ok(Self { address, serves })
+        Ok(Self {
+            address,
+            serves,
+            missed,
+        })
     }
 }

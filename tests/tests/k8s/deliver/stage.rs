@@ -163,7 +163,7 @@ impl Stage {
         let (views, _) = watch::channel(view(&cluster));
         let (send, delivered) = watch::channel(Arc::default());
         let user = client(&server.user_kubeconfig("deliver", None)?).await?;
-        let run = deliver::run(user, settings(&modules), views.subscribe(), send);
+        let run = deliver::run(user, settings(&modules), false, views.subscribe(), send);
         Ok(Self {
             namespace: server.namespace("deliver")?,
             server,
@@ -208,10 +208,30 @@ impl Stage {
         Ok(())
     }
 
+    /// Another operator in place of the one that delivers, after a time without any.
+    pub(crate) async fn start_again(&mut self) -> Result<()> {
+        self.task.abort();
+        let user = client(&self.server.user_kubeconfig("deliver", None)?).await?;
+        let (send, delivered) = watch::channel(Arc::default());
+        let (settings, views) = (settings(&self.modules), self.views.subscribe());
+        self.delivered = delivered;
+        self.task = tokio::spawn(deliver::run(user, settings, true, views, send));
+        Ok(())
+    }
+
     /// Service `search` with one Pod.
     pub(crate) fn search(&mut self) {
-        let labels = BTreeMap::from([("app".to_owned(), "search".to_owned())]);
-        let selector = labels.clone();
+        self.search_by(&[("app", "search")]);
+    }
+
+    /// Service `search`, which selects its one Pod by these labels.
+    pub(crate) fn search_by(&mut self, selector: &[(&str, &str)]) {
+        let owned = |labels: &[(&str, &str)]| -> BTreeMap<String, String> {
+            let pairs = labels.iter().map(|&(k, v)| (k.to_owned(), v.to_owned()));
+            pairs.collect()
+        };
+        let selector = owned(selector);
+        let labels = owned(&[("app", "search"), ("tier", "web")]);
         self.cluster.services.insert(
             ObjectKey::new(&self.namespace, "search"),
             Service { selector },

@@ -18,7 +18,7 @@ const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
 const HOUR_US: u64 = 3_600_000_000;
 
 impl FilterConfig {
-    /// Checks that stages are inbound, and that the calls of a gateway belong to a stage with workflows.
+    /// Checks that stages are inbound, and that the calls of a gateway belong to one of its stages.
     pub(super) fn check_direction(&self) -> Result<(), ConfigError> {
         let wrong = |field: &str, problem: &str| Err(ConfigError::new(field, problem));
         if self.direction == Direction::Outbound && !self.stages.is_empty() {
@@ -26,10 +26,13 @@ impl FilterConfig {
         }
         match &self.outbound {
             Some(outbound) if self.direction == Direction::Inbound => {
-                let of = |s: &StageConfig| s.policy == outbound.policy && s.workflows.is_some();
+                let of = |s: &StageConfig| {
+                    s.policy == outbound.policy
+                        && (s.workflows.is_some() || s.class_admission.is_some())
+                };
                 if !self.stages.iter().any(of) {
                     let problem = format!(
-                        "\"{}\", which is no stage with workflows of this gateway",
+                        "\"{}\", which is no stage with workflows or class admission of this gateway",
                         outbound.policy
                     );
                     return wrong("outbound.policy", &problem);
@@ -55,6 +58,15 @@ impl OutboundConfig {
         for (cluster, service) in &self.services {
             pattern("outbound.services", cluster)?;
             name("outbound.services", service)?;
+        }
+        at_most(
+            "outbound.class_admission",
+            self.class_admission.len(),
+            MAX_WORKFLOW_SERVICES,
+        )?;
+        for (service, admission) in &self.class_admission {
+            name("outbound.class_admission", service)?;
+            admission.check(&format!("outbound.class_admission.{service}"))?;
         }
         peers("outbound.peers", &self.peers)
     }
@@ -248,7 +260,7 @@ fn pattern(field: &str, pattern: &str) -> Result<(), ConfigError> {
     }
 }
 
-fn peers(field: &str, peers: &[String]) -> Result<(), ConfigError> {
+pub(super) fn peers(field: &str, peers: &[String]) -> Result<(), ConfigError> {
     at_most(field, peers.len(), MAX_WORKFLOW_PEERS)?;
     for peer in peers {
         let id = peer.strip_suffix('*').unwrap_or(peer);

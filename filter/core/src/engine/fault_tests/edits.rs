@@ -10,11 +10,15 @@ fn raising_max_length_takes_effect() {
     let mut a = Vec::new();
     e.configure(&h, t(0), &config(1, |s| s.queue.max_length = 1), &mut a)
         .unwrap();
-    e.arrive(&h, t(1), 1, &Req("/"), None, &mut a).unwrap();
-    e.arrive(&h, t(2), 2, &Req("/"), None, &mut a).unwrap();
+    e.arrive(&h, t(1), 1, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
+    e.arrive(&h, t(2), 2, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     e.configure(&h, t(3), &config(1, |s| s.queue.max_length = 50), &mut a)
         .unwrap();
-    let r = e.arrive(&h, t(4), 3, &Req("/"), None, &mut a).unwrap();
+    let r = e
+        .arrive(&h, t(4), 3, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     assert!(matches!(r, Decision::Hold(_)), "{r:?}");
 }
 
@@ -28,13 +32,14 @@ fn dry_run_to_enforce_refuses_nothing_that_is_in_the_backend() {
         .unwrap();
     for s in 1..=3 {
         assert!(matches!(
-            e.arrive(&h, t(s as u64), s, &Req("/"), None, &mut a)
+            e.arrive(&h, t(s as u64), s, &MemoryRequest::get("/"), None, &mut a)
                 .unwrap(),
             Decision::Forward(_)
         ));
     }
     e.configure(&h, t(500), &config(1, |_| {}), &mut a).unwrap();
-    e.arrive(&h, t(600), 9, &Req("/"), None, &mut a).unwrap();
+    e.arrive(&h, t(600), 9, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     for n in 61..180 {
         e.tick(&h, t(n * 10), &mut a).unwrap();
     }
@@ -56,8 +61,15 @@ fn an_edit_while_observing_changes_no_measurement_and_resumes_nobody() {
     let passes: Vec<Ticket> = (1..=4)
         .map(|s| {
             pass(
-                &e.arrive(&h, t(s as u64), s, &Req("/slow"), None, &mut a)
-                    .unwrap(),
+                &e.arrive(
+                    &h,
+                    t(s as u64),
+                    s,
+                    &MemoryRequest::get("/slow"),
+                    None,
+                    &mut a,
+                )
+                .unwrap(),
             )
         })
         .collect();
@@ -88,7 +100,7 @@ fn dry_run_counts_each_decision_once() {
     )
     .unwrap();
     for s in 1..=10 {
-        e.arrive(&h, t(s as u64), s, &Req("/"), None, &mut a)
+        e.arrive(&h, t(s as u64), s, &MemoryRequest::get("/"), None, &mut a)
             .unwrap();
     }
     e.tick(&h, t(20), &mut a).unwrap();
@@ -119,8 +131,11 @@ fn a_failed_rebuild_keeps_the_last_good_one() {
     let mut e = Engine::new(1);
     let mut a = Vec::new();
     e.configure(&h, t(0), &config(1, |_| {}), &mut a).unwrap();
-    let _run = e.arrive(&h, t(0), 1, &Req("/"), None, &mut a).unwrap();
-    e.arrive(&h, t(1), 2, &Req("/"), None, &mut a).unwrap();
+    let _run = e
+        .arrive(&h, t(0), 1, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
+    e.arrive(&h, t(1), 2, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     h.calls.set(0);
     h.fail_at.set(1);
     let configured = e.configure(&h, t(2), &config(2, |_| {}), &mut a);
@@ -157,7 +172,12 @@ fn an_edit_that_fails_is_made_or_not_made() {
             e.configure(&h, t(0), &types(before, Discipline::Fifo), &mut a)
                 .unwrap();
             let passes: Vec<Ticket> = (1..=3)
-                .map(|s| pass(&e.arrive(&h, t(1), s, &Req("/slow"), None, &mut a).unwrap()))
+                .map(|s| {
+                    pass(
+                        &e.arrive(&h, t(1), s, &MemoryRequest::get("/slow"), None, &mut a)
+                            .unwrap(),
+                    )
+                })
                 .collect();
             h.calls.set(0);
             h.fail_at.set(fail_at);
@@ -168,7 +188,9 @@ fn an_edit_that_fails_is_made_or_not_made() {
             let applied = running.compiled.config.types.len() == after;
             assert!(applied || edited.is_err(), "{fail_at}");
             (made, not_made) = (made + u32::from(applied), not_made + u32::from(!applied));
-            let last = e.arrive(&h, t(3), 4, &Req("/slow"), None, &mut a).unwrap();
+            let last = e
+                .arrive(&h, t(3), 4, &MemoryRequest::get("/slow"), None, &mut a)
+                .unwrap();
             for pass in passes.into_iter().chain([pass(&last)]) {
                 e.finish(&h, t(4), pass, Outcome::Completed, &mut a)
                     .unwrap();
@@ -200,7 +222,12 @@ fn who_is_let_go_by_a_failing_edit_gives_no_slot_back_that_it_has_not() {
             let (mut e, mut a) = (Engine::new(1), Vec::new());
             e.configure(&h, t(0), &of(before), &mut a).unwrap();
             let passes: Vec<Ticket> = (1..=3)
-                .map(|s| pass(&e.arrive(&h, t(1), s, &Req("/"), None, &mut a).unwrap()))
+                .map(|s| {
+                    pass(
+                        &e.arrive(&h, t(1), s, &MemoryRequest::get("/"), None, &mut a)
+                            .unwrap(),
+                    )
+                })
                 .collect();
             h.calls.set(0);
             h.fail_at.set(fail_at);
@@ -236,8 +263,11 @@ fn an_edit_of_parallelism_does_not_load_each_types_histogram() {
     let mut e = Engine::new(1);
     let mut a = Vec::new();
     e.configure(&h, t(0), &many(1), &mut a).unwrap();
-    e.arrive(&h, t(1), 1, &Req("/"), None, &mut a).unwrap();
-    let held = e.arrive(&h, t(1), 2, &Req("/"), None, &mut a).unwrap();
+    e.arrive(&h, t(1), 1, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
+    let held = e
+        .arrive(&h, t(1), 2, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     assert!(matches!(held, Decision::Hold(_)));
     h.loads.set(0);
     e.configure(&h, t(2), &many(2), &mut a).unwrap();

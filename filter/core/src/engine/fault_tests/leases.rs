@@ -14,11 +14,14 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
     // Old VM with policy q only; new VM (upgrade + edit) with policy p.
     let mut old = Engine::new(1);
     old.configure(&h, t(0), &other("ns/q"), &mut a).unwrap();
-    let keep = old.arrive(&h, t(0), 1, &Req("/"), None, &mut a).unwrap();
+    let keep = old
+        .arrive(&h, t(0), 1, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
     let mut new = Engine::new(2);
     new.configure(&h, t(0), &other("ns/p"), &mut a).unwrap();
     for s in 2..=4 {
-        new.arrive(&h, t(1), s, &Req("/"), None, &mut a).unwrap();
+        new.arrive(&h, t(1), s, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap();
     }
     assert_eq!(slots(&m), 3);
     drop(new); // traps
@@ -30,7 +33,7 @@ fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
     next.configure(&h, t(10_000), &other("ns/p"), &mut a)
         .unwrap();
     let r = next
-        .arrive(&h, t(10_001), 5, &Req("/"), None, &mut a)
+        .arrive(&h, t(10_001), 5, &MemoryRequest::get("/"), None, &mut a)
         .unwrap();
     for n in 1001..2000 {
         old.tick(&h, t(n * 10), &mut a).unwrap();
@@ -53,7 +56,7 @@ fn a_worker_is_not_buried_while_it_joins() {
         .unwrap();
     let x = first
         .borrow_mut()
-        .arrive(&host, t(0), 1, &Req("/"), None, &mut a)
+        .arrive(&host, t(0), 1, &MemoryRequest::get("/"), None, &mut a)
         .unwrap();
     first
         .borrow_mut()
@@ -73,8 +76,15 @@ fn a_worker_is_not_buried_while_it_joins() {
     let passes: Vec<Ticket> = (10..14)
         .map(|s| {
             pass(
-                &e.arrive(&joining, t(4_100), s, &Req("/"), None, &mut a)
-                    .unwrap(),
+                &e.arrive(
+                    &joining,
+                    t(4_100),
+                    s,
+                    &MemoryRequest::get("/"),
+                    None,
+                    &mut a,
+                )
+                .unwrap(),
             )
         })
         .collect();
@@ -103,7 +113,9 @@ fn the_dead_are_buried_once_even_when_two_judge_at_the_same_moment() {
         let mut a = Vec::new();
         let mut e = Engine::new(seed);
         e.configure(&h, t(0), &c, &mut a).unwrap();
-        let x = e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap();
+        let x = e
+            .arrive(&h, t(0), s, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap();
         (e, pass(&x))
     };
     let (mut y, py) = mk(1, 1);
@@ -138,21 +150,30 @@ fn woken_after_a_lost_lease() {
     let mut a = Vec::new();
     for (e, s) in [(&mut x, 1), (&mut y, 2)] {
         e.configure(&h, t(0), &c, &mut a).unwrap();
-        let p = pass(&e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap());
+        let p = pass(
+            &e.arrive(&h, t(0), s, &MemoryRequest::get("/"), None, &mut a)
+                .unwrap(),
+        );
         e.finish(&h, t(0), p, Outcome::Unmeasured, &mut a).unwrap();
     }
     for n in 1..30 {
         x.tick(&h, t(n * 10), &mut a).unwrap();
         y.tick(&h, t(n * 10), &mut a).unwrap();
     }
-    let run = pass(&x.arrive(&h, t(300), 10, &Req("/"), None, &mut a).unwrap());
-    let wait = pass(&y.arrive(&h, t(301), 11, &Req("/"), None, &mut a).unwrap());
+    let run = pass(
+        &x.arrive(&h, t(300), 10, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap(),
+    );
+    let wait = pass(
+        &y.arrive(&h, t(301), 11, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap(),
+    );
     // y's thread stands still for 4 s
     for n in 31..450 {
         x.tick(&h, t(n * 10), &mut a).unwrap();
     }
     z.configure(&h, t(4_500), &c, &mut a).unwrap();
-    let zr = z.arrive(&h, t(4_500), 20, &Req("/"), None, &mut a);
+    let zr = z.arrive(&h, t(4_500), 20, &MemoryRequest::get("/"), None, &mut a);
     x.finish(&h, t(4_501), run, Outcome::Completed, &mut a)
         .unwrap();
     a.clear();
@@ -184,8 +205,13 @@ fn a_client_that_left_during_a_stall_is_not_answered_from_its_own_on_done() {
     let mut e = Engine::new(1);
     let mut a = Vec::new();
     e.configure(&h, t(0), &config(1, |_| {}), &mut a).unwrap();
-    let _run = e.arrive(&h, t(0), 1, &Req("/"), None, &mut a).unwrap();
-    let held = pass(&e.arrive(&h, t(1), 2, &Req("/"), None, &mut a).unwrap());
+    let _run = e
+        .arrive(&h, t(0), 1, &MemoryRequest::get("/"), None, &mut a)
+        .unwrap();
+    let held = pass(
+        &e.arrive(&h, t(1), 2, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap(),
+    );
     e.tick(&h, t(200), &mut a).unwrap();
     a.clear();
     e.finish(&h, t(2_500), held, Outcome::Unmeasured, &mut a)
@@ -213,7 +239,10 @@ fn rejoin_with_failure(fail_at: u64) -> (u64, i64, u64) {
     let mut a = Vec::new();
     for (e, s) in [(&mut x, 1), (&mut y, 2)] {
         e.configure(&h, t(0), &two, &mut a).unwrap();
-        let p = pass(&e.arrive(&h, t(0), s, &Req("/"), None, &mut a).unwrap());
+        let p = pass(
+            &e.arrive(&h, t(0), s, &MemoryRequest::get("/"), None, &mut a)
+                .unwrap(),
+        );
         e.finish(&h, t(0), p, Outcome::Unmeasured, &mut a).unwrap();
     }
     for n in 1..30 {
@@ -221,7 +250,12 @@ fn rejoin_with_failure(fail_at: u64) -> (u64, i64, u64) {
         y.tick(&h, t(n * 10), &mut a).unwrap();
     }
     let ps: Vec<Ticket> = (10..13)
-        .map(|s| pass(&y.arrive(&h, t(300), s, &Req("/"), None, &mut a).unwrap()))
+        .map(|s| {
+            pass(
+                &y.arrive(&h, t(300), s, &MemoryRequest::get("/"), None, &mut a)
+                    .unwrap(),
+            )
+        })
         .collect();
     for n in 31..450 {
         x.tick(&h, t(n * 10), &mut a).unwrap();
@@ -263,7 +297,14 @@ fn a_call_that_fails_while_rejoining() {
 fn joined(h: &H<'_>, seed: u64, config: &FilterConfig) -> (Engine, Ticket) {
     let (mut engine, mut actions) = (Engine::new(seed), Vec::new());
     engine.configure(h, t(0), config, &mut actions).unwrap();
-    let arrived = engine.arrive(h, t(0), seed as u32, &Req("/"), None, &mut actions);
+    let arrived = engine.arrive(
+        h,
+        t(0),
+        seed as u32,
+        &MemoryRequest::get("/"),
+        None,
+        &mut actions,
+    );
     (engine, pass(&arrived.unwrap()))
 }
 
@@ -277,7 +318,7 @@ fn a_share_that_the_burier_had_no_stage_for_is_given_back_once() {
     let (mut dies, _lost) = joined(&h, 3, &policy("ns/p"));
     let mut a = Vec::new();
     for stream in 10..12 {
-        dies.arrive(&h, t(0), stream, &Req("/"), None, &mut a)
+        dies.arrive(&h, t(0), stream, &MemoryRequest::get("/"), None, &mut a)
             .unwrap();
     }
     assert_eq!(slots(&m), 4);
@@ -301,7 +342,7 @@ fn a_share_that_the_burier_had_no_stage_for_is_given_back_once() {
     let mut next = Engine::new(4);
     next.configure(&h, t(20_000), &policy("ns/p"), &mut a)
         .unwrap();
-    next.arrive(&h, t(20_000), 20, &Req("/"), None, &mut a)
+    next.arrive(&h, t(20_000), 20, &MemoryRequest::get("/"), None, &mut a)
         .unwrap();
     assert_eq!(slots(&m), 2, "and not given back again afterwards");
 }
@@ -321,7 +362,7 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
         let late = RefCell::new(late);
         for stream in 10..13 {
             late.borrow_mut()
-                .arrive(&h, t(0), stream, &Req("/"), None, &mut a)
+                .arrive(&h, t(0), stream, &MemoryRequest::get("/"), None, &mut a)
                 .unwrap();
         }
         assert_eq!(slots(&m), 4);
@@ -332,7 +373,7 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
         let back = || {
             let mut a = Vec::new();
             late.borrow_mut()
-                .arrive(&h2, t(3_110), 20, &Req("/"), None, &mut a)
+                .arrive(&h2, t(3_110), 20, &MemoryRequest::get("/"), None, &mut a)
                 .unwrap();
         };
         let hook = if before_the_mark {
@@ -343,7 +384,7 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
         *hook.borrow_mut() = Some(Box::new(back));
         judge.tick(&burying, t(3_110), &mut a).unwrap();
         late.borrow_mut()
-            .arrive(&h, t(3_111), 21, &Req("/"), None, &mut a)
+            .arrive(&h, t(3_111), 21, &MemoryRequest::get("/"), None, &mut a)
             .unwrap();
         assert!(
             slots(&m) >= 6,

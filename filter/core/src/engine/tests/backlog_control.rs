@@ -4,21 +4,8 @@ use super::*;
 use crate::config::StrategyConfig;
 
 /// A request that names its cost.
-struct Costing(&'static str);
-
-impl RequestView for Costing {
-    fn path(&self) -> Option<&[u8]> {
-        Some(b"/")
-    }
-    fn method(&self) -> Option<&[u8]> {
-        Some(b"GET")
-    }
-    fn header(&self, name: &str) -> Option<&[u8]> {
-        (name == "x-headgate-cost").then_some(self.0.as_bytes())
-    }
-    fn route_name(&self) -> Option<&[u8]> {
-        None
-    }
+fn costing(cost: &str) -> MemoryRequest {
+    MemoryRequest::get("/").with("x-headgate-cost", cost)
 }
 
 /// One slot, S_t = 1 s, T = 1 s.
@@ -36,7 +23,7 @@ fn config(change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
 fn warm() -> Process {
     let mut process = Process::new(3, &config(|_| {}));
     for n in 0..20 {
-        let stream = process.arrive_as(n % 3, &Costing("10"), None);
+        let stream = process.arrive_as(n % 3, &costing("10"), None);
         process.run_for(Duration::from_millis(100));
         process.finish(stream, Outcome::Completed);
     }
@@ -62,7 +49,7 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
     assert_eq!(rates(&process), [Some(0.0); 3]);
     process.refused.clear();
     for n in 0..20 {
-        process.arrive_as(n % 3, &Costing("10"), None);
+        process.arrive_as(n % 3, &costing("10"), None);
     }
     let admitted = 1 + bound / 10;
     assert_eq!(process.queued().len() as u64, admitted - 1);
@@ -76,7 +63,7 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
     // A smaller one fits in between; which workers had refused doesn't matter.
     let room = bound - (admitted - 1) * 10;
     assert!(room >= 1);
-    process.arrive_as(2, &Costing("1"), None);
+    process.arrive_as(2, &costing("1"), None);
     assert_eq!(process.queued().len() as u64, admitted);
     // Everybody's counts are in the record after the first tick, and with everybody after the second.
     process.run_for(Duration::from_millis(20));
@@ -91,6 +78,25 @@ fn all_workers_fill_one_backlog_and_tell_one_rejection_rate() {
         micros.unwrap().abs_diff(expected) < expected / 100,
         "{micros:?}"
     );
+}
+
+#[test]
+fn a_request_that_expires_in_the_queue_counts_in_the_rejection_rate() {
+    let mut process = warm();
+    process.run_for(Duration::from_secs(3));
+    assert_eq!(rates(&process), [Some(0.0); 3]);
+    for n in 0..4 {
+        // One gets the slot, and two of the others run out of time: a request takes 100 ms.
+        let deadline = (n % 2 == 1).then_some(Duration::from_millis(350));
+        process.arrive_as(n % 3, &costing("1"), deadline);
+    }
+    process.run_for(Duration::from_millis(200));
+    assert_eq!(rates(&process), [Some(0.0); 3]);
+    process.run_for(Duration::from_millis(100));
+    assert_eq!(process.queued().len(), 1);
+    assert_eq!(rates(&process), [Some(0.5); 3]);
+    process.run_for(Duration::from_secs(3));
+    assert_eq!(rates(&process), [Some(0.0); 3]);
 }
 
 #[test]
@@ -118,9 +124,9 @@ fn a_cost_that_cannot_be_read_is_1_and_counted() {
     process.run_for(Duration::from_millis(10));
     // The members' first requests had no cost either.
     let before = process.gauge("rq_cost_unknown");
-    process.arrive_as(0, &Costing("10"), None);
+    process.arrive_as(0, &costing("10"), None);
     for odd in ["", "many", "-3", "0"] {
-        process.arrive_as(1, &Costing(odd), None);
+        process.arrive_as(1, &costing(odd), None);
     }
     assert_eq!(process.gauge("queued_work_us"), 4);
     process.run_for(Duration::from_millis(10));
@@ -153,7 +159,7 @@ fn an_edit_keeps_the_bound_and_another_unit_starts_anew() {
         }
     }));
     for _ in 0..50 {
-        process.arrive_as(0, &Costing("10"), None);
+        process.arrive_as(0, &costing("10"), None);
     }
     assert_eq!(process.queued().len(), 49);
 }

@@ -10,6 +10,7 @@ fn outbound() -> FilterConfig {
             policy: "ns/p".into(),
             services: [("outbound|80||b.*".to_owned(), "b".to_owned())].into(),
             peers: Vec::new(),
+            class_admission: BTreeMap::new(),
         }),
         ..FilterConfig::default()
     }
@@ -29,7 +30,7 @@ fn front() -> FilterConfig {
 /// Whether all of it went well.
 fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
     let (inbound, away) = (front.next as usize % 2, (front.next as usize + 1) % 2);
-    let stream = front.arrive(inbound, &Request::of("a"), Some(Duration::from_secs(1)));
+    let stream = front.arrive(inbound, &of("a"), Some(Duration::from_secs(1)));
     let Some(&(_, pass, _)) = front.running.get(&stream) else {
         return false;
     };
@@ -60,7 +61,11 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
         assert_eq!(headers[wire::WORKFLOW], b"a");
         assert_eq!(headers[wire::TIMEOUT], b"1000");
         // It takes the back 4 ms.
-        let there = back.arrive(0, &Request(headers), None);
+        let request = Request {
+            headers: headers.into_iter().collect(),
+            ..Request::get("/")
+        };
+        let there = back.arrive(0, &request, None);
         let (mut rate, mut progress) = (String::new(), String::new());
         let mut set = |name, value: &str| match name {
             wire::RATE => rate = value.to_owned(),
@@ -70,7 +75,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
             let later = now + Duration::from_millis(4);
             let engine = back.workers[0].as_mut().unwrap();
             let answer = engine.answer(&back.host, later, pass);
-            engine.tell(&answer.unwrap(), &mut set);
+            engine.tell(answer.as_ref(), None, &mut set);
         } else {
             well = false;
             match back.refused.last() {
@@ -86,9 +91,11 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
             rate: Some(rate.as_bytes()).filter(|rate| !rate.is_empty()),
             progress: Some(progress.as_bytes()).filter(|p| !p.is_empty()),
             peer: None,
+            failed: false,
         };
         front.with(away, |e, h, now, _| {
-            e.answered(h, now + Duration::from_millis(4), calling, Some(&reply));
+            e.answered(h, now + Duration::from_millis(4), calling, Some(&reply))
+                .unwrap();
         });
     }
     let engine = front.workers[inbound].as_mut().unwrap();
@@ -143,9 +150,22 @@ fn progress_comes_up_and_goes_down_the_tree() {
         }
     }
     // Known from the requests before: 10 ms in the slot of a, of which the calls took 4 each.
-    let stream = a.arrive(0, &Request::of("a"), None);
-    let engine = a.workers[0].as_ref().unwrap();
-    let token = engine.token(a.running[&stream].1).unwrap();
+    let stream = a.arrive(0, &of("a"), None);
+    let told = told(&mut a, stream);
+    assert_eq!(told.elapsed, Duration::from_millis(3));
+    let total = told.total.unwrap();
+    assert!(
+        total >= Duration::from_millis(9) && total <= Duration::from_millis(11),
+        "{told:?}"
+    );
+    assert!(told.total_work.unwrap() >= total, "{told:?}");
+}
+
+/// The progress that a call says which `a` makes for `stream` 3 ms later, on its second worker.
+fn told(a: &mut Proxy, stream: u32) -> Progress {
+    let (worker, pass, _) = a.running[&stream];
+    let engine = a.workers[worker].as_ref().unwrap();
+    let token = engine.token(pass).unwrap();
     let call = Request::default().with(wire::REQUEST, token.as_str());
     let mut progress = String::new();
     a.ms += 3;
@@ -164,23 +184,36 @@ fn progress_comes_up_and_goes_down_the_tree() {
         )
     });
     assert!(calling.unwrap().unwrap().is_some());
-    let told = crate::progress::parse(&progress).unwrap();
-    assert_eq!(told.elapsed, Duration::from_millis(3));
-    let total = told.total.unwrap();
-    assert!(
-        total >= Duration::from_millis(9) && total <= Duration::from_millis(11),
-        "{progress}"
-    );
-    assert!(told.total_work.unwrap() >= total, "{progress}");
+    crate::progress::parse(&progress).unwrap()
+}
+
+#[test]
+fn the_age_of_a_request_goes_on_with_its_calls_and_waits_count() {
+    let mut a = Proxy::new(2, &config(|_| {}));
+    a.configure(&outbound());
+    a.load("a", 40, 2_000);
+    let aged = of("a")
+        .with(wire::PROCESS, "0000000000000007")
+        .with(wire::PROGRESS, "elapsed=1, age=40.5");
+    let waits: Vec<(u32, u64)> = (0..3).map(|_| (a.arrive(0, &aged, None), a.ms)).collect();
+    let (stream, came) = waits[2];
+    assert!(a.held.contains_key(&stream), "for its rate");
+    while !a.running.contains_key(&stream) {
+        a.step();
+    }
+    let waited = a.ms - came;
+    assert!(waited > 20);
+    let age = told(&mut a, stream).age.as_millis() as u64;
+    assert_eq!(age, 40 + waited + 3);
 }
 
 #[test]
 fn a_call_that_nobody_knows_counts_by_what_it_says_itself() {
     let mut a = Proxy::new(1, &front());
     a.configure(&outbound());
-    a.arrive(0, &Request::of("a"), None);
+    a.arrive(0, &of("a"), None);
     for baggage in ["headgate=nonsense", "x=1", "headgate="] {
-        let call = Request::of("a").with("baggage", baggage);
+        let call = of("a").with("baggage", baggage);
         let calling = a.with(0, |e, h, now, acts| {
             e.call(h, now, (&call, None), "c", acts, |_, _: &str| {})
         });
@@ -210,7 +243,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
             continue;
         }
         let worker = gateway.next as usize % 2;
-        let stream = gateway.arrive(worker, &Request::of("a"), None);
+        let stream = gateway.arrive(worker, &of("a"), None);
         let Some(&(_, ticket, _)) = gateway.running.get(&stream) else {
             continue;
         };
@@ -219,7 +252,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
             assert!(e.is_gateway());
             let token = e.token(ticket).unwrap();
             // What a client made up is not asked.
-            let request = Request::of("a").with(wire::REQUEST, "nonsense");
+            let request = of("a").with(wire::REQUEST, "nonsense");
             let call = (&request, Some(token.as_bytes()));
             e.call(h, now, call, "b", acts, |name, value: &str| {
                 told.insert(name, value.to_owned());
@@ -232,7 +265,7 @@ fn a_gateway_learns_from_the_answers_to_its_own_requests() {
             ..Reply::default()
         };
         gateway.with(worker, |e, h, now, _| {
-            e.answered(h, now, calling, Some(&reply));
+            e.answered(h, now, calling, Some(&reply)).unwrap();
         });
     }
     let rate = gateway.stat("workflow.a.rate_mhz");

@@ -3,7 +3,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::classify::RequestView;
+use crate::classify::memory::MemoryRequest;
 use crate::config::FilterConfig;
 use crate::decision::{Action, Decision};
 use crate::engine::Engine;
@@ -13,23 +13,6 @@ use crate::time::Instant;
 
 /// Names as of `headgate.worker.0.heartbeat_ms`; a policy's gauges begin alike.
 const EVERYTHING: &str = "headgate.";
-
-struct Request;
-
-impl RequestView for Request {
-    fn path(&self) -> Option<&[u8]> {
-        Some(b"/")
-    }
-    fn method(&self) -> Option<&[u8]> {
-        Some(b"GET")
-    }
-    fn header(&self, _name: &str) -> Option<&[u8]> {
-        None
-    }
-    fn route_name(&self) -> Option<&[u8]> {
-        None
-    }
-}
 
 /// How many of 20 requests at once, on two workers, reach the backend with P = 2.
 fn in_backend_at_once(host: &impl Host) -> usize {
@@ -49,7 +32,8 @@ fn in_backend_at_once(host: &impl Host) -> usize {
     for stream in 0..20 {
         let now = start + Duration::from_millis(u64::from(stream));
         let worker = &mut workers[stream as usize % 2];
-        let admission = worker.arrive(host, now, stream, &Request, None, &mut actions);
+        let request = MemoryRequest::get("/");
+        let admission = worker.arrive(host, now, stream, &request, None, &mut actions);
         forwarded += usize::from(matches!(admission, Ok(Decision::Forward(_))));
     }
     let resumed = |action: &&Action| matches!(action, Action::Resume { .. });

@@ -34,9 +34,9 @@
 //! - max-data is the configured one, or the longest queue times the largest cost served.
 //!
 //! Left out: the TCP connection delay c_i of §2 (a connection to a proxy carries many requests), the wait for
-//! a workflow's rate, delays of requests that ran out of time in the queue or were given up (the rejection
-//! rate p counts refusals at arrival only, too), and the estimation of costs from a database's schema (§3.1),
-//! which is the application's to do: it names the cost in a header, or per type.
+//! a workflow's rate, delays of requests that ran out of time in the queue or were given up, and the
+//! estimation of costs from a database's schema (§3.1), which is the application's to do: it names the cost in a
+//! header, or per type.
 
 pub mod hint;
 mod pi;
@@ -254,6 +254,11 @@ impl Admission for BacklogControl {
     fn decided(&mut self, admitted: bool) {
         self.fresh.received += 1.0;
         self.fresh.refused += f64::from(!admitted);
+    }
+
+    /// p(k) tells of busy messages, and this request gets one, too (§3.2).
+    fn expired(&mut self) {
+        self.fresh.refused += 1.0;
     }
 
     fn time_per_work(&self) -> Option<f64> {

@@ -36,6 +36,7 @@ fn serve(control: &mut BacklogControl, requests: u32, cost: u64, wait_ms: u64) {
             &Served {
                 kind: TypeId(0),
                 class: ClassId(0),
+                age: Duration::ZERO,
                 queue_wait: Duration::from_millis(wait_ms),
                 processing: Duration::from_millis(10) * cost as u32,
                 weight: 1,

@@ -6,10 +6,10 @@
 //! adjusts the rate at which requests are let in, additive upwards and multiplicative downwards. It needs
 //! no model of the service, and it reacts only after response times have suffered.
 //!
-//! A response time is queue wait and processing time: from the request's arrival at the stage to its end. In
-//! the paper (Figure 3) it begins where the request entered the service: here neither the stages before this one
-//! nor the wait for a workflow's rate count. Nor do requests that ran out of time in the queue or were given
-//! up, so under overload the percentile is that of the answered.
+//! A response time begins where the request entered the service (§3.2, Figure 3), which the policies of workflows
+//! hand on with its calls ([`Progress::age`](crate::request::Progress)): it has the stages before this one and the wait
+//! for a workflow's rate in it. Where nobody says that, it begins with the arrival at this stage. Requests that ran
+//! out of time in the queue or were given up don't count, so under overload the percentile is that of the answered.
 //! One controller for each type is SEDA's one per stage (§4.4 finds that a single one for all lets a few
 //! expensive requests close the door to everybody); times classes. The parts: [`law`] what a run decides,
 //! [`classes`] and [`degradation`] its extensions, [`batch`] what it is run on, [`bucket`] what enforces
@@ -180,6 +180,12 @@ impl Admission for ResponseTimeController {
         Some(controller.quality)
     }
 
+    /// `cur` (§3.2).
+    fn controlled_response_time(&self, kind: TypeId, class: ClassId) -> Option<Duration> {
+        let controller = self.controllers.get(self.index(kind, class))?;
+        Duration::try_from_secs_f64(controller.current?).ok()
+    }
+
     /// While degradation does without, the rate is no limit.
     fn admission_rate(&self, kind: TypeId, class: ClassId) -> Option<f64> {
         Some(self.rate(kind, class).unwrap_or(self.law.max_rate))
@@ -243,7 +249,8 @@ impl Admission for ResponseTimeController {
             if !part.batch.is_begun() {
                 part.begun = seconds(now);
             }
-            part.batch.add(served.response_time(), served.weight);
+            let in_system = served.age + served.response_time();
+            part.batch.add(in_system, served.weight);
             part.active = true;
         }
     }

@@ -71,6 +71,7 @@ fn complete(worker: &mut ResponseTimeController, now: Instant, class: u8, millis
     let served = Served {
         kind: TypeId(0),
         class: ClassId(class),
+        age: Duration::ZERO,
         queue_wait: Duration::from_millis(millis / 2),
         processing: Duration::from_millis(millis - millis / 2),
         weight: 1,

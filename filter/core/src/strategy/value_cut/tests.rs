@@ -1,6 +1,8 @@
 use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
+use crate::host::memory::MemoryHost;
+use crate::service_times::{Objective, Settings, TypeSettings};
 
 /// A type that is known: value, mean and slack in ms, slots that it asks for.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +23,7 @@ fn known(types: &[Known], scales: &[f64]) -> ValueCut {
         *kind = Kind {
             mean: known.1 / 1e3,
             slack: Some(known.2 / 1e3),
+            own: true,
             ..Kind::default()
         };
     }
@@ -140,7 +143,10 @@ fn the_ceiling_is_the_slack_of_what_is_worth_more() {
 #[test]
 fn what_cannot_be_weighed_is_left_to_alg_1() {
     let mut cut = known(&MIX, &[]);
-    (cut.kinds[0].cold, cut.kinds[0].slack) = (true, None);
+    cut.kinds[0] = Kind {
+        cold: true,
+        ..Kind::default()
+    };
     cut.fill();
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
     let left = SLOTS - MIX[0].3 - MIX[1].3;
@@ -148,6 +154,51 @@ fn what_cannot_be_weighed_is_left_to_alg_1() {
         (cut.admitted(TypeId(2)) - left / MIX[2].3).abs() < 1e-9,
         "its work is set aside"
     );
+}
+
+#[test]
+fn a_type_has_a_rank_before_it_has_a_histogram() {
+    let objectives = |p50: u64| {
+        vec![Objective {
+            percentile: 50.0,
+            response_time: Duration::from_millis(p50),
+        }]
+    };
+    let names = [("fast", 50), ("report", 200), ("default", 200)];
+    let mut times = ServiceTimes::new(Settings {
+        interval: Duration::from_secs(5),
+        steps: 1,
+        min_samples: 50,
+        types: names
+            .map(|(name, p50)| TypeSettings {
+                name: name.into(),
+                objectives: objectives(p50),
+            })
+            .into(),
+    });
+    let host = MemoryHost::new();
+    let mut cut = ValueCut::new(&[1.0, 1.0, 1.0], &[]);
+    for _ in 0..100 {
+        times.record(TypeId(0), ms(2.0), 1);
+    }
+    let mut admitted = Vec::new();
+    for sample in 1..=20 {
+        times.record(TypeId(1), ms(60.0), 1);
+        times.sync(at(sample), &host, "times").unwrap();
+        cut.learn(16, &times, |_| 0.0);
+        // Each asks for 15 of 16 slots.
+        cut.cells[0].rate = 15.0;
+        cut.cells[1].rate = 15.0;
+        cut.fill();
+        admitted.push(cut.admitted(TypeId(1)));
+    }
+    let (first, last) = admitted.split_at(19);
+    assert_eq!(first, [1.0; 19], "its cost is not known");
+    assert!((last[0] - 1.0 / 15.0).abs() < 1e-9, "{last:?}");
+    assert_eq!(cut.admitted(TypeId(0)), 1.0);
+    // Alg. 1 judges it by the times of other types: that it refuses some says nothing about the budget.
+    cut.decided(&of(1), false, false);
+    assert_eq!(cut.refused, 0.0);
 }
 
 #[test]

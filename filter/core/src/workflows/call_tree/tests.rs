@@ -108,6 +108,7 @@ proptest! {
         started in 0_u64..1 << 53,
         deadline in prop::option::of(1_u64..1 << 53),
         spans in prop::array::uniform4(prop::option::of(0_u64..UNKNOWN - 1)),
+        age in 0..=OLD,
     ) {
         let us = |us: u64| Instant::from_nanos(us * 1_000);
         let span = |at: usize| spans[at].map(Duration::from_micros);
@@ -124,6 +125,7 @@ proptest! {
                 total: span(1),
                 work: span(2).unwrap_or_default(),
                 total_work: span(3),
+                age: Duration::from_millis(age),
             },
         };
         let token = parent.token();

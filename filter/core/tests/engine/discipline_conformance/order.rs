@@ -32,6 +32,7 @@ fn five() -> [Sent; 5] {
             ..A
         },
         Sent {
+            class: "high",
             baggage: "workflow=x",
             deadline: Some(ms(150)),
             progress: Some("elapsed=5, total=60, work=20, total-work=25"),
@@ -56,19 +57,21 @@ fn expected(discipline: &Discipline) -> [usize; 5] {
         Discipline::Lasf => [2, 3, 1, 0, 4],
         // Latest starts at 2, 21, 6, 25 and 10 ms.
         Discipline::Slack => [0, 2, 4, 1, 3],
+        // Only the fourth is of the lower class.
+        Discipline::Priority => [0, 1, 2, 4, 3],
         Discipline::Drr { by, .. } => match by {
             // b pays 10 ms a round, a 1 ms: rounds 1, 1, 2, 1, 3.
             Flow::Type => [0, 1, 3, 2, 4],
-            // high asks for 10, 11 and 21 ms, low for 1 and 11: rounds 1, 2, 3, 1, 2.
-            Flow::Class => [0, 3, 1, 4, 2],
+            // high asks for 10, 11, 21 and 31 ms, low for 1: rounds 1, 2, 3, 1, 4.
+            Flow::Class => [0, 3, 1, 2, 4],
             // y for 10 and 11, z for 10, x for 1 and 11: rounds 1, 2, 1, 1, 2.
             Flow::Workflow => [0, 2, 3, 1, 4],
         },
         Discipline::Wfq { by, .. } => match by {
             // b asks for 10 ms each, a for 1 ms at a weight of 0.04: tags 10, 25, 20, 50, 30.
             Flow::Type => [0, 2, 1, 4, 3],
-            // Tags 10, 11, 21, 1, 11.
-            Flow::Class => [3, 0, 1, 4, 2],
+            // Tags 10, 11, 21, 1, 31.
+            Flow::Class => [3, 0, 1, 2, 4],
             // Tags 10, 11, 10, 1, 11.
             Flow::Workflow => [3, 0, 2, 1, 4],
         },
@@ -162,7 +165,9 @@ fn nobody_starves_where_the_discipline_promises_it() {
                 Discipline::Slack => Some(3),
                 // Its flow's first quantum is enough: the others of this round come first.
                 Discipline::Drr { .. } | Discipline::Wfq { .. } => Some(13),
-                Discipline::Sjf | Discipline::Srtf | Discipline::Lasf => None,
+                Discipline::Sjf | Discipline::Srtf | Discipline::Lasf | Discipline::Priority => {
+                    None
+                }
             };
             let kept = match (wait, most) {
                 (Some(wait), Some(most)) => wait <= most,

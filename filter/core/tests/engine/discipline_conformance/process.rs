@@ -35,6 +35,7 @@ pub(crate) fn all() -> Vec<Discipline> {
         Discipline::Srtf,
         Discipline::Lasf,
         Discipline::Slack,
+        Discipline::Priority,
         drr(Flow::Type),
         drr(Flow::Class),
         drr(Flow::Workflow),

@@ -57,6 +57,7 @@ fn tolerance(discipline: &Discipline) -> u64 {
         Discipline::Sjf | Discipline::Srtf | Discipline::Lasf => nanos >> 17 << 4,
         Discipline::Drr { .. } => nanos >> 18 << 4,
         Discipline::Wfq { .. } => nanos >> 20 << 4,
+        Discipline::Priority => nanos >> 10 << 4,
     }
 }
 

@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::super::text::render;
 use super::*;
+use crate::kubernetes::deliver::Adapter;
 use crate::xds::status::Report;
 
 fn policy(name: &str, generation: i64, ancestors: &serde_json::Value) -> PolicyResource {
@@ -28,7 +29,7 @@ fn ancestor(controller: &str, conditions: &[(&str, bool, &str, i64)]) -> serde_j
             "type": kind,
             "status": if status { "True" } else { "False" },
             "reason": reason,
-            "message": format!("because of {reason}"),
+            "message": if reason == "Accepted" { "valid".to_owned() } else { format!("because of {reason}") },
             "observedGeneration": generation,
             "lastTransitionTime": "2026-03-01T12:00:00Z",
         })
@@ -109,7 +110,7 @@ fn one_answer_out_of_policies_and_all_operators() {
             report: Err("503 Service Unavailable: no endpoints".into()),
         },
     ];
-    let view = View::new(&policies, &operators, Some("shop"));
+    let view = View::new(&policies, &operators, Vec::new(), Some("shop"));
     assert!(!view.ok());
     assert_eq!(
         view.policies[0].proxies,
@@ -152,7 +153,7 @@ fn what_no_operator_has_judged_is_unknown() {
         "example.com/other",
         &[("Accepted", true, "Accepted", 1)]
     )]);
-    let view = View::new(&[policy("search", 1, &theirs)], &[], None);
+    let view = View::new(&[policy("search", 1, &theirs)], &[], Vec::new(), None);
     let targets = &view.policies[0].targets;
     let names: Vec<_> = targets.iter().map(|t| t.target.as_str()).collect();
     assert_eq!(names, ["Service/shop/search", "Pod/shop/app=a,tier=web"]);
@@ -164,7 +165,7 @@ fn what_no_operator_has_judged_is_unknown() {
         ("Accepted", true, "Accepted", 1),
         ("Programmed", true, "Programmed", 1),
     ];
-    let stale = View::new(&[policy("search", 2, &ours(&old))], &[], None);
+    let stale = View::new(&[policy("search", 2, &ours(&old))], &[], Vec::new(), None);
     let accepted = &stale.policies[0].targets[0].accepted;
     assert_eq!(
         (accepted.status.as_str(), accepted.reason.as_str()),
@@ -183,15 +184,110 @@ fn no_proxies_is_no_mistake() {
         ("Accepted", true, "Accepted", 1),
         ("Programmed", false, "NoProxies", 1),
     ];
-    assert!(View::new(&[policy("search", 1, &ours(&conditions))], &[], None).ok());
+    assert!(
+        View::new(
+            &[policy("search", 1, &ours(&conditions))],
+            &[],
+            Vec::new(),
+            None
+        )
+        .ok()
+    );
     let conditions = [
         ("Accepted", true, "Accepted", 1),
         ("Programmed", false, "EnvoyRejected", 1),
     ];
-    assert!(!View::new(&[policy("search", 1, &ours(&conditions))], &[], None).ok());
-    assert!(View::new(&[], &[], None).ok());
+    assert!(
+        !View::new(
+            &[policy("search", 1, &ours(&conditions))],
+            &[],
+            Vec::new(),
+            None
+        )
+        .ok()
+    );
+    assert!(View::new(&[], &[], Vec::new(), None).ok());
     assert_eq!(
-        render(&View::new(&[], &[], None), at_half_past()),
+        render(&View::new(&[], &[], Vec::new(), None), at_half_past()),
         "No policies.\n"
     );
+}
+
+/// The only policy, delivered; a WasmPlugin and an EnvoyExtensionPolicy with it, whose status says `accepted`.
+fn carried(accepted: &str, generation: i64) -> (Vec<PolicyResource>, Objects) {
+    let object = |kind: &str, status: &Value| {
+        serde_json::from_value(json!({
+            "apiVersion": "x/v1", "kind": kind,
+            "metadata": {
+                "name": "headgate-search-1", "namespace": "shop", "generation": 2,
+                "annotations": {
+                    "headgate.dev/policies": "shop/search,other/edge", "headgate.dev/revision": "abc",
+                },
+            },
+            "status": status,
+        }))
+        .unwrap()
+    };
+    let said = json!({"ancestors": [{"conditions": [{
+        "type": "Accepted", "status": accepted, "reason": "Invalid", "message": "no such module",
+        "observedGeneration": generation,
+    }]}]});
+    let good = [
+        ("Accepted", true, "Accepted", 1),
+        ("Programmed", true, "Programmed", 1),
+    ];
+    let objects = vec![
+        (Adapter::ConfigMap, Err(anyhow::anyhow!("forbidden"))),
+        (
+            Adapter::EnvoyGateway,
+            Ok(vec![object("EnvoyExtensionPolicy", &said)]),
+        ),
+        (Adapter::Istio, Ok(vec![object("WasmPlugin", &json!(null))])),
+    ];
+    (vec![policy("search", 1, &ours(&good))], objects)
+}
+
+#[test]
+fn objects_speak_for_proxies_that_no_operator_sees() {
+    let operators = [operator("s/a", &json!([]))];
+    let (policies, objects) = carried("False", 2);
+    let view = View::new(&policies, &operators, objects, Some("shop"));
+    assert_eq!(view.hidden, [], "no policy is in a ConfigMap");
+    insta::assert_snapshot!(render(&view, at_half_past()));
+
+    let stale = carried("True", 1).1;
+    let view = View::new(&policies, &operators, stale, None);
+    assert_eq!(view.objects[0].conditions[0].1.reason, "Stale");
+    let elsewhere = View::new(&policies, &operators, carried("True", 2).1, Some("x"));
+    assert_eq!(elsewhere.objects, [], "no policy of this namespace");
+
+    // Without a right to see the object, its name is all that is known.
+    let mut policies = policies;
+    let conditions = &mut policies[0].status.as_mut().unwrap().ancestors[0].conditions;
+    conditions[1].message = "delivered as WasmPlugin shop/headgate-search-1".to_owned();
+    let refused = vec![(Adapter::Istio, Err(anyhow::anyhow!("forbidden")))];
+    let view = View::new(&policies, &operators, refused, Some("shop"));
+    assert_eq!(view.hidden, [("WasmPlugin", "forbidden".to_owned())]);
+    let text = render(&view, at_half_past());
+    assert!(
+        text.contains("Programmed: delivered as WasmPlugin shop/"),
+        "{text}"
+    );
+    assert!(!text.contains("No proxies"), "{text}");
+}
+
+#[test]
+fn programmed_is_more_than_no_mistake() {
+    let of = |status, reason| {
+        let accepted = ("Accepted", true, "Accepted", 1);
+        vec![policy(
+            "search",
+            1,
+            &ours(&[accepted, ("Programmed", status, reason, 1)]),
+        )]
+    };
+    let programmed = |policies: &[_]| View::new(policies, &[], Vec::new(), None).programmed();
+    assert!(programmed(&of(true, "Programmed")));
+    assert!(!programmed(&of(false, "NoProxies")));
+    assert!(!programmed(&[]), "nothing is there to wait for");
 }

@@ -2,12 +2,13 @@
 
 mod identity;
 mod named;
-mod peers;
-mod services;
+pub(super) mod peers;
+pub(super) mod services;
 mod sharing;
 mod text;
 mod warnings;
 
+use std::collections::BTreeMap;
 use std::ops::Bound::Included;
 use std::time::Duration as Span;
 
@@ -18,7 +19,7 @@ use crate::api::{self, AdmissionPolicySpec, Duration};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 
-pub(crate) use warnings::warnings;
+pub(super) use warnings::warnings;
 
 const INTERVAL: Time = Time {
     default: Span::from_millis(100),
@@ -81,6 +82,7 @@ pub(super) fn workflows(
         policy: policy.to_owned(),
         services: services::clusters(services, &at.field("outbound.services"), problems),
         peers,
+        class_admission: BTreeMap::new(),
     };
     (Some(inbound), Some(outbound))
 }

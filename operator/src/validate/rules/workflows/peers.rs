@@ -12,7 +12,11 @@ const SCHEME: &str = "spiffe://";
 const RIGHT: &str =
     "a SPIFFE id, exact or with * at its end, such as spiffe://cluster.local/ns/shop/*";
 
-pub(super) fn peers(given: &[String], at: &Path, problems: &mut Problems) -> Vec<String> {
+pub(in crate::validate::rules) fn peers(
+    given: &[String],
+    at: &Path,
+    problems: &mut Problems,
+) -> Vec<String> {
     if given.len() > MAX_WORKFLOW_PEERS {
         let problem = format!("{} peers; at most {MAX_WORKFLOW_PEERS}", given.len());
         problems.add(at.clone(), problem);
@@ -37,7 +41,7 @@ fn is_peer(peer: &str) -> bool {
         })
 }
 
-pub(super) fn schema(list: &mut Place<'_>) {
+pub(in crate::validate::rules) fn schema(list: &mut Place<'_>) {
     list.set_of_texts().max_items(MAX_WORKFLOW_PEERS);
     // All visible characters of ASCII but the star.
     let rule = format!("self.matches('^{SCHEME}[!-)+-~]+[*]?$')");

@@ -43,7 +43,7 @@ pub(super) fn quantiles(
 }
 
 /// Names of services by cluster.
-pub(super) fn clusters(
+pub(in crate::validate::rules) fn clusters(
     given: &[OutboundService],
     at: &Path,
     problems: &mut Problems,
@@ -77,7 +77,12 @@ pub(super) fn schema(workflows: &mut Place<'_>) {
     workflows.at("services").by("name").max_items(most);
     NAME.schema(&mut workflows.at("services[].name"));
     workflows.at("services[].quantile").real_bounds(&QUANTILE);
-    let mut outbound = workflows.at("outbound");
+    outbound_schema(&mut workflows.at("outbound"));
+}
+
+/// Calls of the backend to other services.
+pub(in crate::validate::rules) fn outbound_schema(outbound: &mut Place<'_>) {
+    let most = MAX_WORKFLOW_SERVICES;
     outbound.at("services").by("cluster").max_items(most);
     NAME.schema(&mut outbound.at("services[].name"));
     let mut cluster = outbound.at("services[].cluster");

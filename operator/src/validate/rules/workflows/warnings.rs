@@ -6,7 +6,7 @@ use super::super::Problems;
 use crate::validate::path::Path;
 
 /// Notes what the author of these workflows may not have thought of.
-pub(crate) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let Some(workflows) = &stage.workflows else {
         return;
     };
@@ -35,6 +35,7 @@ fn blind_order(stage: &StageConfig) -> Option<&'static str> {
     }
     match &stage.queue.discipline {
         Discipline::Fifo => Some("FIFO"),
+        Discipline::Priority => Some("Priority"),
         Discipline::Slack => Some("Slack"),
         Discipline::Drr { by: Flow::Type, .. } => Some("DRR by Type"),
         Discipline::Drr {

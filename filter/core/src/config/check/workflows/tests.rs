@@ -240,7 +240,7 @@ fn directions_have_parts_of_their_own() {
     inbound["direction"] = json!("Inbound");
     assert_eq!(
         problem(&inbound),
-        "outbound.policy: \"shop/checkout\", which is no stage with workflows of this gateway"
+        "outbound.policy: \"shop/checkout\", which is no stage with workflows or class admission of this gateway"
     );
     let mut gateway = inbound;
     gateway["stages"] = json!([stage()]);

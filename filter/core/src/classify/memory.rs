@@ -1,0 +1,61 @@
+//! A request in memory, for tests.
+
+use super::RequestView;
+
+/// What rules may look at. By default, nothing.
+#[derive(Debug, Default, Clone)]
+pub struct MemoryRequest {
+    /// `:path`.
+    pub path: Option<Vec<u8>>,
+    /// `:method`.
+    pub method: Option<Vec<u8>>,
+    /// By lower case name; of several, the first counts.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// Name of the Envoy route.
+    pub route: Option<Vec<u8>>,
+}
+
+impl MemoryRequest {
+    /// A GET of `path`.
+    #[must_use]
+    pub fn get(path: &str) -> Self {
+        Self {
+            path: Some(path.into()),
+            method: Some(b"GET".to_vec()),
+            ..Self::default()
+        }
+    }
+
+    /// One with these headers and nothing else.
+    #[must_use]
+    pub fn of(headers: &[(&str, &str)]) -> Self {
+        let with = |request: Self, (name, value): &(&str, &str)| request.with(name, value);
+        headers.iter().fold(Self::default(), with)
+    }
+
+    /// The same with a header more.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.headers.push((name.into(), value.as_ref().to_vec()));
+        self
+    }
+}
+
+impl RequestView for MemoryRequest {
+    fn path(&self) -> Option<&[u8]> {
+        self.path.as_deref()
+    }
+
+    fn method(&self) -> Option<&[u8]> {
+        self.method.as_deref()
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        let found = self.headers.iter().find(|(n, _)| n == name);
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    fn route_name(&self) -> Option<&[u8]> {
+        self.route.as_deref()
+    }
+}

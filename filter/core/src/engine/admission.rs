@@ -1,0 +1,256 @@
+//! Class admission of calls: the class in which each runs, and what its answer teaches ([`crate::class_admission`]).
+//!
+//! A call asks for the class that it names (header [`wire::CLASS`]), else for that of the request that it is part of,
+//! else for the one whose matches it meets: those of the called service's policy, so that both sides agree. One that is
+//! downgraded says so to the called process in the same header, which is why this one must believe it.
+//!
+//! ```text
+//! ℓ = time from the call to the begin of its answer − time in the slot of the called process
+//! ```
+//!
+//! What the service works is no part of a class's promise. A process that doesn't say how long that was teaches
+//! nothing, except by a refusal for lack of room, or by no answer in time: both are misses, of whatever size.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::class_admission::{Completion, SharedChannels};
+use crate::classify::{Classes, RequestView};
+use crate::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
+use crate::host::{Host, HostError, MetricId, MetricKind, Metrics};
+use crate::progress::Spent;
+use crate::request::ClassId;
+use crate::rng::Rng;
+use crate::stats;
+use crate::time::Instant;
+use crate::work;
+use crate::workflows::{stat_name, wire};
+
+/// Where a call says its size.
+const COST: &str = "x-headgate-cost";
+
+/// Those services that promise something to classes.
+#[derive(Debug)]
+pub(super) struct Admission {
+    services: Vec<Service>,
+    /// Places among the services, by name.
+    names: HashMap<String, usize>,
+    rng: Rng,
+}
+
+#[derive(Debug)]
+struct Service {
+    names: Vec<String>,
+    rules: Classes,
+    channels: SharedChannels,
+    enforced: bool,
+    /// By class, the lowest not among them.
+    stats: Vec<ClassStats>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ClassStats {
+    /// Calls that asked for the class.
+    calls: MetricId,
+    /// Of those, in the lowest class instead.
+    downgraded: MetricId,
+    /// Admit probability · 1000.
+    admit: MetricId,
+}
+
+/// A call to a service that promises something to classes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Admitted {
+    service: usize,
+    began: Instant,
+    /// The class that it asked for, if it is not the one in which it runs.
+    wanted: Option<ClassId>,
+    class: ClassId,
+    size: u32,
+}
+
+/// What the answer to a call says of its time.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Heard {
+    /// It was refused for lack of room, or was not answered in time.
+    Failed,
+    /// How long it waited and was worked on.
+    Spent(Spent),
+}
+
+impl ClassStats {
+    fn new(host: &impl Metrics, service: &str, class: &str) -> Result<Self, HostError> {
+        let metric =
+            |kind, what: &str| host.define(kind, &format!("{service}.{what}.class.{class}"));
+        let this = Self {
+            calls: metric(MetricKind::Counter, "calls")?,
+            downgraded: metric(MetricKind::Counter, "calls_downgraded")?,
+            admit: metric(MetricKind::Gauge, "admit_permille")?,
+        };
+        Ok(this)
+    }
+}
+
+impl Service {
+    fn new(
+        host: &impl Host,
+        (policy, name): (&str, &str),
+        config: &ServiceAdmissionConfig,
+    ) -> Result<Self, ConfigError> {
+        let at = format!("outbound.class_admission.{name}");
+        let of_host = |error: HostError| ConfigError::new(&at, error.to_string());
+        let law = config.law();
+        let law = law.map_err(|error| ConfigError::new(&at, error.to_string()))?;
+        let prefix = format!(
+            "{}.service.{}",
+            stats::prefix(policy),
+            stat_name(name.as_bytes())
+        );
+        let names: Vec<String> = config.classes.iter().map(|c| c.name.clone()).collect();
+        let number = |class: ClassId| {
+            let class = names.get(usize::from(class.0)).map_or("", String::as_str);
+            format!("{prefix}.admit.{class}")
+        };
+        let channels = SharedChannels::new(host, law, number).map_err(of_host)?;
+        let promised = names.iter().take(names.len().saturating_sub(1));
+        let stats = promised.map(|class| ClassStats::new(host, &prefix, class));
+        Ok(Self {
+            rules: Classes::new(&config.classes)?,
+            stats: stats.collect::<Result<_, _>>().map_err(of_host)?,
+            enforced: config.enforced,
+            channels,
+            names,
+        })
+    }
+
+    /// The class of this name; `None` if it is no class here.
+    fn class_of(&self, name: &[u8]) -> Option<ClassId> {
+        let at = self.names.iter().position(|n| n.as_bytes() == name)?;
+        u8::try_from(at).ok().map(ClassId)
+    }
+
+    fn name(&self, class: ClassId) -> &str {
+        self.names
+            .get(usize::from(class.0))
+            .map_or("", String::as_str)
+    }
+}
+
+impl Admission {
+    /// The services of `config` that promise something; `None` if there are none. `seed` makes its random decisions
+    /// repeatable.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the setting at fault, or that the host refuses a number.
+    pub(super) fn new(
+        host: &impl Host,
+        config: &OutboundConfig,
+        seed: u64,
+    ) -> Result<Option<Self>, ConfigError> {
+        let mut this = Self {
+            services: Vec::new(),
+            names: HashMap::new(),
+            rng: Rng::new(seed.rotate_left(16)),
+        };
+        for (name, service) in &config.class_admission {
+            let service = Service::new(host, (&config.policy, name), service)?;
+            for (class, stats) in (0..).map(ClassId).zip(&service.stats) {
+                // As it is without calls; the next one in the class says more.
+                let admit = service
+                    .channels
+                    .probability(host, Instant::default(), class);
+                admit
+                    .and_then(|admit| host.record(stats.admit, permille(admit)))
+                    .map_err(|error| {
+                        ConfigError::new("outbound.class_admission", error.to_string())
+                    })?;
+            }
+            this.names.insert(name.clone(), this.services.len());
+            this.services.push(service);
+        }
+        Ok((!this.services.is_empty()).then_some(this))
+    }
+
+    /// The place of a service; `None` if it promises nothing.
+    pub(super) fn service(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
+    /// Decides in which class `call` runs. `inherited` is the class of the request that it is part of, by name. Beside
+    /// the call returns the class that it is to name, if any.
+    ///
+    /// # Errors
+    /// [`HostError`]; the call goes on as it is.
+    pub(super) fn admit(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        service: usize,
+        call: &impl RequestView,
+        inherited: Option<&str>,
+    ) -> Result<Option<(Admitted, Option<&str>)>, HostError> {
+        let Some(of) = self.services.get(service) else {
+            return Ok(None);
+        };
+        let own = call.header(wire::CLASS).and_then(|name| of.class_of(name));
+        let named = own.or_else(|| of.class_of(inherited?.as_bytes()));
+        let wanted = named.unwrap_or_else(|| of.rules.class(call));
+        let decided = of.channels.class_for(host, now, wanted, &mut self.rng)?;
+        let is_downgraded = decided != wanted;
+        if let Some(stats) = of.stats.get(usize::from(wanted.0)) {
+            host.add(stats.calls, 1)?;
+            if is_downgraded {
+                host.add(stats.downgraded, 1)?;
+            }
+        }
+        let is_downgraded = is_downgraded && of.enforced;
+        let admitted = Admitted {
+            service,
+            began: now,
+            wanted: is_downgraded.then_some(wanted),
+            class: if is_downgraded { decided } else { wanted },
+            size: call.header(COST).and_then(work::cost).unwrap_or(1),
+        };
+        // By its matches it is known at the service, too.
+        let tells = is_downgraded || named.is_some();
+        Ok(Some((admitted, tells.then(|| of.name(admitted.class)))))
+    }
+
+    /// The class that a call asked for, where it ran in another one.
+    pub(super) fn downgraded(&self, call: &Admitted) -> Option<&str> {
+        Some(self.services.get(call.service)?.name(call.wanted?))
+    }
+
+    /// A call was answered at `now`, and this was heard of it.
+    ///
+    /// # Errors
+    /// [`HostError`]; the call teaches nothing.
+    pub(super) fn answered(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        call: &Admitted,
+        heard: Heard,
+    ) -> Result<(), HostError> {
+        let Some(of) = self.services.get(call.service) else {
+            return Ok(());
+        };
+        let completion = Completion {
+            class: call.class,
+            latency: match heard {
+                Heard::Failed => Duration::MAX,
+                Heard::Spent(spent) => now.since(call.began).saturating_sub(spent.slot),
+            },
+            size: call.size,
+        };
+        let changed = of.channels.completed(host, now, &completion)?;
+        match changed.zip(of.stats.get(usize::from(call.class.0))) {
+            Some((admit, stats)) => host.record(stats.admit, permille(admit)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn permille(probability: f64) -> u64 {
+    (probability * 1e3).round() as u64
+}

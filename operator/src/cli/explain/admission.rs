@@ -1,0 +1,48 @@
+//! Class admission in words: what the class of a request promises, and whose word on classes counts.
+
+use headgate_core::config::ServiceAdmissionConfig;
+
+use super::{Subject, duration};
+
+/// What class admission means for the request; nothing where the policy promises nothing to classes.
+pub(super) fn admission(
+    subject: &Subject<'_>,
+    promises: Option<&ServiceAdmissionConfig>,
+) -> Vec<String> {
+    let (Some(class), Some(promises)) = (subject.class, promises) else {
+        return Vec::new();
+    };
+    let lowest = promises.classes.last().map_or("", |c| c.name.as_str());
+    let promise = match promises.targets_us.get(class) {
+        Some(target) => format!(
+            "calls of this class are to take {} at most{} beside the service's work, at p{}: while they take longer, \
+             callers run some of them in {lowest}, and tell their applications (classAdmission)",
+            duration(*target),
+            if promises.per_cost {
+                " for each unit of cost"
+            } else {
+                ""
+            },
+            promises.percentile,
+        ),
+        None => {
+            "it promises nothing: calls of other classes run in it while these miss their targets \
+                 (classAdmission)"
+                .to_owned()
+        }
+    };
+    // With workflows, it is theirs to say who is believed.
+    let stage = subject.stage;
+    let own = stage
+        .class_admission
+        .iter()
+        .filter(|_| stage.workflows.is_none());
+    let believed = own.map(|a| match a.peers.as_slice() {
+        [] => "x-headgate-class of a request goes before matches, whoever sends it".to_owned(),
+        peers => format!(
+            "x-headgate-class of a request goes before matches, if it is of {}",
+            peers.join(", ")
+        ),
+    });
+    std::iter::once(promise).chain(believed).collect()
+}

@@ -1,0 +1,228 @@
+//! `spec.classAdmission`: what classes promise, who is believed, and whose calls are admitted to classes.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included};
+
+use headgate_core::config::{
+    ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig, QueueMode,
+    ServiceAdmissionConfig, StageConfig,
+};
+
+use super::names::{all_known, check_known};
+use super::workflows::{peers, services};
+use super::{HOUR, MILLISECOND, Problems, Real, Time};
+use crate::api::AdmissionPolicySpec;
+use crate::validate::path::Path;
+use crate::validate::schema::{Place, Rule, some};
+
+const TARGET: Time = Time {
+    default: MILLISECOND,
+    bounds: (MILLISECOND, HOUR),
+};
+const PERCENTILE: Real = Real {
+    default: 99.0,
+    bounds: (Included(0.0), Excluded(100.0)),
+    right: "a percentile, 0 to less than 100",
+};
+const STEP: Real = Real {
+    default: 0.01,
+    bounds: (Excluded(0.0), Included(1.0)),
+    right: "above 0, at most 1",
+};
+const LEAST: Real = Real {
+    default: 0.1,
+    ..STEP
+};
+/// Each class but the last of 16 has one.
+const MAX_TARGETS: usize = 15;
+const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services, for the calls of this one; \
+                       give one of them";
+const NO_CLASSES: &str =
+    "with fewer than 2 classes; calls are downgraded to the last of spec.classes";
+const LAST: &str = "the last class promises nothing; leave it out";
+const MISSING: &str = "missing; each class but the last has a target";
+const OF_WORKFLOWS: [(&str, &str); 2] = [
+    ("peers", "given with workflows; give workflows.peers"),
+    ("outbound", "given with workflows; give workflows.outbound"),
+];
+
+/// What the policy's class admission means.
+#[derive(Debug, Default)]
+pub(super) struct Meaning {
+    pub(super) stage: Option<ClassAdmissionConfig>,
+    /// For those who call the service.
+    pub(super) promises: Option<ServiceAdmissionConfig>,
+    /// What calls of the backend belong to, where they belong to no workflows.
+    pub(super) outbound: Option<OutboundConfig>,
+}
+
+pub(super) fn class_admission(
+    spec: &AdmissionPolicySpec,
+    policy: &str,
+    classes: &[ClassConfig],
+    at: &Path,
+    problems: &mut Problems,
+) -> Meaning {
+    let Some(given) = &spec.class_admission else {
+        return Meaning::default();
+    };
+    let has_services = !given.outbound.services.is_empty();
+    if given.targets.is_empty() && !has_services {
+        problems.add(at.clone(), NOTHING);
+    }
+    if spec.workflows.is_some() {
+        let is_given = [!given.peers.is_empty(), has_services];
+        for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
+            if is_given {
+                problems.add(at.field(field), problem);
+            }
+        }
+    }
+    let peers = peers::peers(&given.peers, &at.field("peers"), problems);
+    let services = &given.outbound.services;
+    let services = services::clusters(services, &at.field("outbound.services"), problems);
+    let targets_us = targets(spec, &at.field("targets"), problems);
+    let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
+    let steps = given.distributed.clone().unwrap_or_default();
+    let at = at.field("distributed");
+    let promises = ServiceAdmissionConfig {
+        classes: classes.to_vec(),
+        targets_us,
+        percentile,
+        per_cost: given.per_cost,
+        increase: problems.real(at.field("increase"), steps.increase, &STEP),
+        decrease: problems.real(at.field("decrease"), steps.decrease, &STEP),
+        min_probability: problems.real(at.field("minProbability"), steps.min_probability, &LEAST),
+        enforced: Mode::from(spec.mode) == Mode::Enforce,
+    };
+    let receives = !given.targets.is_empty();
+    Meaning {
+        stage: Some(ClassAdmissionConfig {
+            receives,
+            peers: peers.clone(),
+        }),
+        promises: receives.then_some(promises),
+        outbound: has_services.then(|| OutboundConfig {
+            policy: policy.to_owned(),
+            services,
+            peers,
+            class_admission: BTreeMap::new(),
+        }),
+    }
+}
+
+/// The target of each class but the last, µs.
+fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Vec<u64> {
+    let targets = spec.class_admission.iter().flat_map(|a| &a.targets);
+    let targets: BTreeMap<_, _> = targets.collect();
+    if targets.is_empty() {
+        return Vec::new();
+    }
+    let names: Vec<&str> = spec.classes.iter().map(|c| c.name.as_str()).collect();
+    let Some((last, promised @ [_, ..])) = names.split_last() else {
+        problems.add(at.clone(), NO_CLASSES);
+        return Vec::new();
+    };
+    check_known(targets.keys().copied(), "class", &names, at, problems);
+    if targets.keys().any(|name| name == last) {
+        problems.add(at.key(last), LAST);
+    }
+    let mut found = Vec::with_capacity(promised.len());
+    for name in promised {
+        match targets.get(&(*name).to_owned()) {
+            Some(target) => found.push(
+                problems
+                    .duration(&at.key(name), target, &TARGET)
+                    .unwrap_or(1),
+            ),
+            None => problems.add(at.key(name), MISSING),
+        }
+    }
+    found
+}
+
+/// Notes what the author may not have thought of.
+pub(crate) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+    let receives = stage.class_admission.as_ref().is_some_and(|a| a.receives);
+    let by_class = matches!(
+        &stage.queue.discipline,
+        Discipline::Drr {
+            by: Flow::Class,
+            ..
+        } | Discipline::Wfq {
+            by: Flow::Class,
+            ..
+        }
+    );
+    if receives && (!by_class || stage.queue.mode == QueueMode::Observe) {
+        noted.add(
+            Path::default().field("spec.queue.discipline"),
+            "not WFQ or DRR by Class: the queue keeps no share for a class, and calls that senders downgrade wait no \
+             longer than others",
+        );
+    }
+}
+
+pub(super) fn schema(spec: &mut Place<'_>) {
+    let mut admission = spec.at("classAdmission");
+    admission.at("targets").max_properties(MAX_TARGETS);
+    admission.at("targets{}").time_bounds(&TARGET);
+    admission.at("percentile").real(&PERCENTILE);
+    let mut steps = admission.at("distributed");
+    steps.at("increase").real(&STEP);
+    steps.at("decrease").real(&STEP);
+    steps.at("minProbability").real(&LEAST);
+    peers::schema(&mut admission.at("peers"));
+    services::outbound_schema(&mut admission.at("outbound"));
+    let services =
+        "has(self.outbound) && has(self.outbound.services) && size(self.outbound.services) > 0";
+    admission.rule(Rule::text(
+        format!("{} || ({services})", some("self.targets")),
+        NOTHING,
+    ));
+
+    let given = "has(self.classAdmission)";
+    let targets = "self.classAdmission.targets";
+    let has_targets = format!("{given} && {}", some(targets));
+    let classes = "(has(self.classes) && size(self.classes) > 1)";
+    let on = ".classAdmission.targets";
+    spec.rule(Rule::text(format!("!({has_targets}) || {classes}"), NO_CLASSES).on(on));
+    let condition = format!("{has_targets} && {classes}");
+    spec.rule(all_known(&condition, targets, "class", "self.classes").on(on));
+    let last = "self.classes[size(self.classes) - 1].name";
+    spec.rule(
+        Rule::words(
+            format!("!({condition}) || !({last} in {targets})"),
+            &format!("%s: {LAST}"),
+            &[last],
+        )
+        .on(on)
+        .forbidden(),
+    );
+    let missing = format!("self.classes.filter(c, c.name != {last} && !(c.name in {targets}))");
+    spec.rule(
+        Rule::words(
+            format!("!({condition}) || size({missing}) == 0"),
+            &format!("%s: {MISSING}"),
+            &[&format!("{missing}[0].name")],
+        )
+        .on(on)
+        .required(),
+    );
+    let is_given = [
+        some("self.classAdmission.peers"),
+        "(has(self.classAdmission.outbound) && has(self.classAdmission.outbound.services) && \
+         size(self.classAdmission.outbound.services) > 0)"
+            .to_owned(),
+    ];
+    for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
+        spec.rule(
+            Rule::text(
+                format!("!has(self.workflows) || !{given} || !{is_given}"),
+                problem,
+            )
+            .on(&format!(".classAdmission.{field}"))
+            .forbidden(),
+        );
+    }
+}

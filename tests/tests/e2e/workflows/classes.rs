@@ -1,0 +1,340 @@
+//! Class admission on real Envoys: three senders call one service through their sidecars, none of which has workflows.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use headgate::compile::compile;
+use headgate::validate::check_file;
+use headgate_core::config::FilterConfig;
+use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
+use headgate_tests::http;
+use headgate_tests::load::{self, Lateness};
+use headgate_tests::wait::{lock_machine, until};
+
+use super::sidecar::Sidecar;
+
+/// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
+const SLOTS: usize = 4;
+const WORK: Duration = Duration::from_millis(20);
+/// What `high` promises beside the work, to 90% of the calls.
+const TARGET: Duration = Duration::from_millis(100);
+const SENDERS: usize = 3;
+/// How late the harness may be: a fifth of the work.
+const TOLERABLE: Duration = Duration::from_millis(4);
+
+/// `shop/app` calls `shop/stock`, whose classes promise what `admission` says; without, they promise nothing.
+fn policies(admission: &str) -> String {
+    format!(
+        "apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: stock, namespace: shop}}
+spec:
+  targetRefs: [{{kind: Service, name: stock}}]
+  parallelism: {{total: {SLOTS}}}
+  strategy: {{type: MaxQueueLength}}
+  types: [{{name: default}}]
+  classes:
+  - {{name: high, matches: [{{headers: [{{name: x-priority, value: high}}]}}]}}
+  - {{name: medium, matches: [{{headers: [{{name: x-priority, value: medium}}]}}]}}
+  - {{name: low}}
+  queue:
+    maxLength: 500
+    timeout: 30s
+    discipline: WFQ
+    wfq: {{by: Class, weights: {{high: 8, medium: 4, low: 1}}}}
+{admission}
+---
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: app, namespace: shop}}
+spec:
+  targetRefs: [{{kind: Service, name: app}}]
+  strategy: {{type: MaxQueueLength}}
+  types: [{{name: default}}]
+  classAdmission:
+    outbound: {{services: [{{cluster: 'stock*', name: stock}}]}}
+"
+    )
+}
+
+/// The service with its sidecar, and those of its senders.
+struct Incast {
+    senders: Vec<Sidecar>,
+    stock: Sidecar,
+    backend: Backend,
+}
+
+impl Incast {
+    fn start(admission: &str) -> Result<Self> {
+        let report = check_file("classes.yaml", policies(admission).as_bytes());
+        let mistakes: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+        ensure!(mistakes.is_empty(), "{mistakes:#?}");
+        let policies: Vec<_> = report.policies().collect();
+        let compiled = compile(&policies, |policy, _| policy.slots.portion(1));
+        let of = |service: &str| -> Result<&FilterConfig> {
+            let target = format!("Service/shop/{service}").parse();
+            let target = target.map_err(|e| anyhow::anyhow!("{e}"))?;
+            let config = compiled.workloads.get(&target).context("a workload")?;
+            Ok(config)
+        };
+        let calls = compiled.outbound.get("shop/app").context("calls")?;
+        let backend = Backend::start(&BackendConfig::new(
+            SLOTS,
+            vec![ServiceType::constant("/", WORK)],
+        ))?;
+        let stock = Sidecar::start(backend.addr(), of("stock")?, None, |_| Ok(()))?;
+        let services = [("stock", stock.addr)];
+        let sender = |_| {
+            let calls = Some((&**calls, &services[..]));
+            Sidecar::start(backend.addr(), of("app")?, calls, |_| Ok(()))
+        };
+        Ok(Self {
+            senders: (0..SENDERS).map(sender).collect::<Result<_>>()?,
+            stock,
+            backend,
+        })
+    }
+
+    /// A stat of the calls that ask for `class`, at a sender.
+    fn stat(&self, sender: usize, name: &str, class: &str) -> Result<u64> {
+        let name = format!("service.stock.{name}.class.{class}");
+        self.senders[sender].stat(&name)
+    }
+
+    fn check(&self) -> Result<()> {
+        for sidecar in self.senders.iter().chain([&self.stock]) {
+            let errors = sidecar.envoy.filter_errors();
+            ensure!(errors.is_empty(), "{errors:#?}");
+        }
+        let in_use = "wasmcustom.headgate.policy.shop/stock.slots_in_use";
+        until("slots to be free", || match self.stock.envoy.stat(in_use) {
+            Ok(0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    }
+}
+
+/// Clients of one sender that ask for a class.
+#[derive(Debug, Clone, Copy)]
+struct Clients {
+    sender: usize,
+    count: usize,
+    /// The header by which a call asks for its class.
+    header: &'static str,
+    class: &'static str,
+    /// Time from one call of a client to its next, if the answer comes before; none: at once.
+    every: Duration,
+}
+
+/// A call that was answered.
+#[derive(Debug, Clone, Copy)]
+struct Called {
+    clients: usize,
+    /// When its answer was there, from the start.
+    at: Duration,
+    took: Duration,
+    downgraded: bool,
+}
+
+/// One client, until `end`.
+fn client(
+    addr: SocketAddr,
+    (number, clients): (usize, Clients),
+    start: Instant,
+    end: Duration,
+) -> Result<Vec<Called>> {
+    let mut calls = Vec::new();
+    let mut due = start;
+    while start.elapsed() < end {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let began = Instant::now();
+        let headers = [("host", "stock"), (clients.header, clients.class)];
+        let answer = http::get_with(addr, "/", &headers)?;
+        ensure!(answer.status == 200, "{answer:?}");
+        let downgraded = match answer.header("x-headgate-downgraded") {
+            None => false,
+            Some(class) if class == clients.class => true,
+            Some(_) => bail!("{answer:?}"),
+        };
+        calls.push(Called {
+            clients: number,
+            at: start.elapsed(),
+            took: began.elapsed(),
+            downgraded,
+        });
+        due = (due + clients.every).max(Instant::now());
+    }
+    Ok(calls)
+}
+
+/// All clients at once. Returns the calls that were answered after `warmup`.
+fn run(
+    incast: &Incast,
+    all: &[Clients],
+    warmup: Duration,
+    measured: Duration,
+) -> Result<Vec<Called>> {
+    let (start, end) = (Instant::now(), warmup + measured);
+    let calls = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (number, clients) in all.iter().copied().enumerate() {
+            let addr = incast.senders[clients.sender]
+                .outbound
+                .context("outbound")?;
+            for _ in 0..clients.count {
+                threads.push(scope.spawn(move || client(addr, (number, clients), start, end)));
+            }
+        }
+        let mut calls = Vec::new();
+        for thread in threads {
+            let of_client = thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a client died"))?;
+            calls.extend(of_client?);
+        }
+        Ok::<_, anyhow::Error>(calls)
+    })?;
+    let counts = |call: &Called| (warmup..end).contains(&call.at);
+    Ok(calls.into_iter().filter(counts).collect())
+}
+
+fn promising(settings: &str) -> String {
+    format!("  classAdmission: {{{settings}}}")
+}
+
+/// Senders 2 and 3 ask for far more of `high` than there is, sender 1 for less than its share.
+const GREEDY: usize = 30;
+const MODEST: Duration = Duration::from_millis(400);
+const MODEST_CLIENTS: usize = 8;
+
+fn incast_clients() -> [Clients; SENDERS] {
+    let of = |sender, count, every| Clients {
+        sender,
+        count,
+        header: "x-priority",
+        class: "high",
+        every,
+    };
+    [
+        of(0, MODEST_CLIENTS, MODEST),
+        of(1, GREEDY, Duration::ZERO),
+        of(2, GREEDY, Duration::ZERO),
+    ]
+}
+
+/// What became of the calls for `high`.
+#[derive(Debug)]
+struct Ends {
+    /// Latency without the work of those that ran in `high`: median and 90th percentile.
+    median: Duration,
+    p90: Duration,
+    /// Of each sender: calls/s, and the part of them that ran in `high`.
+    rates: [f64; SENDERS],
+    kept: [f64; SENDERS],
+}
+
+fn ends(calls: &[Called], measured: Duration) -> Result<Ends> {
+    let mut latencies: Vec<Duration> = (calls.iter().filter(|c| !c.downgraded))
+        .map(|c| c.took.saturating_sub(WORK))
+        .collect();
+    latencies.sort_unstable();
+    ensure!(latencies.len() > 100, "{} calls in high", latencies.len());
+    let (mut rates, mut kept) = ([0.0; SENDERS], [0.0; SENDERS]);
+    for sender in 0..SENDERS {
+        let own = || calls.iter().filter(|c| c.clients == sender);
+        let count = own().count() as f64;
+        rates[sender] = count / measured.as_secs_f64();
+        kept[sender] = own().filter(|c| !c.downgraded).count() as f64 / count;
+    }
+    Ok(Ends {
+        median: latencies[latencies.len() / 2],
+        p90: latencies[latencies.len() * 9 / 10],
+        rates,
+        kept,
+    })
+}
+
+/// Under `settings`; without, classes promise nothing.
+fn under_incast(settings: Option<&str>, warmup: Duration) -> Result<Ends> {
+    let measured = Duration::from_secs(10);
+    load::undisturbed(TOLERABLE, |_| {
+        let incast = Incast::start(&settings.map(promising).unwrap_or_default())?;
+        let calls = run(&incast, &incast_clients(), warmup, measured)?;
+        let ends = ends(&calls, measured)?;
+        println!("{settings:?}: {ends:?}");
+        if settings.is_some() {
+            for sender in 0..SENDERS {
+                let [calls, downgraded, admit] = ["calls", "calls_downgraded", "admit_permille"]
+                    .map(|name| incast.stat(sender, name, "high"));
+                println!("sender {sender}: {calls:?} calls, {downgraded:?} downgraded, {admit:?}");
+                ensure!(downgraded? <= calls? && (500..=1_000).contains(&admit?));
+            }
+        }
+        incast.check()?;
+        Ok((ends, Lateness::of_backend(&incast.backend.stats())))
+    })
+}
+
+#[test]
+fn under_incast_a_class_keeps_its_target_by_admission_only() -> Result<()> {
+    let _lock = lock_machine()?;
+    let without = under_incast(None, Duration::from_secs(3))?;
+    assert!(without.median > TARGET, "{without:?}");
+    assert!(without.kept.iter().all(|kept| *kept == 1.0), "{without:?}");
+
+    let settings = "targets: {high: 100ms, medium: 1h}, percentile: 90, \
+                    distributed: {increase: 0.05, decrease: 0.02, minProbability: 0.5}";
+    let with = under_incast(Some(settings), Duration::from_secs(14))?;
+    // What a client sees beside is a connection to its sidecar.
+    let beside = Duration::from_millis(10);
+    assert!(with.p90 <= TARGET + beside, "{with:?}");
+    // Who asks for less than its share has nearly all of it in the class; the others give way.
+    let modest = MODEST_CLIENTS as f64 / MODEST.as_secs_f64();
+    let [own, others @ ..] = with.kept;
+    assert!(
+        own > 0.85 && others.iter().all(|kept| *kept < own),
+        "{with:?}"
+    );
+    assert!(with.rates[0] > 0.95 * modest, "{with:?}");
+    Ok(())
+}
+
+#[test]
+fn classes_that_senders_name_share_by_weight() -> Result<()> {
+    let _lock = lock_machine()?;
+    let weights = [("high", 8.0), ("medium", 4.0), ("low", 1.0)];
+    // Each class of each sender has calls under way all the time.
+    let clients: Vec<Clients> = (0..SENDERS)
+        .flat_map(|sender| {
+            weights.map(|(class, _)| Clients {
+                sender,
+                count: 6,
+                // Nothing but its sender's word tells the service the class of a call.
+                header: "x-headgate-class",
+                class,
+                every: Duration::ZERO,
+            })
+        })
+        .collect();
+    let (warmup, measured) = (Duration::from_secs(3), Duration::from_secs(12));
+    let shares = load::undisturbed(TOLERABLE, |_| {
+        let incast = Incast::start(&promising("targets: {high: 1h, medium: 1h}"))?;
+        let calls = run(&incast, &clients, warmup, measured)?;
+        let of = |class: &str| {
+            let own = calls.iter().filter(|c| clients[c.clients].class == class);
+            own.count() as f64
+        };
+        let shares = weights.map(|(class, weight)| of(class) / weight);
+        println!("{:?} calls", weights.map(|(class, _)| of(class)));
+        ensure!(calls.iter().all(|call| !call.downgraded));
+        incast.check()?;
+        Ok((shares, Lateness::of_backend(&incast.backend.stats())))
+    })?;
+    let mean = shares.iter().sum::<f64>() / 3.0;
+    for share in shares {
+        assert!((0.95..=1.05).contains(&(share / mean)), "{shares:?}");
+    }
+    Ok(())
+}
