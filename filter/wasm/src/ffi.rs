@@ -1,7 +1,7 @@
-//! The proxy-wasm calls, each with its status checked. The only file with `unsafe`.
+//! The proxy-wasm calls, each with its status checked. The only file with `unsafe` blocks; `exports` has names.
 //!
-//! The SDK's own wrappers panic on a status that they don't expect, and a panic takes every request of
-//! the worker with it. The SDK keeps what it does well: exports, contexts, the allocator.
+//! The wrappers of proxy-wasm's Rust SDK panic on a status that they don't expect, and a panic takes every request of
+//! the worker with it.
 #![allow(unsafe_code)] // imported host functions
 
 use std::time::Duration;
@@ -115,13 +115,18 @@ fn check(call: &'static str, status: u32) -> Result<(), HostError> {
     }
 }
 
-/// Takes over a buffer that the host allocated through `proxy_on_memory_allocate`.
+/// Memory of `size` bytes for an answer of the host, which [`take`] takes over.
+pub(crate) fn allocate(size: usize) -> *mut u8 {
+    // Zeroed, as the host writes all of it or nothing.
+    Box::leak(vec![0; size].into_boxed_slice()).as_mut_ptr()
+}
+
+/// Takes over a buffer that the host got from [`allocate`].
 fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     if data.is_null() {
         return None;
     }
-    // SAFETY: the host wrote `size` bytes into memory that the SDK's allocator made as a boxed slice of
-    // exactly that size, and passes ownership.
+    // SAFETY: the host wrote `size` bytes into a boxed slice of exactly that size, and passes ownership.
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 

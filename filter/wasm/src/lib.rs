@@ -1,32 +1,20 @@
 //! Headgate's filter as a Wasm module: a host of [`headgate_core::http`] by proxy-wasm, and nothing else.
 //!
 //! Envoy runs one VM per worker thread. [`vm`] is that VM's state: the filter, and how the engine's actions reach
-//! other streams of the worker. [`root`], [`stream`] and [`call`] translate Envoy's callbacks into calls of it: a
-//! stream is a request to the process behind the proxy, a call is one that it makes to others. [`envoy`] is how the
-//! filter sees a stream, [`host`] how the engines of all workers share state. Both reach Envoy with `Result`s
-//! throughout: the SDK's own helpers panic on unexpected answers, and a panic takes every request of the worker with
-//! it.
+//! other streams of the worker. [`exports`] are Envoy's callbacks, and [`contexts`] what they are about: a request to the
+//! process behind the proxy, or a call that it makes to others. [`envoy`] is how the filter sees a stream, [`host`] how the
+//! engines of all workers share state. All reach Envoy by [`ffi`], with `Result`s throughout: a panic takes every request of
+//! the worker with it.
+//!
+//! There is no SDK between: that of proxy-wasm exports every callback there is, whether or not a filter has a use for it,
+//! and looks contexts up in maps of its own. Both cost some microseconds a request (`scripts/bench cpu`).
 
-mod call;
+mod contexts;
 mod envoy;
+mod exports;
 mod ffi;
 mod host;
-mod root;
 mod roots;
-mod stream;
 mod ticks;
 mod turn;
 mod vm;
-
-/// What Envoy calls first.
-mod entry {
-    #![allow(missing_docs)] // the macro's exported function
-
-    use proxy_wasm::types::LogLevel;
-
-    proxy_wasm::main! {{
-        // Also makes a panic leave its message in the log.
-        proxy_wasm::set_log_level(LogLevel::Info);
-        proxy_wasm::set_root_context(|id| Box::new(crate::root::Root::new(id)));
-    }}
-}

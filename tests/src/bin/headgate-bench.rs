@@ -67,6 +67,9 @@ struct Args {
     /// Capacity of the services in `wild`, requests/s, in place of a ramp.
     #[arg(long)]
     capacity: Option<f64>,
+    /// Seconds of load before each measured time of `wild`, in which a protection adapts. Each run begins with a cold proxy.
+    #[arg(long, default_value_t = 5)]
+    warmup: u64,
     /// `wild` adds its runs to those in `--out`, with the capacities and the choices found there.
     #[arg(long)]
     resume: bool,
@@ -330,7 +333,7 @@ fn wild(args: &Args) -> Result<Value> {
         services: services.collect(),
         loads: loads(args, &[0.5, 0.75, 1.0, 1.5, 2.0, 3.0]),
         measured: seconds(args, 10.0),
-        warmup: Duration::from_secs(5),
+        warmup: Duration::from_secs(args.warmup),
         rounds: args.rounds.unwrap_or(3),
         only: args.only.clone(),
         parallelism: args.parallelism.clone(),

@@ -1,0 +1,144 @@
+//! What Envoy's contexts are: configurations, requests to the process behind the proxy, and calls that it makes.
+//!
+//! Where the VM's state is in use, a callback does nothing ([`vm::with`]): the end of a request is noticed at a later one, at
+//! the latest at the last.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use headgate_core::config::{Direction, FilterConfig};
+use headgate_core::decision::Decision;
+use headgate_core::http::{Inbound, Level, Outbound};
+
+use crate::ffi;
+use crate::vm;
+
+/// One context.
+enum Context {
+    /// One for each configuration; what its streams are: requests to the process, or calls that it makes.
+    Root(Direction),
+    Request(Box<Inbound>),
+    Call(Box<Outbound>),
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<BTreeMap<u32, Context>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Runs `f` on a context, if there is one of this number and no callback about another is under way.
+fn with<T>(id: u32, f: impl FnOnce(&mut Context) -> T) -> Option<T> {
+    CONTEXTS.with(|contexts| Some(f(contexts.try_borrow_mut().ok()?.get_mut(&id)?)))
+}
+
+pub(crate) fn create(id: u32, parent: u32) {
+    CONTEXTS.with(|contexts| {
+        let Ok(mut contexts) = contexts.try_borrow_mut() else {
+            return;
+        };
+        let context = match contexts.get(&parent) {
+            None => Context::Root(Direction::Inbound),
+            Some(Context::Root(Direction::Outbound)) => Context::Call(Box::default()),
+            Some(_) => Context::Request(Box::default()),
+        };
+        contexts.insert(id, context);
+    });
+}
+
+pub(crate) fn delete(id: u32) {
+    let context = CONTEXTS.with(|contexts| contexts.try_borrow_mut().ok()?.remove(&id));
+    match context {
+        None => {}
+        Some(Context::Root(_)) => {
+            vm::with(|vm| vm.root_gone(id));
+        }
+        Some(Context::Request(mut inbound)) => {
+            vm::with(|vm| vm.done(id, &mut inbound));
+        }
+        Some(Context::Call(mut outbound)) if outbound.is_pending() => {
+            vm::with(|vm| vm.on(id, |filter, stream| outbound.done(filter, stream)));
+        }
+        Some(Context::Call(_)) => {}
+    }
+}
+
+/// Whether the configuration is in force.
+pub(crate) fn configure(id: u32, size: usize) -> bool {
+    let json = match ffi::plugin_configuration(size) {
+        Ok(json) => json,
+        Err(error) => {
+            let message = format!("headgate: configuration can't be read: {error}");
+            ffi::log(Level::Error, &message);
+            return false;
+        }
+    };
+    let direction = FilterConfig::direction_of(&json);
+    with(id, |context| *context = Context::Root(direction));
+    vm::with(|vm| vm.configure(id, direction, &json)).unwrap_or(false)
+}
+
+pub(crate) fn tick(id: u32) {
+    vm::with(|vm| vm.tick(id));
+}
+
+pub(crate) fn woken(id: u32, queue: u32) {
+    vm::with(|vm| vm.woken(id, queue));
+}
+
+/// Whether the request, or the call, goes on at once.
+pub(crate) fn request_headers(id: u32) -> bool {
+    let decision = with(id, |context| match context {
+        Context::Root(_) => None,
+        Context::Request(inbound) => vm::with(|vm| vm.request(id, inbound)),
+        Context::Call(outbound) => {
+            vm::with(|vm| vm.call(id, outbound));
+            None
+        }
+    });
+    !matches!(
+        decision.flatten(),
+        Some(Decision::Hold(_) | Decision::Refuse(_))
+    )
+}
+
+pub(crate) fn response_headers(id: u32, end: bool) {
+    with(id, |context| match context {
+        Context::Request(inbound) if inbound.is_pending() => {
+            vm::with(|vm| {
+                vm.on(id, |filter, stream| {
+                    inbound.response_headers(filter, stream, end);
+                });
+            });
+        }
+        Context::Call(outbound) if outbound.is_pending() => {
+            vm::with(|vm| {
+                vm.on(id, |filter, stream| {
+                    outbound.response_headers(filter, stream)
+                });
+            });
+        }
+        _ => {}
+    });
+}
+
+/// The last byte of the response's body is there, without trailers.
+pub(crate) fn response_end(id: u32) {
+    with(id, |context| match context {
+        Context::Request(inbound) if inbound.is_pending() => {
+            vm::with(|vm| vm.on(id, |filter, stream| inbound.response_end(filter, stream)));
+        }
+        _ => {}
+    });
+}
+
+pub(crate) fn response_trailers(id: u32) {
+    with(id, |context| match context {
+        Context::Request(inbound) if inbound.is_pending() => {
+            vm::with(|vm| {
+                vm.on(id, |filter, stream| {
+                    inbound.response_trailers(filter, stream)
+                });
+            });
+        }
+        _ => {}
+    });
+}

@@ -1,0 +1,114 @@
+//! What Envoy calls: the exports of proxy-wasm's ABI 0.2.1 that the filter needs, and no others.
+//!
+//! Envoy calls whatever a module exports. Each call enters the VM, which costs more than what most of them would do
+//! here: a filter that is told of request bodies, of logs, and of the end of a stream twice pays three entries a request
+//! for nothing. An export that is missing is a call that Envoy doesn't make, so this file is the list of what a request
+//! costs: its context, its headers, those of its response, each part of the response's body, and its end.
+#![allow(unsafe_code)] // exported names
+
+use headgate_core::http::Level;
+
+use crate::contexts;
+use crate::ffi;
+
+#[cfg(target_os = "wasi")]
+unsafe extern "C" {
+    fn __wasm_call_ctors();
+}
+
+/// What a callback about headers answers, `FilterHeadersStatus`: the request goes on, or is held.
+const CONTINUE: u32 = 0;
+const PAUSE: u32 = 1;
+
+/// Called once in each VM, before all others.
+#[unsafe(no_mangle)]
+extern "C" fn _initialize() {
+    #[cfg(target_os = "wasi")]
+    // SAFETY: the linker makes it, and Envoy calls this function once.
+    unsafe {
+        __wasm_call_ctors();
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        ffi::log(Level::Error, &format!("headgate: {panic}"));
+    }));
+}
+
+/// Its name tells which ABI the exports are of.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_abi_version_0_2_1() {}
+
+/// Envoy writes what a call of ours answers into memory that it asks for here.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_memory_allocate(size: usize) -> *mut u8 {
+    ffi::allocate(size)
+}
+
+/// A configuration (`parent` is 0), a request or a call of the application begins.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_context_create(context: u32, parent: u32) {
+    contexts::create(context, parent);
+}
+
+/// The configuration of a root context, of `size` bytes.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_configure(context: u32, size: usize) -> bool {
+    contexts::configure(context, size)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_tick(context: u32) {
+    contexts::tick(context);
+}
+
+/// Another worker, or we ourselves, woke us by a shared queue.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_queue_ready(context: u32, queue: u32) {
+    contexts::woken(context, queue);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_request_headers(context: u32, _count: usize, _end: bool) -> u32 {
+    #[cfg(feature = "trap")]
+    trap();
+    if contexts::request_headers(context) {
+        CONTINUE
+    } else {
+        PAUSE
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_response_headers(context: u32, _count: usize, end: bool) -> u32 {
+    contexts::response_headers(context, end);
+    CONTINUE
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_response_body(context: u32, _size: usize, end: bool) -> u32 {
+    if end {
+        contexts::response_end(context);
+    }
+    CONTINUE
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_response_trailers(context: u32, _count: usize) -> u32 {
+    contexts::response_trailers(context);
+    CONTINUE
+}
+
+/// A context ends, with its stream or its configuration.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_delete(context: u32) {
+    contexts::delete(context);
+}
+
+#[cfg(feature = "trap")]
+#[allow(clippy::panic)] // what the feature is for
+fn trap() {
+    let headers = ffi::request_headers();
+    let wanted = b"x-headgate-trap";
+    if headers.is_ok_and(|bytes| bytes.windows(wanted.len()).any(|part| part == wanted)) {
+        panic!("trapped on request");
+    }
+}
