@@ -6,6 +6,9 @@
 //! when it ends at once, as without a healthy endpoint: its end frees the slot for the next. A queue of thousands that
 //! expires after a stop of the process would overflow the worker's stack.
 //!
+//! A refusal also stops whatever the callback that asks for it is about: proxy-wasm takes a local reply for one to that
+//! stream, and holds the part of a response that is just passing, for good. So the callbacks of streams refuse nobody else.
+//!
 //! Hence a turn has a bound. What is beyond it waits for the next turn, which the worker brings about by waking itself:
 //! Envoy delivers a shared queue's wake-up from its event loop, with the stack unwound.
 
@@ -21,6 +24,8 @@ pub(crate) struct Turn<A> {
     /// A wake-up that begins the next turn is on its way.
     asked: bool,
     waiting: VecDeque<A>,
+    /// What only the next turn may do.
+    postponed: Vec<A>,
 }
 
 impl<A> Default for Turn<A> {
@@ -29,6 +34,7 @@ impl<A> Default for Turn<A> {
             done: 0,
             asked: false,
             waiting: VecDeque::new(),
+            postponed: Vec::new(),
         }
     }
 }
@@ -38,6 +44,12 @@ impl<A> Turn<A> {
     pub(crate) fn begin(&mut self) {
         self.done = 0;
         self.asked = false;
+        self.waiting.extend(self.postponed.drain(..));
+    }
+
+    /// Leaves an action to the next turn.
+    pub(crate) fn postpone(&mut self, action: A) {
+        self.postponed.push(action);
     }
 
     /// Adds `actions` to those that wait.
@@ -58,15 +70,16 @@ impl<A> Turn<A> {
     /// Drops the actions `of` a stream that is gone: nothing may be done to it any more, though Envoy still knows its
     /// context for a moment.
     pub(crate) fn forget(&mut self, of: impl Fn(&A) -> bool) {
-        if !self.waiting.is_empty() {
+        if self.is_pending() {
             self.waiting.retain(|action| !of(action));
+            self.postponed.retain(|action| !of(action));
         }
     }
 
     /// Whether a wake-up is to be sent for the next turn; says so once a turn, and early enough that a worker with one
     /// action after the other hardly ever waits for it.
     pub(crate) fn needs_wake(&mut self) -> bool {
-        if self.asked || self.done < MOST / 2 {
+        if self.asked || (self.done < MOST / 2 && self.postponed.is_empty()) {
             return false;
         }
         self.asked = true;
@@ -75,7 +88,7 @@ impl<A> Turn<A> {
 
     /// Whether actions wait for the next turn.
     pub(crate) fn is_pending(&self) -> bool {
-        !self.waiting.is_empty()
+        !(self.waiting.is_empty() && self.postponed.is_empty())
     }
 }
 
@@ -105,6 +118,24 @@ mod tests {
         assert_eq!(turn.next(), Some(1));
         assert_eq!(turn.next(), Some(3));
         assert_eq!(turn.next(), None);
+    }
+
+    #[test]
+    fn what_is_postponed_is_done_in_the_next_turn() {
+        let mut turn = Turn::default();
+        assert!(!turn.needs_wake());
+        turn.add(&mut vec![1, 2]);
+        let first = turn.next().unwrap();
+        turn.postpone(first);
+        assert_eq!(turn.next(), Some(2));
+        assert_eq!(turn.next(), None);
+        assert!(turn.is_pending() && turn.needs_wake());
+        turn.begin();
+        assert_eq!(turn.next(), Some(1));
+        assert!(!turn.is_pending());
+        turn.postpone(3);
+        turn.forget(|stream| *stream == 3);
+        assert!(!turn.is_pending());
     }
 
     #[test]

@@ -43,6 +43,15 @@ pub(crate) struct Vm {
     timing: timing::Timing,
 }
 
+/// What a callback is about, and with it what it may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Callback {
+    /// A part of a request or response that is to go on.
+    OfStream,
+    /// A tick, a wake-up, a configuration, or the end of a stream: nothing waits for what it returns.
+    Other,
+}
+
 /// Runs `f` on the VM's state, made when first asked for; `None` when it is in use.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     VM.with(|vm| {
@@ -106,7 +115,7 @@ impl Vm {
             return self.filter.is_configured();
         };
         let applied = self.filter.configure(&proxy, now, json);
-        self.act(root);
+        self.act(root, Callback::Other);
         self.roots.configured(root, direction);
         if direction == Direction::Inbound {
             self.attend_from(root);
@@ -158,7 +167,7 @@ impl Vm {
         let decision = inbound.request_headers(&mut self.filter, &Effective(stream));
         #[cfg(feature = "decision-timing")]
         self.timing.record(self.filter.host(), self.filter.last());
-        self.act(stream);
+        self.act(stream, Callback::OfStream);
         self.attend(stream, false);
         if let Decision::Refuse(refusal) = &decision {
             self.refuse(refusal);
@@ -166,21 +175,32 @@ impl Vm {
         decision
     }
 
-    /// Runs `f` with the filter, in a callback of `stream`.
+    /// Runs `f` with the filter, in a callback of `stream` that something may still go through.
     pub(crate) fn on<T>(
         &mut self,
         stream: u32,
         f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective) -> T,
     ) -> T {
-        let done = f(&mut self.filter, &Effective(stream));
-        self.act(stream);
+        self.run(stream, Callback::OfStream, f)
+    }
+
+    fn run<T>(
+        &mut self,
+        context: u32,
+        callback: Callback,
+        f: impl FnOnce(&mut Filter<Unfiltered<EnvoyHost>>, &Effective) -> T,
+    ) -> T {
+        let done = f(&mut self.filter, &Effective(context));
+        self.act(context, callback);
         done
     }
 
     /// The stream of a request ends.
     pub(crate) fn done(&mut self, stream: u32, inbound: &mut Inbound) {
         self.turn.forget(|action| action.stream() == stream);
-        self.on(stream, |filter, stream| inbound.done(filter, stream));
+        self.run(stream, Callback::Other, |filter, stream| {
+            inbound.done(filter, stream);
+        });
     }
 
     /// The application makes a call: `stream` carries it.
@@ -199,22 +219,26 @@ impl Vm {
         self.turn.begin();
         let drained = self.filter.host().host().drain(queue);
         self.check(drained);
-        self.on(root, Filter::woken);
+        self.run(root, Callback::Other, Filter::woken);
     }
 
     /// Housekeeping.
     pub(crate) fn tick(&mut self, root: u32) {
         self.turn.begin();
-        self.on(root, Filter::tick);
+        self.run(root, Callback::Other, Filter::tick);
         self.attend(root, true);
     }
 
     /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
-    /// effective context is again `own`, that of the callback.
-    fn act(&mut self, own: u32) {
+    /// effective context is again `own`, that of the callback. A callback of a stream refuses nobody ([`crate::turn`]).
+    fn act(&mut self, own: u32, callback: Callback) {
         self.turn.add(self.filter.actions());
         let mut any = false;
         while let Some(action) = self.turn.next() {
+            if callback == Callback::OfStream && matches!(action, Action::Refuse { .. }) {
+                self.turn.postpone(action);
+                continue;
+            }
             any = true;
             let stream = action.stream();
             // A stream that is gone has told us, or is about to: its place is given back then.

@@ -113,6 +113,40 @@ fn a_request_waits_no_longer_than_the_queues_timeout() -> Result<()> {
     rig.wait_until_idle()
 }
 
+/// A request whose time is up is refused at a tick, or in the callback of another whose end frees the slot that it would have
+/// got. To proxy-wasm that is a reply to the other, whose last bytes it held for good.
+#[test]
+fn answers_arrive_while_others_run_out_of_time() -> Result<()> {
+    let mut policy = policy::queue_only(1, 100);
+    policy["spec"]["queue"]["timeout"] = json!("20ms");
+    let rig = rig(policy)?;
+    let clients = 8;
+    let ends = std::thread::scope(|scope| -> Result<Vec<u16>> {
+        let client = || -> Result<Vec<u16>> {
+            let work = [("x-backend-service-us", "4000")];
+            let answer = |_| Ok(http::get_with(rig.addr(), "/", &work)?.status);
+            (0..150).map(answer).collect()
+        };
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+        let mut ends = Vec::new();
+        for client in clients {
+            let of_client = client.join();
+            ends.extend(of_client.map_err(|_| anyhow::anyhow!("a client died"))??);
+        }
+        Ok(ends)
+    })?;
+    let count = |status| ends.iter().filter(|end| **end == status).count();
+    assert_eq!(count(200) + count(503), ends.len());
+    assert!(count(200) > 0 && count(503) > 0, "{} answers", count(200));
+    // Clients leave when they have all bytes: no request may be under way then.
+    let held = rig.envoy.stats_under("http.")?;
+    let held = held
+        .iter()
+        .filter(|(name, _)| name.ends_with("destroy_remote_active_rq"));
+    assert_eq!(held.map(|(_, count)| count).sum::<u64>(), 0);
+    rig.wait_until_idle()
+}
+
 #[test]
 fn a_request_waits_no_longer_than_its_own_deadline() -> Result<()> {
     let rig = rig(policy::queue_only(1, 10))?;
