@@ -273,6 +273,49 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     assert_eq!((rejected("p50"), rejected("p99")), (1, 0));
 }
 
+/// One slot; forty requests whose clients leave after `left`, and forty that are answered after `answered`, if any. How many
+/// of six requests at once are then let in, with an objective of 70 ms.
+fn let_in_after(left: Duration, answered: Option<Duration>) -> usize {
+    let config = config(1, |stage| {
+        stage.strategy = StrategyConfig::Bouncer {
+            logic: Logic::Any,
+            shed_by_value: false,
+        };
+        for kind in &mut stage.types {
+            kind.slo = vec![Objective {
+                percentile: 50.0,
+                objective_us: 70_000,
+            }];
+        }
+    });
+    let mut process = Process::new(1, &config);
+    let mut ends = vec![(left, Outcome::Abandoned)];
+    ends.extend(answered.map(|time| (time, Outcome::Completed)));
+    for _ in 0..40 {
+        for &(time, outcome) in &ends {
+            let stream = process.arrive(0, "/");
+            process.pass_time(time);
+            process.finish(stream, outcome);
+        }
+        process.run_for(Duration::from_millis(10));
+    }
+    process.run_for(Duration::from_secs(2));
+    for _ in 0..6 {
+        process.arrive(0, "/");
+    }
+    6 - process.refused.len()
+}
+
+#[test]
+fn what_clients_gave_up_on_took_that_long_at_least() {
+    let ms = Duration::from_millis;
+    // One runs, and one waits for as long as an objective.
+    assert_eq!(let_in_after(ms(100), None), 2);
+    // Those behind two that wait for 20 ms each meet it.
+    assert_eq!(let_in_after(ms(5), Some(ms(20))), 4);
+    assert_eq!(let_in_after(ms(20), Some(ms(20))), 4);
+}
+
 #[test]
 fn slots_go_to_the_longest_waiting_of_all_workers() {
     let mut process = Process::new(4, &config(1, |_| {}));

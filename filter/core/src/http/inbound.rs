@@ -124,7 +124,7 @@ impl Inbound {
             // No more of the answer comes: the backend broke it off, or the client left.
             let outcome = match details(stream) {
                 Outcome::Failed => Outcome::Failed,
-                _ => Outcome::Unmeasured,
+                _ => Outcome::Abandoned,
             };
             self.finish(filter, stream, outcome);
         }

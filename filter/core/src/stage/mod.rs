@@ -61,7 +61,10 @@ pub enum Outcome {
     /// The backend failed: an error for an answer, a timeout, a reset. Its times are no service times: a backend that
     /// fails does so in no time, or after all the time that it had.
     Failed,
-    /// Anything else: the client left, a local reply. Its times say nothing about the backend.
+    /// The client left before the backend's answer was complete. The time until then is the least that the backend would
+    /// have taken.
+    Abandoned,
+    /// Anything else, such as a local reply. Its times say nothing about the backend.
     Unmeasured,
     /// An answer that [`Stage::wants_sample`] didn't ask to look at.
     Unsampled,
@@ -514,12 +517,32 @@ impl Stage {
                         self.stats.count_n(kind, Count::Failed, answers);
                     }
                     (Outcome::Unsampled, _) => self.stats.count(kind, Count::Unsampled),
+                    (Outcome::Abandoned, Some(dequeued)) => {
+                        self.took_at_least(kind, now.since(dequeued));
+                        self.stats.count(kind, Count::Unmeasured);
+                    }
                     _ => self.stats.count(kind, Count::Unmeasured),
                 }
                 released.and(charged)?;
             }
         }
         self.dispatch(host, now, actions)
+    }
+
+    /// Learns from a request of `kind` whose client left after this time in the backend.
+    ///
+    /// Where clients give up on answers that take long, only the others are measured: estimates are too low, more is let in,
+    /// and answers take longer. That ends when the time until a client left counts as a service time, where it is longer
+    /// than is usual: a shorter one says nothing. It counts as no more than the type's last objective, from which on an
+    /// answer is late in any case, so that clients who end long streams have little influence.
+    fn took_at_least(&mut self, kind: TypeId, time: Duration) {
+        let usual = self.service_times.mean(kind);
+        if usual.is_some_and(|usual| time <= usual) {
+            return;
+        }
+        let last = self.service_times.objectives(kind).last();
+        let most = last.map_or(time, |objective| objective.response_time);
+        self.service_times.record(kind, time.min(most), 1);
     }
 
     /// Takes a request out that the caller won't tell the end of.
