@@ -6,7 +6,6 @@ mod clocks;
 mod gateway;
 mod identity;
 mod sidecar;
-mod smoothing;
 
 use std::time::{Duration, Instant};
 
