@@ -512,7 +512,7 @@ const STATS: &str = r#"stats_config:
   - tag_name: headgate_workflow
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.workflow(\.([^.]+))\.'
   - tag_name: headgate_service
-    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.service(\.([^.]+))\.(?:index|(?:calls|calls_downgraded|admit_permille)\.class\.[^.]+)$'
+    regex: '^wasmcustom\.headgate\.policy\.[^.]+\.service(\.([^.]+))\.(?:index|calls_delayed|rejection_permille|(?:calls|calls_downgraded|admit_permille)\.class\.[^.]+)$'
   - tag_name: headgate_reason
     regex: '^wasmcustom\.headgate\.policy\.[^.]+\.type\..*\.reason(\.([^.]+))$'
   - tag_name: headgate_objective

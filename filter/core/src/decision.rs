@@ -41,7 +41,7 @@ pub enum Decision {
     Refuse(Refusal),
 }
 
-/// An action that the caller must carry out for a request that it holds.
+/// An action that the caller must carry out for a request or a call that it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
     /// Send it to the backend: it has a slot, or its policy is gone.
@@ -58,6 +58,11 @@ pub enum Action {
         /// What to answer.
         refusal: Refusal,
     },
+    /// Send it: a call of the process, whose delay is over.
+    Send {
+        /// The caller's name for the call.
+        stream: u32,
+    },
 }
 
 impl Action {
@@ -65,7 +70,9 @@ impl Action {
     #[must_use]
     pub fn stream(&self) -> u32 {
         match *self {
-            Self::Resume { stream, .. } | Self::Refuse { stream, .. } => stream,
+            Self::Resume { stream, .. } | Self::Refuse { stream, .. } | Self::Send { stream } => {
+                stream
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod admission;
 mod flows;
 mod mesh;
 mod policy;
+mod smoothing;
 
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub struct Engine {
     generation: u32,
     /// Whether that came with the stages: requests are calls as well.
     gateway: bool,
+    /// Calls that wait, whatever the configuration is by then.
+    held: smoothing::Held,
     scratch: mesh::Scratch,
 }
 
@@ -174,7 +177,13 @@ impl Engine {
     ) -> Result<Option<mesh::Outbound>, ConfigError> {
         self.generation = self.generation.wrapping_add(1);
         let seeds = (self.seed, self.generation);
-        let outbound = config.outbound.clone();
+        let mut outbound = config.outbound.clone();
+        if config.direction == Direction::Inbound
+            && let Some(outbound) = &mut outbound
+        {
+            // A gateway's calls are requests of others, which have a slot by then.
+            outbound.smoothing = None;
+        }
         outbound
             .map(|outbound| mesh::Outbound::new(host, outbound, seeds))
             .transpose()
@@ -427,7 +436,7 @@ impl Engine {
     /// Whether ticks should come every [`FAST_TICK`] rather than every [`SLOW_TICK`].
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.running.iter().any(Policy::is_busy)
+        !self.held.is_empty() || self.running.iter().any(Policy::is_busy)
     }
 
     /// Another worker freed a slot for a request that waits here.
@@ -457,6 +466,7 @@ impl Engine {
         now: Instant,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
+        self.held.send_due(now, actions);
         let Some(membership) = &mut self.membership else {
             return Ok(());
         };

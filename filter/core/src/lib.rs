@@ -30,6 +30,7 @@ mod requests;
 pub mod rng;
 pub mod service_times;
 mod shared;
+pub mod smoothing;
 pub mod stage;
 pub mod stats;
 pub mod strategy;

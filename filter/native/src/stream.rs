@@ -153,10 +153,13 @@ impl Request {
                     }
                 }
                 Side::Outbound(outbound) => {
-                    if process.serves() {
-                        outbound.request_headers(&mut process.filter, &stream);
+                    let sent =
+                        !process.serves() || outbound.request_headers(&mut process.filter, &stream);
+                    if sent {
+                        return Head::Continue;
                     }
-                    Head::Continue
+                    process.hold(self.id, envoy);
+                    Head::Hold
                 }
             }
         })
@@ -178,6 +181,10 @@ impl Request {
                     Some(Head::Continue)
                 }
                 Action::Refuse { refusal, .. } => Some(Head::Reply(process.filter.reply(&refusal))),
+                Action::Send { .. } => {
+                    process.filter.send(&stream);
+                    Some(Head::Continue)
+                }
             }
         });
         decided.unwrap_or(Some(Head::Continue))

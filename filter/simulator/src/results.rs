@@ -65,6 +65,8 @@ pub struct Outcome {
     pub types: Vec<TypeOutcome>,
     /// Busy part of the backend's slots after the warm-up, ratio.
     pub utilization: f64,
+    /// Time that was measured, s.
+    pub seconds: f64,
     /// Requests simulated, warm-up included.
     pub simulated: u64,
     /// The stage's slots at the end of each second, warm-up included.
@@ -72,6 +74,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Requests per second that arrived after the warm-up.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
+        let offered: u64 = self.types.iter().map(|kind| kind.offered).sum();
+        offered as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+
     /// All types together; `None` without types.
     pub(crate) fn all(&self) -> Option<TypeOutcome> {
         let mut types = self.types.iter();

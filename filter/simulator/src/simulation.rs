@@ -106,10 +106,12 @@ impl Run<'_> {
         };
         world.play(until, requests)?;
         let utilization = world.utilization_since(warm_up);
+        let seconds = world.now.saturating_sub(warm_up) as f64 / 1e9;
         world.drain()?;
         Ok(Outcome {
             types: world.types,
             utilization,
+            seconds,
             simulated: world.simulated,
             parallelism: world.parallelism,
         })
@@ -358,6 +360,8 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
             match self.actions[at] {
                 Action::Resume { stream, .. } => self.send(stream),
                 Action::Refuse { stream, .. } => self.refused(stream),
+                // The stage calls nobody.
+                Action::Send { .. } => {}
             }
         }
         self.actions.clear();

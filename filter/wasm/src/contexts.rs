@@ -55,7 +55,7 @@ pub(crate) fn delete(id: u32) {
             vm::with(|vm| vm.done(id, &mut inbound));
         }
         Some(Context::Call(mut outbound)) if outbound.is_pending() => {
-            vm::with(|vm| vm.on(id, |filter, stream| outbound.done(filter, stream)));
+            vm::with(|vm| vm.call_done(id, &mut outbound));
         }
         Some(Context::Call(_)) => {}
     }
@@ -86,18 +86,15 @@ pub(crate) fn woken(id: u32, queue: u32) {
 
 /// Whether the request, or the call, goes on at once.
 pub(crate) fn request_headers(id: u32) -> bool {
-    let decision = with(id, |context| match context {
+    let goes_on = with(id, |context| match context {
         Context::Root(_) => None,
-        Context::Request(inbound) => vm::with(|vm| vm.request(id, inbound)),
-        Context::Call(outbound) => {
-            vm::with(|vm| vm.call(id, outbound));
-            None
-        }
+        Context::Request(inbound) => vm::with(|vm| {
+            let decision = vm.request(id, inbound);
+            !matches!(decision, Decision::Hold(_) | Decision::Refuse(_))
+        }),
+        Context::Call(outbound) => vm::with(|vm| vm.call(id, outbound)),
     });
-    !matches!(
-        decision.flatten(),
-        Some(Decision::Hold(_) | Decision::Refuse(_))
-    )
+    goes_on.flatten().unwrap_or(true)
 }
 
 pub(crate) fn response_headers(id: u32, end: bool) {

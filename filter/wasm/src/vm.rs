@@ -95,6 +95,7 @@ impl Vm {
             (_, Some(_)) => {}
             (Direction::Inbound, None) => {
                 self.filter.leave(&Effective(root));
+                self.act(root);
                 self.listening = None;
             }
             (Direction::Outbound, None) => self.filter.forget_outbound(),
@@ -203,15 +204,22 @@ impl Vm {
         });
     }
 
-    /// The application makes a call: `stream` carries it.
-    pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) {
+    /// The application makes a call: `stream` carries it. False: it waits.
+    pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) -> bool {
         if self.roots.newest(Direction::Inbound).is_none() {
-            return;
+            return true;
         }
-        self.on(stream, |filter, stream| {
-            outbound.request_headers(filter, stream);
+        let sent = self.on(stream, |filter, stream| {
+            outbound.request_headers(filter, stream)
         });
         self.attend(stream, false);
+        sent
+    }
+
+    /// The stream of a call ends.
+    pub(crate) fn call_done(&mut self, stream: u32, outbound: &mut Outbound) {
+        self.turn.forget(|action| action.stream() == stream);
+        self.on(stream, |filter, stream| outbound.done(filter, stream));
     }
 
     /// Another worker left a slot to us, or we woke ourselves for another turn.
@@ -254,6 +262,12 @@ impl Vm {
                     self.check(resumed);
                 }
                 Action::Refuse { refusal, .. } => self.refuse(&refusal),
+                Action::Send { .. } => {
+                    self.filter.send(&Effective(stream));
+                    self.turn.add(self.filter.actions());
+                    let sent = ffi::resume_request();
+                    self.check(sent);
+                }
             }
         }
         if any {

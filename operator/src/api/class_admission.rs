@@ -38,7 +38,7 @@ pub struct ClassAdmission {
     pub peers: Vec<String>,
     /// Calls of the backend to other services, as `workflows.outbound`, which counts where the policy has workflows.
     /// Those to services with targets are admitted to classes. A service of the same namespace goes by its name, one of
-    /// another by `name.namespace`.
+    /// another by `name.namespace`. With `smoothing` alone, calls are in no classes.
     pub outbound: Outbound,
 }
 

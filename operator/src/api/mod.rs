@@ -41,7 +41,7 @@ pub use strategy::{
 pub use workflows::{
     BaggageIdentity, BottleneckFairness, DominantResource, HeaderIdentity, MetadataIdentity,
     NamedWorkflow, Outbound, OutboundService, ReportedMetric, ReportedResource, ServiceQuantile,
-    Sharing, SharingType, WorkflowIdentity, WorkflowIdentityType, Workflows,
+    Sharing, SharingType, Smoothing, WorkflowIdentity, WorkflowIdentityType, Workflows,
 };
 
 use std::collections::BTreeMap;

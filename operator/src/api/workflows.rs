@@ -288,13 +288,31 @@ pub struct NamedWorkflow {
     rename_all = "camelCase",
     deny_unknown_fields,
     default,
-    expecting = "a mapping with services"
+    expecting = "a mapping with services and smoothing"
 )]
 pub struct Outbound {
     /// Names of downstream services by Envoy cluster, at most 256. A cluster without one is a service of its own
     /// name; those whose names are longer than 128 bytes count as one, so give them a name here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<OutboundService>,
+    /// Calls to a service that refuses some are delayed, each with the probability that the service tells as its rejection
+    /// rate (`backlogControl.hint`). None are by default, and none at gateways.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smoothing: Option<Smoothing>,
+}
+
+/// By how much calls are delayed: each by a time drawn evenly from between these two. One whose deadline is nearer isn't.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with least and most"
+)]
+pub struct Smoothing {
+    /// Shortest delay, 0s to 10s, such as 100ms.
+    pub least: Duration,
+    /// Longest delay, 1ms to 10s and no less than `least`, such as 300ms.
+    pub most: Duration,
 }
 
 /// The name of a downstream service.

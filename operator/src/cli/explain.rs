@@ -22,6 +22,7 @@ use crate::api::Duration;
 use crate::plan::TargetRef;
 
 mod admission;
+mod calls;
 mod conditions;
 mod feedback;
 mod queue;
@@ -141,6 +142,9 @@ struct Explanation {
     queue: Part,
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow: Option<workflow::Workflow>,
+    /// What becomes of the backend's own calls, if anything does beside what workflows and classes mean for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<Part>,
     /// Every rule that was tried for the type, in order.
     tried: Vec<Rule>,
     /// Every rule that was tried for the class.
@@ -189,7 +193,10 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     let trace = trace(stage, args).map_err(|e| anyhow!("{e}"))?;
     let file = selection.file_of(&stage.policy);
     let promises = selection.promises.get(&stage.policy);
-    let explanation = explain((stage, promises), &trace, args, file, &selection.target);
+    let mut explanation = explain((stage, promises), &trace, args, file, &selection.target);
+    let calls = selection.outbound.as_ref();
+    let calls = calls.and_then(|config| config.outbound.as_ref()?.smoothing.as_ref());
+    explanation.calls = calls.map(calls::calls);
     let text = match args.output {
         ReportFormat::Json => serde_json::to_string_pretty(&explanation)? + "\n",
         ReportFormat::Text => text::text(&explanation),
@@ -252,6 +259,7 @@ fn explain(
         starvation_avoidance: strategy::starvation_avoidance(stage),
         queue: queue::queue(&subject),
         workflow: workflow::workflow(&subject, request),
+        calls: None,
         tried,
         tried_for_class,
     }

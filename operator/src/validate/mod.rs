@@ -248,6 +248,8 @@ fn example(at: &Path, field: &str) -> &'static str {
         "quantile" => "0 (the slowest process) to 1 (the fastest)",
         "cluster" => "the name of an Envoy cluster, exact or with * at its end",
         "capacity" => "what there is of it in a second",
+        "least" => "the shortest delay, such as 100ms",
+        "most" => "the longest delay, such as 300ms",
         "metric" => "its name in the report",
         "type" => "AcceptanceAllowance or HelpingTheUnderserved",
         _ => "it has to be given",

@@ -181,6 +181,9 @@ fn of_workloads(_: &Path, field: &str) -> &'static str {
         }
         "duration" => "how long the phase lasts, such as 30s",
         "accessLog" => "a file, from the folder of the workload",
+        "count" => "how many clients, such as 200",
+        "least" => "the shortest delay, such as 100ms",
+        "most" => "the longest delay, such as 300ms",
         _ => of_either(field),
     }
 }

@@ -134,6 +134,7 @@ fn explain_says_what_each_strategy_does() {
         "max-queue-wait",
         "priority",
         "response-time-controller",
+        "smoothing",
         "workflows",
     ] {
         let policy = format!("examples/policies/{example}.yaml");

@@ -61,6 +61,7 @@ fn examples_are_right() {
         "max-queue-wait.yaml",
         "priority.yaml",
         "response-time-controller.yaml",
+        "smoothing.yaml",
         "value.yaml",
         "workflows.yaml",
     ];

@@ -94,7 +94,7 @@ types:
 #[test]
 fn the_examples_are_workloads() {
     let examples = folder("examples/simulate");
-    for file in ["workload.yaml", "burst.yaml"] {
+    for file in ["workload.yaml", "burst.yaml", "clients.yaml"] {
         let content = fs::read(examples.join(file)).unwrap();
         assert_eq!(problems(file, &content), Vec::<String>::new());
     }

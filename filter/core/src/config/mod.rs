@@ -26,8 +26,8 @@ pub use types::{
 };
 
 pub use workflows::{
-    Direction, OutboundConfig, ResourceConfig, ResourceReport, SharingConfig, WorkflowConfig,
-    WorkflowSource, WorkflowsConfig,
+    Direction, OutboundConfig, ResourceConfig, ResourceReport, SharingConfig, SmoothingConfig,
+    WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
 
 /// Why a configuration was refused. One line: the field, the value, what would be right.
@@ -79,6 +79,8 @@ pub const MAX_WORKFLOW_QUEUE: u32 = 10_000;
 pub const MAX_WORKFLOW_SERVICES: usize = 256;
 /// Most patterns of peers that are believed.
 pub const MAX_WORKFLOW_PEERS: usize = 64;
+/// Longest delay of a call by smoothing, µs.
+pub const MAX_SMOOTHING_US: u64 = 10_000_000;
 /// Longest queue.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
 /// Name of the type that catches what no other type matches. Always the last of a stage's types.

@@ -174,4 +174,19 @@ pub struct OutboundConfig {
     /// What services promise to their classes, by name of the service. Calls to others run as they are.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub class_admission: BTreeMap<String, ServiceAdmissionConfig>,
+    /// Calls are delayed by the rejection rate that the called service told. Without, none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smoothing: Option<SmoothingConfig>,
+}
+
+/// By how much calls are delayed while the called service refuses others (Chronos §3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SmoothingConfig {
+    /// t_a, µs: 0 ..= most.
+    pub least_us: u64,
+    /// t_b, µs: 1 ..= [`MAX_SMOOTHING_US`](super::MAX_SMOOTHING_US).
+    pub most_us: u64,
+    /// Whether calls are delayed, or only counted.
+    pub enforced: bool,
 }

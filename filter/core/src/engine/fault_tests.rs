@@ -211,6 +211,7 @@ fn scenario(fail_at: u64, discipline: &Discipline) -> (u64, Option<String>) {
                 Action::Refuse { stream: s, .. } => {
                     streams.remove(&s);
                 }
+                Action::Send { .. } => panic!("no call was delayed"),
             }
         }
     };

@@ -8,8 +8,10 @@
 //! progress on, and takes note of what the called process answers.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::admission::{Admission, Admitted, Heard};
+use super::smoothing::Smoother;
 use super::{Engine, Policy};
 use crate::classify::RequestView;
 use crate::config::{
@@ -22,13 +24,14 @@ use crate::progress::{self, Spent};
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress};
 use crate::requests::Phase;
+use crate::strategy::hint;
 use crate::time::Instant;
 use crate::workflows::{
     Answer, Call, OTHER, ProcessId, ServiceId, Token, Workflows, baggage, process, wire,
 };
 
 /// Clusters whose service is remembered; those beyond are looked up each time.
-const MAX_CLUSTERS: usize = 1024;
+pub(super) const MAX_CLUSTERS: usize = 1024;
 /// What all headers of Headgate begin with.
 const OURS: &str = "x-headgate-";
 
@@ -47,6 +50,7 @@ pub(super) struct Outbound {
     admission: Option<Admission>,
     /// Places of services in the admission, by cluster.
     admitted: HashMap<String, Option<usize>>,
+    pub(super) smoother: Option<Smoother>,
     /// Tells a call that began under an earlier configuration.
     generation: u32,
     /// What this process is called where the calls belong to no workflows.
@@ -63,6 +67,7 @@ impl Outbound {
     ) -> Result<Self, ConfigError> {
         Ok(Self {
             admission: Admission::new(host, &config, seed)?,
+            smoother: Smoother::new(host, &config, seed)?,
             config,
             services: HashMap::new(),
             admitted: HashMap::new(),
@@ -77,11 +82,18 @@ impl Outbound {
         if let Some(known) = self.admitted.get(cluster) {
             return *known;
         }
-        let service = admission.service(self.service(cluster));
+        let service = admission.service(service(&self.config, cluster));
         if self.admitted.len() < MAX_CLUSTERS {
             self.admitted.insert(cluster.to_owned(), service);
         }
         service
+    }
+
+    /// What delays calls, and the place in it of the service that `cluster` leads to.
+    pub(super) fn smoothed(&mut self, cluster: &str) -> Option<(&mut Smoother, usize)> {
+        let smoother = self.smoother.as_mut()?;
+        let place = smoother.place(cluster, || service(&self.config, cluster))?;
+        Some((smoother, place))
     }
 
     /// What this process is called: as workflows of the same policy would call it.
@@ -94,15 +106,23 @@ impl Outbound {
         self.process = Some(drawn);
         Ok(drawn)
     }
+}
 
-    /// Name of the service that `cluster` leads to: the longest pattern counts.
-    fn service<'a>(&'a self, cluster: &'a str) -> &'a str {
-        let patterns = self.config.services.iter();
-        patterns
-            .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
-            .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
-            .map_or(cluster, |(_, service)| service)
-    }
+/// Name of the service that `cluster` leads to: the longest pattern counts.
+fn service<'a>(config: &'a OutboundConfig, cluster: &'a str) -> &'a str {
+    let patterns = config.services.iter();
+    patterns
+        .filter(|(pattern, _)| fits(pattern, cluster.as_bytes()))
+        .max_by_key(|(pattern, _)| (!pattern.ends_with('*'), pattern.len()))
+        .map_or(cluster, |(_, service)| service)
+}
+
+/// The token of the request that a call is for, as the application handed it on.
+pub(super) fn token(call: &impl RequestView) -> Option<&[u8]> {
+    call.header(wire::REQUEST).or_else(|| {
+        let list = call.header(wire::BAGGAGE)?;
+        baggage::token(std::iter::once(list))
+    })
 }
 
 /// Whether `text` is what a pattern says, exactly or, with a trailing `*`, in its beginning.
@@ -243,6 +263,8 @@ pub struct Calling {
     call: Option<(PolicyId, Call)>,
     /// And under which [`Outbound::generation`].
     admitted: Option<(u32, Admitted)>,
+    /// The place of its service in the [`Smoother`], likewise.
+    smoothed: Option<(u32, usize)>,
 }
 
 /// What the response to a call says.
@@ -252,6 +274,8 @@ pub struct Reply<'a> {
     pub rate: Option<&'a [u8]>,
     /// Header [`wire::PROGRESS`].
     pub progress: Option<&'a [u8]>,
+    /// Header [`hint::HEADER`].
+    pub rejection: Option<&'a [u8]>,
     /// SPIFFE id of who answered.
     pub peer: Option<&'a [u8]>,
     /// Whether it says that there was no room for the call, or that nobody answered in time.
@@ -447,8 +471,15 @@ impl Engine {
             Err(_) if call.is_some() => None,
             admitted => admitted?,
         };
-        let calling = Calling { call, admitted };
-        Ok((call.is_some() || admitted.is_some()).then_some(calling))
+        let outbound = self.outbound.as_mut();
+        let smoothed = outbound.and_then(|o| Some((o.generation, o.smoothed(cluster)?.1)));
+        let calling = Calling {
+            call,
+            admitted,
+            smoothed,
+        };
+        let is_any = call.is_some() || admitted.is_some() || smoothed.is_some();
+        Ok(is_any.then_some(calling))
     }
 
     /// The part of [`Engine::call`] that is about class admission; `call` is the other one. `None` where the service
@@ -509,7 +540,7 @@ impl Engine {
         let service = match outbound.services.get(cluster) {
             Some(&service) => service,
             None => {
-                let name = outbound.service(cluster);
+                let name = service(&outbound.config, cluster);
                 let service = workflows.service(host, now, name.as_bytes());
                 // Id 0 is for services beyond the last id, and for a moment in which the host fails.
                 if service != ServiceId(0) && outbound.services.len() < MAX_CLUSTERS {
@@ -518,11 +549,7 @@ impl Engine {
                 service
             }
         };
-        let token = token.or_else(|| request.header(wire::REQUEST));
-        let token = token.or_else(|| {
-            let list = request.header(wire::BAGGAGE)?;
-            baggage::token(std::iter::once(list))
-        });
+        let token = token.or_else(|| self::token(request));
         // What the application says itself, for when the token is lost.
         let named = (workflows.config().identify.iter())
             .any(|source| name(source, request, "", true, &mut self.scratch.name));
@@ -586,10 +613,19 @@ impl Engine {
             };
         }
         let mut learned = Ok(());
+        let rejection = reply.and_then(|r| r.rejection).filter(|_| believed);
+        if let (Some((generation, place)), Some(rate)) =
+            (calling.smoothed, rejection.and_then(hint::rate))
+            && let Some(outbound) = &mut self.outbound
+            && outbound.generation == generation
+            && let Some(smoother) = &mut outbound.smoother
+        {
+            learned = smoother.heard(host, now, place, rate);
+        }
         if let (Some((_, call)), Some(heard)) = (calling.admitted, heard)
             && let Some(admission) = self.admission_of(&calling)
         {
-            learned = admission.answered(host, now, &call, heard);
+            learned = learned.and(admission.answered(host, now, &call, heard));
         }
         if let Some((policy, call)) = calling.call
             && let Some(workflows) = self.workflows_mut(policy)
@@ -609,6 +645,14 @@ impl Engine {
         let outbound = self.outbound.as_ref();
         let outbound = outbound.filter(|o| o.generation == *generation)?;
         outbound.admission.as_ref()?.downgraded(call)
+    }
+
+    /// The time left to the request of `token` until its deadline; `None` where there is none, or nobody knows it.
+    pub(super) fn time_left(&self, now: Instant, token: &[u8]) -> Option<Duration> {
+        let outbound = self.outbound.as_ref()?;
+        let mut policies = self.running.iter();
+        let policy = policies.find(|r| r.compiled.config.policy == outbound.config.policy)?;
+        Some(policy.workflows.as_ref()?.deadline(token)?.since(now))
     }
 
     fn admission_of(&mut self, calling: &Calling) -> Option<&mut Admission> {

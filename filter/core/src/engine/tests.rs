@@ -96,6 +96,7 @@ impl Process {
                     self.requests.remove(&stream).unwrap();
                     self.refused.push((stream, refusal.reason));
                 }
+                Action::Send { .. } => panic!("no call was delayed"),
             }
         }
         Some(result)

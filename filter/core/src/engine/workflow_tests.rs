@@ -92,6 +92,7 @@ impl Proxy {
                     self.held.remove(&stream).unwrap();
                     self.refused.push(refusal);
                 }
+                Action::Send { .. } => panic!("no call was delayed"),
             }
         }
         Some(result)

@@ -45,7 +45,7 @@ pub struct Filter<H> {
     pub(super) classes: bool,
     /// Baggage with a token in it, or without.
     pub(super) baggage: Vec<u8>,
-    /// At a gateway, requests that went on and aren't answered yet, by stream.
+    /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by stream.
     pub(super) forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
     /// The time of the last request or end of a request for which the clock could be read.
@@ -88,7 +88,8 @@ impl<H: Host> Filter<H> {
     /// What the caller is to do to held requests, oldest first; it takes them out.
     ///
     /// For an [`Action::Resume`] it calls [`Filter::resume`] with the request's stream and lets the request go on. For
-    /// an [`Action::Refuse`] it answers with [`Filter::reply`].
+    /// an [`Action::Refuse`] it answers with [`Filter::reply`]. For an [`Action::Send`] it calls [`Filter::send`] with
+    /// the call's stream and lets the call go on.
     pub fn actions(&mut self) -> &mut Vec<Action> {
         &mut self.actions
     }
@@ -189,8 +190,9 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// The listener for requests is gone: leaves the process, if no request is under way.
+    /// The listener for requests is gone, and with it ticks: leaves the process, if no request is under way.
     pub fn leave(&mut self, proxy: &impl Proxy) {
+        self.engine.send_calls(&mut self.actions);
         let left = proxy
             .now()
             .and_then(|now| self.engine.leave(&self.host, now));

@@ -9,9 +9,11 @@ use crate::engine::{Calling, Reply};
 use crate::host::{Host, HostError};
 use crate::refusal::Reason;
 use crate::stage::Outcome;
+use crate::strategy::hint;
 use crate::workflows::{Token, resource, wire};
 
 use super::headers::{Headers, Response};
+use super::outbound::Called;
 use super::reply::REFUSED;
 use super::{Filter, Property, Stream, answer};
 
@@ -137,7 +139,7 @@ impl<H: Host> Filter<H> {
         Ok(())
     }
 
-    /// The response to a request that a gateway forwarded begins.
+    /// The response to a call that was held, or to a request that a gateway forwarded, begins.
     pub(super) fn forwarded_answered(&mut self, stream: &impl Stream) {
         if let Some(calling) = self.forwarded.remove(&stream.id()) {
             self.answered(stream, calling);
@@ -149,6 +151,12 @@ impl<H: Host> Filter<H> {
         if let Some(calling) = self.forwarded.remove(&stream.id()) {
             self.unanswered(stream, calling);
         }
+    }
+
+    /// A call ended that may still have waited.
+    pub(super) fn held_ended(&mut self, stream: &impl Stream) {
+        self.engine.forget_call(stream.id());
+        self.forwarded_ended(stream);
     }
 
     /// The response of the backend to the request of `ticket` begins: tells the sender what it may send, and
@@ -195,26 +203,45 @@ impl<H: Host> Filter<H> {
     }
 
     /// The application makes a call: `stream` carries it.
-    pub(super) fn call(&mut self, stream: &impl Stream) -> Option<Calling> {
-        let matters = self.workflows && self.engine.has_outbound() || self.engine.admits_calls();
-        // At a gateway the request was its own call already.
-        if !matters || self.engine.is_gateway() {
-            return None;
-        }
-        match self.describe(stream) {
-            Ok(calling) => calling,
-            Err(error) => {
-                self.complain(stream, &error);
-                None
-            }
+    pub(super) fn call(&mut self, stream: &impl Stream) -> Called {
+        self.called(stream, true)
+    }
+
+    /// A call that was held goes on.
+    pub fn send(&mut self, stream: &impl Stream) {
+        if let Called::Sent(Some(calling)) = self.called(stream, false) {
+            self.forwarded.insert(stream.id(), calling);
         }
     }
 
-    fn describe(&mut self, stream: &impl Stream) -> Result<Option<Calling>, HostError> {
+    fn called(&mut self, stream: &impl Stream, may_wait: bool) -> Called {
+        let matters = self.workflows && self.engine.has_outbound()
+            || self.engine.admits_calls()
+            || self.engine.smooths_calls();
+        // At a gateway the request was its own call already.
+        if !matters || self.engine.is_gateway() {
+            return Called::Sent(None);
+        }
+        self.describe(stream, may_wait).unwrap_or_else(|error| {
+            self.complain(stream, &error);
+            Called::Sent(None)
+        })
+    }
+
+    fn describe(&mut self, stream: &impl Stream, may_wait: bool) -> Result<Called, HostError> {
         let headers = Headers::of_request(stream)?;
         let cluster = stream.property(Property::ClusterName)?.unwrap_or_default();
         let cluster = String::from_utf8_lossy(&cluster);
         let now = stream.now()?;
+        if may_wait && self.engine.smooths_calls() {
+            let call = (stream.id(), &headers);
+            let actions = &mut self.actions;
+            match self.engine.delay(&self.host, now, call, &cluster, actions) {
+                Ok(true) => return Ok(Called::Held),
+                Ok(false) => {}
+                Err(error) => self.complain(stream, &error),
+            }
+        }
         // What the application copied from the request it got, or made up: only what follows counts.
         let mut told: Result<(), HostError> = Ok(());
         for name in headers.internal().take_while(|_| self.workflows) {
@@ -236,7 +263,7 @@ impl<H: Host> Filter<H> {
         if self.workflows && headers.token_in_baggage().is_some() {
             self.strip_baggage(stream, &headers);
         }
-        calling
+        calling.map(Called::Sent)
     }
 
     /// The response to a call begins.
@@ -250,7 +277,11 @@ impl<H: Host> Filter<H> {
             }
         };
         let (rate, progress) = (response.header(wire::RATE), response.header(wire::PROGRESS));
-        let said = rate.is_some() || progress.is_some();
+        let rejection = match self.engine.smooths_calls() {
+            true => response.header(hint::HEADER),
+            false => None,
+        };
+        let said = rate.is_some() || progress.is_some() || rejection.is_some();
         let peer = if said && self.engine.asks_who_answers() {
             stream.property(Property::UpstreamPeer).unwrap_or_default()
         } else {
@@ -267,6 +298,7 @@ impl<H: Host> Filter<H> {
         let reply = Reply {
             rate,
             progress,
+            rejection,
             peer: peer.as_deref().filter(|id| !id.is_empty()),
             failed: self.engine.admits_calls() && has_failed(stream, &response),
         };
@@ -274,7 +306,10 @@ impl<H: Host> Filter<H> {
         self.check(stream, heard);
         // What the called application copied from a call of its own.
         let copied = (!is_downgraded).then_some(wire::DOWNGRADED);
-        for name in [wire::RATE, wire::PROGRESS].into_iter().chain(copied) {
+        // An application that delays its requests as well would do it twice.
+        let obeyed = self.engine.delays_calls().then_some(hint::HEADER);
+        let hidden = [wire::RATE, wire::PROGRESS].into_iter();
+        for name in hidden.chain(copied).chain(obeyed) {
             if response.header(name).is_some() {
                 let removed = stream.remove_response_header(name.as_bytes());
                 self.check(stream, removed);

@@ -10,6 +10,7 @@ use crate::time::Instant;
 use crate::workflows::wire;
 
 mod classes;
+mod smoothing;
 
 const VIA_UPSTREAM: &str = "via_upstream";
 
@@ -491,7 +492,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     let call = proxy.stream(&[(wire::REQUEST, &token), ("baggage", &baggage)]);
     call.set(Property::ClusterName, "outbound|80||b.svc");
     let mut outbound = Outbound::default();
-    outbound.request_headers(&mut proxy.filter, &call);
+    assert!(outbound.request_headers(&mut proxy.filter, &call));
     assert!(outbound.is_pending());
     assert_eq!(call.in_request(wire::WORKFLOW).as_deref(), Some("a"));
     assert!(call.in_request(wire::PROCESS).is_some());
@@ -507,7 +508,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     // A call that is lost counts as well, once.
     let lost = proxy.stream(&[(wire::REQUEST, &token)]);
     let mut outbound = Outbound::default();
-    outbound.request_headers(&mut proxy.filter, &lost);
+    assert!(outbound.request_headers(&mut proxy.filter, &lost));
     outbound.done(&mut proxy.filter, &lost);
     outbound.done(&mut proxy.filter, &lost);
     proxy.filter.tick(&lost);
@@ -515,7 +516,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
 
     proxy.filter.forget_outbound();
     let mut outbound = Outbound::default();
-    outbound.request_headers(&mut proxy.filter, &lost);
+    assert!(outbound.request_headers(&mut proxy.filter, &lost));
     assert!(!outbound.is_pending());
 }
 

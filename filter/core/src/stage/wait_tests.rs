@@ -274,6 +274,7 @@ impl World {
                     self.tickets.remove(&stream);
                     self.left(stream, true);
                 }
+                Action::Send { .. } => panic!("no call was delayed"),
             }
         }
         let mut woken = false;

@@ -127,6 +127,12 @@ impl Workflows {
         }
     }
 
+    /// The deadline of the request of `token`; `None` where it has none, or that isn't ours.
+    #[must_use]
+    pub(crate) fn deadline(&self, token: &[u8]) -> Option<Instant> {
+        Parent::of_token(self.process, token)?.deadline
+    }
+
     /// The process calls `service` for the request of `token`; where that is nowhere to be found, for
     /// nobody knows which of `workflow`. Every call is to be [`Workflows::answered`].
     pub fn called(

@@ -256,6 +256,7 @@ impl World {
                 match action {
                     Action::Resume { stream, .. } => self.start(stream),
                     Action::Refuse { .. } => panic!("nobody waits that long"),
+                    Action::Send { .. } => panic!("no call was delayed"),
                 }
             }
             let mut woken = false;

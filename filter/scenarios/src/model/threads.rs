@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use headgate_core::config::StageConfig;
+use headgate_core::smoothing::Smoothing;
 use headgate_core::strategy::TypeId;
 use headgate_simulator::backend::SharedProcessor;
 use headgate_simulator::clients::ClosedLoop;
@@ -133,7 +134,10 @@ impl Threads {
         let habits = Habits {
             threads: self.threads,
             phases: self.phases.iter().map(phase).collect(),
-            smoothing: self.smoothing.map(|[a, b]| (a * MS, b * MS)),
+            smoothing: self.smoothing.map(|[least, most]| Smoothing {
+                least: Duration::from_millis(least),
+                most: Duration::from_millis(most),
+            }),
             companies: COMPANIES,
             portfolio: PORTFOLIO,
             access: ACCESS,

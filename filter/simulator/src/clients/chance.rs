@@ -3,6 +3,8 @@
 use std::f64::consts::TAU;
 
 use headgate_core::rng::Rng;
+use headgate_core::smoothing::Smoothing;
+use headgate_core::time::nanos;
 
 use crate::workload::LogNormal;
 
@@ -23,6 +25,12 @@ impl Chance {
     /// Evenly between two times, ns.
     pub(super) fn between(&mut self, (low, high): (u64, u64)) -> u64 {
         low + ((high.saturating_sub(low)) as f64 * self.ratio()) as u64
+    }
+
+    /// By how much one waits longer who was told this rejection rate, ns.
+    pub(super) fn smoothed(&mut self, smoothing: &Smoothing, rejection_rate: f64) -> u64 {
+        let delay = smoothing.delay(rejection_rate, &mut self.0);
+        delay.map_or(0, nanos)
     }
 
     /// One of 1..=most.

@@ -3,8 +3,9 @@
 //! This is how the papers load their services, and it decides what overload means: a slow service is asked
 //! less, and a refused client comes back. [`ClosedLoop`] keeps the clients' times; what they send and how
 //! long they think is a [`Behaviour`]: [`users::Users`] as in SEDA §4.1, [`threads::Threads`] as in Chronos
-//! §5.1.
+//! §5.1, [`callers::Callers`] as a workload has them.
 
+pub(crate) mod callers;
 mod chance;
 pub mod series;
 pub mod threads;

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use headgate_core::config::{FilterConfig, StageConfig};
+use headgate_core::smoothing::Smoothing;
 use headgate_core::strategy::TypeId;
 
 use super::threads::{self, Phase, Threads};
@@ -180,7 +181,7 @@ fn a_refused_user_logs_in_again_after_five_seconds() {
     assert_eq!((again.kind, again.at), (0, 7 * SECOND));
 }
 
-fn thread_habits(smoothing: Option<(u64, u64)>) -> threads::Habits {
+fn thread_habits(smoothing: Option<Smoothing>) -> threads::Habits {
     threads::Habits {
         threads: 1,
         phases: vec![
@@ -202,7 +203,11 @@ fn thread_habits(smoothing: Option<(u64, u64)>) -> threads::Habits {
 
 #[test]
 fn smoothing_delays_as_often_as_the_hint_says_and_counts_as_delay() {
-    let habits = thread_habits(Some((SECOND / 5, SECOND / 5)));
+    let always = Duration::from_millis(200);
+    let habits = thread_habits(Some(Smoothing {
+        least: always,
+        most: always,
+    }));
     let mut threads = Threads::new(&habits, SECOND, 2 * SECOND, 1);
     let mut delayed = 0;
     let mut at = 0;

@@ -7,6 +7,8 @@
 //!
 //! The portfolios keep their sizes: purchases and sales balance over an experiment.
 
+use headgate_core::smoothing::Smoothing;
+
 use super::chance::Chance;
 use super::{Behaviour, Wake};
 use crate::source::{Answer, Ending, Request};
@@ -32,8 +34,8 @@ pub struct Habits {
     pub threads: u32,
     /// By time; the first from 0.
     pub phases: Vec<Phase>,
-    /// Range of the delay for smoothing, ns (t_a, t_b); none without smoothing.
-    pub smoothing: Option<(u64, u64)>,
+    /// Range of the delay for smoothing (t_a, t_b); none without.
+    pub smoothing: Option<Smoothing>,
     /// Most companies in a stock query (n_c is 1 to this).
     pub companies: u32,
     /// Most items in a portfolio (1 to this).
@@ -193,10 +195,7 @@ impl Behaviour for Threads<'_> {
         let think = self.think(at);
         let next = at + self.chance.between(think);
         self.begun[client] = next;
-        let smoothed = self
-            .habits
-            .smoothing
-            .filter(|_| self.chance.ratio() < answer.rejection_rate);
-        next + smoothed.map_or(0, |range| self.chance.between(range))
+        let smoothing = self.habits.smoothing.as_ref();
+        next + smoothing.map_or(0, |s| self.chance.smoothed(s, answer.rejection_rate))
     }
 }

@@ -277,6 +277,8 @@ impl<'a> World<'a> {
                 match asked {
                     Action::Resume { stream, ticket } => self.begin(stream, Some(ticket))?,
                     Action::Refuse { stream, refusal } => self.refused(stream, &refusal),
+                    // No service of a mesh delays its calls.
+                    Action::Send { .. } => {}
                 }
             }
             if self.asked.is_empty() {

@@ -21,7 +21,7 @@ pub(super) fn figures(
 /// Where there are several loads.
 fn over_load(trial: &Trial, results: &[CaseRows]) -> Vec<Figure> {
     let x = match &trial.plan.offered {
-        Offered::Phases { .. } => return Vec::new(),
+        Offered::Phases { .. } | Offered::Clients { .. } => return Vec::new(),
         Offered::Loads { .. } => "load, multiples of full load",
         Offered::Recorded { .. } => "speed, multiples of the recorded rate",
     };

@@ -8,11 +8,13 @@ mod tables;
 use std::time::Duration;
 
 use headgate_core::config::{Mode, StageConfig};
+use headgate_core::smoothing::Smoothing;
 use headgate_core::strategy::TypeId;
 use headgate_core::time::nanos;
 
 use crate::Size;
 use crate::backend::Servers;
+use crate::clients::callers::Callers;
 use crate::observe::{Observed, Timeline};
 use crate::parallel::in_parallel;
 use crate::progress::Progress;
@@ -72,6 +74,13 @@ pub enum Offered {
         /// How much, and how long.
         phases: Vec<Phase>,
     },
+    /// What clients send who wait for their answers.
+    Clients {
+        /// The mix.
+        workload: Workload,
+        /// Who sends it.
+        clients: Clients,
+    },
     /// What was recorded.
     Recorded {
         /// The requests.
@@ -81,6 +90,17 @@ pub enum Offered {
     },
 }
 
+/// Clients that wait for their answers, each of which then thinks before it sends again.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Clients {
+    /// How many.
+    pub count: u32,
+    /// From an answer, or a refusal, to the next request; above 0.
+    pub think: Duration,
+    /// By how much they think longer when they are told that the stage refuses requests.
+    pub smoothing: Option<Smoothing>,
+}
+
 /// A part of the time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Phase {
@@ -88,6 +108,18 @@ pub struct Phase {
     pub duration: Duration,
     /// How much arrives.
     pub rate: Rate,
+}
+
+impl Offered {
+    /// The mix; a recording has none.
+    fn workload(&self) -> Option<&Workload> {
+        match self {
+            Self::Loads { workload, .. }
+            | Self::Phases { workload, .. }
+            | Self::Clients { workload, .. } => Some(workload),
+            Self::Recorded { .. } => None,
+        }
+    }
 }
 
 impl Plan {
@@ -216,7 +248,7 @@ impl Trial {
     fn amount(&self, size: &Size) -> Amount {
         let plan = &self.plan;
         let default_seeds = match &plan.offered {
-            Offered::Loads { .. } | Offered::Phases { .. } => SEEDS,
+            Offered::Loads { .. } | Offered::Phases { .. } | Offered::Clients { .. } => SEEDS,
             // The traffic has no luck; there is only the strategy's.
             Offered::Recorded { .. } => 1,
         };
@@ -257,6 +289,15 @@ impl Trial {
                     factor: per_second / full,
                 }]
             }
+            Offered::Clients { workload, clients } => {
+                // As if they were answered at once. What they do send is seen afterwards.
+                let per_second = f64::from(clients.count) / clients.think.as_secs_f64();
+                let full = workload.per_second(Rate::Factor(1.0), slots);
+                vec![Case {
+                    per_second,
+                    factor: per_second / full,
+                }]
+            }
             Offered::Recorded { recording, speeds } => {
                 let per_second = recording.per_second();
                 let case = |speed: &f64| Case {
@@ -272,7 +313,7 @@ impl Trial {
     fn expected(&self, case: &Case, amount: &Amount) -> u64 {
         let warm_up = (case.per_second * amount.warm_up.as_secs_f64()) as u64;
         match &self.plan.offered {
-            Offered::Loads { .. } => amount.requests + warm_up,
+            Offered::Loads { .. } | Offered::Clients { .. } => amount.requests + warm_up,
             Offered::Phases { phases, .. } => {
                 let seconds: f64 = phases.iter().map(|p| p.duration.as_secs_f64()).sum();
                 (case.per_second * seconds) as u64 + warm_up
@@ -286,18 +327,13 @@ impl Trial {
 
     /// What the stage takes the traffic's types for, and their names.
     fn kinds(&self) -> Vec<(&str, TypeId)> {
-        match &self.plan.offered {
-            Offered::Loads { workload, .. } | Offered::Phases { workload, .. } => workload
-                .types()
-                .iter()
-                .map(|kind| (kind.name.as_str(), kind.kind))
-                .collect(),
-            Offered::Recorded { recording, .. } => recording
-                .types()
-                .iter()
-                .map(|(name, kind)| (name.as_str(), *kind))
-                .collect(),
+        if let Offered::Recorded { recording, .. } = &self.plan.offered {
+            let types = recording.types().iter();
+            return types.map(|(name, kind)| (name.as_str(), *kind)).collect();
         }
+        let types = self.plan.offered.workload().map(Workload::types);
+        let types = types.unwrap_or_default().iter();
+        types.map(|kind| (kind.name.as_str(), kind.kind)).collect()
     }
 
     fn run_case(
@@ -313,7 +349,7 @@ impl Trial {
             kinds: &kinds,
             warm_up: amount.warm_up,
             until: match &self.plan.offered {
-                Offered::Loads { .. } => Until::Requests(amount.requests),
+                Offered::Loads { .. } | Offered::Clients { .. } => Until::Requests(amount.requests),
                 // Not until the source is exhausted: what is served after its end is of no phase.
                 Offered::Phases { phases, .. } => Until::Time(
                     phases.iter().map(|p| p.duration).sum::<Duration>() + amount.warm_up,
@@ -339,6 +375,11 @@ impl Trial {
             Offered::Phases { workload, phases } => {
                 let traffic = Traffic::new(workload, self.pace(workload, phases, amount), seed);
                 let mut source = Observed::new(traffic, progress).over(timelines);
+                (run.with(&mut source, backend)?, source.timelines())
+            }
+            Offered::Clients { workload, clients } => {
+                let clients = Callers::start(workload, clients, seed);
+                let mut source = Observed::new(clients, progress).over(timelines);
                 (run.with(&mut source, backend)?, source.timelines())
             }
             Offered::Recorded { recording, .. } => {
@@ -370,7 +411,7 @@ impl Trial {
     fn edges(&self, case: &Case, amount: &Amount) -> (Option<Vec<u64>>, Option<Vec<u64>>) {
         let begin = nanos(amount.warm_up);
         match &self.plan.offered {
-            Offered::Loads { .. } => (None, None),
+            Offered::Loads { .. } | Offered::Clients { .. } => (None, None),
             Offered::Phases { phases, .. } => {
                 let mut edges = vec![begin];
                 let mut at = begin;

@@ -7,6 +7,7 @@ use super::{Case, CaseOutcome, Offered, Trial};
 use crate::observe::Timeline;
 use crate::report::Record;
 use crate::results::{ALL, mean};
+use crate::workload::Workload;
 
 /// Percentiles that are always shown.
 const USUAL: [f64; 2] = [50.0, 90.0];
@@ -117,12 +118,8 @@ impl Trial {
 
     /// Worth of an answer, by type of the traffic.
     fn values(&self) -> Vec<f64> {
-        let class_of = |at: usize| match &self.plan.offered {
-            Offered::Loads { workload, .. } | Offered::Phases { workload, .. } => {
-                workload.types().get(at).map(|kind| kind.class)
-            }
-            Offered::Recorded { .. } => None,
-        };
+        let types = self.plan.offered.workload().map(Workload::types);
+        let class_of = |at: usize| types?.get(at).map(|kind| kind.class);
         let scale = |at: usize| {
             let class = self.stage.classes.get(usize::from(class_of(at)?))?;
             Some(class.value)
@@ -137,9 +134,7 @@ impl Trial {
     /// Adds what an ideal admission would answer at `per_second`, and weighs the row of all types by value.
     fn against_ideal(&self, mut rows: Vec<TypeRow>, per_second: f64) -> Vec<TypeRow> {
         let values = self.values();
-        if let Offered::Loads { workload, .. } | Offered::Phases { workload, .. } =
-            &self.plan.offered
-        {
+        if let Some(workload) = self.plan.offered.workload() {
             let demands: Vec<Demand> = workload
                 .types()
                 .iter()
@@ -174,12 +169,22 @@ impl Trial {
     /// Results of a case from its runs: phase by phase where it has phases.
     pub(super) fn rows_of(&self, case: &Case, runs: &[CaseOutcome]) -> Vec<CaseRows> {
         let Offered::Phases { workload, phases } = &self.plan.offered else {
-            let rows_of = |run| self.against_ideal(self.whole(case, run), case.per_second);
+            // A closed loop has no rate but what came of it.
+            let is_open = !matches!(self.plan.offered, Offered::Clients { .. });
+            let per_second = |run: &CaseOutcome| match is_open {
+                true => case.per_second,
+                false => run.outcome.per_second(),
+            };
+            let rows_of = |run| {
+                let per_second = per_second(run);
+                self.against_ideal(self.whole(per_second, run), per_second)
+            };
             let of_runs: Vec<Vec<TypeRow>> = runs.iter().map(rows_of).collect();
+            let seen = mean(runs.iter().map(per_second)).unwrap_or(case.per_second);
             return vec![CaseRows {
                 span: Span::Whole,
-                per_second: case.per_second,
-                factor: case.factor,
+                per_second: seen,
+                factor: case.factor * seen / case.per_second,
                 rows: average(&of_runs),
             }];
         };
@@ -203,7 +208,7 @@ impl Trial {
         all
     }
 
-    fn whole(&self, case: &Case, run: &CaseOutcome) -> Vec<TypeRow> {
+    fn whole(&self, per_second: f64, run: &CaseOutcome) -> Vec<TypeRow> {
         let outcome = &run.outcome;
         let all = outcome.all();
         let total = all.as_ref().map_or(0, |all| all.offered).max(1) as f64;
@@ -215,7 +220,7 @@ impl Trial {
             .map(|(name, kind, of)| TypeRow {
                 name: name.to_owned(),
                 kind,
-                offered: case.per_second * of.offered as f64 / total,
+                offered: per_second * of.offered as f64 / total,
                 rejected_pct: of.rejected_pct(),
                 within_pct: percent(of.within(self.limit_us(kind)), of.offered),
                 ideal_pct: None,

@@ -1,7 +1,9 @@
 //! A trial's setup and results as tables.
 
+use std::time::Duration;
+
 use super::rows::{CaseRows, Span, TypeRow};
-use super::{Amount, Offered, Trial};
+use super::{Amount, Clients, Offered, Trial};
 use crate::report::{Cell, Group, Limited, Report, Table, TableRow, words};
 use crate::workload::recorded::Recording;
 use crate::workload::{Process, Rate, Workload};
@@ -135,7 +137,7 @@ impl Trial {
         );
         let slots = self.slots;
         let requests = match &self.plan.offered {
-            Offered::Loads { .. } => Some(amount.requests),
+            Offered::Loads { .. } | Offered::Clients { .. } => Some(amount.requests),
             Offered::Phases { .. } | Offered::Recorded { .. } => None,
         };
         let runs = words::runs(amount.seeds, requests, amount.seed);
@@ -143,6 +145,11 @@ impl Trial {
         let mut runs = format!("{runs}, after {warm_up} s of warm-up");
         match &self.plan.offered {
             Offered::Loads { workload, .. } | Offered::Phases { workload, .. } => {
+                report.setup("arrivals", arrivals(workload));
+                modelled(report, workload, slots);
+            }
+            Offered::Clients { workload, clients } => {
+                report.setup("clients", waiting(clients));
                 modelled(report, workload, slots);
             }
             Offered::Recorded { recording, .. } => {
@@ -173,8 +180,26 @@ fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
     );
 }
 
-fn modelled(report: &mut Report, workload: &Workload, slots: u32) {
-    let arrivals = match workload.process() {
+/// Clients in words.
+fn waiting(clients: &Clients) -> String {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let mut text = format!(
+        "{}, each of which sends its next request {} ms after an answer",
+        clients.count,
+        ms(clients.think)
+    );
+    if let Some(smoothing) = &clients.smoothing {
+        text.push_str(&format!(
+            "; later by {} to {} ms with the rejection rate as the probability",
+            ms(smoothing.least),
+            ms(smoothing.most)
+        ));
+    }
+    text
+}
+
+fn arrivals(workload: &Workload) -> String {
+    match workload.process() {
         Process::Poisson => "Poisson".to_owned(),
         Process::Constant => "at equal distances".to_owned(),
         Process::Bursty(bursts) => format!(
@@ -183,8 +208,10 @@ fn modelled(report: &mut Report, workload: &Workload, slots: u32) {
             bursts.share,
             bursts.length.as_secs_f64()
         ),
-    };
-    report.setup("arrivals", arrivals);
+    }
+}
+
+fn modelled(report: &mut Report, workload: &Workload, slots: u32) {
     let full = workload.per_second(Rate::Factor(1.0), slots);
     report.setup(
         "backend",

@@ -7,7 +7,7 @@ use crate::report::json::json;
 use crate::report::{Record, Value};
 use crate::samples;
 use crate::source::{Request, Source as _};
-use crate::workload::{Bursts, Process};
+use crate::workload::{Bursts, Process, ServiceTime, TypeLoad};
 
 /// Bouncer's basic policy, and the paper's mix.
 fn stage_and_workload() -> (StageConfig, Workload) {
@@ -229,4 +229,54 @@ fn a_policy_that_only_counts_is_tried_as_if_it_enforced() {
     let report = trial.run(&Size::default(), &Silent).unwrap();
     assert!(number(row(&report, "slow"), "rejected_pct") > 50.0);
     assert!(report.notes[0].starts_with("the policy says mode: DryRun"));
+}
+
+/// Backlog control that tells its rejection rate, in front of 10 slots.
+fn telling() -> StageConfig {
+    let json = r#"{"stages":[{"policy":"default/p","parallelism":10,
+        "queue":{"max_length":1000,"timeout_us":10000000},
+        "strategy":{"type":"BacklogControl","control":"Backlog","target_us":100000,"period_us":1000000,
+            "cost":{"type":"Type","costs":[1]},"hint":true},
+        "types":[{"name":"default"}]}]}"#;
+    let config = headgate_core::config::FilterConfig::from_json(json.as_bytes());
+    config.unwrap().stages.remove(0)
+}
+
+#[test]
+fn clients_that_are_told_of_refusals_send_less_as_equation_3_predicts() {
+    let smoothing = Smoothing {
+        least: Duration::from_millis(100),
+        most: Duration::from_millis(300),
+    };
+    let rows = |count, smoothing| {
+        let kind = TypeLoad::new("default", TypeId(0), 1.0, ServiceTime::Constant(20.0));
+        let offered = Offered::Clients {
+            workload: Workload::new(vec![kind]).unwrap(),
+            clients: Clients {
+                count,
+                think: Duration::from_millis(300),
+                smoothing,
+            },
+        };
+        let trial = Trial::new(telling(), "default/p", plan(offered), "clients.yaml");
+        let report = trial.run(&Size::default(), &Silent).unwrap();
+        let all = row(&report, "ALL");
+        (
+            number(all, "offered_per_s"),
+            number(all, "rejected_pct") / 100.0,
+        )
+    };
+    // Full load is 500/s. Those that are hardly ever refused send one each think and answer.
+    let (rate, refused) = rows(100, Some(smoothing));
+    assert_eq!(refused, 0.0);
+    assert!((rate / (100.0 / 0.32) - 1.0).abs() < 0.05, "{rate}");
+
+    let count = 600;
+    let (without, _) = rows(count, None);
+    let (with, refused) = rows(count, Some(smoothing));
+    let between = Duration::from_secs_f64(f64::from(count) / without);
+    let expected = without * (1.0 - smoothing.reduction(refused, between));
+    assert!((0.3..0.9).contains(&refused), "{refused}");
+    assert!((with / expected - 1.0).abs() < 0.1, "{with} for {expected}");
+    assert!(with < 0.85 * without, "{with} and {without}");
 }

@@ -5,7 +5,7 @@ use rand::TryRng;
 
 /// The engine's generator, as the distributions want it.
 #[derive(Debug, Clone)]
-pub(crate) struct Dice(pub(super) Rng);
+pub(crate) struct Dice(pub(crate) Rng);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {

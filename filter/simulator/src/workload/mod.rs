@@ -23,7 +23,7 @@ pub use arrivals::{Bursts, Process};
 pub use service_time::{Branches, Empirical, LogNormal, Pareto, ServiceTime, ServiceTimeError};
 pub(crate) use traffic::Traffic;
 
-use crate::source::Source;
+use crate::source::{Request, Source};
 
 /// Why a mix can't be.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -160,6 +160,21 @@ impl Workload {
     #[must_use]
     pub fn mean_ms(&self) -> f64 {
         self.mean_ms
+    }
+
+    /// One of its requests, which arrives at `at`, ns.
+    pub(crate) fn request(&self, at: u64, dice: &mut dice::Dice) -> Request {
+        let share = dice.unit();
+        let mut upto = self.cumulative.iter();
+        let kind = upto.position(|upto| share < *upto);
+        let kind = kind.unwrap_or(self.types.len() - 1);
+        let of = &self.types[kind];
+        Request {
+            class: of.class,
+            cost: of.cost,
+            deadline: of.timeout,
+            ..Request::new(at, kind, of.service_time.draw(dice))
+        }
     }
 
     /// An endless stream of its requests.

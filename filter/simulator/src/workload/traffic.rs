@@ -34,21 +34,7 @@ impl<'a> Traffic<'a> {
 
     fn draw(&mut self) -> Option<Request> {
         let at = self.clock.next(&mut self.dice)?;
-        let share = self.dice.unit();
-        let types = &self.workload.types;
-        let kind = self
-            .workload
-            .cumulative
-            .iter()
-            .position(|upto| share < *upto)
-            .unwrap_or(types.len() - 1);
-        let of = &types[kind];
-        Some(Request {
-            class: of.class,
-            cost: of.cost,
-            deadline: of.timeout,
-            ..Request::new(at, kind, of.service_time.draw(&mut self.dice))
-        })
+        Some(self.workload.request(at, &mut self.dice))
     }
 }
 

@@ -140,6 +140,7 @@ pub(crate) fn run(
             match action {
                 Action::Resume { stream, .. } => sent.push(stream),
                 Action::Refuse { stream, .. } => free.push(stream),
+                Action::Send { .. } => {}
             }
         }
         for stream in sent {

@@ -56,6 +56,9 @@ pub(super) fn text(explanation: &Explanation) -> String {
         part(&mut text, "starvation", avoidance);
     }
     part(&mut text, "queue", &explanation.queue);
+    if let Some(calls) = &explanation.calls {
+        part(&mut text, "calls", calls);
+    }
     let order = "Rules are tried in this order, exclusions first; the first match wins:";
     rules(&mut text, order, &explanation.tried);
     if !explanation.tried_for_class.is_empty() {

@@ -9,7 +9,7 @@ use headgate_core::config::{
 };
 
 use super::names::{all_known, check_known};
-use super::workflows::{peers, services};
+use super::workflows::{outbound, peers, services};
 use super::{HOUR, MILLISECOND, Problems, Real, Time};
 use crate::api::AdmissionPolicySpec;
 use crate::validate::path::Path;
@@ -35,8 +35,11 @@ const LEAST: Real = Real {
 };
 /// Each class but the last of 16 has one.
 const MAX_TARGETS: usize = 15;
-const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services, for the calls of this one; \
-                       give one of them";
+const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or outbound.smoothing, for \
+                       the calls of this one; give one of them";
+/// Whether there is something about the calls of the backend, in CEL.
+const CALLS: &str = "has(self.outbound) && (has(self.outbound.smoothing) || (has(self.outbound.services) && \
+                     size(self.outbound.services) > 0))";
 const NO_CLASSES: &str =
     "with fewer than 2 classes; calls are downgraded to the last of spec.classes";
 const LAST: &str = "the last class promises nothing; leave it out";
@@ -66,12 +69,12 @@ pub(super) fn class_admission(
     let Some(given) = &spec.class_admission else {
         return Meaning::default();
     };
-    let has_services = !given.outbound.services.is_empty();
-    if given.targets.is_empty() && !has_services {
+    let has_calls = !given.outbound.services.is_empty() || given.outbound.smoothing.is_some();
+    if given.targets.is_empty() && !has_calls {
         problems.add(at.clone(), NOTHING);
     }
     if spec.workflows.is_some() {
-        let is_given = [!given.peers.is_empty(), has_services];
+        let is_given = [!given.peers.is_empty(), has_calls];
         for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
             if is_given {
                 problems.add(at.field(field), problem);
@@ -79,8 +82,10 @@ pub(super) fn class_admission(
         }
     }
     let peers = peers::peers(&given.peers, &at.field("peers"), problems);
-    let services = &given.outbound.services;
-    let services = services::clusters(services, &at.field("outbound.services"), problems);
+    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let calls = (policy, enforced);
+    let calls_at = at.field("outbound");
+    let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at, problems);
     let targets_us = targets(spec, &at.field("targets"), problems);
     let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
     let steps = given.distributed.clone().unwrap_or_default();
@@ -93,21 +98,13 @@ pub(super) fn class_admission(
         increase: problems.real(at.field("increase"), steps.increase, &STEP),
         decrease: problems.real(at.field("decrease"), steps.decrease, &STEP),
         min_probability: problems.real(at.field("minProbability"), steps.min_probability, &LEAST),
-        enforced: Mode::from(spec.mode) == Mode::Enforce,
+        enforced,
     };
     let receives = !given.targets.is_empty();
     Meaning {
-        stage: Some(ClassAdmissionConfig {
-            receives,
-            peers: peers.clone(),
-        }),
+        stage: Some(ClassAdmissionConfig { receives, peers }),
         promises: receives.then_some(promises),
-        outbound: has_services.then(|| OutboundConfig {
-            policy: policy.to_owned(),
-            services,
-            peers,
-            class_admission: BTreeMap::new(),
-        }),
+        outbound: has_calls.then_some(outbound),
     }
 }
 
@@ -174,10 +171,8 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     steps.at("minProbability").real(&LEAST);
     peers::schema(&mut admission.at("peers"));
     services::outbound_schema(&mut admission.at("outbound"));
-    let services =
-        "has(self.outbound) && has(self.outbound.services) && size(self.outbound.services) > 0";
     admission.rule(Rule::text(
-        format!("{} || ({services})", some("self.targets")),
+        format!("{} || ({CALLS})", some("self.targets")),
         NOTHING,
     ));
 
@@ -211,9 +206,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     );
     let is_given = [
         some("self.classAdmission.peers"),
-        "(has(self.classAdmission.outbound) && has(self.classAdmission.outbound.services) && \
-         size(self.classAdmission.outbound.services) > 0)"
-            .to_owned(),
+        format!("({})", CALLS.replace("self.", "self.classAdmission.")),
     ];
     for ((field, problem), is_given) in OF_WORKFLOWS.into_iter().zip(is_given) {
         spec.rule(

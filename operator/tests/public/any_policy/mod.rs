@@ -342,7 +342,13 @@ fn workflows(dice: &mut Dice) -> Value {
         } else {
             d.pick(&["outbound|80||a", "a*", "*"])
         };
-        json!({"services": [{"cluster": cluster, "name": "extent"}]})
+        let least = if d.breaks() {
+            "301ms"
+        } else {
+            d.pick(&["0s", "100ms", "300ms"])
+        };
+        let smoothing = json!({"least": least, "most": "300ms"});
+        json!({"services": [{"cluster": cluster, "name": "extent"}], "smoothing": smoothing})
     });
     Value::Object(workflows)
 }

@@ -5,15 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use headgate::compile::compile;
-use headgate::validate::check_file;
-use headgate_core::config::FilterConfig;
 use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
 use headgate_tests::http;
 use headgate_tests::load::{self, Lateness};
 use headgate_tests::wait::{lock_machine, until};
 
-use super::sidecar::Sidecar;
+use super::sidecar::{Sidecar, compiled, of};
 
 /// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
 const SLOTS: usize = 4;
@@ -69,27 +66,17 @@ struct Incast {
 
 impl Incast {
     fn start(admission: &str) -> Result<Self> {
-        let report = check_file("classes.yaml", policies(admission).as_bytes());
-        let mistakes: Vec<String> = report.all_problems().map(ToString::to_string).collect();
-        ensure!(mistakes.is_empty(), "{mistakes:#?}");
-        let policies: Vec<_> = report.policies().collect();
-        let compiled = compile(&policies, |policy, _| policy.slots.portion(1));
-        let of = |service: &str| -> Result<&FilterConfig> {
-            let target = format!("Service/shop/{service}").parse();
-            let target = target.map_err(|e| anyhow::anyhow!("{e}"))?;
-            let config = compiled.workloads.get(&target).context("a workload")?;
-            Ok(config)
-        };
+        let compiled = compiled(&policies(admission))?;
         let calls = compiled.outbound.get("shop/app").context("calls")?;
         let backend = Backend::start(&BackendConfig::new(
             SLOTS,
             vec![ServiceType::constant("/", WORK)],
         ))?;
-        let stock = Sidecar::start(backend.addr(), of("stock")?, None, |_| Ok(()))?;
+        let stock = Sidecar::start(backend.addr(), of(&compiled, "stock")?, None, |_| Ok(()))?;
         let services = [("stock", stock.addr)];
         let sender = |_| {
             let calls = Some((&**calls, &services[..]));
-            Sidecar::start(backend.addr(), of("app")?, calls, |_| Ok(()))
+            Sidecar::start(backend.addr(), of(&compiled, "app")?, calls, |_| Ok(()))
         };
         Ok(Self {
             senders: (0..SENDERS).map(sender).collect::<Result<_>>()?,

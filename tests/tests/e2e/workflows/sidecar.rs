@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use headgate::bootstrap::{Bootstrap as Written, ConfigSource, Outbound, Pod, Uploads};
+use headgate::compile::{Compiled, compile};
+use headgate::validate::check_file;
 use headgate::xds::resource::discovery_json;
 use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_core::config::FilterConfig;
@@ -64,6 +66,23 @@ pub(crate) fn outbound(more: &serde_json::Value) -> Result<FilterConfig> {
     }
     let config = json!({"revision": "out", "direction": "Outbound", "outbound": outbound});
     Ok(FilterConfig::from_json(config.to_string().as_bytes())?)
+}
+
+/// What `policies` compile to, for one endpoint of each service.
+pub(crate) fn compiled(policies: &str) -> Result<Compiled> {
+    let report = check_file("policies.yaml", policies.as_bytes());
+    let mistakes: Vec<String> = report.all_problems().map(ToString::to_string).collect();
+    ensure!(mistakes.is_empty(), "{mistakes:#?}");
+    let policies: Vec<_> = report.policies().collect();
+    Ok(compile(&policies, |policy, _| policy.slots.portion(1)))
+}
+
+/// What the sidecar of a Service in the namespace `shop` enforces.
+pub(crate) fn of<'a>(compiled: &'a Compiled, service: &str) -> Result<&'a FilterConfig> {
+    let target = format!("Service/shop/{service}").parse();
+    let target = target.map_err(|e| anyhow::anyhow!("{e}"))?;
+    let config = compiled.workloads.get(&target).context("a workload")?;
+    Ok(config)
 }
 
 /// A running proxy. Dropping it ends it.

@@ -125,6 +125,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
             "workflows-identity-without-type",
             "workflows-metadata-without-path",
             "workflows-named-without-name",
+            "workflows-outbound-smoothing-without-most",
             "workflows-outbound-without-name",
             "workflows-resource-without-capacity",
             "workflows-services-without-quantile",

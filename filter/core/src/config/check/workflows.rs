@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::super::{
-    ConfigError, Direction, FilterConfig, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS,
+    ConfigError, Direction, FilterConfig, MAX_SMOOTHING_US, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS,
     MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig,
     ResourceReport, SharingConfig, StageConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
@@ -67,6 +67,14 @@ impl OutboundConfig {
         for (service, admission) in &self.class_admission {
             name("outbound.class_admission", service)?;
             admission.check(&format!("outbound.class_admission.{service}"))?;
+        }
+        if let Some(smoothing) = self.smoothing {
+            let (least, most) = (smoothing.least_us, smoothing.most_us);
+            if !(1..=MAX_SMOOTHING_US).contains(&most) || least > most {
+                let problem =
+                    format!("{least} to {most} µs; 0 <= least <= most <= {MAX_SMOOTHING_US}");
+                return err("outbound.smoothing", problem);
+            }
         }
         peers("outbound.peers", &self.peers)
     }

@@ -11,6 +11,7 @@ fn outbound() -> FilterConfig {
             services: [("outbound|80||b.*".to_owned(), "b".to_owned())].into(),
             peers: Vec::new(),
             class_admission: BTreeMap::new(),
+            smoothing: None,
         }),
         ..FilterConfig::default()
     }
@@ -90,6 +91,7 @@ fn request(front: &mut Proxy, back: &mut Proxy, calls: usize) -> bool {
         let reply = Reply {
             rate: Some(rate.as_bytes()).filter(|rate| !rate.is_empty()),
             progress: Some(progress.as_bytes()).filter(|p| !p.is_empty()),
+            rejection: None,
             peer: None,
             failed: false,
         };

@@ -39,7 +39,7 @@ impl Proxy {
         let call = self.stream(headers);
         call.set(Property::ClusterName, "stock.svc");
         let mut outbound = Outbound::default();
-        outbound.request_headers(&mut self.filter, &call);
+        assert!(outbound.request_headers(&mut self.filter, &call));
         (call, outbound)
     }
 
@@ -198,7 +198,7 @@ fn misses_are_late_answers_refusals_for_lack_of_room_and_timeouts() {
     let other = proxy.stream(&HIGH);
     other.set(Property::ClusterName, "others");
     let mut outbound = Outbound::default();
-    outbound.request_headers(&mut proxy.filter, &other);
+    assert!(outbound.request_headers(&mut proxy.filter, &other));
     assert!(!outbound.is_pending());
     assert_eq!(*other.request.borrow(), pairs(&HIGH));
 }

@@ -1,15 +1,8 @@
 //! The hint: clients are told which part of the requests is refused, and come less often (Chronos §3.2).
 //!
 //! The paper's database piggybacks the rejection rate on its answers and its busy messages; here it is a
-//! header on responses and refusals. A client that is told the rejection rate p draws a uniform x from
-//! \[0, 1\] before its next request and, if x < p, sends it later by a time drawn uniformly from
-//! \[t_a, t_b\]. With a time between requests uniform in \[t_1, t_2\], m such clients then send less by
-//!
-//! ```text
-//! E[γ] = 2 m p (t_a + t_b) / ((t_1 + t_2) (t_1 + t_2 + p (t_a + t_b)))        requests/s   (Eq. 3)
-//! ```
-//!
-//! Headgate tells p; clients decide what they do with it.
+//! header on responses and refusals. Clients decide what they do with it; a client's sidecar can do what the paper's
+//! clients do ([`crate::smoothing`]).
 
 /// Name of the header.
 pub const HEADER: &str = "x-headgate-rejection-rate";
@@ -20,6 +13,13 @@ pub const HEADER: &str = "x-headgate-rejection-rate";
 pub fn value(rate: f64) -> String {
     let thousandths = (rate.clamp(0.0, 1.0) * 1e3).ceil();
     (thousandths / 1e3).to_string()
+}
+
+/// The rejection rate that the header's `value` tells; `None` where it is no ratio.
+#[must_use]
+pub fn rate(value: &[u8]) -> Option<f64> {
+    let rate: f64 = std::str::from_utf8(value).ok()?.trim().parse().ok()?;
+    (0.0..=1.0).contains(&rate).then_some(rate)
 }
 
 #[cfg(test)]
@@ -38,6 +38,10 @@ mod tests {
             (7.0, "1"),
         ] {
             assert_eq!(value(rate), told);
+            assert_eq!(super::rate(told.as_bytes()), told.parse().ok());
+        }
+        for nonsense in ["", "much", "-0.1", "1.001", "NaN", "inf", "0.5, 0.7"] {
+            assert_eq!(super::rate(nonsense.as_bytes()), None, "{nonsense}");
         }
     }
 }

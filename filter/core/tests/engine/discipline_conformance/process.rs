@@ -231,6 +231,7 @@ impl Process {
                     assert!(matches!(held.at, At::Queue(_)), "{stream} was served");
                     self.refused.push((stream, refusal.reason));
                 }
+                Action::Send { .. } => panic!("no call was delayed"),
             }
         }
     }

@@ -10,14 +10,13 @@ use super::{
 };
 use crate::mesh::{Arrivals, Graph, Load, Network, Service, Workflow};
 use crate::workload::ServiceTime;
-use crate::workload::file::problem::{Checks, HOUR_MS, Step, below, item};
+use crate::workload::file::problem::{Checks, HOUR_MS, MOST_CLIENTS, Step, below, item};
 use crate::workload::file::{Problem, ProcessName, Time};
 use crate::workload::request::SampleRequest;
 
 const MOST_SERVICES: usize = 100;
 const MOST_PROCESSES: i64 = 100;
 const MOST_WORKFLOWS: usize = 100;
-const MOST_CLIENTS: i64 = 100_000;
 const HIGHEST_RATE: f64 = 1_000_000.0;
 const MOST_SEEDS: i64 = 1_000;
 /// Length of a run where nobody says, ms.

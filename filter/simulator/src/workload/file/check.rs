@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use headgate_core::config::{MAX_PARALLELISM, StageConfig};
+use headgate_core::config::{MAX_PARALLELISM, MAX_SMOOTHING_US, StageConfig};
+use headgate_core::smoothing::Smoothing;
 
-use super::problem::{Checks, HOUR_MS, Problem, Step, below, item};
+use super::problem::{Checks, HOUR_MS, MOST_CLIENTS, Problem, Step, below, item};
 use super::types::types;
-use super::{Arrivals, Numbers, PhaseEntry, ProcessName, Time, WorkloadFile};
-use crate::trial::{Offered, Phase, Plan};
+use super::{
+    Arrivals, ClientsEntry, Numbers, PhaseEntry, ProcessName, SmoothingEntry, Time, WorkloadFile,
+};
+use crate::trial::{Clients, Offered, Phase, Plan};
 use crate::workload::recorded::Recording;
 use crate::workload::{Bursts, Process, Rate, Workload};
 
@@ -75,6 +78,8 @@ impl WorkloadFile {
         }
         let process = self.process(checks);
         let types = types(&self.types, stage, recording, checks);
+        let clients = self.clients.as_ref();
+        let clients = clients.map(|entry| self.clients(entry, checks));
         let loads = self.loads(checks);
         let phases = self.phases(checks);
         let workload = Workload::new(types?);
@@ -84,6 +89,10 @@ impl WorkloadFile {
             checks.add(&below(&[], "types"), found.to_owned(), right);
         });
         let workload = workload.ok()?.by(process?);
+        if let Some(clients) = clients {
+            let clients = clients?;
+            return Some(Offered::Clients { workload, clients });
+        }
         Some(match phases? {
             phases if phases.is_empty() => Offered::Loads {
                 workload,
@@ -104,6 +113,7 @@ impl WorkloadFile {
         refuse("arrivals", self.arrivals != Arrivals::default(), right);
         refuse("rate", !self.rate.values.is_empty(), right);
         refuse("phases", !self.phases.is_empty(), right);
+        refuse("clients", self.clients.is_some(), right);
         refuse(
             "requests",
             self.requests.is_some(),
@@ -116,6 +126,37 @@ impl WorkloadFile {
         Some(Offered::Recorded {
             recording: recording.clone(),
             speeds,
+        })
+    }
+
+    /// Clients, who say by themselves how much arrives.
+    fn clients(&self, entry: &ClientsEntry, checks: &mut Checks) -> Option<Clients> {
+        for (field, given) in [
+            ("arrivals", self.arrivals != Arrivals::default()),
+            ("load", !self.load.values.is_empty()),
+            ("rate", !self.rate.values.is_empty()),
+            ("phases", !self.phases.is_empty()),
+        ] {
+            if given {
+                let right = "clients send when they were answered; keep one of them";
+                checks.add(&below(&[], field), "given".to_owned(), right);
+            }
+        }
+        let at = below(&[], "clients");
+        let count = checks.whole_at(&below(&at, "count"), Some(entry.count), MOST_CLIENTS);
+        let think = entry.think.clone().unwrap_or(Time("1ms".to_owned()));
+        // Who is refused and asks again at once would do so without end in no time.
+        let think = checks.time(&below(&at, "think"), &think, 1.0, HOUR_MS);
+        let at = below(&at, "smoothing");
+        let smoothing = entry.smoothing.as_ref();
+        let smoothing = smoothing.map(|entry| smoothed(entry, &at, checks));
+        Some(Clients {
+            count: u32::try_from(count?).ok()?,
+            think: Duration::from_secs_f64(think? / 1e3),
+            smoothing: match smoothing {
+                Some(smoothing) => Some(smoothing?),
+                None => None,
+            },
         })
     }
 
@@ -222,6 +263,22 @@ impl WorkloadFile {
         }
         all
     }
+}
+
+fn smoothed(entry: &SmoothingEntry, at: &[Step], checks: &mut Checks) -> Option<Smoothing> {
+    let longest = MAX_SMOOTHING_US as f64 / 1e3;
+    let least = checks.time(&below(at, "least"), &entry.least, 0.0, longest);
+    let most = checks.time(&below(at, "most"), &entry.most, 1.0, longest);
+    let (least, most) = (least?, most?);
+    if least > most {
+        let right = format!("at most {}, as most is", entry.most.0);
+        checks.add(&below(at, "least"), entry.least.0.clone(), right);
+        return None;
+    }
+    Some(Smoothing {
+        least: Duration::from_secs_f64(least / 1e3),
+        most: Duration::from_secs_f64(most / 1e3),
+    })
 }
 
 fn phase(entry: &PhaseEntry, at: &[Step], checks: &mut Checks) -> Option<Phase> {

@@ -37,6 +37,8 @@ pub struct WorkloadFile {
     pub rate: Numbers,
     /// In place of both: a load that changes over time.
     pub phases: Vec<PhaseEntry>,
+    /// In place of all of these: clients that wait for their answers.
+    pub clients: Option<ClientsEntry>,
     /// Request types; of a recording all that the policy has.
     pub types: Vec<TypeEntry>,
     /// A recorded access log.
@@ -113,6 +115,38 @@ pub struct PhaseEntry {
     /// In place of it, requests per second.
     #[serde(default)]
     pub rate: Option<f64>,
+}
+
+/// Clients that wait for their answers.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with count, think and smoothing"
+)]
+pub struct ClientsEntry {
+    /// How many.
+    pub count: i64,
+    /// From an answer, or a refusal, to the next request; 1ms by default.
+    #[serde(default)]
+    pub think: Option<Time>,
+    /// Who is told that requests are refused thinks longer; nobody does by default.
+    #[serde(default)]
+    pub smoothing: Option<SmoothingEntry>,
+}
+
+/// By how much clients think longer, with the rejection rate that they are told as the probability.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "a mapping with least and most"
+)]
+pub struct SmoothingEntry {
+    /// Shortest delay.
+    pub least: Time,
+    /// Longest delay.
+    pub most: Time,
 }
 
 /// A request type.

@@ -6,6 +6,8 @@ use super::Time;
 use crate::workload::{ServiceTime, ServiceTimeError};
 
 pub(crate) const HOUR_MS: f64 = 3_600_000.0;
+/// Most clients of a closed loop.
+pub(crate) const MOST_CLIENTS: i64 = 100_000;
 
 /// One step of the way to a field.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,6 +5,7 @@ mod named;
 pub(super) mod peers;
 pub(super) mod services;
 mod sharing;
+pub(super) mod smoothing;
 mod text;
 mod warnings;
 
@@ -12,7 +13,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound::Included;
 use std::time::Duration as Span;
 
-use headgate_core::config::{MAX_WORKFLOW_QUEUE, MAX_WORKFLOWS, OutboundConfig, WorkflowsConfig};
+use headgate_core::config::{
+    MAX_WORKFLOW_QUEUE, MAX_WORKFLOWS, Mode, OutboundConfig, WorkflowsConfig,
+};
 
 use super::{HOUR, Problems, Real, SECOND, Time, Whole, micros};
 use crate::api::{self, AdmissionPolicySpec, Duration};
@@ -77,14 +80,28 @@ pub(super) fn workflows(
         edge: given.edge,
         peers: peers.clone(),
     };
-    let services = &given.outbound.services;
-    let outbound = OutboundConfig {
+    let enforced = Mode::from(spec.mode) == Mode::Enforce;
+    let at = at.field("outbound");
+    let outbound = outbound((policy, enforced), &given.outbound, peers, &at, problems);
+    (Some(inbound), Some(outbound))
+}
+
+/// What the calls of a backend belong to, as `given` says it.
+pub(super) fn outbound(
+    (policy, enforced): (&str, bool),
+    given: &api::Outbound,
+    peers: Vec<String>,
+    at: &Path,
+    problems: &mut Problems,
+) -> OutboundConfig {
+    let smoothing = given.smoothing.as_ref();
+    OutboundConfig {
         policy: policy.to_owned(),
-        services: services::clusters(services, &at.field("outbound.services"), problems),
+        services: services::clusters(&given.services, &at.field("services"), problems),
         peers,
         class_admission: BTreeMap::new(),
-    };
-    (Some(inbound), Some(outbound))
+        smoothing: smoothing::smoothing(smoothing, enforced, &at.field("smoothing"), problems),
+    }
 }
 
 /// How long a rate is believed, µs.

@@ -7,6 +7,7 @@ use headgate_core::config::{MAX_WORKFLOW_NAME, MAX_WORKFLOW_SERVICES};
 use super::super::Problems;
 use super::super::names::check_unique_by;
 use super::QUANTILE;
+use super::smoothing;
 use super::text::{MAX_BYTES, Text};
 use crate::api::{OutboundService, ServiceQuantile};
 use crate::validate::path::Path;
@@ -43,7 +44,7 @@ pub(super) fn quantiles(
 }
 
 /// Names of services by cluster.
-pub(in crate::validate::rules) fn clusters(
+pub(super) fn clusters(
     given: &[OutboundService],
     at: &Path,
     problems: &mut Problems,
@@ -88,4 +89,5 @@ pub(in crate::validate::rules) fn outbound_schema(outbound: &mut Place<'_>) {
     let mut cluster = outbound.at("services[].cluster");
     CLUSTER.schema(&mut cluster);
     cluster.rule(Rule::quoted("self.matches('^[^*]*[*]?$')", "self", STAR));
+    smoothing::schema(&mut outbound.at("smoothing"));
 }

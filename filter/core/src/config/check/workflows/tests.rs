@@ -226,6 +226,7 @@ fn outbound() -> Value {
             "policy": "shop/checkout",
             "services": {"outbound|80||en.shop.svc.cluster.local": "extent-node", "outbound|81|*": "cache"},
             "peers": ["spiffe://cluster.local/ns/shop/sa/en"],
+            "smoothing": {"least_us": 0, "most_us": 300_000, "enforced": true},
         },
     })
 }
@@ -272,6 +273,16 @@ fn directions_have_parts_of_their_own() {
             "/peers/0",
             json!("http://x"),
             "peers: \"http://x\"; a SPIFFE id, exact or with * at its end",
+        ),
+        (
+            "/smoothing/least_us",
+            json!(300_001),
+            "smoothing: 300001 to 300000 µs; 0 <= least <= most <= 10000000",
+        ),
+        (
+            "/smoothing/most_us",
+            json!(10_000_001),
+            "smoothing: 0 to 10000001 µs; 0 <= least <= most <= 10000000",
         ),
     ] {
         let mut config = outbound();

@@ -1,0 +1,56 @@
+//! Clients of a workload: each waits for its answer, thinks, and sends the next request of the mix.
+//!
+//! With smoothing it does what Chronos' clients do (§3.2, [`headgate_core::smoothing`]), or a client's sidecar in its
+//! place: it goes by the rejection rate that came with its last answer.
+
+use headgate_core::smoothing::Smoothing;
+use headgate_core::time::nanos;
+
+use super::{Behaviour, ClosedLoop, Wake};
+use crate::source::{Answer, Request};
+use crate::trial::Clients;
+use crate::workload::Workload;
+use crate::workload::dice::Dice;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Callers<'a> {
+    workload: &'a Workload,
+    think: u64,
+    smoothing: Option<Smoothing>,
+    dice: Dice,
+}
+
+impl<'a> Callers<'a> {
+    /// These clients, who begin spread over the time that they think.
+    pub(crate) fn start(
+        workload: &'a Workload,
+        clients: &Clients,
+        seed: u64,
+    ) -> ClosedLoop<Callers<'a>> {
+        let mut callers = Self {
+            workload,
+            think: nanos(clients.think),
+            smoothing: clients.smoothing,
+            dice: Dice::new(seed),
+        };
+        let start = |_| (callers.dice.unit() * callers.think as f64) as u64;
+        let starts: Vec<u64> = (0..clients.count).map(start).collect();
+        ClosedLoop::new(callers, starts)
+    }
+}
+
+impl Behaviour for Callers<'_> {
+    fn wake(&mut self, client: u32, at: u64) -> Wake {
+        Wake::Send(Request {
+            client,
+            ..self.workload.request(at, &mut self.dice)
+        })
+    }
+
+    fn answered(&mut self, _: &Request, at: u64, answer: Answer) -> u64 {
+        let smoothing = self.smoothing.as_ref();
+        let delay = smoothing.and_then(|s| s.delay(answer.rejection_rate, &mut self.dice.0));
+        at + self.think + delay.map_or(0, nanos)
+    }
+}
