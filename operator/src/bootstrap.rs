@@ -27,6 +27,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headgate_core::class_admission::protocol::CLUSTER;
+
 use crate::endpoint::Endpoint;
 use crate::plan::{
     ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
@@ -51,6 +53,8 @@ pub struct Bootstrap {
     pub outbound: Option<Outbound>,
     /// Where the configuration comes from.
     pub source: ConfigSource,
+    /// The server of class admission, if any.
+    pub admission: Option<Admission>,
     /// Envoy's admin address.
     pub admin: Endpoint,
     /// The target that this proxy stands for.
@@ -63,6 +67,15 @@ pub struct Bootstrap {
     pub access_log: Option<PathBuf>,
     /// What keeps slow clients from holding slots.
     pub uploads: Uploads,
+}
+
+/// The server of class admission, to which the filter reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Its address.
+    pub address: Endpoint,
+    /// TLS, with the certificates that prove both ends to xDS.
+    pub tls: Option<Box<XdsTls>>,
 }
 
 /// How long and where requests may take to arrive.
@@ -174,7 +187,7 @@ admin:
   listeners:
   - {ingress}{outbound}
   clusters:
-  - {upstream}{services}{xds}
+  - {upstream}{services}{xds}{admission}
 ",
             node = quoted(&self.node_id),
             metadata = self.metadata(),
@@ -193,6 +206,7 @@ admin:
                 .as_ref()
                 .map_or_else(String::new, Outbound::clusters),
             xds = self.xds_cluster(),
+            admission = self.admission_cluster(),
         )
     }
 
@@ -328,24 +342,18 @@ admin:
         let ConfigSource::Xds { address, tls, .. } = &self.source else {
             return String::new();
         };
-        let tls = tls
-            .as_ref()
-            .map_or_else(String::new, |tls| format!("\n{}", tls.transport_socket()));
-        let block = format!(
-            "\
-name: headgate_xds
-# A Service's name, behind which there may be several operators: all serve the same.
-{discovery}
-connect_timeout: 1s
-{XDS_HTTP2}load_assignment:
-  cluster_name: headgate_xds
-  endpoints:
-  - lb_endpoints:
-    - endpoint: {{address: {address}}}{tls}",
-            discovery = discovery(std::slice::from_ref(address)),
-            address = socket(address),
-        );
-        format!("\n  - {}", indented(&block, 4))
+        let comment =
+            "# A Service's name, behind which there may be several operators: all serve the same.";
+        operator("headgate_xds", comment, address, tls.as_deref())
+    }
+
+    fn admission_cluster(&self) -> String {
+        let Some(Admission { address, tls }) = &self.admission else {
+            return String::new();
+        };
+        let comment = "\
+# The server of class admission, to which the filter reports. One of several operators listens: their leader.";
+        operator(CLUSTER, comment, address, tls.as_deref())
     }
 }
 
@@ -415,6 +423,26 @@ per_connection_buffer_limit_bytes: 262144
             slot = indented(&self.slot, 8),
         )
     }
+}
+
+/// A cluster that leads to the operator, as one more item of `clusters`.
+fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>) -> String {
+    let tls = tls.map_or_else(String::new, |tls| format!("\n{}", tls.transport_socket()));
+    let block = format!(
+        "\
+name: {name}
+{comment}
+{discovery}
+connect_timeout: 1s
+{XDS_HTTP2}load_assignment:
+  cluster_name: {name}
+  endpoints:
+  - lb_endpoints:
+    - endpoint: {{address: {address}}}{tls}",
+        discovery = discovery(std::slice::from_ref(address)),
+        address = socket(address),
+    );
+    format!("\n  - {}", indented(&block, 4))
 }
 
 /// The slot `name`, filled by `source`.
@@ -569,6 +597,10 @@ mod tests {
             upstream_http2: false,
             outbound: None,
             source: ConfigSource::File("/x\"\n y: z".into()),
+            admission: Some(Admission {
+                address: "headgate.svc:4".parse().unwrap(),
+                tls: None,
+            }),
             admin: "127.0.0.1:3".parse().unwrap(),
             target: None,
             pod: Pod {
@@ -592,6 +624,9 @@ mod tests {
             read["static_resources"]["clusters"][0]["type"],
             "STRICT_DNS"
         );
+        let admission = &read["static_resources"]["clusters"][1];
+        assert_eq!(admission["name"], CLUSTER);
+        assert_eq!(admission["type"], "STRICT_DNS");
         let hcm = &read["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
         assert_eq!(hcm["access_log"][0]["typed_config"]["path"], "/log \" '");
         let route = &hcm["route_config"]["virtual_hosts"][0]["routes"][0]["route"];

@@ -146,7 +146,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// A CA, and what it has signed, made by `headgate certificate`.
 #[derive(Debug)]
-struct Pki {
+pub struct Pki {
     folder: PathBuf,
 }
 
@@ -154,7 +154,11 @@ struct Pki {
 const SERVER_NAME: &str = "headgate.headgate-system.svc";
 
 impl Pki {
-    fn new(folder: PathBuf) -> Result<Self> {
+    /// Makes a CA and the operator's certificate, in `folder`.
+    ///
+    /// # Errors
+    /// If `headgate certificate` fails.
+    pub fn new(folder: PathBuf) -> Result<Self> {
         let this = Self { folder };
         let out = format!("--out-dir={}", this.file("ca", ""));
         headgate::run_command(&["certificate", "ca", &out])?;
@@ -181,7 +185,9 @@ impl Pki {
         self.folder.join(name).join(file).display().to_string()
     }
 
-    fn operator_arguments(&self) -> Vec<String> {
+    /// Arguments of `headgate run`.
+    #[must_use]
+    pub fn operator_arguments(&self) -> Vec<String> {
         vec![
             format!("--tls-cert={}", self.file("server", "tls.crt")),
             format!("--tls-key={}", self.file("server", "tls.key")),
@@ -190,7 +196,10 @@ impl Pki {
     }
 
     /// Arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
-    fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// If `headgate certificate` fails.
+    pub fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
         // Once: a proxy that runs follows its files, and must not see half of a new pair.
         if !self.folder.join(namespace).exists() {
             self.issue("proxy", &["--namespace", namespace])?;

@@ -6,6 +6,7 @@
 - --admin=[::]:18001
 - --probes=[::]:18003
 - --modules=[::]:18002
+- --admission=[::]:18004
 - --module-dir=/var/lib/headgate/modules
 - --native=/bin/libheadgate.so
 - --lease={{ include "headgate.fullname" . }}

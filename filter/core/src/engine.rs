@@ -5,6 +5,7 @@
 //! one (a canary for every update, a base VM on the main thread).
 
 mod admission;
+mod central;
 mod flows;
 mod mesh;
 mod policy;
@@ -30,6 +31,7 @@ use crate::workers::{Changes, Membership, WorkerId};
 
 use policy::Policy;
 
+pub use central::Callout;
 pub use mesh::{Calling, Reply, named};
 
 /// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in the

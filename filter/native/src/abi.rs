@@ -12,6 +12,7 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
+use headgate_core::engine::Callout;
 use headgate_core::host::{HostError, MetricKind};
 use headgate_core::http::{Level, LocalReply, Property};
 
@@ -143,6 +144,15 @@ unsafe extern "C" {
         event: u64,
     );
     fn envoy_dynamic_module_callback_http_filter_config_scheduler_delete(scheduler: *mut c_void);
+    fn envoy_dynamic_module_callback_http_filter_config_http_callout(
+        config: *mut c_void,
+        id: *mut u64,
+        cluster: Buffer,
+        headers: *const Header,
+        count: usize,
+        body: Buffer,
+        timeout_ms: u64,
+    ) -> u32;
     fn envoy_dynamic_module_callback_http_get_header(
         filter: *mut c_void,
         map: u32,
@@ -469,6 +479,37 @@ impl Scope {
         unsafe { write(self.0, change.id, labels, count, change.value) };
     }
 
+    /// Sends a request; false where Envoy can't, as it doesn't know the cluster. The answer comes to
+    /// `on_http_filter_config_http_callout_done`, perhaps before this returns.
+    pub(crate) fn post(self, callout: &Callout) -> bool {
+        let header = |name: &'static str, value: &'static str| Header {
+            name: Buffer::of(name.as_bytes()),
+            value: Buffer::of(value.as_bytes()),
+        };
+        let headers = [
+            header(":method", "POST"),
+            header(":path", callout.path),
+            header(":authority", callout.cluster),
+            header("content-type", "application/json"),
+        ];
+        let timeout = u64::try_from(callout.timeout.as_millis()).unwrap_or(u64::MAX);
+        let mut id = 0;
+        // SAFETY: the configuration is the hook's, which is on the main thread; all buffers are valid during the call,
+        // in which Envoy copies them; `id` is a live local.
+        let result = unsafe {
+            envoy_dynamic_module_callback_http_filter_config_http_callout(
+                self.0,
+                &raw mut id,
+                Buffer::of(callout.cluster.as_bytes()),
+                headers.as_ptr(),
+                headers.len(),
+                Buffer::of(&callout.body),
+                timeout,
+            )
+        };
+        result == 0
+    }
+
     /// A way back to this configuration for other threads.
     pub(crate) fn ticker(self) -> Ticker {
         // SAFETY: the configuration is the hook's.
@@ -586,6 +627,45 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_scheduled(
 ) {
     // SAFETY: see above.
     guard((), || process::tick(unsafe { configuration(config) }));
+}
+
+/// # Safety
+/// Envoy's contract: headers and chunks are that many, and valid during the call.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_done(
+    _envoy: *mut c_void,
+    _config: *const c_void,
+    _id: u64,
+    _result: u32,
+    headers: *const Header,
+    count: usize,
+    chunks: *const Buffer,
+    chunk_count: usize,
+) {
+    guard((), || {
+        // SAFETY: see above. Where the request failed there are none.
+        let (headers, chunks) = unsafe { (slice(headers, count), slice(chunks, chunk_count)) };
+        // SAFETY: see above.
+        let is_ok = |header: &Header| unsafe {
+            header.name.bytes() == b":status" && header.value.bytes() == b"200"
+        };
+        let mut body = Vec::new();
+        for chunk in chunks {
+            // SAFETY: see above.
+            body.extend_from_slice(unsafe { chunk.bytes() });
+        }
+        process::reported(headers.iter().any(is_ok).then_some(&body));
+    });
+}
+
+/// # Safety
+/// Where `items` isn't null, there are `count` valid ones.
+unsafe fn slice<'a, T>(items: *const T, count: usize) -> &'a [T] {
+    if items.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's guarantee.
+    unsafe { std::slice::from_raw_parts(items, count) }
 }
 
 /// # Safety

@@ -347,6 +347,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     Clock::ticked();
     recover();
     let mut changed = Vec::new();
+    let mut callout = None;
     with(|process| {
         let newest = process.configurations.last();
         if !newest.is_some_and(|newest| Arc::ptr_eq(newest, configuration)) {
@@ -357,6 +358,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
         }
         process.filter.tick(&Main);
         process.listen();
+        callout = process.filter.report(&Main);
         if let Some(defined) = configuration.defined.get() {
             process.take_metrics(defined, &mut changed);
         }
@@ -367,4 +369,15 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     for change in &changed {
         configuration.scope.write(change);
     }
+    // Without the lock: the answer may come at once.
+    if let Some(callout) = callout
+        && !configuration.scope.post(&callout)
+    {
+        reported(None);
+    }
+}
+
+/// The answer to what a tick sent; `None`: there is none.
+pub(crate) fn reported(answer: Option<&[u8]>) {
+    with(|process| process.filter.reported(&Main, answer));
 }

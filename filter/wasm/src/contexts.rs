@@ -84,6 +84,10 @@ pub(crate) fn woken(id: u32, queue: u32) {
     vm::with(|vm| vm.woken(id, queue));
 }
 
+pub(crate) fn reported(id: u32, body_size: usize) {
+    vm::with(|vm| vm.reported(id, body_size));
+}
+
 /// Whether the request, or the call, goes on at once.
 pub(crate) fn request_headers(id: u32) -> bool {
     let goes_on = with(id, |context| match context {

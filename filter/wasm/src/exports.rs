@@ -66,6 +66,18 @@ extern "C" fn proxy_on_queue_ready(context: u32, queue: u32) {
     contexts::woken(context, queue);
 }
 
+/// A request that a tick sent was answered, or failed: then it has no headers.
+#[unsafe(no_mangle)]
+extern "C" fn proxy_on_http_call_response(
+    context: u32,
+    _token: u32,
+    _headers: u32,
+    body_size: usize,
+    _trailers: u32,
+) {
+    contexts::reported(context, body_size);
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_request_headers(context: u32, _count: usize, _end: bool) -> u32 {
     #[cfg(feature = "trap")]

@@ -19,6 +19,10 @@ const REQUEST_HEADERS: u32 = 0;
 const RESPONSE_HEADERS: u32 = 2;
 /// `WasmHeaderMapType::ResponseTrailers`.
 const RESPONSE_TRAILERS: u32 = 3;
+/// `WasmHeaderMapType::HttpCallResponseHeaders`.
+const CALLOUT_HEADERS: u32 = 6;
+/// `WasmBufferType::HttpCallResponseBody`.
+const CALLOUT_BODY: u32 = 4;
 /// `WasmStreamType::Request`.
 const REQUEST_STREAM: u32 = 0;
 /// `WasmBufferType::PluginConfiguration`.
@@ -69,6 +73,18 @@ unsafe extern "C" {
         headers: *const u8,
         headers_size: usize,
         grpc_status: i32,
+    ) -> u32;
+    fn proxy_http_call(
+        cluster: *const u8,
+        cluster_size: usize,
+        headers: *const u8,
+        headers_size: usize,
+        body: *const u8,
+        body_size: usize,
+        trailers: *const u8,
+        trailers_size: usize,
+        timeout_ms: u32,
+        token: *mut u32,
     ) -> u32;
     fn proxy_set_effective_context(context: u32) -> u32;
     fn proxy_continue_stream(stream_type: u32) -> u32;
@@ -169,6 +185,50 @@ fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
         NOT_FOUND => Ok(None),
         status => check("proxy_get_header_map_value", status).map(|()| take(data, size)),
     }
+}
+
+/// Sends a request by the effective root context, which hears of the answer. `headers` is serialized like
+/// [`request_headers`].
+pub(crate) fn http_call(
+    cluster: &str,
+    headers: &[u8],
+    body: &[u8],
+    timeout: Duration,
+) -> Result<(), HostError> {
+    // A map without entries.
+    let trailers = [0_u8; 4];
+    let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+    let mut token = 0;
+    // SAFETY: every pointer is valid for the length beside it, and `token` is a live local.
+    let status = unsafe {
+        proxy_http_call(
+            cluster.as_ptr(),
+            cluster.len(),
+            headers.as_ptr(),
+            headers.len(),
+            body.as_ptr(),
+            body.len(),
+            trailers.as_ptr(),
+            trailers.len(),
+            millis,
+            &raw mut token,
+        )
+    };
+    check("proxy_http_call", status)
+}
+
+/// The body of the answer to [`http_call`], of `size` bytes, in the callback that tells of it; `None` where the answer
+/// is not 200, or there is none.
+pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
+    let status = header(CALLOUT_HEADERS, ":status");
+    if status.ok().flatten().as_deref() != Some(b"200") {
+        return Ok(None);
+    }
+    let (mut data, mut read) = (std::ptr::null_mut(), 0);
+    // SAFETY: both pointers are to live locals.
+    let status =
+        unsafe { proxy_get_buffer_bytes(CALLOUT_BODY, 0, size, &raw mut data, &raw mut read) };
+    check("proxy_get_buffer_bytes", status).map(|()| take(data, read))
 }
 
 /// Sets a header of the request, in place of all of that name.

@@ -235,6 +235,37 @@ impl Vm {
         self.turn.begin();
         self.run(root, Callback::Other, Filter::tick);
         self.attend(root, true);
+        self.report(root);
+    }
+
+    /// Sends what is to be reported. Envoy answers in a callback of `root`, which is effective.
+    fn report(&mut self, root: u32) {
+        let Some(callout) = self.filter.report(&Effective(root)) else {
+            return;
+        };
+        let headers = [
+            (":method", "POST"),
+            (":path", callout.path),
+            (":authority", callout.cluster),
+            ("content-type", "application/json"),
+        ];
+        serialize(headers.into_iter(), &mut self.serialized);
+        let sent = ffi::http_call(
+            callout.cluster,
+            &self.serialized,
+            &callout.body,
+            callout.timeout,
+        );
+        // Envoy says no more of what it can't send, as without the cluster.
+        if sent.is_err() {
+            self.filter.reported(&Effective(root), None);
+        }
+    }
+
+    /// A report was answered by `size` bytes, or wasn't.
+    pub(crate) fn reported(&mut self, root: u32, size: usize) {
+        let answer = ffi::http_call_answer(size).unwrap_or_default();
+        self.filter.reported(&Effective(root), answer.as_deref());
     }
 
     /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the

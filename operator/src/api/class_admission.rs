@@ -14,7 +14,7 @@ use super::{Duration, Outbound};
     rename_all = "camelCase",
     deny_unknown_fields,
     default,
-    expecting = "a mapping with method, targets, percentile, distributed, peers, outbound and more"
+    expecting = "a mapping with method, targets, percentile, distributed, centralized, peers, outbound and more"
 )]
 pub struct ClassAdmission {
     /// Who decides; each sender for itself (`Distributed`) by default.
@@ -30,9 +30,12 @@ pub struct ClassAdmission {
     pub percentile: Option<f64>,
     /// Targets are for each unit of what a call says that it costs (`x-headgate-cost`), not for a call. False by default.
     pub per_cost: bool,
-    /// Settings of `Distributed`.
+    /// Settings of `Distributed`, also for `Centralized` with `Incast` or where it falls back to `Distributed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distributed: Option<DistributedAdmission>,
+    /// Settings of `Centralized`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub centralized: Option<CentralizedAdmission>,
     /// SPIFFE ids of the processes that are believed, as `workflows.peers`, which counts where the policy has workflows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
@@ -48,6 +51,70 @@ pub enum ClassAdmissionMethod {
     /// Each sender for itself, by a probability for each service and class.
     #[default]
     Distributed,
+    /// A server for all senders (`headgate run --admission`), to which their sidecars report
+    /// (`headgate bootstrap --admission`). Calls don't wait for it.
+    Centralized,
+}
+
+/// Settings of `Centralized`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    default,
+    expecting = "a mapping with method, misses, period, smoothing, scope, report and fallback"
+)]
+pub struct CentralizedAdmission {
+    /// How the server decides; `Misses` by default.
+    pub method: CentralizedMethod,
+    /// With `Misses`: calls that may miss their target in a period, those of all senders together; 5 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misses: Option<i64>,
+    /// With `Misses`: the period, 10ms to 1m; 1s by default. So many misses are due in misses · 100 / (100 −
+    /// percentile) calls: divide that by the calls/s in the class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<Duration>,
+    /// With `Incast`: weight of the past in the average wait, 0 to less than 1; 0.5 by default. The closer it is to 1,
+    /// the less do single misses count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smoothing: Option<f64>,
+    /// Whose misses or waits are taken together; those of a class of the service (`Class`) by default.
+    pub scope: AdmissionScope,
+    /// Time between the reports of a sidecar, 10ms to 10s; 100ms by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report: Option<Duration>,
+    /// Who decides while the server doesn't answer; each sender for itself (`Distributed`) by default.
+    pub fallback: AdmissionFallback,
+}
+
+/// How the server decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum CentralizedMethod {
+    /// After some misses, all calls of the class run in the lowest one until the period ends.
+    #[default]
+    Misses,
+    /// By a probability for each sender, which follows the average wait at the service.
+    Incast,
+}
+
+/// Whose measurements are taken together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum AdmissionScope {
+    /// Those of a class of the service.
+    #[default]
+    Class,
+    /// Those of the service.
+    Destination,
+}
+
+/// Who decides while the server doesn't answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum AdmissionFallback {
+    /// Each sender, by what it saw itself.
+    #[default]
+    Distributed,
+    /// Nobody: calls run in the class that they ask for.
+    Admit,
 }
 
 /// Settings of `Distributed`.

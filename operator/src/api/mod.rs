@@ -17,7 +17,10 @@ mod strategy;
 mod workflows;
 
 pub use backlog_control::{BacklogControlSettings, BacklogSignalType, Cost, CostType};
-pub use class_admission::{ClassAdmission, ClassAdmissionMethod, DistributedAdmission};
+pub use class_admission::{
+    AdmissionFallback, AdmissionScope, CentralizedAdmission, CentralizedMethod, ClassAdmission,
+    ClassAdmissionMethod, DistributedAdmission,
+};
 pub use duration::{Duration, ParseDurationError};
 pub use errors::{Errors, GrpcStatus};
 pub use policy::{

@@ -16,7 +16,9 @@ use clap::Args;
 
 use super::Output;
 use super::run::{install, module_file};
-use crate::bootstrap::{Bootstrap, ConfigSource, Outbound, Pod, SdsFiles, Uploads, XdsTls};
+use crate::bootstrap::{
+    Admission, Bootstrap, ConfigSource, Outbound, Pod, SdsFiles, Uploads, XdsTls,
+};
 use crate::endpoint::Endpoint;
 use crate::plan::TargetRef;
 use crate::xds::module::Kind;
@@ -51,6 +53,10 @@ pub struct BootstrapArgs {
     /// Address of `headgate run`; in a cluster headgate.headgate-system.svc:18000
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18000")]
     pub xds: Endpoint,
+    /// Address of the server of class admission (`headgate run --admission`), for policies with
+    /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. TLS as for --xds
+    #[arg(long, value_name = "HOST:PORT")]
+    pub admission: Option<Endpoint>,
     /// Certificate by which this proxy proves its namespace (PEM; headgate certificate proxy issues it); followed
     /// when it is renewed
     #[arg(long, value_name = "FILE", requires_all = ["xds_tls_key", "xds_tls_ca", "output"])]
@@ -61,7 +67,7 @@ pub struct BootstrapArgs {
     /// CA of the operator's certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "xds_tls_cert")]
     pub xds_tls_ca: Option<PathBuf>,
-    /// Name in the operator's certificate [default: the host of --xds]
+    /// Name in the operator's certificate [default: the host of --xds, and of --admission]
     #[arg(long, value_name = "NAME", requires = "xds_tls_cert")]
     pub xds_server_name: Option<String>,
     /// Envoy's admin address
@@ -160,6 +166,7 @@ impl BootstrapArgs {
             upstream_http2: self.upstream_http2,
             outbound: self.outbound()?,
             source: self.source()?,
+            admission: self.admission()?,
             admin: self.admin.clone(),
             target: self.target.clone(),
             pod: self.pod()?,
@@ -197,11 +204,22 @@ impl BootstrapArgs {
             address: self.xds.clone(),
             ads: self.ads,
             delta: self.delta,
-            tls: self.tls()?.map(Box::new),
+            tls: self.tls(&self.xds)?.map(Box::new),
         })
     }
 
-    fn tls(&self) -> anyhow::Result<Option<XdsTls>> {
+    fn admission(&self) -> anyhow::Result<Option<Admission>> {
+        let Some(address) = &self.admission else {
+            return Ok(None);
+        };
+        Ok(Some(Admission {
+            address: address.clone(),
+            tls: self.tls(address)?.map(Box::new),
+        }))
+    }
+
+    /// TLS to the operator at `address`.
+    fn tls(&self, address: &Endpoint) -> anyhow::Result<Option<XdsTls>> {
         let (Some(cert), Some(key), Some(ca), Some(output)) = (
             &self.xds_tls_cert,
             &self.xds_tls_key,
@@ -221,7 +239,7 @@ impl BootstrapArgs {
             server_name: self
                 .xds_server_name
                 .clone()
-                .unwrap_or_else(|| self.xds.host.clone()),
+                .unwrap_or_else(|| address.host.clone()),
             sds: SdsFiles::beside(&absolute(output)?),
         }))
     }

@@ -1,5 +1,6 @@
 //! `headgate run`: serve the policies of a folder or of a cluster to proxies.
 
+mod admission;
 mod listen;
 mod source;
 
@@ -24,7 +25,8 @@ use crate::metrics::Metrics;
 use crate::modules::{self, ModuleServer};
 use crate::plan::Plan;
 use crate::xds::module::{self, Kind, Module, Modules};
-use crate::xds::{Limits, Server};
+use crate::xds::tls::Tls;
+use crate::xds::{AdmissionServer, Limits, Server};
 
 use listen::listen;
 use source::Source;
@@ -54,6 +56,10 @@ pub struct RunArgs {
     /// Address that serves the modules over HTTP as /modules/SHA256.wasm and .so, for Istio and Envoy Gateway
     #[arg(long, value_name = "IP:PORT")]
     pub modules: Option<SocketAddr>,
+    /// Address of the server of class admission, for policies with `classAdmission.method: Centralized`; with TLS as
+    /// the xDS address. With --kubernetes the leader among the replicas serves it
+    #[arg(long, value_name = "IP:PORT")]
+    pub admission: Option<SocketAddr>,
     /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else headgate.wasm
     /// beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
@@ -139,6 +145,14 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         Some(address) => Some(listen("--modules", address)?),
         None => None,
     };
+    let admission_listener = match args.admission {
+        Some(address) => Some(listen("--admission", address)?),
+        None => None,
+    };
+    let admission_address = match &admission_listener {
+        Some(listener) => Some(listener.local_addr()?),
+        None => None,
+    };
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
 
     let mut stop = StopSignals::new()?;
@@ -170,10 +184,12 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         Limits::default(),
         metrics.clone(),
     );
+    let trust = tls.as_ref().map(Tls::subscribe);
     if let Some(tls) = tls {
         server = server.with_tls(tls);
     }
     let registry = server.registry();
+    let admission = AdmissionServer::new(Arc::clone(&registry), trust, Limits::default());
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),
@@ -186,6 +202,15 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         &metrics,
         shutdown.subscribe(),
     );
+    let admission_task = admission_listener.map(|listener| {
+        let leadership = source.leadership();
+        tokio::spawn(admission::serve(
+            listener,
+            admission,
+            leadership,
+            shutdown.subscribe(),
+        ))
+    });
     let modules_task = modules_listener.map(|listener| {
         if let Ok(address) = listener.local_addr() {
             for module in modules.borrow().iter() {
@@ -202,8 +227,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
 
     announce(
-        xds_address,
-        admin_address,
+        (xds_address, admin_address, admission_address),
         &args.source.name(),
         &modules.borrow().wasm,
         &plan.borrow(),
@@ -232,7 +256,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     }
     admin_task.abort();
     wasm_watch.abort();
-    for task in [native_watch, modules_task, probes_task]
+    for task in [native_watch, modules_task, probes_task, admission_task]
         .into_iter()
         .flatten()
     {
@@ -309,14 +333,15 @@ pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Resu
 
 /// Says what is served and what to do next. The first line, on stdout, is for programs.
 fn announce(
-    xds: SocketAddr,
-    admin: SocketAddr,
+    (xds, admin, admission): (SocketAddr, SocketAddr, Option<SocketAddr>),
     source: &str,
     module: &Module,
     plan: &Plan,
 ) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "headgate: xds={xds} admin={admin}").context("writing to stdout failed")?;
+    let admission = admission.map_or_else(String::new, |address| format!(" admission={address}"));
+    writeln!(out, "headgate: xds={xds} admin={admin}{admission}")
+        .context("writing to stdout failed")?;
     out.flush().context("writing to stdout failed")?;
     let accepted = plan.policies.iter().filter(|p| p.accepted.is_ok()).count();
     info!(

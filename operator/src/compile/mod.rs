@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_core::config::{
-    Direction, FilterConfig, Mode, OutboundConfig, ServiceAdmissionConfig, StageConfig,
+    CentralConfig, Direction, FilterConfig, Mode, OutboundConfig, ServiceAdmissionConfig,
+    StageConfig,
 };
 use sha2::{Digest, Sha256};
 
@@ -106,12 +107,19 @@ pub(crate) fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<Out
                 .split_once('.')
                 .map(|(name, namespace)| (namespace, name))
         };
-        let promised = promises.get(&here);
-        let Some(&promised) = promised.or_else(|| promises.get(&there()?)) else {
+        let promised = promises.get_key_value(&here);
+        let promised = promised.or_else(|| promises.get_key_value(&there()?));
+        let Some(((namespace, name), &promised)) = promised else {
             continue;
         };
+        // All senders must call it the same.
+        let central = promised.central.as_ref().map(|central| CentralConfig {
+            service: format!("{namespace}/{name}"),
+            ..central.clone()
+        });
         let promised = ServiceAdmissionConfig {
             enforced: promised.enforced && policy.stage.mode == Mode::Enforce,
+            central,
             ..promised.clone()
         };
         outbound.class_admission.insert(service.clone(), promised);

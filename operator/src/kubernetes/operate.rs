@@ -146,6 +146,7 @@ impl Operator {
             deliveries: deliveries_receiver,
             leadership: leadership.clone(),
         };
+        let leading_now = leadership.clone();
         let writer = Writer::new(self.client.clone(), inputs, news, self.metrics.clone());
         let following_peers = peers::follow(
             self.replicas,
@@ -184,6 +185,7 @@ impl Operator {
         });
         Writing {
             following: self.following,
+            leadership: leading_now,
             task,
         }
     }
@@ -193,6 +195,8 @@ impl Operator {
 pub struct Writing {
     /// Ends with an error, or at the shutdown.
     pub following: JoinHandle<anyhow::Result<()>>,
+    /// Whether this replica leads.
+    pub leadership: Leadership,
     /// Ends after the shutdown, when nothing is written any more and the Lease was given back.
     pub task: JoinHandle<()>,
 }

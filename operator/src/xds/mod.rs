@@ -21,6 +21,7 @@
 //! snapshot, not with the ones in between.
 
 pub(crate) mod addresses;
+mod admission;
 pub mod cache;
 pub mod conditions;
 pub mod delta;
@@ -47,6 +48,7 @@ pub mod tls;
 
 use headgate_core::config::Direction;
 
+pub use admission::AdmissionServer;
 pub use limits::Limits;
 pub use server::Server;
 

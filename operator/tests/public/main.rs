@@ -6,6 +6,7 @@ mod envoy;
 mod wire;
 
 mod admin;
+mod admission;
 mod any_policy;
 mod bad_policies;
 mod cli;

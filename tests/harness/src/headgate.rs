@@ -32,6 +32,7 @@ pub struct Headgate {
     child: Child,
     xds: SocketAddr,
     admin: SocketAddr,
+    admission: Option<SocketAddr>,
 }
 
 /// What to run `headgate run` with.
@@ -108,7 +109,17 @@ impl Headgate {
             .with_context(|| format!("build it with scripts/build, or set {HEADGATE_ENV}"))?;
         let line = child.wait_for_line("headgate: xds=")?;
         let (xds, admin) = (address(&line, "xds")?, address(&line, "admin")?);
-        Ok(Self { child, xds, admin })
+        Ok(Self {
+            child,
+            xds,
+            admin,
+            admission: address(&line, "admission").ok(),
+        })
+    }
+
+    /// Where it serves class admission, if it does.
+    pub fn admission(&self) -> Option<SocketAddr> {
+        self.admission
     }
 
     /// Where it serves xDS.

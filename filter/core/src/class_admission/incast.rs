@@ -18,6 +18,7 @@
 //! meant here. It doesn't say how RTT is measured: it is given with each report, and is no longer than the latency.
 
 use std::hash::Hash;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::law::{Law, SettingsError};
@@ -78,15 +79,38 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         call: &Completion,
         round_trip: Duration,
     ) {
-        if !self.channels.law().promises(call.class) {
+        let alone = NonZeroU32::MIN;
+        self.completed_together(now, source, destination, call, round_trip, alone);
+    }
+
+    /// `calls` from `source` to `destination` completed since the last time: `mean` has their mean latency and, as its
+    /// size, the cost of those of them that missed their target. They are `calls` samples of the average, and move the
+    /// probability once: by what missed, where the average misses as well.
+    ///
+    /// ```text
+    /// I = wⁿ · I + (1 − wⁿ) · mean(ℓ − RTT)          for one call, what the paper has
+    /// ```
+    pub fn completed_together(
+        &mut self,
+        now: Instant,
+        source: S,
+        destination: D,
+        mean: &Completion,
+        round_trip: Duration,
+        calls: NonZeroU32,
+    ) {
+        if !self.channels.law().promises(mean.class) {
             return;
         }
-        let round_trip = round_trip.min(call.latency);
-        let delay = nanos(call.latency - round_trip) as f64;
-        let key = (destination, self.scope.class(call.class));
+        let round_trip = round_trip.min(mean.latency);
+        let delay = nanos(mean.latency - round_trip) as f64;
+        let key = (destination, self.scope.class(mean.class));
+        let past = self
+            .past
+            .powi(i32::try_from(calls.get()).unwrap_or(i32::MAX));
         let incast = match self.delays.get(now, key) {
             Some(incast) => {
-                *incast = self.past * *incast + (1.0 - self.past) * delay;
+                *incast = past * *incast + (1.0 - past) * delay;
                 *incast
             }
             None => {
@@ -96,10 +120,21 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         };
         let averaged = Completion {
             latency: round_trip + Duration::from_nanos(incast.round() as u64),
-            ..*call
+            ..*mean
         };
         self.channels
             .completed(now, (source, destination), &averaged);
+    }
+
+    /// Calls from `source` to `destination` in `class`, which cost `size`, were refused for lack of room or not
+    /// answered in time: misses whose latency nobody knows, so that they are not in the average.
+    pub fn failed(&mut self, now: Instant, source: S, destination: D, class: ClassId, size: u32) {
+        let miss = Completion {
+            class,
+            latency: Duration::MAX,
+            size,
+        };
+        self.channels.completed(now, (source, destination), &miss);
     }
 
     /// Probability with which a call from `source` to `destination` that asks for `class` runs in it.
@@ -188,6 +223,28 @@ mod tests {
         assert_eq!(state.delay(at(1), 9, HIGH), Some(us(2)));
         assert_eq!(state.delay(at(1), 9, MEDIUM), Some(us(12)));
         assert_eq!(state.delay(at(1), 8, MEDIUM), None);
+    }
+
+    #[test]
+    fn calls_together_weigh_as_many_and_miss_once() {
+        let mut state = incast(0.5, Scope::Class);
+        let batch = |latency_us, size| Completion {
+            size,
+            ..call(HIGH, latency_us)
+        };
+        let three = NonZeroU32::new(3).unwrap();
+        let p = |state: &Incast<u8, u8>| (100.0 * state.probability(at(9), 1, 9, HIGH)).round();
+        // I = 8 µs, then 8/8 + 7/8 · 16 = 15.
+        state.completed_together(at(1), 1, 9, &batch(12, 2), us(4), three);
+        assert_eq!(p(&state), 100.0, "two missed, the average doesn't");
+        state.completed_together(at(2), 1, 9, &batch(20, 2), us(4), three);
+        assert_eq!(state.delay(at(2), 9, HIGH), Some(us(15)));
+        assert_eq!(p(&state), 98.0);
+        // Those that failed are misses whatever the average is, and none of its samples.
+        state.failed(at(3), 1, 9, HIGH, 5);
+        state.failed(at(3), 1, 9, ClassId(2), 5);
+        assert_eq!(p(&state), 93.0);
+        assert_eq!(state.delay(at(3), 9, HIGH), Some(us(15)));
     }
 
     #[test]

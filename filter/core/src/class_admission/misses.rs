@@ -75,15 +75,22 @@ impl<D: Copy + Eq + Hash> Misses<D> {
 
     /// A call to `destination` completed, of whichever sender.
     pub fn completed(&mut self, now: Instant, destination: D, call: &Completion) {
+        if self.law.missed(call) {
+            self.missed(now, destination, call.class, 1);
+        }
+    }
+
+    /// So many calls to `destination` in `class` missed its target.
+    pub fn missed(&mut self, now: Instant, destination: D, class: ClassId, calls: u32) {
         self.roll(now);
-        if !self.law.missed(call) {
+        if calls == 0 || !self.law.promises(class) {
             return;
         }
-        let key = (destination, self.scope.class(call.class));
+        let key = (destination, self.scope.class(class));
         if let Some(missed) = self.missed.get_mut(&key) {
-            *missed = missed.saturating_add(1);
+            *missed = missed.saturating_add(calls);
         } else if self.missed.len() < self.capacity {
-            self.missed.insert(key, 1);
+            self.missed.insert(key, calls);
         }
     }
 

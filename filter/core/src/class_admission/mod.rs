@@ -19,13 +19,18 @@
 //! '22, with the constants of its simulator. *Centralized Aequitas* is D. Chowdary, W. Xie, Y. Zhong: "Centralize the
 //! Aequitas Admission Control Mechanism".
 //!
+//! A [`Server`] holds the state of the latter two for many services. Senders exchange with it what [`protocol`] has, in
+//! batches.
+//!
 //! All state is bounded ([`Limits`]). What doesn't fit is forgotten, and what is forgotten is admitted.
 
 mod distributed;
 mod incast;
 mod law;
 mod misses;
+pub mod protocol;
 mod recent;
+mod server;
 mod shared;
 
 use std::time::Duration;
@@ -34,6 +39,8 @@ pub use distributed::Distributed;
 pub use incast::Incast;
 pub use law::{Change, Law, Settings, SettingsError};
 pub use misses::Misses;
+use serde::{Deserialize, Serialize};
+pub use server::{ReportError, Server};
 pub use shared::SharedChannels;
 
 use crate::request::ClassId;
@@ -72,7 +79,7 @@ impl Default for Limits {
 }
 
 /// The calls that share one measurement of a receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Scope {
     /// All calls to it, as the paper has it.
     Destination,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::ClassConfig;
-use crate::class_admission::{Law, Settings, SettingsError};
+use crate::class_admission::protocol::{Method, Rules};
+use crate::class_admission::{Law, Scope, Settings, SettingsError};
 
 /// Class admission of a stage. Its queue orders requests by class; this says whose word on classes counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,9 +40,53 @@ pub struct ServiceAdmissionConfig {
     pub min_probability: f64,
     /// Whether calls are downgraded, or only counted.
     pub enforced: bool,
+    /// The server that decides; without, each sender does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub central: Option<CentralConfig>,
+}
+
+/// How a server decides for all senders (centralized Aequitas).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CentralConfig {
+    /// What the server knows the service by: `namespace/name`.
+    pub service: String,
+    /// How it decides.
+    pub method: Method,
+    /// Whose measurements it takes together.
+    pub scope: Scope,
+    /// Time between reports, µs.
+    pub report_us: u64,
+    /// Who decides while the server is silent.
+    pub fallback: Fallback,
+}
+
+/// Who decides while the server is silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Fallback {
+    /// Each sender, by what it saw itself.
+    #[default]
+    Distributed,
+    /// Nobody: calls run in the class that they ask for.
+    Admit,
 }
 
 impl ServiceAdmissionConfig {
+    /// What the server has to know; `None` where each sender decides.
+    #[must_use]
+    pub fn rules(&self) -> Option<Rules> {
+        let central = self.central.as_ref()?;
+        Some(Rules {
+            targets_us: self.targets_us.clone(),
+            percentile: self.percentile,
+            increase: self.increase,
+            decrease: self.decrease,
+            min_probability: self.min_probability,
+            scope: central.scope,
+            method: central.method,
+        })
+    }
+
     /// The law by which the probabilities move.
     ///
     /// # Errors

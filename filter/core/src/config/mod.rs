@@ -13,7 +13,7 @@ mod strategy;
 mod types;
 mod workflows;
 
-pub use class_admission::{ClassAdmissionConfig, ServiceAdmissionConfig};
+pub use class_admission::{CentralConfig, ClassAdmissionConfig, Fallback, ServiceAdmissionConfig};
 pub use service_times::{HistogramWindow, ServiceTimesConfig};
 pub use strategy::{
     BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DegradationConfig, Logic,

@@ -10,10 +10,14 @@
 //!
 //! What the service works is no part of a class's promise. A process that doesn't say how long that was teaches
 //! nothing, except by a refusal for lack of room, or by no answer in time: both are misses, of whatever size.
+//!
+//! Where a server decides for all senders ([`super::central`]), this goes on learning: it is what is left when the
+//! server is silent.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::central::{Central, Reports};
 use crate::class_admission::{Completion, SharedChannels};
 use crate::classify::{Classes, RequestView};
 use crate::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
@@ -36,6 +40,8 @@ pub(super) struct Admission {
     /// Places among the services, by name.
     names: HashMap<String, usize>,
     rng: Rng,
+    /// Where a server decides for a service.
+    pub(super) reports: Option<Reports>,
 }
 
 #[derive(Debug)]
@@ -43,6 +49,8 @@ struct Service {
     names: Vec<String>,
     rules: Classes,
     channels: SharedChannels,
+    /// Where a server decides.
+    central: Option<Central>,
     enforced: bool,
     /// By class, the lowest not among them.
     stats: Vec<ClassStats>,
@@ -114,13 +122,35 @@ impl Service {
         let channels = SharedChannels::new(host, law, number).map_err(of_host)?;
         let promised = names.iter().take(names.len().saturating_sub(1));
         let stats = promised.map(|class| ClassStats::new(host, &prefix, class));
+        let stats: Vec<ClassStats> = stats.collect::<Result<_, _>>().map_err(of_host)?;
+        let shown = stats.iter().map(|stats| stats.admit);
+        let central = Central::new(host, config, &prefix, shown).map_err(of_host)?;
         Ok(Self {
             rules: Classes::new(&config.classes)?,
-            stats: stats.collect::<Result<_, _>>().map_err(of_host)?,
+            stats,
             enforced: config.enforced,
             channels,
+            central,
             names,
         })
+    }
+
+    /// The class in which a call is to run that asks for `wanted`.
+    fn decide(
+        &self,
+        host: &impl Host,
+        now: Instant,
+        wanted: ClassId,
+        rng: &mut Rng,
+    ) -> Result<ClassId, HostError> {
+        let decided = match &self.central {
+            Some(central) => central.class_for(host, now, wanted, rng)?,
+            None => None,
+        };
+        match decided {
+            Some(decided) => Ok(decided),
+            None => self.channels.class_for(host, now, wanted, rng),
+        }
     }
 
     /// The class of this name; `None` if it is no class here.
@@ -151,7 +181,16 @@ impl Admission {
             services: Vec::new(),
             names: HashMap::new(),
             rng: Rng::new(seed.rotate_left(16)),
+            reports: None,
         };
+        let centrals = config.class_admission.values();
+        let centrals = centrals.filter_map(|service| service.central.as_ref());
+        if let Some(interval_us) = centrals.map(|central| central.report_us).min() {
+            let reports = Reports::new(host, &config.policy, interval_us);
+            let reports = reports
+                .map_err(|error| ConfigError::new("outbound.class_admission", error.to_string()))?;
+            this.reports = Some(reports);
+        }
         for (name, service) in &config.class_admission {
             let service = Service::new(host, (&config.policy, name), service)?;
             for (class, stats) in (0..).map(ClassId).zip(&service.stats) {
@@ -169,6 +208,13 @@ impl Admission {
             this.services.push(service);
         }
         Ok((!this.services.is_empty()).then_some(this))
+    }
+
+    /// What is between senders and the server, for each service of which that decides.
+    pub(super) fn centrals(&self) -> impl Iterator<Item = &Central> {
+        self.services
+            .iter()
+            .filter_map(|service| service.central.as_ref())
     }
 
     /// The place of a service; `None` if it promises nothing.
@@ -195,7 +241,7 @@ impl Admission {
         let own = call.header(wire::CLASS).and_then(|name| of.class_of(name));
         let named = own.or_else(|| of.class_of(inherited?.as_bytes()));
         let wanted = named.unwrap_or_else(|| of.rules.class(call));
-        let decided = of.channels.class_for(host, now, wanted, &mut self.rng)?;
+        let decided = of.decide(host, now, wanted, &mut self.rng)?;
         let is_downgraded = decided != wanted;
         if let Some(stats) = of.stats.get(usize::from(wanted.0)) {
             host.add(stats.calls, 1)?;
@@ -244,6 +290,17 @@ impl Admission {
             size: call.size,
         };
         let changed = of.channels.completed(host, now, &completion)?;
+        if let Some(central) = &of.central {
+            let waited = match heard {
+                Heard::Failed => None,
+                Heard::Spent(spent) => Some(spent.wait),
+            };
+            let missed = of.channels.law().missed(&completion);
+            central.completed(host, &completion, missed, waited)?;
+            if central.is_heard(host, now)? {
+                return Ok(());
+            }
+        }
         match changed.zip(of.stats.get(usize::from(call.class.0))) {
             Some((admit, stats)) => host.record(stats.admit, permille(admit)),
             None => Ok(()),
@@ -251,6 +308,6 @@ impl Admission {
     }
 }
 
-fn permille(probability: f64) -> u64 {
+pub(super) fn permille(probability: f64) -> u64 {
     (probability * 1e3).round() as u64
 }

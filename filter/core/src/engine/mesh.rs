@@ -47,7 +47,7 @@ pub(super) struct Scratch {
 pub(super) struct Outbound {
     config: OutboundConfig,
     services: HashMap<String, ServiceId>,
-    admission: Option<Admission>,
+    pub(super) admission: Option<Admission>,
     /// Places of services in the admission, by cluster.
     admitted: HashMap<String, Option<usize>>,
     pub(super) smoother: Option<Smoother>,
@@ -97,7 +97,7 @@ impl Outbound {
     }
 
     /// What this process is called: as workflows of the same policy would call it.
-    fn process(&mut self, host: &impl Host, seed: u64) -> Result<ProcessId, HostError> {
+    pub(super) fn process(&mut self, host: &impl Host, seed: u64) -> Result<ProcessId, HostError> {
         if let Some(known) = self.process {
             return Ok(known);
         }

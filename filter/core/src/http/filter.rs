@@ -48,6 +48,8 @@ pub struct Filter<H> {
     /// Calls that were held, and at a gateway requests, which went on and aren't answered yet, by stream.
     pub(super) forwarded: HashMap<u32, Calling>,
     complained: Option<Instant>,
+    /// Whether the server of class admission answered the last report; `None` before the first.
+    pub(super) server_heard: Option<bool>,
     /// The time of the last request or end of a request for which the clock could be read.
     last: Instant,
 }
@@ -66,6 +68,7 @@ impl<H: Host> Filter<H> {
             baggage: Vec::new(),
             forwarded: HashMap::new(),
             complained: None,
+            server_heard: None,
             last: Instant::default(),
         }
     }

@@ -22,6 +22,7 @@ mod mesh;
 pub mod metadata;
 mod outbound;
 mod reply;
+mod report;
 #[cfg(test)]
 mod tests;
 

@@ -9,6 +9,7 @@ use crate::host::memory::{Fault, MemoryHost};
 use crate::time::Instant;
 use crate::workflows::wire;
 
+mod central;
 mod classes;
 mod smoothing;
 

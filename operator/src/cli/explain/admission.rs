@@ -1,6 +1,7 @@
 //! Class admission in words: what the class of a request promises, and whose word on classes counts.
 
-use headgate_core::config::ServiceAdmissionConfig;
+use headgate_core::class_admission::protocol::Method;
+use headgate_core::config::{Fallback, ServiceAdmissionConfig};
 
 use super::{Subject, duration};
 
@@ -44,5 +45,25 @@ pub(super) fn admission(
             peers.join(", ")
         ),
     });
-    std::iter::once(promise).chain(believed).collect()
+    let central = promises.central.as_ref();
+    let central = central.map(|central| {
+        let decides = match central.method {
+            Method::Misses { allowed, period_us } => format!(
+                "after {allowed} misses within {} for all callers",
+                duration(period_us)
+            ),
+            Method::Incast { .. } => "by the average wait".to_owned(),
+        };
+        let alone = match central.fallback {
+            Fallback::Distributed => "each caller decides for itself",
+            Fallback::Admit => "nobody does",
+        };
+        format!(
+            "a server decides which do, {decides} (headgate run --admission); while it is silent, {alone}"
+        )
+    });
+    std::iter::once(promise)
+        .chain(central)
+        .chain(believed)
+        .collect()
 }

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use crate::kubernetes::authorize::Authorizer;
 use crate::kubernetes::client::Access;
 use crate::kubernetes::deliver::DeliverArgs;
+use crate::kubernetes::leader::Leadership;
 use crate::kubernetes::operate::{Operator, Settings, Writing};
 use crate::kubernetes::store::Observations;
 use crate::metrics::Metrics;
@@ -219,6 +220,14 @@ impl Serving {
                 Ok(Err(error)) => error,
                 Ok(Ok(())) | Err(_) => anyhow!("--kubernetes: watching the API server ended"),
             },
+        }
+    }
+
+    /// Whether this process leads its replicas; `None` where there are no others.
+    pub(super) fn leadership(&self) -> Option<Leadership> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Cluster(writing) => Some(writing.leadership.clone()),
         }
     }
 

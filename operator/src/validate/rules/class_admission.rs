@@ -1,17 +1,24 @@
 //! `spec.classAdmission`: what classes promise, who is believed, and whose calls are admitted to classes.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::ops::Bound::{Excluded, Included};
+use std::time::Duration;
 
+use headgate_core::class_admission::Scope;
+use headgate_core::class_admission::protocol::Method;
 use headgate_core::config::{
-    ClassAdmissionConfig, ClassConfig, Discipline, Flow, Mode, OutboundConfig, QueueMode,
-    ServiceAdmissionConfig, StageConfig,
+    CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Fallback, Flow, Mode,
+    OutboundConfig, QueueMode, ServiceAdmissionConfig, StageConfig,
 };
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
-use super::{HOUR, MILLISECOND, Problems, Real, Time};
-use crate::api::AdmissionPolicySpec;
+use super::{HOUR, MILLISECOND, Problems, Real, SECOND, Time, Whole, micros};
+use crate::api::{
+    self, AdmissionFallback, AdmissionPolicySpec, AdmissionScope, CentralizedMethod,
+    ClassAdmissionMethod,
+};
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule, some};
 
@@ -33,6 +40,43 @@ const LEAST: Real = Real {
     default: 0.1,
     ..STEP
 };
+const MISSES: Whole = Whole {
+    default: 5,
+    bounds: (1, 1_000_000),
+};
+const PERIOD: Time = Time {
+    default: SECOND,
+    bounds: (Duration::from_millis(10), Duration::from_secs(60)),
+};
+const SMOOTHING: Real = Real {
+    default: 0.5,
+    bounds: (Included(0.0), Excluded(1.0)),
+    right: "0 to less than 1",
+};
+const REPORT: Time = Time {
+    default: Duration::from_millis(100),
+    bounds: (Duration::from_millis(10), Duration::from_secs(10)),
+};
+const NOT_CENTRALIZED: &str =
+    "given with method Distributed; leave it out or use method Centralized";
+/// Settings of each method.
+const OF_METHODS: [(&str, &str, &str); 3] = [
+    (
+        "misses",
+        "Misses",
+        "given with method Incast; leave it out or use method Misses",
+    ),
+    (
+        "period",
+        "Misses",
+        "given with method Incast; leave it out or use method Misses",
+    ),
+    (
+        "smoothing",
+        "Incast",
+        "given with method Misses; leave it out or use method Incast",
+    ),
+];
 /// Each class but the last of 16 has one.
 const MAX_TARGETS: usize = 15;
 const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or outbound.smoothing, for \
@@ -88,6 +132,7 @@ pub(super) fn class_admission(
     let outbound = outbound(calls, &given.outbound, peers.clone(), &calls_at, problems);
     let targets_us = targets(spec, &at.field("targets"), problems);
     let percentile = problems.real(at.field("percentile"), given.percentile, &PERCENTILE);
+    let central = centralized(given, at, problems);
     let steps = given.distributed.clone().unwrap_or_default();
     let at = at.field("distributed");
     let promises = ServiceAdmissionConfig {
@@ -99,6 +144,7 @@ pub(super) fn class_admission(
         decrease: problems.real(at.field("decrease"), steps.decrease, &STEP),
         min_probability: problems.real(at.field("minProbability"), steps.min_probability, &LEAST),
         enforced,
+        central,
     };
     let receives = !given.targets.is_empty();
     Meaning {
@@ -106,6 +152,63 @@ pub(super) fn class_admission(
         promises: receives.then_some(promises),
         outbound: has_calls.then_some(outbound),
     }
+}
+
+/// The server's part; the service has its name when it is known who calls it.
+fn centralized(
+    given: &api::ClassAdmission,
+    at: &Path,
+    problems: &mut Problems,
+) -> Option<CentralConfig> {
+    let at = at.field("centralized");
+    if given.method == ClassAdmissionMethod::Distributed {
+        if given.centralized.is_some() {
+            problems.add(at, NOT_CENTRALIZED);
+        }
+        return None;
+    }
+    let settings = given.centralized.clone().unwrap_or_default();
+    let is_given = [
+        settings.misses.is_some(),
+        settings.period.is_some(),
+        settings.smoothing.is_some(),
+    ];
+    let method = match settings.method {
+        CentralizedMethod::Misses => "Misses",
+        CentralizedMethod::Incast => "Incast",
+    };
+    for ((field, owner, problem), is_given) in OF_METHODS.into_iter().zip(is_given) {
+        if is_given && owner != method {
+            problems.add(at.field(field), problem);
+        }
+    }
+    let allowed = problems.whole(at.field("misses"), settings.misses, &MISSES);
+    let mut time = |field, given: Option<&api::Duration>, time: &Time| {
+        let given = given.and_then(|given| problems.duration(&at.field(field), given, time));
+        given.unwrap_or_else(|| micros(time.default))
+    };
+    let period_us = time("period", settings.period.as_ref(), &PERIOD);
+    let report_us = time("report", settings.report.as_ref(), &REPORT);
+    let smoothing = problems.real(at.field("smoothing"), settings.smoothing, &SMOOTHING);
+    Some(CentralConfig {
+        service: String::new(),
+        method: match settings.method {
+            CentralizedMethod::Misses => Method::Misses {
+                allowed: NonZeroU32::new(allowed).unwrap_or(NonZeroU32::MIN),
+                period_us,
+            },
+            CentralizedMethod::Incast => Method::Incast { smoothing },
+        },
+        scope: match settings.scope {
+            AdmissionScope::Class => Scope::Class,
+            AdmissionScope::Destination => Scope::Destination,
+        },
+        report_us,
+        fallback: match settings.fallback {
+            AdmissionFallback::Distributed => Fallback::Distributed,
+            AdmissionFallback::Admit => Fallback::Admit,
+        },
+    })
 }
 
 /// The target of each class but the last, µs.
@@ -169,6 +272,30 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     steps.at("increase").real(&STEP);
     steps.at("decrease").real(&STEP);
     steps.at("minProbability").real(&LEAST);
+    let mut central = admission.at("centralized");
+    central.at("misses").whole_bounds(&MISSES);
+    central.at("period").time_bounds(&PERIOD);
+    central.at("smoothing").real_bounds(&SMOOTHING);
+    central.at("report").time_bounds(&REPORT);
+    for (field, owner, problem) in OF_METHODS {
+        let condition = format!(
+            "!has(self.{field}) || (has(self.method) ? self.method : 'Misses') == '{owner}'"
+        );
+        central.rule(
+            Rule::text(condition, problem)
+                .on(&format!(".{field}"))
+                .forbidden(),
+        );
+    }
+    let is_centralized = "has(self.method) && self.method == 'Centralized'";
+    admission.rule(
+        Rule::text(
+            format!("!has(self.centralized) || ({is_centralized})"),
+            NOT_CENTRALIZED,
+        )
+        .on(".centralized")
+        .forbidden(),
+    );
     peers::schema(&mut admission.at("peers"));
     services::outbound_schema(&mut admission.at("outbound"));
     admission.rule(Rule::text(

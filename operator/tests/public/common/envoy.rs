@@ -49,6 +49,7 @@ pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
         node_id: "edge-1".into(),
         access_log: None,
         uploads: Uploads::default(),
+        admission: None,
     }
 }
 

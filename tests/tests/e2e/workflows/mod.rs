@@ -1,6 +1,7 @@
 //! Workflows between sidecars: real Envoys with two workers each, whose inbound and outbound listeners share their VMs.
 
 mod app;
+mod central;
 mod classes;
 mod clocks;
 mod gateway;

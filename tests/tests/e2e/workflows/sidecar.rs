@@ -150,6 +150,7 @@ impl Sidecar {
             node_id: "sidecar".into(),
             access_log: None,
             uploads: Uploads::default(),
+            admission: None,
         };
         let mut bootstrap = Bootstrap::parse(&written.to_yaml())?;
         // Both workers of every listener get connections, so that calls meet requests of the other one.

@@ -43,6 +43,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
             "bouncer-logic-unknown",
             "bouncer-window-misspelt",
             "bouncer-window-unknown",
+            "class-admission-fallback-unknown",
             "class-admission-method-unknown",
             "errors-grpc-status-misspelt",
             "measure-unknown",

@@ -1,7 +1,18 @@
 //! Checks of class admission.
 
-use super::super::{ClassAdmissionConfig, ConfigError, ServiceAdmissionConfig, StageConfig};
+use std::ops::RangeInclusive;
+
+use super::super::{
+    CentralConfig, ClassAdmissionConfig, ConfigError, ServiceAdmissionConfig, StageConfig,
+};
 use super::{check_classes, workflows};
+use crate::class_admission::SettingsError;
+use crate::class_admission::protocol::Method;
+
+/// Longest name of a service, bytes.
+const MAX_NAME: usize = 512;
+const REPORTS_US: RangeInclusive<u64> = 10_000..=10_000_000;
+const PERIODS_US: RangeInclusive<u64> = 10_000..=60_000_000;
 
 impl ClassAdmissionConfig {
     pub(super) fn check(&self, stage: &StageConfig, at: &str) -> Result<(), ConfigError> {
@@ -21,9 +32,39 @@ impl ServiceAdmissionConfig {
             let problem = format!("{targets} for {classes} classes; one for each but the last");
             return Err(ConfigError::new(format!("{at}.targets_us"), problem));
         }
-        match self.law() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(ConfigError::new(at, error.to_string())),
+        if let Err(error) = self.law() {
+            return Err(ConfigError::new(at, error.to_string()));
+        }
+        match &self.central {
+            Some(central) => central.check(&format!("{at}.central")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl CentralConfig {
+    fn check(&self, at: &str) -> Result<(), ConfigError> {
+        let wrong =
+            |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
+        let within = |field: &str, us: u64, bounds: RangeInclusive<u64>| match bounds.contains(&us)
+        {
+            true => Ok(()),
+            false => wrong(
+                field,
+                format!("{us}; {} to {}", bounds.start(), bounds.end()),
+            ),
+        };
+        if self.service.is_empty() || self.service.len() > MAX_NAME {
+            let problem = format!("{:?}; namespace/name of the service", self.service);
+            return wrong("service", problem);
+        }
+        within("report_us", self.report_us, REPORTS_US)?;
+        match self.method {
+            Method::Misses { period_us, .. } => within("method.period_us", period_us, PERIODS_US),
+            Method::Incast { smoothing } if !(0.0..1.0).contains(&smoothing) => {
+                wrong("method", SettingsError::Smoothing(smoothing).to_string())
+            }
+            Method::Incast { .. } => Ok(()),
         }
     }
 }

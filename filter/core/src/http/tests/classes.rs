@@ -3,7 +3,7 @@
 use super::*;
 
 /// What `stock` promises: 50 ms to `high`. One miss takes all of the probability.
-const PROMISE: &str = r#""stock":{"classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
+pub(super) const PROMISE: &str = r#""stock":{"classes":[{"name":"high","matches":[{"headers":[{"name":"x-class","value":"high"}]}]},
     {"name":"low"}],"targets_us":[50000],"percentile":99,"per_cost":false,"increase":0.01,"decrease":1.0,
     "min_probability":0.000001,"enforced":true}"#;
 
@@ -20,7 +20,7 @@ fn receiver() -> String {
     )
 }
 
-fn outbound(promise: &str) -> String {
+pub(super) fn outbound(promise: &str) -> String {
     format!(
         r#"{{"direction":"Outbound","outbound":{{"policy":"ns/p","services":{{"stock*":"stock"}},
         "class_admission":{{{promise}}}}}}}"#
@@ -28,14 +28,14 @@ fn outbound(promise: &str) -> String {
 }
 
 impl Proxy {
-    fn configure(&mut self, config: &str) {
+    pub(super) fn configure(&mut self, config: &str) {
         let stream = self.stream(&[]);
         let now = Instant::default();
         let configured = self.filter.configure(&stream, now, config.as_bytes());
         assert_eq!(configured, Ok(()));
     }
 
-    fn call(&mut self, headers: &[(&str, &str)]) -> (MemoryStream, Outbound) {
+    pub(super) fn call(&mut self, headers: &[(&str, &str)]) -> (MemoryStream, Outbound) {
         let call = self.stream(headers);
         call.set(Property::ClusterName, "stock.svc");
         let mut outbound = Outbound::default();
@@ -44,7 +44,7 @@ impl Proxy {
     }
 
     /// The answer to a call comes after `ms`.
-    fn answer(
+    pub(super) fn answer(
         &mut self,
         (call, outbound): &mut (MemoryStream, Outbound),
         ms: u64,
@@ -57,7 +57,7 @@ impl Proxy {
         outbound.response_headers(&mut self.filter, call);
     }
 
-    fn of_class(&self, name: &str) -> u64 {
+    pub(super) fn of_class(&self, name: &str) -> u64 {
         let name = format!("headgate.policy.ns/p.service.stock.{name}.class.high");
         self.filter.host.value(&name).unwrap()
     }
@@ -73,13 +73,13 @@ impl Proxy {
     }
 }
 
-const HIGH: [(&str, &str); 1] = [("x-class", "high")];
+pub(super) const HIGH: [(&str, &str); 1] = [("x-class", "high")];
 /// In time, and late by what the service did not work.
-const IN_TIME: [(&str, &str); 2] = [
+pub(super) const IN_TIME: [(&str, &str); 2] = [
     (":status", "200"),
     (wire::PROGRESS, "elapsed=60, wait=40, slot=60"),
 ];
-const LATE: [(&str, &str); 2] = [
+pub(super) const LATE: [(&str, &str); 2] = [
     (":status", "200"),
     (wire::PROGRESS, "elapsed=9, wait=91, slot=9"),
 ];

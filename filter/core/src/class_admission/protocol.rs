@@ -1,0 +1,192 @@
+//! What senders and the server of centralized class admission say to each other: JSON over HTTP/2.
+//!
+//! ```text
+//! POST /v1/admission
+//! {"process":"9f86d081884c7d65","services":[{"service":"shop/stock",
+//!   "rules":{"targets_us":[15000],"percentile":99,"increase":0.01,"decrease":0.01,"min_probability":0.1,
+//!            "scope":"Class","method":{"type":"Misses","allowed":5,"period_us":1000000}},
+//!   "classes":[{"misses":3}]}]}
+//! 200
+//! {"services":[{"service":"shop/stock","classes":[{"admit":1}]}]}
+//! ```
+//!
+//! A report has what completed since the last one, and asks for decisions at once. Classes are listed by place, the
+//! highest first. The rules travel with each report: the server needs to know no policies, and one that was started a
+//! moment ago answers like any other. Rules that differ, as while a new policy spreads, have states of their own.
+//!
+//! Reports may be lost; they are never sent again. Fields that a reader doesn't know are skipped.
+
+use std::borrow::Cow;
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::law::{Law, Settings, SettingsError};
+use super::{MAX_CLASSES, Scope};
+
+/// Path of the server's only resource.
+pub const PATH: &str = "/v1/admission";
+/// Envoy's name for the cluster of the server.
+pub const CLUSTER: &str = "headgate_admission";
+/// Most services in one report.
+pub const MAX_SERVICES: usize = 256;
+/// Largest report and largest answer, bytes.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// How the server decides.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+pub enum Method {
+    /// [`Misses`](super::Misses).
+    Misses {
+        /// K.
+        allowed: NonZeroU32,
+        /// T, µs.
+        period_us: u64,
+    },
+    /// [`Incast`](super::Incast).
+    Incast {
+        /// w, 0 ≤ w < 1.
+        smoothing: f64,
+    },
+}
+
+/// What the server needs to know of a service. Targets are for a call, or for a unit of its cost: senders divide what
+/// they report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rules {
+    /// L: target of each class but the lowest, µs.
+    pub targets_us: Vec<u64>,
+    /// π.
+    pub percentile: f64,
+    /// α.
+    pub increase: f64,
+    /// β.
+    pub decrease: f64,
+    /// Least probability.
+    pub min_probability: f64,
+    /// Whose measurements are taken together.
+    pub scope: Scope,
+    /// How the server decides.
+    pub method: Method,
+}
+
+impl Rules {
+    /// # Errors
+    /// [`SettingsError`] with the setting at fault.
+    pub fn law(&self) -> Result<Law, SettingsError> {
+        let targets = self.targets_us.iter().copied();
+        Law::try_from(Settings {
+            // One more than there may be is as wrong as thousands.
+            targets: targets
+                .take(MAX_CLASSES)
+                .map(Duration::from_micros)
+                .collect(),
+            percentile: self.percentile,
+            per_cost: false,
+            increase: self.increase,
+            decrease: self.decrease,
+            min_probability: self.min_probability,
+        })
+    }
+}
+
+/// By the bits of numbers: it tells rules apart.
+impl Hash for Rules {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self {
+            targets_us,
+            percentile,
+            increase,
+            decrease,
+            min_probability,
+            scope,
+            method,
+        } = self;
+        (targets_us, scope).hash(state);
+        for number in [percentile, increase, decrease, min_probability] {
+            number.to_bits().hash(state);
+        }
+        match method {
+            Method::Misses { allowed, period_us } => (0_u8, allowed, period_us).hash(state),
+            Method::Incast { smoothing } => (1_u8, smoothing.to_bits()).hash(state),
+        }
+    }
+}
+
+/// What one sender saw since its last report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report<'a> {
+    /// The sender: whatever tells it from others.
+    pub process: Cow<'a, str>,
+    /// The services that it calls.
+    pub services: Vec<ServiceReport<'a>>,
+}
+
+/// The part of a report about one service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceReport<'a> {
+    /// `namespace/name`.
+    pub service: Cow<'a, str>,
+    /// How the server is to decide.
+    pub rules: Cow<'a, Rules>,
+    /// Each class but the lowest.
+    pub classes: Vec<ClassReport>,
+}
+
+/// Calls that ran in a class. Those of method 1 are `misses` only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClassReport {
+    /// Calls that missed the target, those that failed among them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub misses: u64,
+    /// Calls whose latency is known.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub calls: u64,
+    /// Sum of their waits at the service, µs: the incast delays.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub delay_us: u64,
+    /// Sum of their latencies without it, µs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub round_trip_us: u64,
+    /// Cost of those of them that missed the target.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missed: u64,
+    /// Cost of calls that were refused for lack of room, or not answered in time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub failed: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // what serde calls
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// What the sender is to do until its next report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer<'a> {
+    /// As in the report.
+    pub services: Vec<ServiceAnswer<'a>>,
+}
+
+/// Decisions for the calls to one service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceAnswer<'a> {
+    /// `namespace/name`.
+    pub service: Cow<'a, str>,
+    /// Each class but the lowest.
+    pub classes: Vec<Decision>,
+}
+
+/// The decision for the calls of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Part of them that runs in the class, 0 ..= 1.
+    pub admit: f64,
+    /// All of them do after this time, µs: the period is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_us: Option<u64>,
+}
