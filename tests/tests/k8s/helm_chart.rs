@@ -278,6 +278,7 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
             "events",
             "subjectaccessreviews",
             "tokenreviews",
+            "trafficextensions",
             "wasmplugins"
         ]
     );

@@ -39,6 +39,7 @@ pub(super) fn settings() -> Settings {
 pub(super) fn installed() -> Installed {
     Installed {
         istio: true,
+        traffic_extension: false,
         envoy_gateway: true,
         classes: BTreeMap::from([
             ("istio".to_owned(), istio::CONTROLLER.to_owned()),

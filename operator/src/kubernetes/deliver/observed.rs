@@ -43,9 +43,9 @@ impl Source {
             all.push(Self::Objects(Adapter::EnvoyGateway));
         }
         if settings.istio {
-            // Both, so that those of the other kind go after a change of the setting.
-            all.push(Self::Objects(Adapter::Istio));
-            all.push(Self::Objects(Adapter::IstioNative));
+            // All, so that those of other kinds go after a change of the setting, and after an upgrade of Istio.
+            let kinds = [Adapter::Istio, Adapter::IstioExtension, Adapter::IstioNative];
+            all.extend(kinds.map(Self::Objects));
         }
         if settings.istio || settings.envoy_gateway {
             all.push(Self::GatewayClasses);
@@ -196,7 +196,8 @@ impl Observed {
             Some((key.name.clone(), controller.to_owned()))
         };
         Installed {
-            istio: served(Adapter::Istio),
+            istio: served(Adapter::Istio) || served(Adapter::IstioExtension),
+            traffic_extension: served(Adapter::IstioExtension),
             envoy_gateway: served(Adapter::EnvoyGateway),
             classes: classes
                 .into_iter()

@@ -114,7 +114,7 @@ impl Reconciler {
     pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, &view.module_sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
-            adapter == Adapter::Istio && value["spec"]["url"] == module.url.as_str()
+            adapter.is_plugin() && names(value, &module)
         };
         if !observed.objects().any(named) {
             return false;
@@ -149,7 +149,7 @@ impl Reconciler {
             &observed.installed(),
             &view.module_sha256,
         );
-        let plugins = observed.objects().filter(|(a, ..)| *a == Adapter::Istio);
+        let plugins = observed.objects().filter(|(a, ..)| a.is_plugin());
         let told = plugins.filter_map(|(_, _, value)| {
             value["metadata"]["annotations"][SERVED_ANNOTATION].as_str()
         });
@@ -158,11 +158,7 @@ impl Reconciler {
             .chain(self.served_again.take())
             .max();
         if let Some(since) = &self.served_again {
-            for (_, plugin) in wanted
-                .objects
-                .iter_mut()
-                .filter(|(k, _)| k.0 == Adapter::Istio)
-            {
+            for plugin in wanted.objects.values_mut().filter(|o| o.adapter.is_plugin()) {
                 plugin.value["metadata"]["annotations"][SERVED_ANNOTATION] = since.as_str().into();
             }
         }
@@ -275,10 +271,7 @@ impl Reconciler {
         let Some(module) = &object.module else {
             return Ok(());
         };
-        let there = known.is_some_and(|value| {
-            let text = value["spec"].to_string();
-            text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
-        });
+        let there = known.is_some_and(|value| names(value, module));
         let believed =
             |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < BELIEVED;
         if there || self.served.as_ref().is_some_and(believed) {
@@ -288,6 +281,12 @@ impl Reconciler {
         self.served = Some((module.clone(), Instant::now()));
         Ok(())
     }
+}
+
+/// Whether an object sends proxies to `module`.
+fn names(value: &Value, module: &ModuleRef) -> bool {
+    let text = value["spec"].to_string();
+    text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
 }
 
 /// Whether an object that is to go is still all that a target has: what takes over couldn't be written.

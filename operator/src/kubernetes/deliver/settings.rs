@@ -13,8 +13,8 @@ const RETRY: Duration = Duration::from_secs(30);
 /// Objects for other control planes and for Pods.
 #[derive(Debug, Clone, Args)]
 pub struct DeliverArgs {
-    /// Control planes to write objects for: WasmPlugins for istio, EnvoyExtensionPolicies for envoy-gateway;
-    /// auto writes for those whose CRD is installed
+    /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for istio,
+    /// EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is installed
     #[arg(
         long,
         value_name = "NAMES",
@@ -39,7 +39,7 @@ pub struct DeliverArgs {
     /// place of the Wasm module
     #[arg(long, value_name = "NAME", help_heading = "Delivery")]
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of WasmPlugins
+    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of the others
     #[arg(long, value_name = "PATH", help_heading = "Delivery")]
     pub istio_native: Option<PathBuf>,
     /// Where this operator's modules are reached by control planes and proxies [default:
@@ -53,7 +53,7 @@ pub struct DeliverArgs {
 pub enum AdapterChoice {
     /// Every one whose CRD is installed.
     Auto,
-    /// `WasmPlugin`.
+    /// `TrafficExtension` or `WasmPlugin`.
     Istio,
     /// `EnvoyExtensionPolicy`.
     EnvoyGateway,
@@ -64,13 +64,13 @@ pub enum AdapterChoice {
 /// What is delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Write WasmPlugins once their CRD is there.
+    /// Write TrafficExtensions or WasmPlugins once their CRD is there.
     pub istio: bool,
     /// Write EnvoyExtensionPolicies once their CRD is there.
     pub envoy_gateway: bool,
     /// The native module's name in EnvoyProxies, in place of the Wasm module.
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module; EnvoyFilters in place of WasmPlugins.
+    /// Where Istio's proxies have the native module; EnvoyFilters in place of plugins.
     pub istio_native: Option<PathBuf>,
     /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
     /// digits of its SHA-256.
