@@ -86,9 +86,18 @@ fn granted(server: &ApiServer) -> Permissions {
             "--namespace",
             NAMESPACE,
         ],
+        &[
+            "get",
+            "role",
+            "headgate-watched",
+            "--output=json",
+            "--namespace=shop",
+            "--ignore-not-found",
+        ],
     ] {
-        let role: Value = serde_json::from_str(&server.kubectl(arguments).unwrap()).unwrap();
-        for rule in role["rules"].as_array().unwrap() {
+        let role = server.kubectl(arguments).unwrap();
+        let role: Value = serde_json::from_str(&role).unwrap_or_default();
+        for rule in role["rules"].as_array().into_iter().flatten() {
             let texts = |key: &str| -> Vec<String> {
                 rule[key]
                     .as_array()
@@ -192,7 +201,7 @@ impl<'a> Operator<'a> {
             let file = value.rsplit('/').next().unwrap_or_default();
             command.arg(match name {
                 "--xds" => format!("{name}=127.0.0.1:0"),
-                "--admin" => format!("{name}=[::]:0"),
+                "--admin" | "--probes" => format!("{name}=[::]:0"),
                 "--modules" => format!("{name}=127.0.0.1:{modules}"),
                 "--modules-url" => format!("{name}=http://127.0.0.1:{modules}"),
                 "--module-dir" => format!("{name}={own}/modules"),
@@ -552,24 +561,47 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     judge(&operator.stop(), &granted, &needed);
 }
 
+/// Of the native filter, by an operator that may look at one namespace only.
 #[test]
-fn delivery_of_the_native_filter_needs_what_it_is_granted_and_no_more() {
+fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
     chart::install_crds(&server, "istio").unwrap();
-    let native = ",delivery.istio.nativeModule=/h.so,delivery.envoyGateway.nativeModule=headgate";
-    let operator = deliver(&server, &LEFT[1..], native);
+    let values = ",delivery.istio.nativeModule=/h.so,delivery.envoyGateway.nativeModule=headgate,watchNamespaces={shop}";
+    let operator = deliver(&server, &LEFT[1..], values);
+    let elsewhere = |yaml: &str| server.apply(&yaml.replace("shop", "elsewhere")).unwrap();
+    elsewhere(SHOP);
+    elsewhere(SERVICE);
+    elsewhere(&policy("search", TO_SERVICE, "18ms"));
     let kinds = ["configmaps", "envoyfilters", "envoyextensionpolicies"];
     writes(&operator, &kinds, ["17ms", "16ms"]);
     deletes(&operator, &kinds);
+    let ignored = ["admissionpolicy", "search", "--namespace=elsewhere"];
+    assert_eq!(get(&server, &ignored)["status"], Value::Null);
     let granted = granted(&server);
     let needed = &needed() | &needed_to_deliver(&[FILTERS], &[PLUGINS, EXTENSIONS]);
-    judge(&operator.stop(), &granted, &needed);
+    let requests = operator.stop();
+    judge(&requests, &granted, &needed);
+    let places: BTreeSet<(&str, &str)> = requests.iter()
+        .filter(|event| !["shop", NAMESPACE].contains(&event.namespace.as_str()))
+        .map(|event| (event.namespace.as_str(), event.resource.as_str()))
+        .collect();
+    let cluster_wide = [
+        "customresourcedefinitions",
+        "gatewayclasses",
+        "subjectaccessreviews",
+        "tokenreviews",
+    ];
+    let named = |(namespace, resource): &(&str, &str)| {
+        namespace.is_empty() && (resource.is_empty() || cluster_wide.contains(resource))
+    };
+    assert!(places.iter().all(named), "{places:?}");
 }
 
 /// An operator that delivers, with more values of the chart, and has removed what was `left` before.
 fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Operator<'a> {
     chart::install_crds(server, "envoy-gateway").unwrap();
-    let metadata = "metadata: {name: left, namespace: default, labels: {app.kubernetes.io/managed-by: headgate, \
+    server.apply(SHOP).unwrap();
+    let metadata = "metadata: {name: left, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate, \
                     headgate.dev/adapter: istio}}";
     for (_, object) in left {
         server.apply(&format!("{object}, {metadata}}}")).unwrap();

@@ -31,6 +31,7 @@ pub(super) fn settings() -> Settings {
         envoy_gateway_native: None,
         istio_native: None,
         config_map_module: None,
+        watch_namespaces: Vec::new(),
         modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
         retry: std::time::Duration::from_secs(1),
     }

@@ -75,6 +75,8 @@ pub struct Settings {
     /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
     /// digits of its SHA-256.
     pub config_map_module: Option<String>,
+    /// Namespaces where objects are; all where none is named.
+    pub watch_namespaces: Vec<String>,
     /// `http://HOST:PORT` below which `/modules/<sha256>.wasm` is served.
     pub modules_url: String,
     /// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
@@ -118,6 +120,7 @@ impl Settings {
                 config_map_module: args
                     .deliver_config_maps
                     .then(|| args.config_map_module.clone()),
+                watch_namespaces: Vec::new(),
                 modules_url: format!("http://{host}"),
                 retry: RETRY,
             }),
@@ -157,6 +160,7 @@ mod tests {
                 envoy_gateway_native: None,
                 istio_native: None,
                 config_map_module: None,
+                watch_namespaces: Vec::new(),
                 modules_url: "http://headgate.headgate-system.svc:18002".into(),
                 retry: RETRY,
             })

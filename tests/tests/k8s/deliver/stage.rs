@@ -92,6 +92,7 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
         envoy_gateway_native: None,
         istio_native: None,
         config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        watch_namespaces: Vec::new(),
         modules_url: format!("http://{}", modules.address),
         retry: RETRY,
     }
