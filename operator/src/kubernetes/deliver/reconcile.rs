@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use futures::future::{self, FutureExt as _};
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::apply::{self, Outcome};
@@ -73,12 +75,14 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps 
     steps
 }
 
-/// A write that was refused: it is tried again when the wish or the object is another.
-#[derive(Debug, PartialEq)]
+/// A write that was refused: it is tried again when the wish or the object is another, or what was in the way is gone.
+#[derive(Debug)]
 struct Refusal {
     content: String,
     version: Option<String>,
     why: String,
+    /// Ends when somebody else's object of the same name is gone.
+    gone: Option<AbortOnDropHandle<()>>,
 }
 
 /// Makes the API server have what is wanted.
@@ -134,6 +138,20 @@ impl Reconciler {
                 false
             }
         }
+    }
+
+    /// Waits until an object of somebody else's that was in the way is gone; for ever where there is none.
+    pub(super) async fn way_is_free(&mut self) {
+        let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
+            let gone = refusal.gone.as_mut()?;
+            Some(gone.map(|_| key.clone()))
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return future::pending().await;
+        }
+        let (key, ..) = future::select_all(waits).await;
+        self.refusals.remove(&key);
     }
 
     /// One round. Also tells whether another one is due although nothing changes.
@@ -248,13 +266,15 @@ impl Reconciler {
                     self.refusals.remove(key);
                     observed.wrote(key.0, name.clone(), value);
                 }
-                Outcome::Refused(why) => {
+                Outcome::Refused { why, uid } => {
                     warn!(kind, object = %name, "not applied: {why}");
                     failures.insert(key.clone(), State::Failed(why.clone()));
+                    let retry = self.settings.retry;
                     let refusal = Refusal {
                         content: object.content().to_owned(),
                         version,
                         why,
+                        gone: uid.map(|uid| apply::gone(&self.client, object, uid, retry)),
                     };
                     self.refusals.insert(key.clone(), refusal);
                 }

@@ -62,6 +62,7 @@ pub async fn run(
             },
             Some(event) = seen.recv() => observed.see(event),
             () = tokio::time::sleep(retry), if again => {}
+            () = reconciler.way_is_free() => {}
             () = &mut patience, if waits => waits = false,
             _ = looks.tick(), if observed.complete() => {
                 let view = views.borrow().clone();

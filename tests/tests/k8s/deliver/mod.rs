@@ -316,6 +316,14 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     ])?;
     let theirs: Value = serde_json::from_str(&theirs)?;
     assert_eq!(theirs["data"], serde_json::json!({"theirs": "1"}));
+
+    // When it goes, Headgate's takes its place: no edit is needed.
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    stage.programmed("p", false, "is not Headgate's").await?;
+    stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
+    stage.programmed("p", true, "ConfigMap").await?;
+    stage.wait_for("configmaps", "ours", |_| true)?;
     Ok(())
 }
 
@@ -470,8 +478,6 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     let left = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
     assert_eq!(name(&left), Some(second));
     stage.kubectl(&["delete", "trafficextension", &first])?;
-    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
-    stage.show();
     stage.wait_for("trafficextensions", "the first again", |o| {
         name(o).as_ref() == Some(&first)
     })?;
