@@ -122,11 +122,21 @@ pub fn install_some_crds(
     let mut wanted = Vec::new();
     for file in std::fs::read_dir(crds(project)?)? {
         let all = objects(&std::fs::read_to_string(file?.path())?)?;
-        let is_wanted = |object: &Value| object["metadata"]["name"].as_str().is_some_and(&is_wanted);
+        let is_wanted =
+            |object: &Value| object["metadata"]["name"].as_str().is_some_and(&is_wanted);
         wanted.extend(all.iter().filter(|o| is_wanted(o)).map(Value::to_string));
     }
-    let arguments = ["apply", "--server-side", "--force-conflicts", "--filename=-"];
-    server.kubectl_as(server.kubeconfig(), &arguments, Some(&wanted.join("\n---\n")))?;
+    let arguments = [
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--filename=-",
+    ];
+    server.kubectl_as(
+        server.kubeconfig(),
+        &arguments,
+        Some(&wanted.join("\n---\n")),
+    )?;
     server.wait_for_crds()
 }
 

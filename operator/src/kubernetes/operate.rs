@@ -100,7 +100,8 @@ impl Operator {
         };
         let store = Store::new(peers_service);
         let namespaces = settings.watch_namespaces;
-        let controller = Controller::new(client.clone(), namespaces, store, metrics.clone(), outputs);
+        let controller =
+            Controller::new(client.clone(), namespaces, store, metrics.clone(), outputs);
         let observations = controller.observations();
         let following = tokio::spawn(controller.run(shutdown));
         Ok(Self {

@@ -299,22 +299,43 @@ fn a_cluster_role_has_only_what_no_role_can_grant() {
     let set = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(
         resources(&find(&objects, "ClusterRole/headgate")["rules"]),
-        set(&["customresourcedefinitions", "gatewayclasses", "subjectaccessreviews", "tokenreviews"])
+        set(&[
+            "customresourcedefinitions",
+            "gatewayclasses",
+            "subjectaccessreviews",
+            "tokenreviews"
+        ])
     );
     let of_kind = |kind: &str| -> Vec<&Value> {
         let label = format!("{kind}/headgate-watched");
-        objects.iter().filter(|o| chart::label(o) == label).collect()
+        objects
+            .iter()
+            .filter(|o| chart::label(o) == label)
+            .collect()
     };
     let namespaces = |all: &[&Value]| -> Vec<Value> {
-        all.iter().map(|o| o["metadata"]["namespace"].clone()).collect()
+        all.iter()
+            .map(|o| o["metadata"]["namespace"].clone())
+            .collect()
     };
     let roles = of_kind("Role");
     assert_eq!(namespaces(&roles), ["shop", "envoy-gateway-system"]);
     assert_eq!(namespaces(&of_kind("RoleBinding")), namespaces(&roles));
     let watched = resources(&roles[0]["rules"]);
-    assert!(watched.is_superset(&set(&["admissionpolicies", "configmaps", "envoyextensionpolicies"])));
-    let args = find(&objects, "Deployment/headgate")["spec"]["template"]["spec"]["containers"][0]["args"].clone();
-    assert!(args.as_array().unwrap().contains(&json!("--watch-namespace=shop")), "{args}");
+    assert!(watched.is_superset(&set(&[
+        "admissionpolicies",
+        "configmaps",
+        "envoyextensionpolicies"
+    ])));
+    let args =
+        find(&objects, "Deployment/headgate")["spec"]["template"]["spec"]["containers"][0]["args"]
+            .clone();
+    assert!(
+        args.as_array()
+            .unwrap()
+            .contains(&json!("--watch-namespace=shop")),
+        "{args}"
+    );
 }
 
 #[test]

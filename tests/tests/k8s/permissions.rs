@@ -273,12 +273,13 @@ impl<'a> Operator<'a> {
     fn wait_for_writes(&self, verb: &str, code: u16, kinds: &[&str]) {
         for kind in kinds {
             let is = |e: &AuditEvent| e.resource == *kind && e.verb == verb && e.code == code;
-            let found = wait::until_within(NOTICED, &format!("{verb} {kind} {code}"), || {
-                match self.requests().iter().any(is) {
-                    true => Ok(()),
-                    false => Err("no such request".to_owned()),
-                }
-            });
+            let found =
+                wait::until_within(NOTICED, &format!("{verb} {kind} {code}"), || {
+                    match self.requests().iter().any(is) {
+                        true => Ok(()),
+                        false => Err("no such request".to_owned()),
+                    }
+                });
             if let Err(error) = found {
                 panic!("{error}\n{}", self.process.tail());
             }
@@ -535,9 +536,18 @@ fn the_operator_uses_all_that_it_may_do_and_needs_no_more() {
 
 /// Objects for Istio that an operator left before it was set up otherwise.
 const LEFT: [(&str, &str); 3] = [
-    ("envoyfilters", "{apiVersion: networking.istio.io/v1alpha3, kind: EnvoyFilter, spec: {configPatches: []}"),
-    ("trafficextensions", "{apiVersion: extensions.istio.io/v1alpha1, kind: TrafficExtension, spec: {wasm: {url: 'http://x'}}"),
-    ("wasmplugins", "{apiVersion: extensions.istio.io/v1alpha1, kind: WasmPlugin, spec: {url: 'http://x'}"),
+    (
+        "envoyfilters",
+        "{apiVersion: networking.istio.io/v1alpha3, kind: EnvoyFilter, spec: {configPatches: []}",
+    ),
+    (
+        "trafficextensions",
+        "{apiVersion: extensions.istio.io/v1alpha1, kind: TrafficExtension, spec: {wasm: {url: 'http://x'}}",
+    ),
+    (
+        "wasmplugins",
+        "{apiVersion: extensions.istio.io/v1alpha1, kind: WasmPlugin, spec: {url: 'http://x'}",
+    ),
 ];
 const FILTERS: &str = "networking.istio.io/envoyfilters";
 const EXTENSIONS: &str = "extensions.istio.io/trafficextensions";
@@ -550,7 +560,11 @@ fn delivery_needs_what_it_is_granted_and_no_more() {
     let before_1_30 = |name: &str| !name.starts_with("trafficextensions");
     chart::install_some_crds(&server, "istio", before_1_30).unwrap();
     let operator = deliver(&server, &LEFT[..1], "");
-    writes(&operator, &["configmaps", "wasmplugins", "envoyextensionpolicies"], ["17ms", "16ms"]);
+    writes(
+        &operator,
+        &["configmaps", "wasmplugins", "envoyextensionpolicies"],
+        ["17ms", "16ms"],
+    );
     chart::install_crds(&server, "istio").unwrap();
     writes(&operator, &["trafficextensions"], ["16ms", "15ms"]);
     operator.wait_for_writes("delete", 200, &["wasmplugins"]);
@@ -581,7 +595,8 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     let needed = &needed() | &needed_to_deliver(&[FILTERS], &[PLUGINS, EXTENSIONS]);
     let requests = operator.stop();
     judge(&requests, &granted, &needed);
-    let places: BTreeSet<(&str, &str)> = requests.iter()
+    let places: BTreeSet<(&str, &str)> = requests
+        .iter()
         .filter(|event| !["shop", NAMESPACE].contains(&event.namespace.as_str()))
         .map(|event| (event.namespace.as_str(), event.resource.as_str()))
         .collect();
@@ -628,7 +643,12 @@ fn writes(operator: &Operator<'_>, kinds: &[&str], [first, second]: [&str; 2]) {
 
 /// Takes the policies' targets away: not the policies, whose objects the garbage collector removes.
 fn deletes(operator: &Operator<'_>, kinds: &[&str]) {
-    let targets = ["delete", "service/search", "gateway/edge", "--namespace=shop"];
+    let targets = [
+        "delete",
+        "service/search",
+        "gateway/edge",
+        "--namespace=shop",
+    ];
     operator.server.kubectl(&targets).unwrap();
     operator.wait_for_writes("delete", 200, kinds);
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use kube::{Client, ResourceExt as _};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
 use kube::runtime::wait::{await_condition, conditions};
+use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -45,7 +45,11 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
             Ok(list) => list.items.into_iter().next(),
             Err(error) => return failed(&error),
         };
-        let theirs = found.filter(|f| f.labels().get(MANAGED_BY.0).is_none_or(|m| m != MANAGED_BY.1));
+        let theirs = found.filter(|f| {
+            f.labels()
+                .get(MANAGED_BY.0)
+                .is_none_or(|m| m != MANAGED_BY.1)
+        });
         if let Some(theirs) = theirs {
             let why = "an object of this name is there and is not Headgate's; rename or delete it";
             return Outcome::Refused {

@@ -42,7 +42,11 @@ impl Source {
         }
         if settings.istio {
             // All, so that those of other kinds go after a change of the setting, and after an upgrade of Istio.
-            let kinds = [Adapter::Istio, Adapter::IstioExtension, Adapter::IstioNative];
+            let kinds = [
+                Adapter::Istio,
+                Adapter::IstioExtension,
+                Adapter::IstioNative,
+            ];
             all.extend(kinds.map(Self::Objects));
         }
         if settings.istio || settings.envoy_gateway {

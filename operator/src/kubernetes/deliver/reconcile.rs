@@ -176,7 +176,11 @@ impl Reconciler {
             .chain(self.served_again.take())
             .max();
         if let Some(since) = &self.served_again {
-            for plugin in wanted.objects.values_mut().filter(|o| o.adapter.is_plugin()) {
+            for plugin in wanted
+                .objects
+                .values_mut()
+                .filter(|o| o.adapter.is_plugin())
+            {
                 plugin.value["metadata"]["annotations"][SERVED_ANNOTATION] = since.as_str().into();
             }
         }

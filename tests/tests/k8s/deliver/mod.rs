@@ -124,7 +124,8 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     stage.search();
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    let slots = |object: &Value| object["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"].clone();
+    let slots =
+        |object: &Value| object["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"].clone();
     let made = stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     assert_eq!(slots(&made), 3);
     let owner = &made["metadata"]["ownerReferences"][0];
@@ -285,7 +286,9 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
 
     // They give it up.
     stage.kubectl(&["delete", "trafficextension", &name])?;
-    stage.wait_for("trafficextensions", "ours", |o| o["spec"]["phase"] == "STATS")?;
+    stage.wait_for("trafficextensions", "ours", |o| {
+        o["spec"]["phase"] == "STATS"
+    })?;
     stage.programmed("p", true, "TrafficExtension").await?;
     Ok(())
 }
@@ -348,7 +351,9 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     stage.show();
     let said = stage.programmed("p", true, "ConfigMap").await?;
     assert!(!said.contains("WasmPlugin"), "{said}");
-    chart::install_some_crds(server, "istio", |name| !name.starts_with("trafficextensions"))?;
+    chart::install_some_crds(server, "istio", |name| {
+        !name.starts_with("trafficextensions")
+    })?;
     stage.programmed("p", true, "WasmPlugin").await?;
     let old = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
 
@@ -380,7 +385,9 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     );
     let writes = until("the writes in the audit log", || {
         let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
-        let of_istio = writes.into_iter().filter(|w| w.group == "extensions.istio.io");
+        let of_istio = writes
+            .into_iter()
+            .filter(|w| w.group == "extensions.istio.io");
         let writes: Vec<_> = of_istio.map(|w| (w.verb, w.resource)).collect();
         match writes.len() {
             2.. => Ok(writes),
@@ -390,7 +397,10 @@ async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     let written = |verb: &str, resource: &str| (verb.to_owned(), resource.to_owned());
     assert_eq!(
         writes,
-        [written("patch", "trafficextensions"), written("delete", "wasmplugins")]
+        [
+            written("patch", "trafficextensions"),
+            written("delete", "wasmplugins")
+        ]
     );
     stage.programmed("p", true, "TrafficExtension").await?;
 
@@ -442,7 +452,8 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
     let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
-    let first = name(&stage.wait_for("trafficextensions", "the plugin", |_| true)?).context("name")?;
+    let first =
+        name(&stage.wait_for("trafficextensions", "the plugin", |_| true)?).context("name")?;
     let mark = stage.server.audit_mark();
     // What a plugin selects is in its name.
     stage.search_by(&[("app", "search"), ("tier", "web")]);
@@ -453,7 +464,9 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     let second = name(&second).context("name")?;
     let writes = until("the writes in the audit log", || {
         let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
-        let of_plugins = writes.into_iter().filter(|w| w.resource == "trafficextensions");
+        let of_plugins = writes
+            .into_iter()
+            .filter(|w| w.resource == "trafficextensions");
         let writes: Vec<_> = of_plugins.map(|w| (w.verb, w.name)).collect();
         match writes.len() {
             2.. => Ok(writes),
@@ -518,7 +531,9 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
 
     // An operator after a gap can't know who has started meanwhile; later plugins know of the newest gap.
     stage.start_again().await?;
-    let newest = stage.wait_for("trafficextensions", "a later time", |o| told(o) != told(&again))?;
+    let newest = stage.wait_for("trafficextensions", "a later time", |o| {
+        told(o) != told(&again)
+    })?;
     assert!(told(&newest).as_str() > told(&again).as_str(), "{newest}");
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();

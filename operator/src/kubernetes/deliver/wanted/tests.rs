@@ -94,21 +94,43 @@ fn istio_1_30_gets_the_same_in_another_kind() {
             _ => assert_eq!(old[key].take(), *value, "{key}"),
         }
     }
-    assert!(old.as_object().unwrap().values().all(Value::is_null), "{old}");
+    assert!(
+        old.as_object().unwrap().values().all(Value::is_null),
+        "{old}"
+    );
 
     for (labels, kind) in [
-        ("app=istiod,app.kubernetes.io/version=1.29.4", Adapter::Istio),
+        (
+            "app=istiod,app.kubernetes.io/version=1.29.4",
+            Adapter::Istio,
+        ),
         ("app=istiod", Adapter::Istio),
-        ("app=istiod,app.kubernetes.io/version=1.30.0", Adapter::IstioExtension),
-        ("app=istiod,app.kubernetes.io/version=1.31-alpha.4f5c", Adapter::IstioExtension),
-        ("app=istiod,app.kubernetes.io/version=2.0.0", Adapter::IstioExtension),
-        ("app=istiod,app.kubernetes.io/version=ours", Adapter::IstioExtension),
-        ("app=search,app.kubernetes.io/version=1.1", Adapter::IstioExtension),
+        (
+            "app=istiod,app.kubernetes.io/version=1.30.0",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=istiod,app.kubernetes.io/version=1.31-alpha.4f5c",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=istiod,app.kubernetes.io/version=2.0.0",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=istiod,app.kubernetes.io/version=ours",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=search,app.kubernetes.io/version=1.1",
+            Adapter::IstioExtension,
+        ),
     ] {
         let newest = "app=istiod,app.kubernetes.io/version=1.31.0";
-        let example = example()
-            .pod("istio-system", "new", newest)
-            .pod("istio-system", "other", labels);
+        let example =
+            example()
+                .pod("istio-system", "new", newest)
+                .pod("istio-system", "other", labels);
         assert_eq!(of(&example).adapter, kind, "{labels}");
     }
 }
