@@ -378,6 +378,7 @@ impl Store {
             kind,
             namespace: key.namespace,
             name: key.name,
+            section: None,
         };
         let seen = match seen.map(|(key, route)| (target(key), route)) {
             // What is listed is all of this kind, not all routes.

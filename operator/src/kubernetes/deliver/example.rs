@@ -170,9 +170,13 @@ impl Example {
     pub(super) fn gateway(mut self, gateway: &str, class: &str) -> Self {
         let (namespace, name) = gateway.split_once('/').unwrap();
         let class = class.to_owned();
-        self.cluster
-            .gateways
-            .insert(ObjectKey::new(namespace, name), Gateway { class });
+        self.cluster.gateways.insert(
+            ObjectKey::new(namespace, name),
+            Gateway {
+                class,
+                ..Gateway::default()
+            },
+        );
         self
     }
 
@@ -183,7 +187,7 @@ impl Example {
         };
         let route_at = Route {
             gateways: gateways.iter().map(key).collect(),
-            backends: Vec::new(),
+            ..Route::default()
         };
         self.cluster.routes.insert(route.parse().unwrap(), route_at);
         self

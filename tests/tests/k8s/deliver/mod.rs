@@ -550,10 +550,13 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     let namespace = stage.namespace.clone();
     let class = "eg".to_owned();
     stage.cluster.served_kinds = vec![TargetKind::Gateway];
-    stage
-        .cluster
-        .gateways
-        .insert(ObjectKey::new(&namespace, "edge"), Gateway { class });
+    stage.cluster.gateways.insert(
+        ObjectKey::new(&namespace, "edge"),
+        Gateway {
+            class,
+            ..Gateway::default()
+        },
+    );
     let edge = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
     stage.policy(&policy(&namespace, "p", edge, 3))?;
     stage.show();
