@@ -110,6 +110,36 @@ pub fn install_crds(server: &ApiServer, project: &str) -> Result<()> {
     server.wait_for_crds()
 }
 
+/// Installs those CRDs that a project publishes whose name `is_wanted`, and waits until they are served.
+///
+/// # Errors
+/// If they can't be had or are refused.
+pub fn install_some_crds(
+    server: &ApiServer,
+    project: &str,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<()> {
+    let mut wanted = Vec::new();
+    for file in std::fs::read_dir(crds(project)?)? {
+        let all = objects(&std::fs::read_to_string(file?.path())?)?;
+        let is_wanted =
+            |object: &Value| object["metadata"]["name"].as_str().is_some_and(&is_wanted);
+        wanted.extend(all.iter().filter(|o| is_wanted(o)).map(Value::to_string));
+    }
+    let arguments = [
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--filename=-",
+    ];
+    server.kubectl_as(
+        server.kubeconfig(),
+        &arguments,
+        Some(&wanted.join("\n---\n")),
+    )?;
+    server.wait_for_crds()
+}
+
 /// `Kind/name` of an object.
 pub fn label(object: &Value) -> String {
     format!(

@@ -18,6 +18,9 @@
 - --tls-key=/etc/headgate/tls/tls.key
 - --client-ca=/etc/headgate/tls/ca.crt
 {{- end }}
+{{- range .Values.watchNamespaces }}
+- --watch-namespace={{ . }}
+{{- end }}
 {{- with .Values.delivery }}
 {{- $adapters := list }}
 {{- if .istio.enabled }}{{ $adapters = append $adapters "istio" }}{{ end }}

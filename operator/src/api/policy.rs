@@ -73,6 +73,10 @@ pub struct PolicyTargetRef {
     /// Name, in the policy's namespace. Needed by each kind but `Pod`, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Only with kind `Gateway`: a listener of it, for whose requests the policy is; by default for those of all. That is
+    /// told by the route, so for the routes that name no other listener of the Gateway in their `parentRefs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
     /// Only with kind `Pod`: labels that the Pods have, all of them, 1 to 16.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,

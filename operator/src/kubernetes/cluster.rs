@@ -1,7 +1,7 @@
 //! What is known of the cluster at one moment, as plain data without Kubernetes' types: what a plan is
 //! made of, and small enough to keep for ten thousand Pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::plan::{TargetKind, TargetRef};
@@ -98,6 +98,8 @@ pub struct Pod {
 pub struct Gateway {
     /// `spec.gatewayClassName`.
     pub class: String,
+    /// Names of its listeners.
+    pub listeners: BTreeSet<String>,
 }
 
 /// An HTTPRoute or GRPCRoute.
@@ -105,6 +107,8 @@ pub struct Gateway {
 pub struct Route {
     /// Gateways among its parents; of other namespaces those that have accepted it.
     pub gateways: Vec<ObjectKey>,
+    /// Listeners of its parent Gateways that it names; without a name: all of that Gateway's.
+    pub listeners: BTreeSet<(ObjectKey, Option<String>)>,
     /// Services among its backends, each once.
     pub backends: Vec<ObjectKey>,
 }

@@ -5,17 +5,17 @@
 //! must not hold up the proxies' streams.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, GroupVersionKind};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
@@ -26,7 +26,7 @@ use super::read;
 use super::resolve::Planner;
 use super::resource::PolicyResource;
 use super::store::{Change, Effect, Observations, Store};
-use super::watch::{Seen, follow};
+use super::watch::{Seen, Watch, apis, apis_of};
 use crate::metrics::Metrics;
 use crate::plan::{Plan, TargetKind};
 use crate::source::report;
@@ -65,6 +65,7 @@ pub struct Resolved {
 /// Follows the cluster.
 pub struct Controller {
     client: Client,
+    namespaces: Vec<String>,
     store: Store,
     planner: Planner,
     metrics: Metrics,
@@ -78,12 +79,19 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that hasn't begun.
+    /// A controller that hasn't begun, for these namespaces; for all where none is named.
     #[must_use]
-    pub fn new(client: Client, store: Store, metrics: Metrics, outputs: Outputs) -> Self {
+    pub fn new(
+        client: Client,
+        namespaces: Vec<String>,
+        store: Store,
+        metrics: Metrics,
+        outputs: Outputs,
+    ) -> Self {
         let (sender, changes) = mpsc::channel(BACKLOG);
         Self {
             client,
+            namespaces,
             store,
             planner: Planner::default(),
             metrics,
@@ -211,54 +219,37 @@ impl Controller {
     }
 
     fn begin(&mut self) {
-        let all = |client: &Client| (client.clone(), self.sender.clone());
-        let (client, out) = all(&self.client);
-        let policies = follow(
-            Api::<PolicyResource>::all(client),
-            "admissionpolicies",
-            prune,
-            Change::Policies,
-            out,
-        );
-        let (client, out) = all(&self.client);
-        let services = follow(
-            Api::<Service>::all(client),
-            "services",
-            read::service,
-            Change::Services,
-            out,
-        );
-        let (client, out) = all(&self.client);
-        let slices = follow(
-            Api::<EndpointSlice>::all(client),
-            "endpointslices",
-            read::slice,
-            Change::Slices,
-            out,
-        );
-        let (client, out) = all(&self.client);
-        let pods = follow(
-            Api::<Pod>::all(client),
-            "pods",
-            read::pod,
-            Change::Pods,
-            out,
-        );
-        let (client, out) = all(&self.client);
-        let definitions = follow(
-            Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client),
-            "customresourcedefinitions",
-            |object| object.name_any(),
-            Change::Definitions,
-            out,
-        );
-        self.watches = vec![
-            tokio::spawn(policies).abort_handle(),
-            tokio::spawn(services).abort_handle(),
-            tokio::spawn(slices).abort_handle(),
-            tokio::spawn(pods).abort_handle(),
-            tokio::spawn(definitions).abort_handle(),
-        ];
+        let (client, namespaces) = (self.client.clone(), self.namespaces.clone());
+        let policies = Watch::new("admissionpolicies", apis(&client, &namespaces));
+        self.watch(policies, prune, Change::Policies);
+        let services = Watch::new("services", apis(&client, &namespaces));
+        self.watch(services, read::service, Change::Services);
+        // Of the replicas' own namespace, too: that is how they know each other.
+        let own = self.store.own_namespace().to_owned();
+        let mut with_own = namespaces.clone();
+        if !namespaces.is_empty() && !namespaces.contains(&own) {
+            with_own.push(own);
+        }
+        let slices = Watch::new("endpointslices", apis(&client, &with_own));
+        self.watch(slices, read::slice, Change::Slices);
+        let pods = Watch::new("pods", apis(&client, &namespaces));
+        self.watch(pods, read::pod, Change::Pods);
+        let definitions = Api::<PartialObjectMeta<CustomResourceDefinition>>::all(client);
+        let definitions = Watch::new("customresourcedefinitions", vec![definitions]);
+        self.watch(definitions, |object| object.name_any(), Change::Definitions);
+    }
+
+    fn watch<K, V>(
+        &mut self,
+        watch: Watch<K>,
+        read: impl Fn(K) -> V + Send + 'static,
+        wrap: impl Fn(Seen<V>) -> Change + Send + 'static,
+    ) where
+        K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        V: Send + 'static,
+    {
+        let task = tokio::spawn(watch.follow(read, wrap, self.sender.clone()));
+        self.watches.push(task.abort_handle());
     }
 
     /// Begins and ends watches as Gateway API's kinds come and go.
@@ -292,19 +283,16 @@ impl Controller {
         let number = self.store.watch_begins(kind);
         let version = GroupVersionKind::gvk(kind.group(), "v1", kind.as_str());
         let resource = ApiResource::from_gvk_with_plural(&version, plural(kind));
-        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+        let apis = apis_of(&resource, &self.client, &self.namespaces);
+        let watch = Watch::new(plural(kind), apis);
         let out = self.sender.clone();
         let task = match kind {
-            TargetKind::Gateway => tokio::spawn(follow(
-                api,
-                plural(kind),
+            TargetKind::Gateway => tokio::spawn(watch.follow(
                 |object| read::gateway(&object),
                 move |seen| Change::Gateways(number, seen),
                 out,
             )),
-            _ => tokio::spawn(follow(
-                api,
-                plural(kind),
+            _ => tokio::spawn(watch.follow(
                 |object| read::route(&object),
                 move |seen| Change::Routes(kind, number, seen),
                 out,

@@ -174,6 +174,7 @@ mod tests {
                     kind: "Service".to_owned(),
                     namespace: Some("a".to_owned()),
                     name: (*name).to_owned(),
+                    section_name: None,
                 },
                 controller_name: CONTROLLER_NAME.to_owned(),
                 conditions: vec![

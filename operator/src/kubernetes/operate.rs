@@ -39,6 +39,8 @@ pub struct Settings {
     pub peers_service: String,
     /// File with the token that the other replicas are shown.
     pub peers_token: Option<PathBuf>,
+    /// Namespaces that are watched; all where none is named.
+    pub watch_namespaces: Vec<String>,
     /// What is written for other control planes.
     pub deliver: DeliverArgs,
 }
@@ -79,7 +81,10 @@ impl Operator {
         let identity = settings
             .identity
             .unwrap_or_else(|| format!("headgate-{:08x}", random() >> 32));
-        let deliver = deliver::Settings::new(&settings.deliver, &namespace)?;
+        let deliver = deliver::Settings {
+            watch_namespaces: settings.watch_namespaces.clone(),
+            ..deliver::Settings::new(&settings.deliver, &namespace)?
+        };
         let lease = ObjectKey::new(namespace.clone(), settings.lease);
         let peers_service = ObjectKey::new(namespace, settings.peers_service);
         let (waiting, waiting_receiver) = watch::channel("the API server".to_owned());
@@ -94,7 +99,9 @@ impl Operator {
             replicas,
         };
         let store = Store::new(peers_service);
-        let controller = Controller::new(client.clone(), store, metrics.clone(), outputs);
+        let namespaces = settings.watch_namespaces;
+        let controller =
+            Controller::new(client.clone(), namespaces, store, metrics.clone(), outputs);
         let observations = controller.observations();
         let following = tokio::spawn(controller.run(shutdown));
         Ok(Self {

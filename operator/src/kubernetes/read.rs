@@ -124,11 +124,13 @@ pub fn pod(object: core::Pod) -> Keyed<Option<Pod>> {
     (key, Some(pod))
 }
 
-/// A Gateway's class.
+/// A Gateway's class and listeners.
 #[must_use]
 pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
     let class = text(&object.data["spec"]["gatewayClassName"]).unwrap_or_default();
-    (key(&object.metadata), Gateway { class })
+    let listeners = list(&object.data["spec"]["listeners"]);
+    let listeners = listeners.filter_map(|l| text(&l["name"])).collect();
+    (key(&object.metadata), Gateway { class, listeners })
 }
 
 /// A route's Gateways and Services.
@@ -154,8 +156,13 @@ pub fn route(object: &DynamicObject) -> Keyed<Route> {
         .filter(|backend| is(backend, "", "Service"))
         .filter_map(|backend| reference(backend, &key.namespace))
         .collect();
+    let named = list(&spec["parentRefs"]).filter_map(|parent| {
+        let gateway = gateway_of(parent, &key.namespace)?;
+        Some((gateway, text(&parent["sectionName"])))
+    });
     let route = Route {
         gateways: gateways.into_iter().collect(),
+        listeners: named.collect(),
         backends: backends.into_iter().collect(),
     };
     (key, route)

@@ -215,6 +215,7 @@ fn contest<'a>(
     let mut all: Vec<Won<'a>> = Vec::new();
     let mut winners: HashMap<&TargetRef, usize> = HashMap::new();
     for (at, candidate) in candidates.iter_mut().enumerate() {
+        let mut names = 0;
         for target in &candidate.policy.targets {
             if let Some(winner) = winners.get(target).and_then(|won| all.get(*won)) {
                 candidate.fate.conflicts.push(Conflict {
@@ -223,9 +224,11 @@ fn contest<'a>(
                 });
                 continue;
             }
-            match finder.find(&candidate.key.namespace, target, claims.any(target)) {
+            let found = finder.find(&candidate.key.namespace, target, claims.any(target));
+            match found.and_then(|found| found.within(&mut names)) {
                 Err(why) => candidate.fate.not_found.push((target.clone(), why)),
-                Ok(found) => {
+                Ok(mut found) => {
+                    candidate.fate.left_out.extend(found.left_out.take());
                     winners.insert(target, all.len());
                     all.push(Won {
                         candidate: at,
@@ -253,7 +256,8 @@ fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
         })
     };
     let mut drafts: Vec<Draft<'a>> = won.iter().enumerate().flat_map(of).collect();
-    drafts.sort_by_key(|d| d.routes.is_empty());
+    // A route before a listener, of which it may be one.
+    drafts.sort_by_key(|d| (d.routes.is_empty(), d.target.section.is_some()));
     drafts
 }
 

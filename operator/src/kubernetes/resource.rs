@@ -123,4 +123,7 @@ pub struct AncestorReference {
     pub namespace: Option<String>,
     /// Name; of Pods, their labels as `app=search,tier=web`.
     pub name: String,
+    /// Listener, of a Gateway of which the policy names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub section_name: Option<String>,
 }

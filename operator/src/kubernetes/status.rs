@@ -74,6 +74,7 @@ fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Op
             kind: KIND.to_owned(),
             namespace: Some(namespace.to_owned()),
             name: name.to_owned(),
+            section_name: None,
         };
         (reference, None)
     });
@@ -83,6 +84,7 @@ fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Op
             kind: target.kind.as_str().to_owned(),
             namespace: Some(target.namespace.clone()),
             name: target.name.clone(),
+            section_name: target.section.clone(),
         };
         (reference, Some(target))
     });

@@ -279,6 +279,12 @@ impl Store {
         true
     }
 
+    /// Where the replicas' own EndpointSlices are.
+    #[must_use]
+    pub fn own_namespace(&self) -> &str {
+        &self.peers_service.namespace
+    }
+
     /// Addresses of all ready replicas of Headgate, this one too.
     #[must_use]
     pub fn replicas(&self) -> BTreeSet<SocketAddr> {
@@ -359,7 +365,7 @@ impl Store {
                 }
                 Some(came)
             }
-            Seen::Failed { unknown_kind: true } => {
+            Seen::Failed { status: Some(404) } => {
                 watch.settled = true;
                 Some(self.clear(kind))
             }
@@ -372,6 +378,7 @@ impl Store {
             kind,
             namespace: key.namespace,
             name: key.name,
+            section: None,
         };
         let seen = match seen.map(|(key, route)| (target(key), route)) {
             // What is listed is all of this kind, not all routes.
@@ -492,8 +499,8 @@ impl Store {
                     ..Effect::default()
                 }
             }
-            Seen::Failed { unknown_kind } => {
-                if unknown_kind && !self.listed.policies {
+            Seen::Failed { status } => {
+                if status == Some(404) && !self.listed.policies {
                     warn!(
                         "the API server knows no AdmissionPolicy yet; install it: headgate crd | kubectl apply --server-side -f -"
                     );
@@ -554,7 +561,7 @@ fn running(seen: Seen<Keyed<Option<Pod>>>) -> Seen<Keyed<Pod>> {
         Seen::Applied((key, None)) | Seen::Deleted((key, _)) => {
             Seen::Deleted((key, Pod::default()))
         }
-        Seen::Failed { unknown_kind } => Seen::Failed { unknown_kind },
+        Seen::Failed { status } => Seen::Failed { status },
     }
 }
 

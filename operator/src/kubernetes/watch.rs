@@ -6,11 +6,11 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use futures::{StreamExt as _, pin_mut};
-use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::{self, Config, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as watch_stream};
-use kube::{Api, Resource};
+use futures::stream::{self, BoxStream, StreamExt as _};
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -19,7 +19,7 @@ use tracing::{info, warn};
 pub const WATCH_SECONDS: u32 = 60;
 /// First pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// Longest pause after failures.
+/// Longest pause after failures, unless a watch says otherwise.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a watch tells.
@@ -33,8 +33,8 @@ pub enum Seen<V> {
     Deleted(V),
     /// The watch failed and will be tried again.
     Failed {
-        /// The API server knows no such kind.
-        unknown_kind: bool,
+        /// HTTP status of the API server's answer, if it gave one: 404 for a kind that it doesn't know.
+        status: Option<u16>,
     },
 }
 
@@ -46,72 +46,196 @@ impl<V> Seen<V> {
             Self::All(all) => Seen::All(all.into_iter().map(f).collect()),
             Self::Applied(v) => Seen::Applied(f(v)),
             Self::Deleted(v) => Seen::Deleted(f(v)),
-            Self::Failed { unknown_kind } => Seen::Failed { unknown_kind },
+            Self::Failed { status } => Seen::Failed { status },
         }
     }
 }
 
-/// Sends what `api` has and what becomes of it, until the receiver is gone. `read` cuts an object down.
-///
-/// After a failed watch that the API server can't resume, everything is listed again and told as
-/// [`Seen::All`] at once, so nobody sees half a list.
-pub async fn follow<K, V, M>(
-    api: Api<K>,
-    what: &'static str,
-    read: impl Fn(K) -> V + Send,
-    wrap: impl Fn(Seen<V>) -> M + Send,
-    out: mpsc::Sender<M>,
-) where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    V: Send,
-    M: Send,
+/// The objects of a kind in these namespaces, or in all where none is named.
+#[must_use]
+pub fn apis<K>(client: &Client, namespaces: &[String]) -> Vec<Api<K>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
-    let events = watch_stream(api, Config::default().timeout(WATCH_SECONDS))
-        .backoff(Pauses::new(FIRST_PAUSE, LONGEST_PAUSE));
-    pin_mut!(events);
-    let mut listed: Vec<V> = Vec::new();
-    let mut failing = false;
-    while let Some(event) = events.next().await {
-        if event.is_ok() && failing && !matches!(event, Ok(Event::Init)) {
-            failing = false;
-            info!(resource = what, "the watch is back");
+    let within = |name: &String| Api::namespaced(client.clone(), name);
+    match namespaces {
+        [] => vec![Api::all(client.clone())],
+        some => some.iter().map(within).collect(),
+    }
+}
+
+/// As [`apis`], of a kind that has no type here.
+#[must_use]
+pub fn apis_of(
+    resource: &ApiResource,
+    client: &Client,
+    namespaces: &[String],
+) -> Vec<Api<DynamicObject>> {
+    let within = |name: &String| Api::namespaced_with(client.clone(), name, resource);
+    match namespaces {
+        [] => vec![Api::all_with(client.clone(), resource)],
+        some => some.iter().map(within).collect(),
+    }
+}
+
+/// A watch that hasn't begun.
+pub struct Watch<K> {
+    /// Where the objects are: everywhere, or in some namespaces.
+    pub apis: Vec<Api<K>>,
+    /// What logs call them.
+    pub what: &'static str,
+    /// Which of them.
+    pub config: Config,
+    /// Longest pause after failures.
+    pub longest_pause: Duration,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    /// All objects of `apis`.
+    #[must_use]
+    pub fn new(what: &'static str, apis: Vec<Api<K>>) -> Self {
+        Self {
+            apis,
+            what,
+            config: Config::default().timeout(WATCH_SECONDS),
+            longest_pause: LONGEST_PAUSE,
         }
-        let seen = match event {
-            Ok(Event::Init) => {
-                listed.clear();
-                continue;
-            }
-            Ok(Event::InitApply(object)) => {
-                listed.push(read(object));
-                continue;
-            }
-            Ok(Event::InitDone) => Seen::All(std::mem::take(&mut listed)),
-            Ok(Event::Apply(object)) => Seen::Applied(read(object)),
-            Ok(Event::Delete(object)) => Seen::Deleted(read(object)),
-            Err(error) => {
-                let unknown_kind = is_unknown_kind(&error);
-                if !failing && !unknown_kind {
-                    warn!(
-                        resource = what,
-                        "the watch failed; what was seen stays in force and it is tried again: {error}"
-                    );
+    }
+
+    /// Sends what there is and what becomes of it, until the receiver is gone. `read` cuts an object down.
+    ///
+    /// After a failed watch that the API server can't resume, everything is listed again and told as
+    /// [`Seen::All`] at once, so nobody sees half a list; of several namespaces, all are.
+    pub async fn follow<V, M>(
+        self,
+        read: impl Fn(K) -> V + Send,
+        wrap: impl Fn(Seen<V>) -> M + Send,
+        out: mpsc::Sender<M>,
+    ) where
+        V: Send,
+        M: Send,
+    {
+        let mut health = Health::new(self.what);
+        loop {
+            let mut streams: Vec<_> = self.apis.iter().map(|api| self.events(api)).collect();
+            let mut listed: Vec<V> = Vec::new();
+            // One after the other: what changes in the first meanwhile, its stream tells afterwards.
+            for stream in &mut streams {
+                let before = listed.len();
+                while let Some(event) = stream.next().await {
+                    match event {
+                        Ok(Event::InitApply(object)) => listed.push(read(object)),
+                        Ok(Event::InitDone) => break,
+                        // A list begins, perhaps after one that failed halfway.
+                        Ok(_) => listed.truncate(before),
+                        Err(error) => {
+                            let status = health.failed(&error);
+                            if out.send(wrap(Seen::Failed { status })).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
                 }
-                failing |= !unknown_kind;
-                Seen::Failed { unknown_kind }
             }
-        };
-        if out.send(wrap(seen)).await.is_err() {
-            return;
+            health.works();
+            if out.send(wrap(Seen::All(listed))).await.is_err() {
+                return;
+            }
+            let mut events = stream::select_all(streams);
+            while let Some(event) = events.next().await {
+                let seen = match event {
+                    Ok(Event::Apply(object)) => Seen::Applied(read(object)),
+                    Ok(Event::Delete(object)) => Seen::Deleted(read(object)),
+                    Err(error) => Seen::Failed {
+                        status: health.failed(&error),
+                    },
+                    // A list is due.
+                    Ok(_) => break,
+                };
+                if !matches!(seen, Seen::Failed { .. }) {
+                    health.works();
+                }
+                if out.send(wrap(seen)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What happens at one place, with pauses after failures.
+    fn events(&self, api: &Api<K>) -> BoxStream<'static, Result<Event<K>, watcher::Error>> {
+        let (api, config) = (api.clone(), self.config.clone());
+        let fresh = move || watcher(api.clone(), config.clone()).boxed();
+        let pauses = Pauses::new(FIRST_PAUSE, self.longest_pause);
+        let start = (fresh(), fresh, pauses, None);
+        stream::unfold(start, |(mut events, fresh, mut pauses, pause)| async move {
+            if let Some(pause) = pause {
+                tokio::time::sleep(pause).await;
+            }
+            let event = events.next().await?;
+            let mut pause = None;
+            match &event {
+                Err(error) => {
+                    // The watch of a kind that is gone, or hidden, would not list again when the kind is back.
+                    if matches!(status(error), Some(403 | 404)) {
+                        events = fresh();
+                    }
+                    pause = pauses.next();
+                }
+                // A list that begins may fail as the one before did.
+                Ok(Event::Init) => {}
+                Ok(_) => pauses.reset(),
+            }
+            Some((event, (events, fresh, pauses, pause)))
+        })
+        .boxed()
+    }
+}
+
+/// Whether a watch works, as logs tell it: once for each change.
+struct Health {
+    what: &'static str,
+    failing: bool,
+}
+
+impl Health {
+    const fn new(what: &'static str) -> Self {
+        Self {
+            what,
+            failing: false,
+        }
+    }
+
+    /// Notes a failure, and gives the HTTP status of the answer. A kind that the API server doesn't know is none.
+    fn failed(&mut self, error: &watcher::Error) -> Option<u16> {
+        let status = status(error);
+        if status != Some(404) && !std::mem::replace(&mut self.failing, true) {
+            warn!(
+                resource = self.what,
+                "the watch failed; what was seen stays in force and it is tried again: {error}"
+            );
+        }
+        status
+    }
+
+    fn works(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            info!(resource = self.what, "the watch is back");
         }
     }
 }
 
-fn is_unknown_kind(error: &watcher::Error) -> bool {
-    matches!(
-        error,
+fn status(error: &watcher::Error) -> Option<u16> {
+    match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 404
-    )
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => Some(status.code),
+        _ => None,
+    }
 }
 
 /// Pauses that double, each shortened by a random part of up to a half: a thousand clients that lost one
@@ -133,6 +257,10 @@ impl Pauses {
             next: first,
         }
     }
+
+    fn reset(&mut self) {
+        self.next = self.first;
+    }
 }
 
 impl Iterator for Pauses {
@@ -142,12 +270,6 @@ impl Iterator for Pauses {
         let pause = self.next.min(self.longest);
         self.next = pause.saturating_mul(2);
         Some(shortened(pause, random()))
-    }
-}
-
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.next = self.first;
     }
 }
 
@@ -165,7 +287,74 @@ pub(crate) fn random() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::ResourceExt as _;
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+
+    /// An API server whose first list fails, and whose first watch of namespace `a` ends because it is too old. Each
+    /// namespace has one Pod, with the number of the list in its name.
+    fn server() -> Client {
+        let lists = Arc::new(AtomicU32::new(0));
+        let is_new = Arc::new(AtomicBool::new(true));
+        let answer = move |request: Request<Body>| {
+            let namespace = request.uri().path().split('/').nth(4).map(str::to_owned);
+            let namespace = namespace.unwrap_or_default();
+            let is_watch = request
+                .uri()
+                .query()
+                .is_some_and(|q| q.contains("watch=true"));
+            let is_old = is_watch && namespace == "a" && is_new.swap(false, Ordering::Relaxed);
+            let lists = Arc::clone(&lists);
+            async move {
+                let mut code = 200;
+                let body = if is_old {
+                    let gone = json!({"kind": "Status", "status": "Failure", "code": 410});
+                    json!({"type": "ERROR", "object": gone})
+                } else if is_watch {
+                    return std::future::pending().await;
+                } else {
+                    let number = lists.fetch_add(1, Ordering::Relaxed);
+                    code = if number == 0 { 500 } else { 200 };
+                    let name = format!("{namespace}-{number}");
+                    json!({"code": code, "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": name}}]})
+                };
+                let answer = Response::builder().status(code);
+                Ok::<_, Infallible>(
+                    answer
+                        .body(Body::from(format!("{body}\n").into_bytes()))
+                        .unwrap(),
+                )
+            }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    #[tokio::test]
+    async fn several_namespaces_are_listed_as_one() {
+        let namespaces = ["a".to_owned(), "b".to_owned()];
+        let watch = Watch::new("pods", apis::<Pod>(&server(), &namespaces));
+        let (out, mut news) = mpsc::channel(8);
+        let following = tokio::spawn(watch.follow(|pod| pod.name_any(), |seen| seen, out));
+        let all = |names: [&str; 2]| Seen::All(names.map(str::to_owned).to_vec());
+        for expected in [
+            Seen::Failed { status: Some(500) },
+            all(["a-1", "b-2"]),
+            Seen::Failed { status: Some(410) },
+            // What was in `b` may have changed while nobody looked there.
+            all(["a-3", "b-4"]),
+        ] {
+            assert_eq!(news.recv().await, Some(expected));
+        }
+        following.abort();
+    }
 
     #[test]
     fn pauses_double_up_to_the_longest_and_start_again() {

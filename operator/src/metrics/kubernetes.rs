@@ -10,13 +10,14 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 /// Resources with a label of their own: those that the operator's role names.
-const RESOURCES: [&str; 16] = [
+const RESOURCES: [&str; 18] = [
     "admissionpolicies",
     "configmaps",
     "customresourcedefinitions",
     "deployments",
     "endpointslices",
     "envoyextensionpolicies",
+    "envoyfilters",
     "events",
     "gateways",
     "grpcroutes",
@@ -26,6 +27,7 @@ const RESOURCES: [&str; 16] = [
     "pods",
     "secrets",
     "services",
+    "trafficextensions",
     "wasmplugins",
 ];
 

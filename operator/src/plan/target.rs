@@ -1,4 +1,4 @@
-//! The objects that policies apply to, and how they are written: `kind/namespace/name`.
+//! The objects that policies apply to, and how they are written: `kind/namespace/name`, and `/listener` behind a Gateway's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +16,8 @@ pub struct TargetRef {
     pub namespace: String,
     /// Its name; of Pods, their labels as `app=search,tier=web` in the order of the keys.
     pub name: String,
+    /// Of a Gateway: the listener whose requests these are; all of them where none is named.
+    pub section: Option<String>,
 }
 
 /// Kinds of objects that a policy can target.
@@ -97,7 +99,11 @@ pub struct ParseTargetError(String);
 
 impl fmt::Display for TargetRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)
+        write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)?;
+        match &self.section {
+            Some(section) => write!(f, "/{section}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -120,13 +126,20 @@ impl FromStr for TargetRef {
             let labels = parse_labels(name).ok_or_else(error)?;
             return Ok(Self::pods(namespace, &labels));
         }
-        if name.contains('/') {
+        let (name, section) = match name.split_once('/') {
+            Some((name, section)) if kind == TargetKind::Gateway => (name, Some(section)),
+            _ => (name, None),
+        };
+        let parts = [Some(name), section];
+        let is_part = |part: &str| !part.is_empty() && !part.contains('/');
+        if !parts.iter().flatten().all(|part| is_part(part)) {
             return Err(error());
         }
         Ok(Self {
             kind,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
+            section: section.map(str::to_owned),
         })
     }
 }
@@ -140,6 +153,7 @@ impl TargetRef {
             kind: TargetKind::Pod,
             namespace: namespace.into(),
             name: pairs.join(","),
+            section: None,
         }
     }
 
@@ -196,6 +210,7 @@ mod tests {
             "HTTPRoute/a/b",
             "GRPCRoute/a/b",
             "Gateway/a/b",
+            "Gateway/a/b/http",
             "Pod/a/app=search",
             "Pod/a/app.kubernetes.io/name=search,tier=",
         ] {
@@ -209,6 +224,8 @@ mod tests {
             "Service/a/",
             "service/a/b",
             "Service/a/b/c",
+            "Gateway/a/b/",
+            "Gateway/a/b/c/d",
             "Pod/a/search",
             "Pod/a/=search",
             "Pod/a/app=a,app=b",

@@ -237,7 +237,8 @@ fn explain_needs_a_workload_where_there_is_a_choice() {
     assert_eq!(
         text(&one.stderr),
         "error: policies differ by target; choose one with --workload: Service/default/search, \
-         Service/shop/search, Gateway/shop/edge.shop, HTTPRoute/shop/search, GRPCRoute/shop/search, \
+         Service/shop/search, Gateway/shop/edge.shop, Gateway/shop/edge.shop/https, HTTPRoute/shop/search, \
+         GRPCRoute/shop/search, \
          Pod/shop/app.kubernetes.io/name=search,canary=,tier=web\n"
     );
     let args = [

@@ -27,6 +27,7 @@ fn every_field_means_something() {
         [
             "Service/shop/search",
             "Gateway/shop/edge.shop",
+            "Gateway/shop/edge.shop/https",
             "HTTPRoute/shop/search",
             "GRPCRoute/shop/search",
             "Pod/shop/app.kubernetes.io/name=search,canary=,tier=web"

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use headgate::bootstrap::{ConfigSource, Outbound};
 use headgate::plan::Plan;
 use headgate::xds::Limits;
-use headgate::xds::module::Module;
+use headgate::xds::module::{Module, Modules};
 use headgate::xds::resource::discovery_json;
 use tempfile::TempDir;
 
-use crate::common::{ADS, SEARCH, World, get, plan, wasm};
+use crate::common::{ADS, SEARCH, World, get, module_at, plan, wasm};
 use crate::envoy::{Envoy, backend, bootstrap, poll, validate};
 
 /// A module file and the folder that proxies load from.
@@ -286,4 +286,44 @@ async fn every_bootstrap_is_valid() {
             }
         }
     }
+}
+
+/// A sidecar keeps the bootstrap and the module that its Pod started with, and operators change. The file is what
+/// `headgate bootstrap` wrote at commit 3a61e5b, and is never edited.
+#[tokio::test]
+async fn a_sidecar_with_the_bootstrap_of_an_earlier_version_is_programmed() {
+    let store = Store::new();
+    let own = store.0.path().join("own.wasm");
+    fs::write(&own, wasm(true)).unwrap();
+    let own = own.to_str().unwrap();
+    let modules = Modules {
+        native: Some(module_at("/modules/headgate-2.so")),
+        ..store.install(true).into()
+    };
+    let world = World::start_with(plan(&[(SEARCH, "r1")]), modules, Limits::default(), 0).await;
+    let ports = [world.xds, backend().await].map(|address| address.port().to_string());
+    let bootstrap = include_str!("../bootstraps/0.1.yaml")
+        .replace("MODULE", own)
+        .replace("OPERATOR_PORT", &ports[0])
+        .replace("UPSTREAM_PORT", &ports[1]);
+    let envoy = Envoy::start_from(&bootstrap).await;
+    for revision in ["r1", "r2"] {
+        world
+            .plans
+            .send_replace(Arc::new(plan(&[(SEARCH, revision)])));
+        let report = world
+            .until(revision, |r| {
+                let acked = r.proxies.first().and_then(|p| p.acked.as_ref());
+                acked.is_some_and(|a| a.revision == revision)
+            })
+            .await;
+        let proxy = &report.proxies[0];
+        assert_eq!(proxy.state, "Running");
+        assert_eq!(
+            (proxy.filter.as_str(), proxy.fallback.as_deref()),
+            ("wasm", None)
+        );
+        assert_eq!(proxy.module.as_deref(), Some(own));
+    }
+    assert_eq!(envoy.request().await, 200);
 }

@@ -49,6 +49,7 @@ fn cluster() -> Result<Cluster> {
         let route = Route {
             gateways: vec![edge.clone()],
             backends: vec![ObjectKey::new("shop", route)],
+            ..Route::default()
         };
         cluster.routes.insert(target, route);
     }

@@ -111,7 +111,10 @@ fn the_api_server_accepts_all_that_is_rendered() {
     for project in ["prometheus-operator", "cert-manager"] {
         chart::install_crds(&server, project).unwrap();
     }
-    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    // The last two are in `watchNamespaces` of some values.
+    for namespace in [NAMESPACE, "shop", "envoy-gateway-system"] {
+        server.kubectl(&["create", "namespace", namespace]).unwrap();
+    }
     let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/good");
     for file in fs::read_dir(values).unwrap() {
         let file = file.unwrap().path();

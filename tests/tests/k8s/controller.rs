@@ -142,7 +142,10 @@ fn gateway_api_may_be_installed_later() -> Result<()> {
     let (edge, checkout) = (format!("{space}/edge"), format!("{space}/checkout"));
     cluster.apply(&policy(&space, "edge", "Gateway", "edge", 4))?;
     cluster.apply(&policy(&space, "checkout", "HTTPRoute", "checkout", 2))?;
-    for name in ["edge", "checkout"] {
+    let listener = "edge, sectionName: plain";
+    cluster.apply(&policy(&space, "plain", "Gateway", listener, 3))?;
+    let plain = format!("{space}/plain");
+    for name in ["edge", "checkout", "plain"] {
         cluster.until_condition(&space, name, 0, "Accepted", "False", "TargetNotFound")?;
     }
     cluster.install("gateway-api")?;
@@ -153,35 +156,64 @@ kind: Gateway
 metadata: {{name: edge, namespace: {space}}}
 spec:
   gatewayClassName: any
-  listeners: [{{name: http, port: 80, protocol: HTTP}}]
+  listeners: [{{name: plain, port: 80, protocol: HTTP}}, {{name: other, port: 81, protocol: HTTP}}]
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {{name: checkout, namespace: {space}}}
 spec:
-  parentRefs: [{{name: edge}}]
+  parentRefs: [{{name: edge, sectionName: plain}}]
   rules: [{{backendRefs: [{{name: checkout, port: 80}}]}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: search, namespace: {space}}}
+spec: {{parentRefs: [{{name: edge, sectionName: plain}}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {{name: both, namespace: {space}}}
+spec: {{parentRefs: [{{name: edge}}]}}
 "
     ))?;
-    for name in ["edge", "checkout"] {
+    for name in ["edge", "checkout", "plain"] {
         cluster.until_condition(&space, name, 0, "Accepted", "True", "Accepted")?;
     }
     let labels = [("gateway.networking.k8s.io/gateway-name", "edge")];
     let proxy = XdsProxy::start(operator.xds(), Claims::pod("g1", &space, &labels))?;
-    let config = proxy.until_policies(&[&edge, &checkout])?;
+    let config = proxy.until_policies(&[&edge, &checkout, &plain])?;
+    let order: Vec<&String> = config.stages.iter().map(|s| &s.policy).collect();
     ensure!(
-        config.stages[0].policy == checkout,
-        "routes stand first: {config:?}"
+        order == [&checkout, &plain, &edge],
+        "routes stand first, then listeners: {config:?}"
     );
     let routes = [
         format!("httproute/{space}/checkout/*"),
         format!("{space}.checkout.*"),
     ];
     ensure!(config.stages[0].routes == routes, "{config:?}");
+    let at_listener = [
+        routes.as_slice(),
+        &[
+            format!("httproute/{space}/search/*"),
+            format!("{space}.search.*"),
+        ],
+    ];
+    ensure!(
+        config.stages[1].routes == at_listener.concat(),
+        "{config:?}"
+    );
+    let said = cluster.condition(&space, "plain", 0, "Accepted")?["message"].to_string();
+    ensure!(said.contains("such as HTTPRoute"), "{said}");
+    let jsonpath = "--output=jsonpath={.status.ancestors[0].ancestorRef.sectionName}";
+    let arguments = ["get", "admp", "plain", "--namespace", &space, jsonpath];
+    ensure!(cluster.kubectl(&arguments)? == "plain");
 
     cluster.kubectl(&["delete", "crd", "httproutes.gateway.networking.k8s.io"])?;
     proxy.until_policies(&[&edge])?;
-    cluster.until_condition(&space, "checkout", 0, "Accepted", "False", "TargetNotFound")?;
+    for name in ["checkout", "plain"] {
+        cluster.until_condition(&space, name, 0, "Accepted", "False", "TargetNotFound")?;
+    }
     cluster.until_condition(&space, "edge", 0, "Programmed", "True", "Programmed")?;
     Ok(())
 }

@@ -120,7 +120,10 @@ fn every_object_says_to_what_it_belongs() {
             .contains(&kind);
             let namespace = &object["metadata"]["namespace"];
             assert_eq!(namespace.is_null(), cluster_wide, "{name}");
-            assert!(cluster_wide || namespace == chart::NAMESPACE, "{name}");
+            let watched = ["Role", "RoleBinding"].contains(&kind) && name.ends_with("-watched");
+            let elsewhere = watched && namespace != chart::NAMESPACE;
+            let own = namespace == chart::NAMESPACE;
+            assert!(cluster_wide || own || elsewhere, "{name}");
         }
     }
 }
@@ -278,8 +281,60 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
             "events",
             "subjectaccessreviews",
             "tokenreviews",
+            "trafficextensions",
             "wasmplugins"
         ]
+    );
+}
+
+/// With some namespaces, what a Role can grant is granted there and nowhere else.
+#[test]
+fn a_cluster_role_has_only_what_no_role_can_grant() {
+    let objects = chart::render(&good("some-namespaces"), &[]).unwrap();
+    let resources = |rules: &Value| -> BTreeSet<String> {
+        let rules = rules.as_array().unwrap().iter();
+        let resources = rules.flat_map(|rule| rule["resources"].as_array().unwrap());
+        resources.map(|r| r.as_str().unwrap().to_owned()).collect()
+    };
+    let set = |names: &[&str]| names.iter().map(|&n| n.to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(
+        resources(&find(&objects, "ClusterRole/headgate")["rules"]),
+        set(&[
+            "customresourcedefinitions",
+            "gatewayclasses",
+            "subjectaccessreviews",
+            "tokenreviews"
+        ])
+    );
+    let of_kind = |kind: &str| -> Vec<&Value> {
+        let label = format!("{kind}/headgate-watched");
+        objects
+            .iter()
+            .filter(|o| chart::label(o) == label)
+            .collect()
+    };
+    let namespaces = |all: &[&Value]| -> Vec<Value> {
+        all.iter()
+            .map(|o| o["metadata"]["namespace"].clone())
+            .collect()
+    };
+    let roles = of_kind("Role");
+    assert_eq!(namespaces(&roles), ["shop", "envoy-gateway-system"]);
+    assert_eq!(namespaces(&of_kind("RoleBinding")), namespaces(&roles));
+    let watched = resources(&roles[0]["rules"]);
+    assert!(watched.is_superset(&set(&[
+        "admissionpolicies",
+        "configmaps",
+        "envoyextensionpolicies"
+    ])));
+    let args =
+        find(&objects, "Deployment/headgate")["spec"]["template"]["spec"]["containers"][0]["args"]
+            .clone();
+    assert!(
+        args.as_array()
+            .unwrap()
+            .contains(&json!("--watch-namespace=shop")),
+        "{args}"
     );
 }
 

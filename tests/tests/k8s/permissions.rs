@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::Duration;
 
 use headgate_tests::chart::{self, NAMESPACE};
 use headgate_tests::headgate::{address, binary_path, module_path, native_path};
@@ -56,17 +57,20 @@ fn needed() -> Permissions {
 }
 
 const WRITES: &str = "list watch create patch delete";
+/// How long the operator may take to notice that a kind is served: its longest pause, and as long again.
+const NOTICED: Duration = Duration::from_secs(60);
 
-/// What it needs besides with all deliveries on, where it writes objects of one kind for Istio and removes what is left of
-/// the other.
-fn needed_to_deliver(written: &str, left: &str) -> Permissions {
-    permissions(&[
-        (written, WRITES),
-        (left, "list watch delete"),
+/// What it needs besides with all deliveries on, where it writes objects of some kinds for Istio and removes what is left
+/// of others.
+fn needed_to_deliver(written: &[&str], left: &[&str]) -> Permissions {
+    let mut lines = vec![
         ("gateway.networking.k8s.io/gatewayclasses", "list watch"),
         ("/configmaps", WRITES),
         ("gateway.envoyproxy.io/envoyextensionpolicies", WRITES),
-    ])
+    ];
+    lines.extend(written.iter().map(|&resource| (resource, WRITES)));
+    lines.extend(left.iter().map(|&resource| (resource, "list watch delete")));
+    permissions(&lines)
 }
 
 /// What the roles of the release say.
@@ -82,9 +86,18 @@ fn granted(server: &ApiServer) -> Permissions {
             "--namespace",
             NAMESPACE,
         ],
+        &[
+            "get",
+            "role",
+            "headgate-watched",
+            "--output=json",
+            "--namespace=shop",
+            "--ignore-not-found",
+        ],
     ] {
-        let role: Value = serde_json::from_str(&server.kubectl(arguments).unwrap()).unwrap();
-        for rule in role["rules"].as_array().unwrap() {
+        let role = server.kubectl(arguments).unwrap();
+        let role: Value = serde_json::from_str(&role).unwrap_or_default();
+        for rule in role["rules"].as_array().into_iter().flatten() {
             let texts = |key: &str| -> Vec<String> {
                 rule[key]
                     .as_array()
@@ -188,7 +201,7 @@ impl<'a> Operator<'a> {
             let file = value.rsplit('/').next().unwrap_or_default();
             command.arg(match name {
                 "--xds" => format!("{name}=127.0.0.1:0"),
-                "--admin" => format!("{name}=[::]:0"),
+                "--admin" | "--probes" => format!("{name}=[::]:0"),
                 "--modules" => format!("{name}=127.0.0.1:{modules}"),
                 "--modules-url" => format!("{name}=http://127.0.0.1:{modules}"),
                 "--module-dir" => format!("{name}={own}/modules"),
@@ -253,6 +266,23 @@ impl<'a> Operator<'a> {
         });
         if let Err(error) = found {
             panic!("{error}\n{}", self.process.tail());
+        }
+    }
+
+    /// Waits until objects of all these kinds were written so. It takes as long as it takes to notice a CRD.
+    fn wait_for_writes(&self, verb: &str, code: u16, kinds: &[&str]) {
+        for kind in kinds {
+            let is = |e: &AuditEvent| e.resource == *kind && e.verb == verb && e.code == code;
+            let found =
+                wait::until_within(NOTICED, &format!("{verb} {kind} {code}"), || {
+                    match self.requests().iter().any(is) {
+                        true => Ok(()),
+                        false => Err("no such request".to_owned()),
+                    }
+                });
+            if let Err(error) = found {
+                panic!("{error}\n{}", self.process.tail());
+            }
         }
     }
 
@@ -504,73 +534,123 @@ fn the_operator_uses_all_that_it_may_do_and_needs_no_more() {
     judge(&operator.stop(), &granted, &needed());
 }
 
+/// Objects for Istio that an operator left before it was set up otherwise.
+const LEFT: [(&str, &str); 3] = [
+    (
+        "envoyfilters",
+        "{apiVersion: networking.istio.io/v1alpha3, kind: EnvoyFilter, spec: {configPatches: []}",
+    ),
+    (
+        "trafficextensions",
+        "{apiVersion: extensions.istio.io/v1alpha1, kind: TrafficExtension, spec: {wasm: {url: 'http://x'}}",
+    ),
+    (
+        "wasmplugins",
+        "{apiVersion: extensions.istio.io/v1alpha1, kind: WasmPlugin, spec: {url: 'http://x'}",
+    ),
+];
+const FILTERS: &str = "networking.istio.io/envoyfilters";
+const EXTENSIONS: &str = "extensions.istio.io/trafficextensions";
+const PLUGINS: &str = "extensions.istio.io/wasmplugins";
+
+/// With Istio before 1.30, which is upgraded then.
 #[test]
 fn delivery_needs_what_it_is_granted_and_no_more() {
-    let plugins = ("extensions.istio.io", "v1alpha1", "WasmPlugin");
-    let filters = ("networking.istio.io", "v1alpha3", "EnvoyFilter");
-    delivery_with("", plugins, filters);
-    let native = ",delivery.istio.nativeModule=/h.so,delivery.envoyGateway.nativeModule=headgate";
-    delivery_with(native, filters, plugins);
+    let server = ApiServer::start().unwrap();
+    let before_1_30 = |name: &str| !name.starts_with("trafficextensions");
+    chart::install_some_crds(&server, "istio", before_1_30).unwrap();
+    let operator = deliver(&server, &LEFT[..1], "");
+    writes(
+        &operator,
+        &["configmaps", "wasmplugins", "envoyextensionpolicies"],
+        ["17ms", "16ms"],
+    );
+    chart::install_crds(&server, "istio").unwrap();
+    writes(&operator, &["trafficextensions"], ["16ms", "15ms"]);
+    operator.wait_for_writes("delete", 200, &["wasmplugins"]);
+    let kinds = ["configmaps", "trafficextensions", "envoyextensionpolicies"];
+    deletes(&operator, &kinds);
+    let granted = granted(&server);
+    let needed = &needed() | &needed_to_deliver(&[PLUGINS, EXTENSIONS], &[FILTERS]);
+    judge(&operator.stop(), &granted, &needed);
 }
 
-/// With more values of the chart, where objects of one kind are written for Istio and one of the other is left from before.
-/// Kinds are group, version and name.
-fn delivery_with(values: &str, written: (&str, &str, &str), left: (&str, &str, &str)) {
+/// Of the native filter, by an operator that may look at one namespace only.
+#[test]
+fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     let server = ApiServer::start().unwrap();
     chart::install_crds(&server, "istio").unwrap();
-    chart::install_crds(&server, "envoy-gateway").unwrap();
-    let (group, version, kind) = left;
-    let labels = "{app.kubernetes.io/managed-by: headgate, headgate.dev/adapter: istio}";
-    let spec = match kind {
-        "WasmPlugin" => "{url: 'http://left'}",
-        _ => "{configPatches: []}",
+    let values = ",delivery.istio.nativeModule=/h.so,delivery.envoyGateway.nativeModule=headgate,watchNamespaces={shop}";
+    let operator = deliver(&server, &LEFT[1..], values);
+    let elsewhere = |yaml: &str| server.apply(&yaml.replace("shop", "elsewhere")).unwrap();
+    elsewhere(SHOP);
+    elsewhere(SERVICE);
+    elsewhere(&policy("search", TO_SERVICE, "18ms"));
+    let kinds = ["configmaps", "envoyfilters", "envoyextensionpolicies"];
+    writes(&operator, &kinds, ["17ms", "16ms"]);
+    deletes(&operator, &kinds);
+    let ignored = ["admissionpolicy", "search", "--namespace=elsewhere"];
+    assert_eq!(get(&server, &ignored)["status"], Value::Null);
+    let granted = granted(&server);
+    let needed = &needed() | &needed_to_deliver(&[FILTERS], &[PLUGINS, EXTENSIONS]);
+    let requests = operator.stop();
+    judge(&requests, &granted, &needed);
+    let places: BTreeSet<(&str, &str)> = requests
+        .iter()
+        .filter(|event| !["shop", NAMESPACE].contains(&event.namespace.as_str()))
+        .map(|event| (event.namespace.as_str(), event.resource.as_str()))
+        .collect();
+    let cluster_wide = [
+        "customresourcedefinitions",
+        "gatewayclasses",
+        "subjectaccessreviews",
+        "tokenreviews",
+    ];
+    let named = |(namespace, resource): &(&str, &str)| {
+        namespace.is_empty() && (resource.is_empty() || cluster_wide.contains(resource))
     };
-    server
-        .apply(&format!(
-            "{{apiVersion: {group}/{version}, kind: {kind}, metadata: {{name: left, namespace: default, labels: {labels}}}, \
-             spec: {spec}}}"
-        ))
-        .unwrap();
+    assert!(places.iter().all(named), "{places:?}");
+}
+
+/// An operator that delivers, with more values of the chart, and has removed what was `left` before.
+fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Operator<'a> {
+    chart::install_crds(server, "envoy-gateway").unwrap();
+    server.apply(SHOP).unwrap();
+    let metadata = "metadata: {name: left, namespace: shop, labels: {app.kubernetes.io/managed-by: headgate, \
+                    headgate.dev/adapter: istio}}";
+    for (_, object) in left {
+        server.apply(&format!("{object}, {metadata}}}")).unwrap();
+    }
     let values = format!(
         "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true{values}"
     );
-    let operator = Operator::install(&server, &["--set", &values]);
+    let operator = Operator::install(server, &["--set", &values]);
     live(&operator);
-    let plural = |kind: &str| format!("{}s", kind.to_lowercase());
-    let (of_istio, left_over) = (plural(written.2), plural(kind));
-    operator.wait_for_request("what is left to go", |event| {
-        event.resource == left_over && event.verb == "delete" && event.code == 200
-    });
-    let kinds = ["configmaps", &of_istio, "envoyextensionpolicies"];
-    let wait_for = |verb: &str, code: u16| {
-        for kind in kinds {
-            operator.wait_for_request(&format!("{verb} {kind} {code}"), |event| {
-                event.resource == kind && event.verb == verb && event.code == code
-            });
+    let kinds: Vec<&str> = left.iter().map(|(kind, _)| *kind).collect();
+    operator.wait_for_writes("delete", 200, &kinds);
+    operator
+}
+
+/// Waits until objects of these kinds are made, and changes them: by a policy's objective, which is the first of two.
+fn writes(operator: &Operator<'_>, kinds: &[&str], [first, second]: [&str; 2]) {
+    for (p50, code) in [(first, 201), (second, 200)] {
+        for (name, target) in [("search", TO_SERVICE), ("edge", TO_GATEWAY)] {
+            operator.server.apply(&policy(name, target, p50)).unwrap();
         }
-    };
-    wait_for("patch", 201);
-    server.apply(&policy("search", TO_SERVICE, "17ms")).unwrap();
-    server.apply(&policy("edge", TO_GATEWAY, "17ms")).unwrap();
-    wait_for("patch", 200);
-    // Not a policy that goes, whose objects the garbage collector removes, but one that is for something else now.
-    server
-        .kubectl(&[
-            "delete",
-            "service/search",
-            "gateway/edge",
-            "--namespace=shop",
-        ])
-        .unwrap();
-    wait_for("delete", 200);
-    let granted = granted(&server);
-    let resource = |group: &str, plural: &str| format!("{group}/{plural}");
-    let needed = &needed()
-        | &needed_to_deliver(
-            &resource(written.0, &of_istio),
-            &resource(group, &left_over),
-        );
-    judge(&operator.stop(), &granted, &needed);
+        operator.wait_for_writes("patch", code, kinds);
+    }
+}
+
+/// Takes the policies' targets away: not the policies, whose objects the garbage collector removes.
+fn deletes(operator: &Operator<'_>, kinds: &[&str]) {
+    let targets = [
+        "delete",
+        "service/search",
+        "gateway/edge",
+        "--namespace=shop",
+    ];
+    operator.server.kubectl(&targets).unwrap();
+    operator.wait_for_writes("delete", 200, kinds);
 }
 
 /// A Pod and an EndpointSlice as the metrics Service would have them, if there were nodes here.

@@ -1,5 +1,6 @@
 //! Where `headgate run` takes policies from: a folder, or the API server of a cluster.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::kubernetes::authorize::Authorizer;
 use crate::kubernetes::client::Access;
 use crate::kubernetes::deliver::DeliverArgs;
+use crate::kubernetes::deliver::object::dns;
 use crate::kubernetes::leader::Leadership;
 use crate::kubernetes::operate::{Operator, Settings, Writing};
 use crate::kubernetes::store::Observations;
@@ -56,6 +58,10 @@ pub struct SourceArgs {
     /// request
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
     pub peers_token: Option<PathBuf>,
+    /// Namespace whose policies, Services, Pods, gateways and routes count, and where objects are written; may be given
+    /// several times [default: all]
+    #[arg(long = "watch-namespace", value_name = "NAME", requires = "kubernetes", value_parser = namespace)]
+    pub watch_namespaces: Vec<String>,
     /// Objects for other control planes
     #[command(flatten)]
     pub deliver: DeliverArgs,
@@ -110,11 +116,25 @@ impl SourceArgs {
             lease: self.lease.clone(),
             peers_service: self.peers_service.clone(),
             peers_token: self.peers_token.clone(),
+            watch_namespaces: BTreeSet::from_iter(self.watch_namespaces.clone())
+                .into_iter()
+                .collect(),
             deliver: self.deliver.clone(),
         };
         let operator = Operator::start(settings, plans, metrics, shutdown).await?;
         Ok(Source::Cluster(Box::new(operator)))
     }
+}
+
+/// A namespace's name.
+fn namespace(text: &str) -> Result<String, String> {
+    const LONGEST: usize = 63;
+    if text.is_empty() || dns(text, LONGEST) != text {
+        return Err(format!(
+            "no namespace's name: at most {LONGEST} lower-case letters, digits and inner hyphens, such as shop"
+        ));
+    }
+    Ok(text.to_owned())
 }
 
 /// A task that sends plans.

@@ -364,7 +364,8 @@ fn policy(resource: &PolicyResource, proxies: Option<&Vec<Proxy>>) -> Policy {
 fn ancestor(ancestor: &PolicyAncestorStatus, namespace: &str) -> String {
     let target = &ancestor.ancestor_ref;
     let namespace = target.namespace.as_deref().unwrap_or(namespace);
-    format!("{}/{namespace}/{}", target.kind, target.name)
+    let section = target.section_name.iter().map(|s| format!("/{s}"));
+    format!("{}/{namespace}/{}", target.kind, target.name) + &section.collect::<String>()
 }
 
 /// The targets as the spec names them, for a policy that has no status yet.
@@ -376,9 +377,11 @@ fn named(resource: &PolicyResource, namespace: &str) -> Vec<String> {
         let labels: Vec<String> = labels
             .map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default()))
             .collect();
-        let name = target["name"]
-            .as_str()
-            .map_or_else(|| labels.join(","), str::to_owned);
+        let section = target["sectionName"].as_str().map(|s| format!("/{s}"));
+        let name = target["name"].as_str().map_or_else(
+            || labels.join(","),
+            |name| name.to_owned() + &section.unwrap_or_default(),
+        );
         format!(
             "{}/{namespace}/{name}",
             target["kind"].as_str().unwrap_or("?")

@@ -25,6 +25,7 @@ pub(super) fn constrain(status: &mut Value) {
         ("kind", 63),
         ("namespace", 63),
         ("name", 8192),
+        ("sectionName", 253),
     ] {
         of_ancestor[field]["maxLength"] = json!(most);
     }

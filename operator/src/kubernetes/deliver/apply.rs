@@ -1,11 +1,13 @@
 //! Writes to the API server, one object at a time.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
-use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Client, ResourceExt as _};
 use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::object::{Adapter, MANAGED_BY, Object};
 use crate::kubernetes::FIELD_MANAGER;
@@ -16,8 +18,13 @@ use crate::kubernetes::cluster::ObjectKey;
 pub enum Outcome {
     /// It is as wanted; what the API server has now.
     Done(Value),
-    /// It won't get better by itself: the fields are somebody else's, or the object is refused.
-    Refused(String),
+    /// It won't get better by itself: the fields or the object are somebody else's, or the object is refused.
+    Refused {
+        /// Why, and what to do.
+        why: String,
+        /// `metadata.uid` of somebody else's object, if that is in the way.
+        uid: Option<String>,
+    },
     /// It may get better: try again.
     Failed(String),
 }
@@ -38,14 +45,17 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
             Ok(list) => list.items.into_iter().next(),
             Err(error) => return failed(&error),
         };
-        let ours = |labels: BTreeMap<String, String>| {
-            labels.get(MANAGED_BY.0).map(String::as_str) == Some(MANAGED_BY.1)
-        };
-        if found.is_some_and(|f| !ours(f.metadata.labels.unwrap_or_default())) {
-            return Outcome::Refused(
-                "an object of this name is there and is not Headgate's; rename or delete it"
-                    .to_owned(),
-            );
+        let theirs = found.filter(|f| {
+            f.labels()
+                .get(MANAGED_BY.0)
+                .is_none_or(|m| m != MANAGED_BY.1)
+        });
+        if let Some(theirs) = theirs {
+            let why = "an object of this name is there and is not Headgate's; rename or delete it";
+            return Outcome::Refused {
+                why: why.to_owned(),
+                uid: theirs.uid(),
+            };
         }
     }
     let parameters = PatchParams::apply(FIELD_MANAGER);
@@ -54,6 +64,24 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
         Ok(written) => Outcome::Done(serde_json::to_value(written).unwrap_or_default()),
         Err(error) => failed(&error),
     }
+}
+
+/// Ends when somebody else's object with the key of `object` and this UID is gone; where a watch doesn't tell, after
+/// `retry`.
+pub fn gone(
+    client: &Client,
+    object: &Object,
+    uid: String,
+    retry: Duration,
+) -> AbortOnDropHandle<()> {
+    let api = api(client, object.adapter, &object.key.namespace);
+    let name = object.key.name.clone();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let deleted = await_condition(api, &name, conditions::is_deleted(&uid)).await;
+        if deleted.is_err() {
+            tokio::time::sleep(retry).await;
+        }
+    }))
 }
 
 /// Deletes an object of ours, unless it is another one by now.
@@ -91,12 +119,15 @@ fn api(client: &Client, adapter: Adapter, namespace: &str) -> Api<DynamicObject>
 fn failed(error: &kube::Error) -> Outcome {
     let why = line(error);
     match error {
-        kube::Error::Api(status) if of_fields(status) => Outcome::Refused(format!(
-            "{why}; give up these fields (kubectl apply --server-side without them, or delete the object) \
+        kube::Error::Api(status) if of_fields(status) => Outcome::Refused {
+            why: format!(
+                "{why}; give up these fields (kubectl apply --server-side without them, or delete the object) \
                  and Headgate sets them"
-        )),
+            ),
+            uid: None,
+        },
         kube::Error::Api(status) if matches!(status.code, 400 | 403 | 413 | 422) => {
-            Outcome::Refused(why)
+            Outcome::Refused { why, uid: None }
         }
         _ => Outcome::Failed(why),
     }

@@ -61,7 +61,8 @@ pub fn object(
 #[must_use]
 pub fn config_map_name(target: &TargetRef) -> String {
     let kind = target.kind.as_str().to_ascii_lowercase();
-    let plain = target.name.len() <= MAX_PLAIN
+    let plain = target.section.is_none()
+        && target.name.len() <= MAX_PLAIN
         && target
             .name
             .split('.')

@@ -31,6 +31,7 @@ pub(super) fn settings() -> Settings {
         envoy_gateway_native: None,
         istio_native: None,
         config_map_module: None,
+        watch_namespaces: Vec::new(),
         modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
         retry: std::time::Duration::from_secs(1),
     }
@@ -39,6 +40,7 @@ pub(super) fn settings() -> Settings {
 pub(super) fn installed() -> Installed {
     Installed {
         istio: true,
+        traffic_extension: false,
         envoy_gateway: true,
         classes: BTreeMap::from([
             ("istio".to_owned(), istio::CONTROLLER.to_owned()),
@@ -168,9 +170,13 @@ impl Example {
     pub(super) fn gateway(mut self, gateway: &str, class: &str) -> Self {
         let (namespace, name) = gateway.split_once('/').unwrap();
         let class = class.to_owned();
-        self.cluster
-            .gateways
-            .insert(ObjectKey::new(namespace, name), Gateway { class });
+        self.cluster.gateways.insert(
+            ObjectKey::new(namespace, name),
+            Gateway {
+                class,
+                ..Gateway::default()
+            },
+        );
         self
     }
 
@@ -181,7 +187,7 @@ impl Example {
         };
         let route_at = Route {
             gateways: gateways.iter().map(key).collect(),
-            backends: Vec::new(),
+            ..Route::default()
         };
         self.cluster.routes.insert(route.parse().unwrap(), route_at);
         self

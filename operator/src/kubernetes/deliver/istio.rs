@@ -1,4 +1,7 @@
-//! `WasmPlugin` of `extensions.istio.io/v1alpha1`.
+//! `TrafficExtension` and, where Istio doesn't know that yet, `WasmPlugin`, both of `extensions.istio.io/v1alpha1`.
+//!
+//! Both say the same in other places of `spec`. Istio 1.30 and newer read both, and make a `TrafficExtension` of each
+//! `WasmPlugin` themselves; older ones read `WasmPlugin` only.
 //!
 //! Facts that shape it, read in Istio 1.31 or measured: a workload runs every plugin that matches it, so
 //! there is one for all its policies. `pluginConfig` arrives at the module as JSON in which each number went
@@ -18,17 +21,47 @@ use headgate_core::config::FilterConfig;
 use serde_json::{Value, json};
 
 use super::object::{Adapter, ModuleRef, Object, name};
+use super::wanted::Installed;
 use super::workload::{Place, Workload};
-use crate::kubernetes::cluster::{Cluster, ObjectKey};
+use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 
 /// `spec.controllerName` of the GatewayClasses whose gateways are Istio's.
 pub const CONTROLLER: &str = "istio.io/gateway-controller";
 /// Root id under which the module finds itself in logs.
 const PLUGIN: &str = "headgate";
+/// First version of Istio, major and minor, that reads `TrafficExtension`.
+const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 
-/// The plugin of `workload`, for requests to it.
+/// The kind of plugin that every istiod here reads.
+///
+/// The CRD doesn't suffice: CRDs are upgraded before istiod, and of two revisions of istiod each programs proxies of
+/// its own, perhaps for weeks.
 #[must_use]
-pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef) -> Object {
+pub fn kind(cluster: &Cluster, installed: &Installed) -> Adapter {
+    if installed.traffic_extension && !cluster.pods.values().any(is_older_istiod) {
+        Adapter::IstioExtension
+    } else {
+        Adapter::Istio
+    }
+}
+
+/// Whether a Pod is an istiod that doesn't read `TrafficExtension`. Charts of Istio that give no version are older.
+fn is_older_istiod(pod: &Pod) -> bool {
+    if pod.labels.get("app").is_none_or(|app| app != "istiod") {
+        return false;
+    }
+    let Some(version) = pod.labels.get("app.kubernetes.io/version") else {
+        return true;
+    };
+    // Such as 1.29.2 and 1.31-alpha.4f5c; what has no numbers is somebody's own build of late.
+    let mut numbers = version.split(['.', '-']).map(|part| part.parse().ok());
+    let mut next = || numbers.next().flatten();
+    matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) < EXTENSIONS_SINCE)
+}
+
+/// The plugin of `workload`, for requests to it, of this kind.
+#[must_use]
+pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: Adapter) -> Object {
     let labels = &workload.proxies.labels;
     let identity = format!("{labels:?}");
     let (readable, place) = match &workload.place {
@@ -48,13 +81,8 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef) -> Obj
             }),
         ),
     };
-    plugin(
-        workload,
-        &name(&readable, &identity),
-        place,
-        cluster,
-        module,
-    )
+    let name = name(&readable, &identity);
+    plugin(workload, &name, place, cluster, module, kind)
 }
 
 /// The plugin for the calls of `workload`, which are sidecars' and have `config` on their outbound side.
@@ -64,6 +92,7 @@ pub fn outbound(
     config: &Arc<FilterConfig>,
     cluster: &Cluster,
     module: &ModuleRef,
+    kind: Adapter,
 ) -> Object {
     let labels = &workload.proxies.labels;
     let place = json!({
@@ -72,7 +101,8 @@ pub fn outbound(
     });
     let readable = format!("outbound-{}", readable(labels));
     let name = name(&readable, &format!("outbound {labels:?}"));
-    plugin(&calls(workload, config), &name, place, cluster, module)
+    let calls = calls(workload, config);
+    plugin(&calls, &name, place, cluster, module, kind)
 }
 
 /// The calls of `workload`, which have `config`.
@@ -95,37 +125,32 @@ pub(super) fn readable(labels: &BTreeMap<String, String>) -> String {
         .unwrap_or_default()
 }
 
-/// A plugin of this name with what `workload` enforces; `place` says where.
+/// A plugin of this name with what `workload` enforces; `spec` says where.
 fn plugin(
     workload: &Workload,
     name: &str,
-    place: Value,
+    mut spec: Value,
     cluster: &Cluster,
     module: &ModuleRef,
+    kind: Adapter,
 ) -> Object {
-    let mut spec = json!({
+    // After authorization: a request that isn't allowed must not take a slot or a place in the queue.
+    spec["phase"] = json!("STATS");
+    let wasm = json!({
         "url": module.url,
         "sha256": module.sha256,
         "pluginName": PLUGIN,
         "type": "HTTP",
-        // After authorization: a request that isn't allowed must not take a slot or a place in the queue.
-        "phase": "STATS",
         "failStrategy": "FAIL_OPEN",
         "pluginConfig": plugin_config(workload),
     });
-    if let (Value::Object(spec), Value::Object(place)) = (&mut spec, place) {
-        spec.extend(place);
+    match (&mut spec, wasm) {
+        (Value::Object(spec), Value::Object(wasm)) if kind == Adapter::Istio => spec.extend(wasm),
+        (spec, wasm) => spec["wasm"] = wasm,
     }
     let key = ObjectKey::new(&workload.proxies.namespace, name);
-    let module = Some(module.clone());
-    Object::new(
-        Adapter::Istio,
-        key,
-        workload,
-        cluster,
-        module,
-        json!({"spec": spec}),
-    )
+    let (module, content) = (Some(module.clone()), json!({"spec": spec}));
+    Object::new(kind, key, workload, cluster, module, content)
 }
 
 /// The configuration as an object. Serialization of plain structs with string keys doesn't fail; were it to,

@@ -2,8 +2,8 @@
 //! read, and ConfigMaps that a Pod mounts.
 //!
 //! The xDS server programs proxies that were started for it. The proxies of a mesh or of a gateway belong to
-//! another control plane, which takes a filter only in an object of its own kind: a `WasmPlugin` or an `EnvoyFilter`, an
-//! `EnvoyExtensionPolicy`. Such an object replaces the policy's path to the proxy, so all policies of one
+//! another control plane, which takes a filter only in an object of its own kind: a `TrafficExtension`, a `WasmPlugin` or
+//! an `EnvoyFilter`, an `EnvoyExtensionPolicy`. Such an object replaces the policy's path to the proxy, so all policies of one
 //! workload go into one, as they do over xDS: Envoy makes a VM per configuration and worker.
 //!
 //! ```text

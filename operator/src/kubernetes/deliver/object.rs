@@ -47,18 +47,27 @@ pub enum Adapter {
     EnvoyGateway,
     /// `WasmPlugin`.
     Istio,
+    /// `TrafficExtension`.
+    IstioExtension,
     /// `EnvoyFilter` with the native filter.
     IstioNative,
 }
 
 impl Adapter {
     /// All adapters.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::ConfigMap,
         Self::EnvoyGateway,
         Self::Istio,
+        Self::IstioExtension,
         Self::IstioNative,
     ];
+
+    /// Whether its objects are plugins, whose module Istio's agents fetch.
+    #[must_use]
+    pub const fn is_plugin(self) -> bool {
+        matches!(self, Self::Istio | Self::IstioExtension)
+    }
 
     /// As in arguments and labels.
     #[must_use]
@@ -67,6 +76,7 @@ impl Adapter {
             Self::ConfigMap => "config-map",
             Self::EnvoyGateway => "envoy-gateway",
             Self::Istio => "istio",
+            Self::IstioExtension => "istio-extension",
             Self::IstioNative => "istio-native",
         }
     }
@@ -78,6 +88,7 @@ impl Adapter {
             Self::ConfigMap => "ConfigMap",
             Self::EnvoyGateway => "EnvoyExtensionPolicy",
             Self::Istio => "WasmPlugin",
+            Self::IstioExtension => "TrafficExtension",
             Self::IstioNative => "EnvoyFilter",
         }
     }
@@ -93,6 +104,7 @@ impl Adapter {
                 "envoyextensionpolicies",
             ),
             Self::Istio => ("extensions.istio.io", "v1alpha1", "wasmplugins"),
+            Self::IstioExtension => ("extensions.istio.io", "v1alpha1", "trafficextensions"),
             Self::IstioNative => ("networking.istio.io", "v1alpha3", "envoyfilters"),
         };
         ApiResource {

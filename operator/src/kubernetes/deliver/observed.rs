@@ -4,23 +4,21 @@
 //! takes to notice a CRD that arrives, without a right to read CRDs.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use futures::stream::{self, BoxStream, StreamExt as _};
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::Value;
-use tracing::{info, warn};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::info;
 
 use super::object::{ADAPTER_LABEL, Adapter, MANAGED_BY};
 use super::settings::Settings;
 use super::wanted::Installed;
 use crate::kubernetes::cluster::ObjectKey;
-
-/// First pause after an error; doubles up to [`Settings::retry`].
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+use crate::kubernetes::read::Keyed;
+use crate::kubernetes::watch::{self, Watch, apis_of};
 
 /// Something that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,9 +41,13 @@ impl Source {
             all.push(Self::Objects(Adapter::EnvoyGateway));
         }
         if settings.istio {
-            // Both, so that those of the other kind go after a change of the setting.
-            all.push(Self::Objects(Adapter::Istio));
-            all.push(Self::Objects(Adapter::IstioNative));
+            // All, so that those of other kinds go after a change of the setting, and after an upgrade of Istio.
+            let kinds = [
+                Adapter::Istio,
+                Adapter::IstioExtension,
+                Adapter::IstioNative,
+            ];
+            all.extend(kinds.map(Self::Objects));
         }
         if settings.istio || settings.envoy_gateway {
             all.push(Self::GatewayClasses);
@@ -68,53 +70,36 @@ impl Source {
 }
 
 /// What became known of one source.
-pub type Seen = (Source, Result<Event<DynamicObject>, watcher::Error>);
+pub type Seen = (Source, watch::Seen<Keyed<Value>>);
 
-/// Follows all of `sources`, for ever.
+/// Follows all of `sources`, until the tasks are dropped.
 pub fn follow(
     client: &Client,
     sources: &[Source],
-    longest_pause: Duration,
-) -> BoxStream<'static, Seen> {
-    let streams = sources.iter().map(|&source| {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &source.resource());
-        let config = match source {
-            Source::Objects(_) => watcher::Config::default().labels(&format!(
-                "{}={},{ADAPTER_LABEL}",
-                MANAGED_BY.0, MANAGED_BY.1
-            )),
-            Source::GatewayClasses => watcher::Config::default(),
+    settings: &Settings,
+    out: &mpsc::Sender<Seen>,
+) -> JoinSet<()> {
+    let mut watches = JoinSet::new();
+    for &source in sources {
+        let resource = source.resource();
+        let mut watch = match source {
+            Source::Objects(adapter) => {
+                let apis = apis_of(&resource, client, &settings.watch_namespaces);
+                let mut watch = Watch::new(adapter.kind(), apis);
+                let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
+                watch.config = watch.config.labels(&ours);
+                watch
+            }
+            Source::GatewayClasses => {
+                let all = Api::all_with(client.clone(), &resource);
+                Watch::new("GatewayClass", vec![all])
+            }
         };
-        let fresh = move || watcher(api.clone(), config.clone()).boxed();
-        let start = (fresh(), Duration::ZERO, FIRST_PAUSE);
-        stream::unfold(
-            (start, fresh),
-            move |((mut events, wait, pause), fresh)| async move {
-                tokio::time::sleep(wait).await;
-                let event = events.next().await?;
-                let next = match &event {
-                    // A watch of a kind that is gone would not list again when the kind is back.
-                    Err(e) if absent(e) => (fresh(), pause, (pause * 2).min(longest_pause)),
-                    Err(_) => (events, pause, (pause * 2).min(longest_pause)),
-                    Ok(_) => (events, Duration::ZERO, FIRST_PAUSE),
-                };
-                Some(((source, event), (next, fresh)))
-            },
-        )
-        .boxed()
-    });
-    stream::select_all(streams.collect::<Vec<_>>()).boxed()
-}
-
-/// Whether the error says that there is no such kind, or none that we may see.
-fn absent(error: &watcher::Error) -> bool {
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => status,
-        _ => return false,
-    };
-    matches!(status.code, 403 | 404)
+        watch.longest_pause = settings.retry;
+        let wrap = move |seen| (source, seen);
+        watches.spawn(watch.follow(keyed, wrap, out.clone()));
+    }
+    watches
 }
 
 /// Everything that is watched, as it is now.
@@ -128,8 +113,6 @@ struct Known {
     /// `None` until the first answer.
     served: Option<bool>,
     objects: BTreeMap<ObjectKey, Value>,
-    /// The list that is being read.
-    listed: BTreeMap<ObjectKey, Value>,
 }
 
 impl Observed {
@@ -143,37 +126,32 @@ impl Observed {
     }
 
     /// Takes in what was seen.
-    pub fn see(&mut self, (source, event): Seen) {
+    pub fn see(&mut self, (source, seen): Seen) {
         let known = self.sources.entry(source).or_default();
         let kind = source.resource().kind;
-        match event {
-            Ok(Event::Init) => known.listed.clear(),
-            Ok(Event::InitApply(object)) => {
-                let (key, value) = keyed(object);
-                known.listed.insert(key, value);
-            }
-            Ok(Event::InitDone) => {
-                known.objects = std::mem::take(&mut known.listed);
+        match seen {
+            watch::Seen::All(all) => {
+                known.objects = all.into_iter().collect();
                 if known.served != Some(true) {
                     info!(kind, "the API server has this kind: Headgate follows it");
                 }
                 known.served = Some(true);
             }
-            Ok(Event::Apply(object)) => {
-                let (key, value) = keyed(object);
-                known.take(key, value);
+            watch::Seen::Applied((key, value)) => known.take(key, value),
+            watch::Seen::Deleted((key, _)) => {
+                known.objects.remove(&key);
             }
-            Ok(Event::Delete(object)) => {
-                known.objects.remove(&keyed(object).0);
-            }
-            Err(error) if absent(&error) => {
+            // There is no such kind, or none that we may see.
+            watch::Seen::Failed {
+                status: Some(403 | 404),
+            } => {
                 if known.served == Some(true) {
                     info!(kind, "the API server no longer has this kind, or hides it");
                 }
                 known.served = Some(false);
                 known.objects.clear();
             }
-            Err(error) => warn!(kind, "watching failed, and is tried again: {error}"),
+            watch::Seen::Failed { .. } => {}
         }
     }
 
@@ -196,7 +174,8 @@ impl Observed {
             Some((key.name.clone(), controller.to_owned()))
         };
         Installed {
-            istio: served(Adapter::Istio),
+            istio: served(Adapter::Istio) || served(Adapter::IstioExtension),
+            traffic_extension: served(Adapter::IstioExtension),
             envoy_gateway: served(Adapter::EnvoyGateway),
             classes: classes
                 .into_iter()
@@ -256,7 +235,7 @@ impl Known {
     }
 }
 
-fn keyed(mut object: DynamicObject) -> (ObjectKey, Value) {
+fn keyed(mut object: DynamicObject) -> Keyed<Value> {
     object.managed_fields_mut().clear();
     let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
     // Plain maps with string keys: this doesn't fail.
@@ -271,19 +250,11 @@ mod tests {
 
     const PLUGINS: Source = Source::Objects(Adapter::Istio);
 
-    fn plugin(name: &str, version: u64) -> DynamicObject {
-        serde_json::from_value(json!({
-            "apiVersion": "extensions.istio.io/v1alpha1",
-            "kind": "WasmPlugin",
-            "metadata": {"name": name, "namespace": "a", "uid": name, "resourceVersion": version.to_string()},
-        }))
-        .unwrap()
-    }
-
-    fn error(code: u16) -> watcher::Error {
-        let mut status = kube::core::Status::failure("no", "");
-        status.code = code;
-        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+    fn plugin(name: &str, version: u64) -> Keyed<Value> {
+        let metadata = json!({
+            "name": name, "namespace": "a", "uid": name, "resourceVersion": version.to_string(),
+        });
+        (ObjectKey::new("a", name), json!({"metadata": metadata}))
     }
 
     fn names(observed: &Observed) -> Vec<String> {
@@ -294,22 +265,15 @@ mod tests {
     fn a_list_takes_the_place_of_what_was_known() {
         let mut observed = Observed::new(&[PLUGINS]);
         assert!(!observed.complete());
-        for event in [
-            Event::Init,
-            Event::InitApply(plugin("x", 1)),
-            Event::InitDone,
-        ] {
-            observed.see((PLUGINS, Ok(event)));
-        }
+        observed.see((PLUGINS, watch::Seen::All(vec![plugin("x", 1)])));
         assert!(observed.complete() && observed.installed().istio);
-        observed.see((PLUGINS, Ok(Event::Init)));
-        observed.see((PLUGINS, Ok(Event::InitApply(plugin("y", 2)))));
-        assert_eq!(names(&observed), ["x"], "half a list changes nothing");
-        observed.see((PLUGINS, Ok(Event::InitDone)));
+        observed.see((PLUGINS, watch::Seen::All(vec![plugin("y", 2)])));
         assert_eq!(names(&observed), ["y"]);
-        observed.see((PLUGINS, Err(error(500))));
+        let failed = |status| (PLUGINS, watch::Seen::Failed { status });
+        observed.see(failed(Some(500)));
+        observed.see(failed(None));
         assert_eq!(names(&observed), ["y"], "an error forgets nothing");
-        observed.see((PLUGINS, Err(error(404))));
+        observed.see(failed(Some(404)));
         assert!(observed.complete() && !observed.installed().istio);
         assert!(names(&observed).is_empty());
     }
@@ -317,14 +281,14 @@ mod tests {
     #[test]
     fn a_watch_that_lags_behind_our_own_writes_is_not_believed() {
         let mut observed = Observed::new(&[PLUGINS]);
-        let (key, written) = keyed(plugin("x", 7));
+        let (key, written) = plugin("x", 7);
         observed.wrote(Adapter::Istio, key.clone(), written);
         let version = |o: &Observed| {
             o.get(Adapter::Istio, &key).unwrap()["metadata"]["resourceVersion"].clone()
         };
-        observed.see((PLUGINS, Ok(Event::Apply(plugin("x", 6)))));
+        observed.see((PLUGINS, watch::Seen::Applied(plugin("x", 6))));
         assert_eq!(version(&observed), "7");
-        observed.see((PLUGINS, Ok(Event::Apply(plugin("x", 8)))));
+        observed.see((PLUGINS, watch::Seen::Applied(plugin("x", 8))));
         assert_eq!(version(&observed), "8");
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use futures::future::{self, FutureExt as _};
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::apply::{self, Outcome};
@@ -73,12 +75,14 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps 
     steps
 }
 
-/// A write that was refused: it is tried again when the wish or the object is another.
-#[derive(Debug, PartialEq)]
+/// A write that was refused: it is tried again when the wish or the object is another, or what was in the way is gone.
+#[derive(Debug)]
 struct Refusal {
     content: String,
     version: Option<String>,
     why: String,
+    /// Ends when somebody else's object of the same name is gone.
+    gone: Option<AbortOnDropHandle<()>>,
 }
 
 /// Makes the API server have what is wanted.
@@ -114,7 +118,7 @@ impl Reconciler {
     pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, &view.module_sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
-            adapter == Adapter::Istio && value["spec"]["url"] == module.url.as_str()
+            adapter.is_plugin() && names(value, &module)
         };
         if !observed.objects().any(named) {
             return false;
@@ -136,6 +140,20 @@ impl Reconciler {
         }
     }
 
+    /// Waits until an object of somebody else's that was in the way is gone; for ever where there is none.
+    pub(super) async fn way_is_free(&mut self) {
+        let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
+            let gone = refusal.gone.as_mut()?;
+            Some(gone.map(|_| key.clone()))
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return future::pending().await;
+        }
+        let (key, ..) = future::select_all(waits).await;
+        self.refusals.remove(&key);
+    }
+
     /// One round. Also tells whether another one is due although nothing changes.
     pub(super) async fn round(
         &mut self,
@@ -149,7 +167,7 @@ impl Reconciler {
             &observed.installed(),
             &view.module_sha256,
         );
-        let plugins = observed.objects().filter(|(a, ..)| *a == Adapter::Istio);
+        let plugins = observed.objects().filter(|(a, ..)| a.is_plugin());
         let told = plugins.filter_map(|(_, _, value)| {
             value["metadata"]["annotations"][SERVED_ANNOTATION].as_str()
         });
@@ -158,10 +176,10 @@ impl Reconciler {
             .chain(self.served_again.take())
             .max();
         if let Some(since) = &self.served_again {
-            for (_, plugin) in wanted
+            for plugin in wanted
                 .objects
-                .iter_mut()
-                .filter(|(k, _)| k.0 == Adapter::Istio)
+                .values_mut()
+                .filter(|o| o.adapter.is_plugin())
             {
                 plugin.value["metadata"]["annotations"][SERVED_ANNOTATION] = since.as_str().into();
             }
@@ -252,13 +270,15 @@ impl Reconciler {
                     self.refusals.remove(key);
                     observed.wrote(key.0, name.clone(), value);
                 }
-                Outcome::Refused(why) => {
+                Outcome::Refused { why, uid } => {
                     warn!(kind, object = %name, "not applied: {why}");
                     failures.insert(key.clone(), State::Failed(why.clone()));
+                    let retry = self.settings.retry;
                     let refusal = Refusal {
                         content: object.content().to_owned(),
                         version,
                         why,
+                        gone: uid.map(|uid| apply::gone(&self.client, object, uid, retry)),
                     };
                     self.refusals.insert(key.clone(), refusal);
                 }
@@ -275,10 +295,7 @@ impl Reconciler {
         let Some(module) = &object.module else {
             return Ok(());
         };
-        let there = known.is_some_and(|value| {
-            let text = value["spec"].to_string();
-            text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
-        });
+        let there = known.is_some_and(|value| names(value, module));
         let believed =
             |(served, at): &(ModuleRef, Instant)| served == module && at.elapsed() < BELIEVED;
         if there || self.served.as_ref().is_some_and(believed) {
@@ -288,6 +305,12 @@ impl Reconciler {
         self.served = Some((module.clone(), Instant::now()));
         Ok(())
     }
+}
+
+/// Whether an object sends proxies to `module`.
+fn names(value: &Value, module: &ModuleRef) -> bool {
+    let text = value["spec"].to_string();
+    text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
 }
 
 /// Whether an object that is to go is still all that a target has: what takes over couldn't be written.

@@ -4,9 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _};
 use kube::Client;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
 use super::observed::{Observed, Source, follow};
@@ -18,6 +17,8 @@ use crate::plan::Plan;
 
 /// How long statuses wait for the API server's first answers about our objects.
 const FIRST_ANSWERS: Duration = Duration::from_secs(10);
+/// Changes that wait to be taken in; watches wait when it is full.
+const BACKLOG: usize = 64;
 
 /// What deliveries are made of.
 #[derive(Debug, Clone)]
@@ -43,7 +44,8 @@ pub async fn run(
     delivered: watch::Sender<Arc<Delivered>>,
 ) {
     let sources = Source::needed(&settings);
-    let mut seen = follow(&client, &sources, settings.retry);
+    let (news, mut seen) = mpsc::channel(BACKLOG);
+    let _watches = follow(&client, &sources, &settings, &news);
     let mut observed = Observed::new(&sources);
     let retry = settings.retry;
     let mut reconciler = Reconciler::new(client, settings, interrupted);
@@ -58,8 +60,9 @@ pub async fn run(
             changed = views.changed() => if changed.is_err() {
                 return;
             },
-            Some(event) = seen.next() => observed.see(event),
+            Some(event) = seen.recv() => observed.see(event),
             () = tokio::time::sleep(retry), if again => {}
+            () = reconciler.way_is_free() => {}
             () = &mut patience, if waits => waits = false,
             _ = looks.tick(), if observed.complete() => {
                 let view = views.borrow().clone();
@@ -68,8 +71,8 @@ pub async fn run(
                 }
             }
         }
-        // All that is there already, so that a list of many is one round.
-        while let Some(Some(event)) = seen.next().now_or_never() {
+        // All that is there already is one round.
+        while let Ok(event) = seen.try_recv() {
             observed.see(event);
         }
         if !observed.complete() {

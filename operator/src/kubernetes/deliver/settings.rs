@@ -13,8 +13,8 @@ const RETRY: Duration = Duration::from_secs(30);
 /// Objects for other control planes and for Pods.
 #[derive(Debug, Clone, Args)]
 pub struct DeliverArgs {
-    /// Control planes to write objects for: WasmPlugins for istio, EnvoyExtensionPolicies for envoy-gateway;
-    /// auto writes for those whose CRD is installed
+    /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for istio,
+    /// EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is installed
     #[arg(
         long,
         value_name = "NAMES",
@@ -39,7 +39,7 @@ pub struct DeliverArgs {
     /// place of the Wasm module
     #[arg(long, value_name = "NAME", help_heading = "Delivery")]
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of WasmPlugins
+    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of the others
     #[arg(long, value_name = "PATH", help_heading = "Delivery")]
     pub istio_native: Option<PathBuf>,
     /// Where this operator's modules are reached by control planes and proxies [default:
@@ -53,7 +53,7 @@ pub struct DeliverArgs {
 pub enum AdapterChoice {
     /// Every one whose CRD is installed.
     Auto,
-    /// `WasmPlugin`.
+    /// `TrafficExtension` or `WasmPlugin`.
     Istio,
     /// `EnvoyExtensionPolicy`.
     EnvoyGateway,
@@ -64,17 +64,19 @@ pub enum AdapterChoice {
 /// What is delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Write WasmPlugins once their CRD is there.
+    /// Write TrafficExtensions or WasmPlugins once their CRD is there.
     pub istio: bool,
     /// Write EnvoyExtensionPolicies once their CRD is there.
     pub envoy_gateway: bool,
     /// The native module's name in EnvoyProxies, in place of the Wasm module.
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module; EnvoyFilters in place of WasmPlugins.
+    /// Where Istio's proxies have the native module; EnvoyFilters in place of plugins.
     pub istio_native: Option<PathBuf>,
     /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
     /// digits of its SHA-256.
     pub config_map_module: Option<String>,
+    /// Namespaces where objects are; all where none is named.
+    pub watch_namespaces: Vec<String>,
     /// `http://HOST:PORT` below which `/modules/<sha256>.wasm` is served.
     pub modules_url: String,
     /// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
@@ -118,6 +120,7 @@ impl Settings {
                 config_map_module: args
                     .deliver_config_maps
                     .then(|| args.config_map_module.clone()),
+                watch_namespaces: Vec::new(),
                 modules_url: format!("http://{host}"),
                 retry: RETRY,
             }),
@@ -157,6 +160,7 @@ mod tests {
                 envoy_gateway_native: None,
                 istio_native: None,
                 config_map_module: None,
+                watch_namespaces: Vec::new(),
                 modules_url: "http://headgate.headgate-system.svc:18002".into(),
                 retry: RETRY,
             })

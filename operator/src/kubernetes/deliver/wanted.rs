@@ -15,8 +15,10 @@ use crate::plan::Plan;
 /// What the API server has of other control planes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Installed {
-    /// `WasmPlugin`, and with it `EnvoyFilter`.
+    /// `WasmPlugin` or `TrafficExtension`, and with them `EnvoyFilter`.
     pub istio: bool,
+    /// `TrafficExtension`.
+    pub traffic_extension: bool,
     /// `EnvoyExtensionPolicy`.
     pub envoy_gateway: bool,
     /// `spec.controllerName` of each GatewayClass.
@@ -62,9 +64,10 @@ pub fn wanted(
         }
     }
     let istio = settings.istio && installed.istio;
+    let plugin = istio::kind(cluster, installed);
     let of_istio = |workload: &Workload| match &settings.istio_native {
         Some(path) => istio_native::object(workload, cluster, path),
-        None => istio::object(workload, cluster, &module),
+        None => istio::object(workload, cluster, &module, plugin),
     };
     let envoy_gateway = settings.envoy_gateway && installed.envoy_gateway;
     if !istio && !envoy_gateway {
@@ -94,7 +97,7 @@ pub fn wanted(
                 let calls = plan.outbound_of(&workload.config);
                 wanted.extend(calls.map(|calls| match &settings.istio_native {
                     Some(path) => istio_native::outbound(workload, calls, cluster, path),
-                    None => istio::outbound(workload, calls, cluster, &module),
+                    None => istio::outbound(workload, calls, cluster, &module, plugin),
                 }));
             }
             _ => {}

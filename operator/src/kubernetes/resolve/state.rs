@@ -16,12 +16,15 @@ pub(super) struct Fate {
     pub(super) without_workflows: Vec<Conflict>,
     /// Targets that aren't there, with what is missing.
     pub(super) not_found: Vec<(TargetRef, String)>,
+    /// Requests of targets for which the policy isn't, though it could be thought so, and why.
+    pub(super) left_out: Vec<String>,
     /// Of the first target at which the policy is in force; empty when there is none.
     pub(super) revision: String,
 }
 
 pub(super) fn state(key: &ObjectKey, object: &PolicyObject, fate: Fate) -> PolicyState {
     let effective = object.effective();
+    let warnings = effective.map_or_else(Vec::new, |p| p.warnings.clone());
     PolicyState {
         name: key.to_string(),
         source: format!("AdmissionPolicy {key}"),
@@ -34,7 +37,7 @@ pub(super) fn state(key: &ObjectKey, object: &PolicyObject, fate: Fate) -> Polic
         conflicts: fate.conflicts,
         overridden: fate.overridden,
         without_workflows: fate.without_workflows,
-        warnings: effective.map_or_else(Vec::new, |p| p.warnings.clone()),
+        warnings: warnings.into_iter().chain(fate.left_out).collect(),
         not_found: fate.not_found,
         mode: effective.map_or(Mode::default(), |p| p.stage.mode),
         revision: fate.revision,

@@ -3,10 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::kubernetes::cluster::{Cluster, ObjectKey, Route};
+use headgate_core::config::MAX_ROUTES;
+
+use crate::kubernetes::cluster::{Cluster, Gateway, ObjectKey, Route};
 use crate::plan::{
     Endpoints, GATEWAY_NAME_LABEL, ProxySelector, TARGET_METADATA, TargetKind, TargetRef,
 };
+
+/// Names that one route has in Envoys.
+const NAMES: usize = 2;
 
 /// A target that is there.
 #[derive(Debug)]
@@ -17,6 +22,30 @@ pub(super) struct Found {
     pub(super) endpoints: Endpoints,
     /// What is behind proxies that name the target themselves; `None`: the Pods that are reached.
     pub(super) claimed_endpoints: Option<Endpoints>,
+    /// Requests of the target that can't be told from others; one line.
+    pub(super) left_out: Option<String>,
+}
+
+impl Found {
+    /// Itself, if its names of routes fit into one stage beside those of the policy's targets before, of which there are
+    /// `names` so far.
+    ///
+    /// # Errors
+    /// That they don't, and what to do.
+    pub(super) fn within(self, names: &mut usize) -> Result<Self, String> {
+        // Each proxy has one of these.
+        let more = self.reach.iter().map(|r| r.routes.len()).max();
+        let all = *names + more.unwrap_or(0);
+        if all > MAX_ROUTES {
+            return Err(format!(
+                "with it the policy is for {} routes, and {} are the most; target the Gateway, or fewer routes",
+                all / NAMES,
+                MAX_ROUTES / NAMES
+            ));
+        }
+        *names = all;
+        Ok(self)
+    }
 }
 
 /// Pods, and routes of theirs.
@@ -28,19 +57,22 @@ pub(super) struct Reach {
     pub(super) routes: Vec<String>,
 }
 
+/// Routes, each with the target that it is.
+type Routes<'a> = Vec<(&'a TargetRef, &'a Route)>;
+
 /// Finds targets in a cluster.
 #[derive(Debug)]
 pub(super) struct Finder<'a> {
     cluster: &'a Cluster,
-    routes: HashMap<&'a ObjectKey, Vec<&'a Route>>,
+    routes: HashMap<&'a ObjectKey, Routes<'a>>,
 }
 
 impl<'a> Finder<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
-        let mut routes: HashMap<&ObjectKey, Vec<&Route>> = HashMap::new();
-        for route in cluster.routes.values() {
+        let mut routes: HashMap<&ObjectKey, Routes<'_>> = HashMap::new();
+        for (target, route) in &cluster.routes {
             for gateway in BTreeSet::from_iter(&route.gateways) {
-                routes.entry(gateway).or_default().push(route);
+                routes.entry(gateway).or_default().push((target, route));
             }
         }
         Self { cluster, routes }
@@ -94,20 +126,30 @@ impl<'a> Finder<'a> {
             reach,
             endpoints: Endpoints::Own,
             claimed_endpoints: Some(self.ready([key])),
+            left_out: None,
         })
     }
 
     fn gateway(&self, target: &TargetRef, key: &ObjectKey) -> Result<Found, String> {
         self.check_served(target)?;
-        if !self.cluster.gateways.contains_key(key) {
-            return Err(absent(target));
+        let gateway = self.cluster.gateways.get(key);
+        let gateway = gateway.ok_or_else(|| absent(target))?;
+        let mut routes = self.routes.get(key).cloned().unwrap_or_default();
+        let mut reach = everywhere(&key.namespace, gateway_labels(key));
+        let mut left_out = None;
+        if let Some(listener) = &target.section {
+            (routes, left_out) = of_listener(listener, target, key, gateway, routes)?;
+            reach.routes = routes
+                .iter()
+                .flat_map(|(name, _)| route_names(name))
+                .collect();
         }
-        let routes = self.routes.get(key).map_or(&[][..], Vec::as_slice);
-        let endpoints = self.ready(routes.iter().flat_map(|r| &r.backends));
+        let endpoints = self.ready(routes.iter().flat_map(|(_, route)| &route.backends));
         Ok(Found {
-            reach: vec![everywhere(&key.namespace, gateway_labels(key))],
+            reach: vec![reach],
             endpoints: endpoints.clone(),
             claimed_endpoints: Some(endpoints),
+            left_out,
         })
     }
 
@@ -128,7 +170,7 @@ impl<'a> Finder<'a> {
                     namespace: gateway.namespace.clone(),
                     labels: gateway_labels(gateway),
                 },
-                routes: route_names(target),
+                routes: route_names(target).to_vec(),
             })
             .collect();
         if reach.is_empty() && !is_claimed {
@@ -139,6 +181,7 @@ impl<'a> Finder<'a> {
             reach,
             endpoints: endpoints.clone(),
             claimed_endpoints: Some(endpoints),
+            left_out: None,
         })
     }
 
@@ -160,6 +203,7 @@ impl<'a> Finder<'a> {
                 kind: TargetKind::Service,
                 namespace: key.namespace.clone(),
                 name: key.name.clone(),
+                section: None,
             };
             let ready = self.cluster.ready_endpoints.get(key).copied();
             (service, ready.unwrap_or(0))
@@ -177,7 +221,54 @@ fn pods(target: &TargetRef) -> Result<Found, String> {
         reach: vec![everywhere(&target.namespace, labels)],
         endpoints: Endpoints::Own,
         claimed_endpoints: None,
+        left_out: None,
     })
+}
+
+/// Those of a Gateway's `routes` that are at this listener alone, and what to say of others that are there, too.
+///
+/// Envoy names its routes for those of Gateway API, and says of none by which listener a request came.
+fn of_listener<'a>(
+    listener: &str,
+    target: &TargetRef,
+    key: &ObjectKey,
+    gateway: &Gateway,
+    mut routes: Routes<'a>,
+) -> Result<(Routes<'a>, Option<String>), String> {
+    if !gateway.listeners.contains(listener) {
+        let names: Vec<&str> = gateway.listeners.iter().map(String::as_str).collect();
+        let names = names.join(", ");
+        return Err(format!(
+            "Gateway {key} has no listener {listener}; it has {names}"
+        ));
+    }
+    let named = |route: &'a Route| -> BTreeSet<Option<&str>> {
+        let here = route.listeners.iter().filter(|(gateway, _)| gateway == key);
+        here.map(|(_, name)| name.as_deref()).collect()
+    };
+    routes.retain(|(_, route)| {
+        let named = named(route);
+        named.contains(&Some(listener)) || named.contains(&None)
+    });
+    let is_alone = |(_, route): &(&TargetRef, &'a Route)| {
+        gateway.listeners.len() == 1 || named(route) == BTreeSet::from([Some(listener)])
+    };
+    let (alone, others): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_alone);
+    let advice = format!(
+        "give routes sectionName: {listener}, and no other, in their parentRefs of Gateway {key}, or target them"
+    );
+    if alone.is_empty() {
+        return Err(format!(
+            "no route is at listener {listener} alone; {advice}"
+        ));
+    }
+    let left_out = others.first().map(|(route, _)| {
+        let number = others.len();
+        format!(
+            "{target} shares {number} routes with other listeners, such as {route}, and it is not for these; {advice}"
+        )
+    });
+    Ok((alone, left_out))
 }
 
 fn everywhere(namespace: &str, labels: BTreeMap<String, String>) -> Reach {
@@ -196,10 +287,10 @@ fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
 
 /// What Envoy Gateway and Istio call the rules of a route: `httproute/ns/name/rule/0/match/0/host` and
 /// `ns.name.0`. Istio's form of a route `a` is also one of a route `a.b`, if one namespace has both.
-fn route_names(route: &TargetRef) -> Vec<String> {
+fn route_names(route: &TargetRef) -> [String; NAMES] {
     let kind = route.kind.as_str().to_ascii_lowercase();
     let (namespace, name) = (&route.namespace, &route.name);
-    vec![
+    [
         format!("{kind}/{namespace}/{name}/*"),
         format!("{namespace}.{name}.*"),
     ]
@@ -210,6 +301,7 @@ fn absent(target: &TargetRef) -> String {
         kind,
         namespace,
         name,
+        ..
     } = target;
     format!("{kind} {namespace}/{name} doesn't exist")
 }
@@ -219,6 +311,7 @@ fn without_gateway(route: &TargetRef, parents: &BTreeSet<&ObjectKey>) -> String 
         kind,
         namespace,
         name,
+        ..
     } = route;
     if parents.is_empty() {
         return format!(

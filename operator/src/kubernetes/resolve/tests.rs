@@ -141,9 +141,16 @@ impl World {
         self
     }
 
-    pub(in crate::kubernetes) fn gateway(mut self, name: &str) -> Self {
-        let class = "envoy".to_owned();
-        self.cluster.gateways.insert(key(name), Gateway { class });
+    pub(in crate::kubernetes) fn gateway(self, name: &str) -> Self {
+        self.gateway_with(name, &["http"])
+    }
+
+    pub(in crate::kubernetes) fn gateway_with(mut self, name: &str, listeners: &[&str]) -> Self {
+        let gateway = Gateway {
+            class: "envoy".to_owned(),
+            listeners: listeners.iter().map(|&l| l.to_owned()).collect(),
+        };
+        self.cluster.gateways.insert(key(name), gateway);
         self.gateway_api()
     }
 
@@ -153,11 +160,19 @@ impl World {
         gateways: &[&str],
         backends: &[&str],
     ) -> Self {
-        let keys = |names: &[&str]| names.iter().map(|n| key(n)).collect();
-        let (gateways, backends) = (keys(gateways), keys(backends));
-        self.cluster
-            .routes
-            .insert(target(route), Route { gateways, backends });
+        // `a/edge`, or `a/edge/http` for one listener of it.
+        let parent = |name: &&str| {
+            let gateway: Vec<&str> = name.splitn(3, '/').collect();
+            let listener = gateway.get(2).map(|&l| l.to_owned());
+            (ObjectKey::new(gateway[0], gateway[1]), listener)
+        };
+        let parents = || gateways.iter().map(parent);
+        let at = Route {
+            gateways: parents().map(|(gateway, _)| gateway).collect(),
+            listeners: parents().collect(),
+            backends: backends.iter().map(|n| key(n)).collect(),
+        };
+        self.cluster.routes.insert(target(route), at);
         self.gateway_api()
     }
 

@@ -156,6 +156,7 @@ fn entries_of_others_stay_and_count_towards_the_limit() {
             kind: "Service".into(),
             namespace: None,
             name: format!("s{n}"),
+            section_name: None,
         },
         controller_name: "example.com/other".into(),
         conditions: Vec::new(),

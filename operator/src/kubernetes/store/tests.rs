@@ -51,7 +51,7 @@ fn listed() -> Store {
 fn it_waits_for_every_list_and_for_kinds_that_are_there() {
     let mut store = Store::default();
     assert_eq!(store.waiting_for().len(), 5);
-    store.apply(Change::Policies(Seen::Failed { unknown_kind: true }));
+    store.apply(Change::Policies(Seen::Failed { status: Some(404) }));
     assert!(store.waiting_for().contains(&"AdmissionPolicies"));
 
     let mut store = listed();
@@ -64,7 +64,7 @@ fn it_waits_for_every_list_and_for_kinds_that_are_there() {
     store.apply(Change::Routes(
         TargetKind::HttpRoute,
         number,
-        Seen::Failed { unknown_kind: true },
+        Seen::Failed { status: Some(404) },
     ));
     assert_eq!(
         store.waiting_for(),

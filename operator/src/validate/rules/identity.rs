@@ -22,6 +22,7 @@ const LABEL_TEXT: &str = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?";
 const NO_NAME: &str = "missing; every object, type and header has a name";
 const NAME_OF_PODS: &str = "given with kind Pod; leave it out, Pods are found by matchLabels";
 const LABELS_OF_OTHERS: &str = "leave it out or use kind Pod";
+const SECTION_OF_OTHERS: &str = "leave it out or use kind Gateway, of which it is a listener";
 const NO_LABELS: &str = "none; 1 to 16 labels, such as {app: search}";
 const LABEL_KEY: &str = "1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last, after a \
                          DNS name and / or nothing";
@@ -129,6 +130,15 @@ fn named(
         let problem = format!("given with kind {kind}; {LABELS_OF_OTHERS}");
         problems.add(at.field("matchLabels"), problem);
     }
+    if let Some(section) = &target.section_name {
+        let problem = match kind {
+            Some(TargetKind::Gateway) | None => subdomain_problem(section),
+            Some(kind) => Some(format!("given with kind {kind}; {SECTION_OF_OTHERS}")),
+        };
+        if let Some(problem) = problem {
+            problems.add(at.field("sectionName"), problem);
+        }
+    }
     let Some(name) = &target.name else {
         problems.add(at.field("name"), NO_NAME);
         return None;
@@ -144,6 +154,7 @@ fn named(
         kind: kind?,
         namespace: namespace.to_owned(),
         name: name.clone(),
+        section: target.section_name.clone(),
     })
 }
 
@@ -156,6 +167,10 @@ fn pods(
 ) -> Option<TargetRef> {
     if target.name.is_some() {
         problems.add(at.field("name"), NAME_OF_PODS);
+    }
+    if target.section_name.is_some() {
+        let problem = format!("given with kind Pod; {SECTION_OF_OTHERS}");
+        problems.add(at.field("sectionName"), problem);
     }
     let at = at.field("matchLabels");
     let labels = &target.match_labels;
@@ -271,6 +286,14 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         .values(TargetKind::ALL.map(TargetKind::as_str));
     target.at("group").max_length(MAX_NAME);
     target.at("name").max_length(MAX_NAME);
+    target
+        .at("sectionName")
+        .max_length(MAX_NAME)
+        .rule(Rule::quoted(
+            format!("self.matches('^{SUBDOMAIN_TEXT}$')"),
+            "self",
+            SUBDOMAIN,
+        ));
     target.at("matchLabels").max_properties(MAX_LABELS);
     target.at("matchLabels{}").max_length(63).rule(Rule::quoted(
         format!("self == '' || self.matches('^{LABEL_TEXT}$')"),
@@ -323,6 +346,15 @@ pub(super) fn schema(spec: &mut Place<'_>) {
                 LABELS_OF_OTHERS,
             )
             .on(".matchLabels")
+            .forbidden(),
+        )
+        .rule(
+            Rule::value(
+                "self.kind == 'Gateway' || !has(self.sectionName)",
+                &cel::format("given with kind %s", &["self.kind"]),
+                SECTION_OF_OTHERS,
+            )
+            .on(".sectionName")
             .forbidden(),
         )
         .rule(

@@ -72,9 +72,13 @@ pub fn validate(bootstrap: &Bootstrap, dir: &Path) -> Result<(), String> {
 
 impl Envoy {
     pub async fn start(bootstrap: &Bootstrap) -> Self {
+        Self::start_from(&bootstrap.to_yaml()).await
+    }
+
+    pub async fn start_from(bootstrap: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        fs::write(path("envoy.yaml"), bootstrap.to_yaml()).unwrap();
+        fs::write(path("envoy.yaml"), bootstrap).unwrap();
         let log = fs::File::create(path("log")).unwrap();
         let process = Command::new(envoy())
             .arg("-c")

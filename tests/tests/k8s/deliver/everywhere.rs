@@ -20,6 +20,7 @@ pub(crate) fn everywhere(example: &headgate::validate::ValidPolicy, namespace: &
         kind,
         namespace: namespace.to_owned(),
         name: name.to_owned(),
+        section: None,
     };
     let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs
@@ -37,11 +38,15 @@ pub(crate) fn everywhere(example: &headgate::validate::ValidPolicy, namespace: &
     ];
     for (name, class) in gateways {
         let class = class.to_owned();
-        cluster.gateways.insert(key(name), Gateway { class });
+        let listeners = ["http".to_owned()].into();
+        cluster
+            .gateways
+            .insert(key(name), Gateway { class, listeners });
     }
     let route = |gateway: &str| Route {
         gateways: vec![key(gateway)],
         backends: vec![key("search")],
+        ..Route::default()
     };
     let http = target(TargetKind::HttpRoute, "shop");
     let grpc = target(TargetKind::GrpcRoute, "shop");

@@ -18,6 +18,7 @@ use headgate::kubernetes::deliver::{self, Delivered, Installed, Settings};
 use headgate::kubernetes::resolve;
 use headgate::plan::TargetKind;
 use headgate::validate::check_file;
+use headgate_tests::chart;
 use headgate_tests::headgate::binary_path;
 use headgate_tests::kube::{ApiServer, programs};
 use headgate_tests::wait::{until, until_within};
@@ -25,7 +26,7 @@ use serde_json::Value;
 
 use self::everywhere::everywhere;
 use self::modules::{Modules, sha256};
-use self::stage::{NOTICED, Stage, equipped, install, remove_wasm_plugins, settings, turn};
+use self::stage::{NOTICED, Stage, equipped, install, remove_plugins, settings, turn};
 
 fn policy(namespace: &str, name: &str, target: &str, slots: u32) -> String {
     format!(
@@ -45,6 +46,7 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
     let namespace = server.namespace("dry-run")?;
     let installed = Installed {
         istio: true,
+        traffic_extension: true,
         envoy_gateway: true,
         classes: BTreeMap::from([
             ("istio".to_owned(), "istio.io/gateway-controller".to_owned()),
@@ -53,6 +55,10 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
                 "gateway.envoyproxy.io/gatewayclass-controller".to_owned(),
             ),
         ]),
+    };
+    let before_1_30 = Installed {
+        traffic_extension: false,
+        ..installed.clone()
     };
     let wasm = settings(&Modules::start()?);
     let native = Settings {
@@ -71,8 +77,12 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
             let cluster = everywhere(example, &namespace);
             let plan = resolve::plan(&cluster);
             let mut objects = Vec::new();
-            for settings in [&wasm, &native] {
-                let wanted = deliver::wanted(&plan, &cluster, settings, &installed, &sha256());
+            for (settings, installed) in [
+                (&wasm, &before_1_30),
+                (&wasm, &installed),
+                (&native, &installed),
+            ] {
+                let wanted = deliver::wanted(&plan, &cluster, settings, installed, &sha256());
                 assert_eq!(wanted.unwanted, [], "{}", path.display());
                 for object in wanted.objects.values() {
                     objects.push(object.value.to_string());
@@ -97,6 +107,7 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
     }
     for kind in [
         "WasmPlugin",
+        "TrafficExtension",
         "EnvoyFilter",
         "EnvoyExtensionPolicy",
         "ConfigMap",
@@ -113,8 +124,9 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     stage.search();
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    let slots = |object: &Value| object["spec"]["pluginConfig"]["stages"][0]["parallelism"].clone();
-    let made = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    let slots =
+        |object: &Value| object["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"].clone();
+    let made = stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     assert_eq!(slots(&made), 3);
     let owner = &made["metadata"]["ownerReferences"][0];
     assert_eq!(
@@ -123,33 +135,33 @@ async fn a_policys_object_lives_as_long_as_the_policy() -> Result<()> {
     );
     let managers = stage.kubectl(&[
         "get",
-        "wasmplugins",
+        "trafficextensions",
         "--show-managed-fields",
         "--output=jsonpath={.items[*].metadata.managedFields[*].manager}",
     ])?;
     assert_eq!(managers, "headgate");
     let file = stage.wait_for("configmaps", "the file", |_| true)?;
     assert_eq!(file["metadata"]["name"], "headgate-service-search");
-    stage.programmed("p", true, "WasmPlugin").await?;
+    stage.programmed("p", true, "TrafficExtension").await?;
 
     stage.policy(&policy(&namespace, "p", SEARCH, 5))?;
     stage.show();
-    let changed = stage.wait_for("wasmplugins", "five slots", |o| slots(o) == 5)?;
+    let changed = stage.wait_for("trafficextensions", "five slots", |o| slots(o) == 5)?;
     assert_eq!(
         changed["metadata"]["uid"], made["metadata"]["uid"],
         "changed, not made anew"
     );
 
     // Somebody deletes it: it comes back without a new plan.
-    stage.kubectl(&["delete", "wasmplugins", "--all"])?;
-    let again = stage.wait_for("wasmplugins", "another one", |o| {
+    stage.kubectl(&["delete", "trafficextensions", "--all"])?;
+    let again = stage.wait_for("trafficextensions", "another one", |o| {
         o["metadata"]["uid"] != made["metadata"]["uid"]
     })?;
     assert_eq!(slots(&again), 5);
 
     stage.cluster.policies.clear();
     stage.show();
-    stage.wait_until_gone("wasmplugins")?;
+    stage.wait_until_gone("trafficextensions")?;
     stage.wait_until_gone("configmaps")
 }
 
@@ -161,11 +173,11 @@ async fn the_garbage_collector_knows_the_owner() -> Result<()> {
     stage.search();
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     stage.task.abort();
     stage.server.restart_controllers()?;
     stage.kubectl(&["delete", "admissionpolicy", "p"])?;
-    stage.wait_until_gone("wasmplugins")
+    stage.wait_until_gone("trafficextensions")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +187,7 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
     stage.search();
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    stage.programmed("p", true, "WasmPlugin").await?;
+    stage.programmed("p", true, "TrafficExtension").await?;
     stage.wait_for("configmaps", "the file", |_| true)?;
 
     let mark = stage.server.audit_mark();
@@ -186,7 +198,7 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
         stage.show();
         stage.kubectl(&[
             "annotate",
-            "wasmplugins",
+            "trafficextensions",
             "--all",
             "--overwrite",
             &format!("theirs={i}"),
@@ -195,8 +207,8 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
     // All of that is through when what comes after it is.
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();
-    stage.wait_for("wasmplugins", "four slots", |o| {
-        o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
+    stage.wait_for("trafficextensions", "four slots", |o| {
+        o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
     })?;
     let written = |stage: &Stage| -> Result<Vec<(String, String)>, String> {
         let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
@@ -210,8 +222,8 @@ async fn nothing_is_written_when_nothing_changed() -> Result<()> {
     };
     let writes = until("the writes in the audit log", || written(&stage))?;
     let patch = |resource: &str| ("patch".to_owned(), resource.to_owned());
-    assert_eq!(writes, [patch("configmaps"), patch("wasmplugins")]);
-    let plugin = stage.only("wasmplugins").map_err(|e| anyhow!(e))?;
+    assert_eq!(writes, [patch("configmaps"), patch("trafficextensions")]);
+    let plugin = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
     assert_eq!(
         plugin["metadata"]["annotations"]["theirs"], "4",
         "what others add is theirs"
@@ -226,18 +238,18 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
     stage.search();
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    let plugin = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    let plugin = stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     let name = plugin["metadata"]["name"]
         .as_str()
         .context("name")?
         .to_owned();
-    stage.programmed("p", true, "WasmPlugin").await?;
+    stage.programmed("p", true, "TrafficExtension").await?;
 
     let mark = stage.server.audit_mark();
     let theirs = r#"{"spec": {"phase": "AUTHN"}}"#;
     let patch = [
         "patch",
-        "wasmplugin",
+        "trafficextension",
         &name,
         "--type=merge",
         "--field-manager=somebody",
@@ -258,12 +270,12 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
     // A ConfigMap shows that those rounds are through.
     stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
     stage.wait_for("configmaps", "the file again", |_| true)?;
-    let plugin = stage.only("wasmplugins").map_err(|e| anyhow!(e))?;
+    let plugin = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
     assert_eq!(plugin["spec"]["phase"], "AUTHN");
     let tries = stage.writes(mark)?;
     let tries: Vec<_> = tries
         .iter()
-        .filter(|w| w.resource == "wasmplugins")
+        .filter(|w| w.resource == "trafficextensions")
         .collect();
     assert_eq!(
         tries.len(),
@@ -273,9 +285,11 @@ async fn a_field_of_somebody_elses_is_left_to_them() -> Result<()> {
     assert_eq!(tries[0].code, 409);
 
     // They give it up.
-    stage.kubectl(&["delete", "wasmplugin", &name])?;
-    stage.wait_for("wasmplugins", "ours", |o| o["spec"]["phase"] == "STATS")?;
-    stage.programmed("p", true, "WasmPlugin").await?;
+    stage.kubectl(&["delete", "trafficextension", &name])?;
+    stage.wait_for("trafficextensions", "ours", |o| {
+        o["spec"]["phase"] == "STATS"
+    })?;
+    stage.programmed("p", true, "TrafficExtension").await?;
     Ok(())
 }
 
@@ -296,7 +310,7 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     assert!(said.contains("ConfigMap"), "{said}");
     stage.cluster.policies.clear();
     stage.show();
-    stage.wait_until_gone("wasmplugins")?;
+    stage.wait_until_gone("trafficextensions")?;
     let theirs = stage.kubectl(&[
         "get",
         "configmap",
@@ -305,11 +319,20 @@ async fn an_object_of_somebody_elses_is_not_taken() -> Result<()> {
     ])?;
     let theirs: Value = serde_json::from_str(&theirs)?;
     assert_eq!(theirs["data"], serde_json::json!({"theirs": "1"}));
+
+    // When it goes, Headgate's takes its place: no edit is needed.
+    stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
+    stage.show();
+    stage.programmed("p", false, "is not Headgate's").await?;
+    stage.kubectl(&["delete", "configmap", "headgate-service-search"])?;
+    stage.programmed("p", true, "ConfigMap").await?;
+    stage.wait_for("configmaps", "ours", |_| true)?;
     Ok(())
 }
 
+/// Istio comes later, before 1.30, is upgraded, and goes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_control_plane_may_come_later_and_go() -> Result<()> {
+async fn a_control_plane_may_come_later_and_be_upgraded_and_go() -> Result<()> {
     /// Whatever happens here, the other tests find Istio.
     struct Reinstall(&'static ApiServer);
     impl Drop for Reinstall {
@@ -320,7 +343,7 @@ async fn a_control_plane_may_come_later_and_go() -> Result<()> {
     let turn = turn().await;
     let server = equipped()?;
     let _reinstall = Reinstall(server);
-    remove_wasm_plugins(server)?;
+    remove_plugins(server)?;
     let mut stage = Stage::with(server, turn).await?;
     let namespace = stage.namespace.clone();
     stage.search();
@@ -328,19 +351,71 @@ async fn a_control_plane_may_come_later_and_go() -> Result<()> {
     stage.show();
     let said = stage.programmed("p", true, "ConfigMap").await?;
     assert!(!said.contains("WasmPlugin"), "{said}");
-    install(stage.server, "istio")?;
+    chart::install_some_crds(server, "istio", |name| {
+        !name.starts_with("trafficextensions")
+    })?;
     stage.programmed("p", true, "WasmPlugin").await?;
-    stage.wait_for("wasmplugins", "the plugin", |_| true)?;
-    remove_wasm_plugins(stage.server)?;
+    let old = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+
+    // CRDs are upgraded before istiod.
+    let labels = [("app", "istiod"), ("app.kubernetes.io/version", "1.29.4")];
+    let istiod = ObjectKey::new("istio-system", "istiod-1");
+    let pod = Pod {
+        labels: labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        ..Pod::default()
+    };
+    stage.cluster.pods.insert(istiod.clone(), pod);
+    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
+    stage.show();
+    install(stage.server, "istio")?;
+    stage.wait_for("wasmplugins", "four slots", |o| {
+        o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
+    })?;
+    assert_eq!(stage.all("trafficextensions")?, [] as [Value; 0]);
+
+    let mark = stage.server.audit_mark();
+    stage.cluster.pods.remove(&istiod);
+    stage.show();
+    let new = stage.wait_for("trafficextensions", "the successor", |_| true)?;
+    stage.wait_until_gone("wasmplugins")?;
+    assert_eq!(new["metadata"]["name"], old["metadata"]["name"]);
+    assert_eq!(
+        new["metadata"]["ownerReferences"],
+        old["metadata"]["ownerReferences"]
+    );
+    let writes = until("the writes in the audit log", || {
+        let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
+        let of_istio = writes
+            .into_iter()
+            .filter(|w| w.group == "extensions.istio.io");
+        let writes: Vec<_> = of_istio.map(|w| (w.verb, w.resource)).collect();
+        match writes.len() {
+            2.. => Ok(writes),
+            _ => Err(format!("{writes:?}")),
+        }
+    })?;
+    let written = |verb: &str, resource: &str| (verb.to_owned(), resource.to_owned());
+    assert_eq!(
+        writes,
+        [
+            written("patch", "trafficextensions"),
+            written("delete", "wasmplugins")
+        ]
+    );
+    stage.programmed("p", true, "TrafficExtension").await?;
+
+    remove_plugins(stage.server)?;
     let policy = format!("{namespace}/p");
     let without = |d: &Arc<Delivered>| {
         let said = d.programmed(&policy);
-        said.is_some_and(|(is, _, message)| is && !message.contains("WasmPlugin"))
+        said.is_some_and(|(is, _, message)| {
+            is && !message.contains("TrafficExtension") && !message.contains("WasmPlugin")
+        })
     };
     let gone = stage.delivered.wait_for(without);
     tokio::time::timeout(NOTICED, gone).await??;
     install(stage.server, "istio")?;
-    stage.wait_for("wasmplugins", "the plugin again", |_| true)?;
+    stage.wait_for("trafficextensions", "the plugin again", |_| true)?;
     Ok(())
 }
 
@@ -355,15 +430,15 @@ async fn proxies_are_sent_only_where_the_module_is() -> Result<()> {
     stage
         .programmed("p", false, "answers 404 Not Found")
         .await?;
-    assert_eq!(stage.all("wasmplugins")?, [] as [Value; 0]);
+    assert_eq!(stage.all("trafficextensions")?, [] as [Value; 0]);
     stage.modules.serves.store(true, Ordering::Relaxed);
-    stage.programmed("p", true, "WasmPlugin").await?;
+    stage.programmed("p", true, "TrafficExtension").await?;
     // An edit sends nobody to another module, so it waits for none.
     stage.modules.serves.store(false, Ordering::Relaxed);
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();
-    stage.wait_for("wasmplugins", "four slots", |o| {
-        o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
+    stage.wait_for("trafficextensions", "four slots", |o| {
+        o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
     })?;
     Ok(())
 }
@@ -377,18 +452,21 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
     let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
-    let first = name(&stage.wait_for("wasmplugins", "the plugin", |_| true)?).context("name")?;
+    let first =
+        name(&stage.wait_for("trafficextensions", "the plugin", |_| true)?).context("name")?;
     let mark = stage.server.audit_mark();
     // What a plugin selects is in its name.
     stage.search_by(&[("app", "search"), ("tier", "web")]);
     stage.show();
-    let second = stage.wait_for("wasmplugins", "another", |o| {
+    let second = stage.wait_for("trafficextensions", "another", |o| {
         name(o).as_ref() != Some(&first)
     })?;
     let second = name(&second).context("name")?;
     let writes = until("the writes in the audit log", || {
         let writes = stage.writes(mark).map_err(|e| format!("{e:#}"))?;
-        let of_plugins = writes.into_iter().filter(|w| w.resource == "wasmplugins");
+        let of_plugins = writes
+            .into_iter()
+            .filter(|w| w.resource == "trafficextensions");
         let writes: Vec<_> = of_plugins.map(|w| (w.verb, w.name)).collect();
         match writes.len() {
             2.. => Ok(writes),
@@ -403,19 +481,17 @@ async fn a_successor_is_there_before_its_predecessor_goes() -> Result<()> {
 
     // A successor that can't be written isn't there.
     let theirs = format!(
-        "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {{name: {first}, namespace: \
-         {namespace}}}\nspec: {{url: 'oci://example.com/theirs'}}\n"
+        "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: {{name: {first}, namespace: \
+         {namespace}}}\nspec: {{wasm: {{url: 'oci://example.com/theirs'}}}}\n"
     );
     stage.server.apply(&theirs)?;
     stage.search();
     stage.show();
     stage.programmed("p", false, "is not Headgate's").await?;
-    let left = stage.only("wasmplugins").map_err(|e| anyhow!(e))?;
+    let left = stage.only("trafficextensions").map_err(|e| anyhow!(e))?;
     assert_eq!(name(&left), Some(second));
-    stage.kubectl(&["delete", "wasmplugin", &first])?;
-    stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
-    stage.show();
-    stage.wait_for("wasmplugins", "the first again", |o| {
+    stage.kubectl(&["delete", "trafficextension", &first])?;
+    stage.wait_for("trafficextensions", "the first again", |o| {
         name(o).as_ref() == Some(&first)
     })?;
     Ok(())
@@ -429,7 +505,7 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
     stage.search();
     stage.policy(&policy(&namespace, "p", SEARCH, 3))?;
     stage.show();
-    let made = stage.wait_for("wasmplugins", "the plugin", |_| true)?;
+    let made = stage.wait_for("trafficextensions", "the plugin", |_| true)?;
     let told =
         |object: &Value| object["metadata"]["annotations"]["headgate.dev/module-served"].clone();
     assert_eq!(told(&made), Value::Null);
@@ -442,11 +518,11 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
         }
     })?;
     assert_eq!(
-        told(&stage.only("wasmplugins").map_err(|e| anyhow!(e))?),
+        told(&stage.only("trafficextensions").map_err(|e| anyhow!(e))?),
         Value::Null
     );
     stage.modules.serves.store(true, Ordering::Relaxed);
-    let again = stage.wait_for("wasmplugins", "a change", |o| told(o) != Value::Null)?;
+    let again = stage.wait_for("trafficextensions", "a change", |o| told(o) != Value::Null)?;
     assert_eq!(
         again["metadata"]["generation"],
         made["metadata"]["generation"]
@@ -455,12 +531,14 @@ async fn sidecars_ask_again_when_the_module_is_served_again() -> Result<()> {
 
     // An operator after a gap can't know who has started meanwhile; later plugins know of the newest gap.
     stage.start_again().await?;
-    let newest = stage.wait_for("wasmplugins", "a later time", |o| told(o) != told(&again))?;
+    let newest = stage.wait_for("trafficextensions", "a later time", |o| {
+        told(o) != told(&again)
+    })?;
     assert!(told(&newest).as_str() > told(&again).as_str(), "{newest}");
     stage.policy(&policy(&namespace, "p", SEARCH, 4))?;
     stage.show();
-    let edited = stage.wait_for("wasmplugins", "four slots", |o| {
-        o["spec"]["pluginConfig"]["stages"][0]["parallelism"] == 4
+    let edited = stage.wait_for("trafficextensions", "four slots", |o| {
+        o["spec"]["wasm"]["pluginConfig"]["stages"][0]["parallelism"] == 4
     })?;
     assert_eq!(told(&edited), told(&newest));
     Ok(())
@@ -472,10 +550,13 @@ async fn what_envoy_gateway_says_comes_back() -> Result<()> {
     let namespace = stage.namespace.clone();
     let class = "eg".to_owned();
     stage.cluster.served_kinds = vec![TargetKind::Gateway];
-    stage
-        .cluster
-        .gateways
-        .insert(ObjectKey::new(&namespace, "edge"), Gateway { class });
+    stage.cluster.gateways.insert(
+        ObjectKey::new(&namespace, "edge"),
+        Gateway {
+            class,
+            ..Gateway::default()
+        },
+    );
     let edge = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
     stage.policy(&policy(&namespace, "p", edge, 3))?;
     stage.show();

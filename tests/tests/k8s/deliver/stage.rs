@@ -28,7 +28,7 @@ kind: ClusterRole
 metadata: {name: deliver}
 rules:
 - apiGroups: [extensions.istio.io]
-  resources: [wasmplugins]
+  resources: [wasmplugins, trafficextensions]
   verbs: [list, watch, create, patch, delete]
 - apiGroups: [networking.istio.io]
   resources: [envoyfilters]
@@ -92,6 +92,7 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
         envoy_gateway_native: None,
         istio_native: None,
         config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        watch_namespaces: Vec::new(),
         modules_url: format!("http://{}", modules.address),
         retry: RETRY,
     }
@@ -111,19 +112,21 @@ pub(crate) fn install(server: &ApiServer, project: &str) -> Result<()> {
     server.wait_for_crds()
 }
 
-/// Removes the one definition of Istio's that is delivered to. The API server cleans up behind each that goes, for which
-/// it makes its description of all others anew, so this may take a minute.
-pub(crate) fn remove_wasm_plugins(server: &ApiServer) -> Result<()> {
+/// Removes the definitions of Istio's plugins. The API server cleans up behind each that goes, for which it makes its
+/// description of all others anew, so this may take a minute.
+pub(crate) fn remove_plugins(server: &ApiServer) -> Result<()> {
     let arguments = [
         "delete",
         "crd",
         "wasmplugins.extensions.istio.io",
+        "trafficextensions.extensions.istio.io",
         "--ignore-not-found",
         "--wait=false",
     ];
     server.kubectl(&arguments)?;
-    until_within(GONE, "an end of the definition", || {
-        let left = server.kubectl(&["get", arguments[1], arguments[2], "--ignore-not-found"]);
+    until_within(GONE, "an end of the definitions", || {
+        let [_, crd, first, second, ..] = arguments;
+        let left = server.kubectl(&["get", crd, first, second, "--ignore-not-found"]);
         match left {
             Ok(left) if left.trim().is_empty() => Ok(()),
             other => Err(format!("{other:?}")),
@@ -334,6 +337,7 @@ impl Drop for Stage {
         // The next test's deliverer would delete them, and be seen to.
         for kind in [
             "wasmplugins",
+            "trafficextensions",
             "envoyfilters",
             "envoyextensionpolicies",
             "configmaps",

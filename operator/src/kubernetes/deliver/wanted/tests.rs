@@ -70,6 +70,72 @@ fn a_services_pods_get_a_plugin_on_their_inbound_side() {
 }
 
 #[test]
+fn istio_1_30_gets_the_same_in_another_kind() {
+    let installed = Installed {
+        traffic_extension: true,
+        ..installed()
+    };
+    let of = |example: &Example| {
+        let (plan, cluster) = (&example.plan, &example.cluster);
+        let mut wanted = wanted(plan, cluster, &settings(), &installed, SHA256);
+        wanted.objects.pop_first().expect("an object").1
+    };
+    let example = || Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+    let plugin = only(&example());
+    let extension = of(&example());
+    assert_eq!(extension.value["kind"], "TrafficExtension");
+    assert_eq!(extension.key, plugin.key);
+    let (mut old, new) = (plugin.value["spec"].clone(), &extension.value["spec"]);
+    for (key, value) in new.as_object().unwrap() {
+        match key.as_str() {
+            "wasm" => value.as_object().unwrap().iter().for_each(|(key, value)| {
+                assert_eq!(old[key].take(), *value, "{key}");
+            }),
+            _ => assert_eq!(old[key].take(), *value, "{key}"),
+        }
+    }
+    assert!(
+        old.as_object().unwrap().values().all(Value::is_null),
+        "{old}"
+    );
+
+    for (labels, kind) in [
+        (
+            "app=istiod,app.kubernetes.io/version=1.29.4",
+            Adapter::Istio,
+        ),
+        ("app=istiod", Adapter::Istio),
+        (
+            "app=istiod,app.kubernetes.io/version=1.30.0",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=istiod,app.kubernetes.io/version=1.31-alpha.4f5c",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=istiod,app.kubernetes.io/version=2.0.0",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=istiod,app.kubernetes.io/version=ours",
+            Adapter::IstioExtension,
+        ),
+        (
+            "app=search,app.kubernetes.io/version=1.1",
+            Adapter::IstioExtension,
+        ),
+    ] {
+        let newest = "app=istiod,app.kubernetes.io/version=1.31.0";
+        let example =
+            example()
+                .pod("istio-system", "new", newest)
+                .pod("istio-system", "other", labels);
+        assert_eq!(of(&example).adapter, kind, "{labels}");
+    }
+}
+
+#[test]
 fn workflows_need_a_second_plugin_for_calls() {
     let plain = || Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
     assert_eq!(names(&of(&plain())).len(), 1);

@@ -79,6 +79,78 @@ fn a_route_s_policy_is_for_its_requests_and_stands_first() {
 }
 
 #[test]
+fn a_listener_s_policy_is_for_the_routes_that_are_there_alone() {
+    let world = World::default()
+        .gateway_with("a/edge", &["http", "https"])
+        .service("a/x", "app=x", 3)
+        .route("HTTPRoute/a/plain", &["a/edge/http"], &["a/x"])
+        .route("HTTPRoute/b/tls", &["a/edge/https"], &["a/x"])
+        .pods(1, "a/edge", &format!("app=envoy,{GATEWAY_NAME_LABEL}=edge"))
+        .policy("a/all", "total: 20", &["Gateway/a/edge"])
+        .policy("a/https", "perEndpoint: 4", &["Gateway/a/edge/https"])
+        .policy("a/tls", "total: 7", &["HTTPRoute/a/plain"]);
+    let names = |route: &str| {
+        let (namespace, name) = route.split_once('/').unwrap();
+        vec![
+            format!("httproute/{namespace}/{name}/*"),
+            format!("{namespace}.{name}.*"),
+        ]
+    };
+    assert_eq!(
+        stages(&at_edge(&world)),
+        [
+            ("a/tls".into(), 7, names("a/plain")),
+            ("a/https".into(), 12, names("b/tls")),
+            ("a/all".into(), 20, vec![]),
+        ]
+    );
+    assert_eq!(world.state("a/https").warnings, [""; 0]);
+
+    let shared = |world: World| world.route("HTTPRoute/b/both", &["a/edge"], &["a/x"]);
+    let state = shared(world).state("a/https");
+    assert_eq!(
+        state.warnings,
+        [
+            "Gateway/a/edge/https shares 1 routes with other listeners, such as HTTPRoute/b/both, and it is not for \
+          these; give routes sectionName: https, and no other, in their parentRefs of Gateway a/edge, or target them"
+        ]
+    );
+    let one = shared(
+        World::default()
+            .gateway("a/edge")
+            .service("a/x", "app=x", 3),
+    )
+    .policy("a/http", "total: 20", &["Gateway/a/edge/http"]);
+    assert_eq!(
+        one.state("a/http").warnings,
+        [""; 0],
+        "all are at the only listener"
+    );
+    let many = (0..33).fold(World::default().gateway("a/edge"), |world, i| {
+        world.route(&format!("HTTPRoute/a/r{i}"), &["a/edge"], &[])
+    });
+    let many = many.policy("a/p", "total: 20", &["Gateway/a/edge/http"]);
+    assert_eq!(
+        many.state("a/p").not_found[0].1,
+        "with it the policy is for 33 routes, and 32 are the most; target the Gateway, or fewer routes"
+    );
+    for (listener, expected) in [
+        ("tcp", "Gateway a/edge has no listener tcp; it has http"),
+        (
+            "http",
+            "no route is at listener http alone; give routes sectionName: http",
+        ),
+    ] {
+        let target = format!("Gateway/a/edge/{listener}");
+        let world = World::default()
+            .gateway("a/edge")
+            .policy("a/p", "total: 20", &[&target]);
+        let why = &world.state("a/p").not_found[0].1;
+        assert!(why.starts_with(expected), "{why}");
+    }
+}
+
+#[test]
 fn a_policy_with_two_routes_is_one_stage_for_both() {
     let world = edge(2)
         .service("a/z", "app=z", 5)
