@@ -7,6 +7,7 @@ mod clocks;
 mod gateway;
 mod identity;
 mod sidecar;
+mod smoothing;
 
 use std::time::{Duration, Instant};
 

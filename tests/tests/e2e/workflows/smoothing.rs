@@ -1,0 +1,181 @@
+//! Smoothing on real Envoys: clients whose sidecar delays their calls as often as the called service says that it refuses
+//! some, and that therefore send less, as Eq. 3 of Chronos predicts.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use headgate_core::config::FilterConfig;
+use headgate_core::smoothing::Smoothing;
+use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
+use headgate_tests::http;
+use headgate_tests::load::{self, Clients, Lateness, LoadSpec, RequestType};
+use headgate_tests::wait::lock_machine;
+
+use super::sidecar::{Sidecar, compiled, of};
+
+/// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
+const SLOTS: usize = 4;
+const WORK: Duration = Duration::from_millis(20);
+/// How late the harness may be: a fifth of the work.
+const TOLERABLE: Duration = Duration::from_millis(4);
+/// Calls/s of others, who have no sidecar: the service refuses some whatever the clients do.
+const OTHERS: f64 = 300.0;
+const CLIENTS: usize = 200;
+const THINK: Duration = Duration::from_millis(450);
+const SMOOTHING: Smoothing = Smoothing {
+    least: Duration::from_millis(200),
+    most: Duration::from_millis(600),
+};
+
+/// `shop/app` calls `shop/stock`, which tells its rejection rate.
+fn policies(smoothing: &str) -> String {
+    format!(
+        "apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: stock, namespace: shop}}
+spec:
+  targetRefs: [{{kind: Service, name: stock}}]
+  parallelism: {{total: {SLOTS}}}
+  strategy:
+    type: BacklogControl
+    backlogControl: {{target: 40ms}}
+  types: [{{name: default}}]
+---
+apiVersion: headgate.dev/v1alpha1
+kind: AdmissionPolicy
+metadata: {{name: app, namespace: shop}}
+spec:
+  targetRefs: [{{kind: Service, name: app}}]
+  strategy: {{type: MaxQueueLength}}
+  types: [{{name: default}}]
+  classAdmission:
+    outbound:
+      services: [{{cluster: 'stock*', name: stock}}]
+{smoothing}
+"
+    )
+}
+
+/// What was seen of a while.
+#[derive(Debug)]
+struct Seen {
+    /// Requests/s of the clients.
+    rate: f64,
+    /// Part of them that was delayed.
+    delayed: f64,
+    /// Mean of the rejection rates that the service told.
+    told: f64,
+}
+
+/// Rejection rates that the service tells one who asks again and again, until `end`.
+fn ask(stock: SocketAddr, (begin, end): (Instant, Instant)) -> Result<Vec<f64>> {
+    let mut told = Vec::new();
+    thread::sleep(begin.saturating_duration_since(Instant::now()));
+    while Instant::now() < end {
+        let answer = http::get_with(stock, "/", &[("host", "stock")])?;
+        let rate = answer.header("x-headgate-rejection-rate");
+        told.push(rate.context("no rate")?.parse()?);
+        // Ten times as often as clients think: what they meet on average.
+        thread::sleep(THINK / 10);
+    }
+    Ok(told)
+}
+
+/// The clients and the others at once. Measures after `settle`.
+fn run(
+    (client, stock): (&Sidecar, &Sidecar),
+    settle: Duration,
+    measured: Duration,
+) -> Result<(Seen, f64)> {
+    let whole = settle + measured;
+    let all = || vec![RequestType::get("all", "/")];
+    let others = LoadSpec::new(stock.addr, all(), OTHERS, whole);
+    let outbound = client.outbound.context("outbound")?;
+    let mut own = LoadSpec::new(outbound, all(), 0.0, whole);
+    "stock".clone_into(&mut own.authority);
+    let groups = 10;
+    let group = |n: usize| Clients {
+        count: CLIENTS / groups,
+        from: THINK.mul_f64(n as f64 / groups as f64),
+        until: whole,
+        think: THINK,
+    };
+    own.clients = (0..groups).map(group).collect();
+    let begin = Instant::now() + settle;
+    let others = load::start(others)?;
+    let own = load::start(own)?;
+    let asking = thread::spawn({
+        let addr = stock.addr;
+        move || ask(addr, (begin, begin + measured))
+    });
+    let count = || -> Result<(Instant, u64, u64)> {
+        let delayed = client.stat("service.stock.calls_delayed")?;
+        Ok((Instant::now(), own.snapshot().total.offered, delayed))
+    };
+    thread::sleep(begin.saturating_duration_since(Instant::now()));
+    let first = count()?;
+    thread::sleep((begin + measured).saturating_duration_since(Instant::now()));
+    let last = count()?;
+    let told = asking.join();
+    let told = told.map_err(|_| anyhow::anyhow!("who asked died"))??;
+    own.stop();
+    let own = own.wait()?;
+    ensure!(own.total.transport_errors == 0, "{:?}", own.total);
+    let calls = (last.1 - first.1) as f64;
+    let seen = Seen {
+        rate: calls / last.0.duration_since(first.0).as_secs_f64(),
+        delayed: (last.2 - first.2) as f64 / calls,
+        told: told.iter().sum::<f64>() / told.len() as f64,
+    };
+    Ok((seen, others.wait()?.lateness_ms.p99))
+}
+
+/// Clients whose sidecar has this `smoothing`.
+fn with(smoothing: &str, measured: Duration) -> Result<Seen> {
+    load::undisturbed(TOLERABLE, |_| {
+        let compiled = compiled(&policies(smoothing))?;
+        let calls: &FilterConfig = compiled.outbound.get("shop/app").context("calls")?;
+        let backend = Backend::start(&BackendConfig::new(
+            SLOTS,
+            vec![ServiceType::constant("/", WORK)],
+        ))?;
+        let stock = Sidecar::start(backend.addr(), of(&compiled, "stock")?, None, |_| Ok(()))?;
+        let services = [("stock", stock.addr)];
+        let calls = Some((calls, &services[..]));
+        let client = Sidecar::start(backend.addr(), of(&compiled, "app")?, calls, |_| Ok(()))?;
+        let (seen, generator_ms) = run((&client, &stock), Duration::from_secs(3), measured)?;
+        println!("{smoothing:?}: {seen:?}");
+        for sidecar in [&client, &stock] {
+            let errors = sidecar.envoy.filter_errors();
+            ensure!(errors.is_empty(), "{errors:#?}");
+        }
+        let lateness = Lateness {
+            generator_ms,
+            ..Lateness::of_backend(&backend.stats())
+        };
+        Ok((seen, lateness))
+    })
+}
+
+#[test]
+fn calls_are_delayed_as_often_as_others_are_refused_and_clients_send_less_by_equation_3()
+-> Result<()> {
+    let _lock = lock_machine()?;
+    let without = with("", Duration::from_secs(4))?;
+    assert_eq!(without.delayed, 0.0, "{without:?}");
+    let with = with(
+        "      smoothing: {least: 200ms, most: 600ms}",
+        Duration::from_secs(10),
+    )?;
+    assert!((with.delayed - with.told).abs() <= 0.03, "{with:?}");
+    // The time between two requests of a client is what it was without: its own, and that of the answer.
+    let between = Duration::from_secs_f64(CLIENTS as f64 / without.rate);
+    let expected = without.rate * (1.0 - SMOOTHING.reduction(with.told, between));
+    println!("{expected:.1} requests/s expected, {:.1} seen", with.rate);
+    assert!((with.rate / expected - 1.0).abs() <= 0.1, "{with:?}");
+    // Neither a rate at which nothing is delayed nor one at which everything is would show anything.
+    assert!((0.2..0.9).contains(&with.told), "{with:?}");
+    Ok(())
+}
