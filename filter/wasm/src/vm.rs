@@ -95,7 +95,7 @@ impl Vm {
             (_, Some(_)) => {}
             (Direction::Inbound, None) => {
                 self.filter.leave(&Effective(root));
-                self.act(root);
+                self.act(root, Callback::Other);
                 self.listening = None;
             }
             (Direction::Outbound, None) => self.filter.forget_outbound(),
