@@ -113,7 +113,7 @@ pub(crate) fn response_headers(id: u32, end: bool) {
         Context::Call(outbound) if outbound.is_pending() => {
             vm::with(|vm| {
                 vm.on(id, |filter, stream| {
-                    outbound.response_headers(filter, stream)
+                    outbound.response_headers(filter, stream);
                 });
             });
         }
@@ -136,7 +136,7 @@ pub(crate) fn response_trailers(id: u32) {
         Context::Request(inbound) if inbound.is_pending() => {
             vm::with(|vm| {
                 vm.on(id, |filter, stream| {
-                    inbound.response_trailers(filter, stream)
+                    inbound.response_trailers(filter, stream);
                 });
             });
         }
