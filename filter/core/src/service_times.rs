@@ -23,12 +23,7 @@
 //! - One sync visits at most 64 records for what it measured and 64 for what changed, the next goes on
 //!   where it ended: a thousand types don't stall a worker, and none waits for more than its turn.
 //!
-//! **Where this adds to Appendix A.** Until anything is readable, everything is let in. The first general histogram is
-//! readable with a fifth of `min_samples`. With all of them, a proxy that starts under overload in front of few slots
-//! may never get there: four slots and 100 ms take more than a second for 50 samples, while the queue grows past what
-//! clients wait for, and requests whose clients leave are measured by nobody.
-//!
-//! A retained histogram has a trap: if it misses an objective by
+//! **Where this adds to Appendix A.** A retained histogram has a trap: if it misses an objective by
 //! itself, even without any queue wait, then every request of its type is refused, nothing is measured,
 //! and the type stays shut out for good, however idle the backend. A slow phase is enough, or an unlucky
 //! sample of a type that is close to its objective. Such an estimate is marked
@@ -70,9 +65,6 @@ use table::Row;
 
 /// Records that one sync visits at most, apart from a worker's first.
 const VISITS: usize = 64;
-
-/// The first general histogram is read with this part of `min_samples`: until there is one, everything is let in.
-const FIRST_OF_ALL: u32 = 5;
 
 /// Processing times of one stage, as one worker measures and knows them.
 #[derive(Debug)]
@@ -116,7 +108,6 @@ impl ServiceTimes {
                 step: settings.interval / steps,
                 steps,
                 min_samples: settings.min_samples,
-                first_samples: settings.min_samples,
             },
             log: Log::new(rows.len()),
             rows,
@@ -358,20 +349,16 @@ impl ServiceTimes {
         row: usize,
         delta: Option<&Histogram>,
     ) -> Result<bool, HostError> {
-        let mut window = self.window;
-        if row == self.rows.len() - 1 {
-            window.first_samples = window.min_samples.div_ceil(FIRST_OF_ALL);
-        }
         let row = &mut self.rows[row];
         let visit = shared::Visit {
             now,
-            window,
+            window: self.window,
             condemned: row.generation.filter(|_| row.condemned),
             delta,
         };
         let (record, moved) = shared::update(host, &format!("{prefix}/{}", row.name), &visit)?;
         self.announce |= moved;
-        Ok(row.adopt(&record, &window))
+        Ok(row.adopt(&record, &self.window))
     }
 
     fn index(&self, kind: TypeId) -> usize {

@@ -20,7 +20,7 @@
 //! n-th part of `min_samples`. With n = 1 that is the retained histogram of Appendix A.
 //!
 //! **Nothing readable, or readable but condemned** (see [`super`]): as soon as `populating` has
-//! `min_samples`, it takes the place of everything. Where nothing is readable, `first_samples` are enough.
+//! `min_samples`, it takes the place of everything.
 //!
 //! Closed steps are kept encoded: adding samples must not cost more for a window of many steps. Their
 //! sum is built once a step, by who wants to read it.
@@ -48,8 +48,6 @@ pub(super) struct Window {
     pub(super) steps: u32,
     /// Samples that a histogram needs to be used.
     pub(super) min_samples: u32,
-    /// Samples with which it is used where there is nothing else.
-    pub(super) first_samples: u32,
 }
 
 impl Window {
@@ -109,9 +107,7 @@ impl Record {
     ) -> bool {
         let urgent = self.steps.is_empty() || condemned == Some(self.generation);
         let over = epoch(self.closed, window.step) != epoch(now, window.step);
-        let enough = if self.steps.is_empty() {
-            u64::from(window.first_samples.max(1))
-        } else if urgent {
+        let enough = if urgent {
             window.enough()
         } else {
             window.enough_for_a_step()

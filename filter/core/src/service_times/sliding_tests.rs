@@ -46,7 +46,6 @@ fn window(min_samples: u32) -> Window {
         step: ms(STEP_MS),
         steps: STEPS,
         min_samples,
-        first_samples: min_samples,
     }
 }
 
