@@ -18,8 +18,8 @@ use super::sidecar::{Sidecar, compiled, of};
 /// Slots of the service, each of which is busy for [`WORK`] with a call: 200 calls/s.
 const SLOTS: usize = 4;
 const WORK: Duration = Duration::from_millis(20);
-/// How late the harness may be: a fifth of the work.
-const TOLERABLE: Duration = Duration::from_millis(4);
+/// How late the harness may be. Between two requests of a client is more than twenty times as much.
+const TOLERABLE: Duration = WORK;
 /// Calls/s of others, who have no sidecar: the service refuses some whatever the clients do.
 const OTHERS: f64 = 300.0;
 const CLIENTS: usize = 200;
@@ -65,22 +65,27 @@ struct Seen {
     rate: f64,
     /// Part of them that was delayed.
     delayed: f64,
-    /// Mean of the rejection rates that the service told.
+    /// Mean, over the clients' requests, of the rejection rates that the service told when they were sent.
     told: f64,
 }
 
-/// Rejection rates that the service tells one who asks again and again, until `end`.
-fn ask(stock: SocketAddr, (begin, end): (Instant, Instant)) -> Result<Vec<f64>> {
-    let mut told = Vec::new();
+/// Asks for the rejection rate again and again, from `begin` to `end`; `sent` counts the clients' requests. Fewer of these
+/// fall into times of high rates, so the mean over time is another one than that over requests.
+fn ask(stock: SocketAddr, (begin, end): (Instant, Instant), sent: impl Fn() -> u64) -> Result<f64> {
     thread::sleep(begin.saturating_duration_since(Instant::now()));
+    let first = sent();
+    let (mut before, mut sum) = (first, 0.0);
     while Instant::now() < end {
         let answer = http::get_with(stock, "/", &[("host", "stock")])?;
         let rate = answer.header("x-headgate-rejection-rate");
-        told.push(rate.context("no rate")?.parse()?);
+        let rate: f64 = rate.context("no rate")?.parse()?;
         // Ten times as often as clients think: what they meet on average.
         thread::sleep(THINK / 10);
+        let now = sent();
+        sum += rate * (now - before) as f64;
+        before = now;
     }
-    Ok(told)
+    Ok(sum / (before - first) as f64)
 }
 
 /// The clients and the others at once. Measures after `settle`.
@@ -106,20 +111,15 @@ fn run(
     let begin = Instant::now() + settle;
     let others = load::start(others)?;
     let own = load::start(own)?;
-    let asking = thread::spawn({
-        let addr = stock.addr;
-        move || ask(addr, (begin, begin + measured))
-    });
+    let sent = || own.snapshot().total.offered;
     let count = || -> Result<(Instant, u64, u64)> {
         let delayed = client.stat("service.stock.calls_delayed")?;
-        Ok((Instant::now(), own.snapshot().total.offered, delayed))
+        Ok((Instant::now(), sent(), delayed))
     };
     thread::sleep(begin.saturating_duration_since(Instant::now()));
     let first = count()?;
-    thread::sleep((begin + measured).saturating_duration_since(Instant::now()));
+    let told = ask(stock.addr, (begin, begin + measured), sent)?;
     let last = count()?;
-    let told = asking.join();
-    let told = told.map_err(|_| anyhow::anyhow!("who asked died"))??;
     own.stop();
     let own = own.wait()?;
     ensure!(own.total.transport_errors == 0, "{:?}", own.total);
@@ -127,7 +127,7 @@ fn run(
     let seen = Seen {
         rate: calls / last.0.duration_since(first.0).as_secs_f64(),
         delayed: (last.2 - first.2) as f64 / calls,
-        told: told.iter().sum::<f64>() / told.len() as f64,
+        told,
     };
     Ok((seen, others.wait()?.lateness_ms.p99))
 }
