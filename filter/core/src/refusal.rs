@@ -75,6 +75,14 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: true,
     }
+    /// Requests of its type hold their slots and aren't answered in time (`strategy::value_cut`).
+    Unresponsive {
+        name: "unresponsive",
+        text: "requests of its type aren't answered in time and hold slots that others need",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: false,
+    }
     /// The queue holds as many requests as it may.
     QueueFull {
         name: "queue_full",

@@ -59,6 +59,8 @@ pub(crate) struct Request {
     pub(crate) weight: u32,
     pub(crate) counts: Counts,
     pub(crate) phase: Phase,
+    /// It has been in the backend for so long that it has failed to deliver.
+    pub(crate) overdue: bool,
 }
 
 impl Request {
@@ -77,6 +79,7 @@ impl Request {
             weight: 1,
             counts: Counts::Real,
             phase: Phase::Arriving,
+            overdue: false,
         }
     }
 }

@@ -172,6 +172,14 @@ impl ServiceTimes {
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
+    /// Mean processing time of `kind` by its own samples alone; `None` when they are too few yet.
+    #[must_use]
+    pub fn own_mean(&self, kind: TypeId) -> Option<Duration> {
+        let estimate = self.estimate(kind);
+        let own = estimate.is_own().then_some(estimate.mean);
+        own.or(estimate.preliminary)
+    }
+
     /// Mean processing time over all types; `None` when too little was measured yet.
     #[must_use]
     pub fn mean_of_all(&self) -> Option<Duration> {

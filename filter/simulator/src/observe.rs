@@ -124,7 +124,7 @@ impl Timeline {
         if let Some(bin) = self.bin(request.at) {
             let tally = &mut self.bins[bin].kinds[request.kind];
             match ending {
-                Ending::Refused => tally.refused += 1,
+                Ending::Refused | Ending::Failed => tally.refused += 1,
                 Ending::Served => {
                     let us = (at - request.at) / 1_000;
                     tally.served.push(u32::try_from(us).unwrap_or(u32::MAX));

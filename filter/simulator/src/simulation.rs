@@ -341,16 +341,22 @@ impl<'a, S: Source, B: Backend> World<'a, S, B> {
         };
         let job = self.jobs[stream as usize];
         self.free.push(stream);
-        if job.counts {
+        let failed = self.backend.failed();
+        if job.counts && !failed {
             self.types[job.request.kind].served(self.now - job.request.at);
         }
+        let (completion, ending) = if failed {
+            (Completion::Failed, Ending::Failed)
+        } else {
+            (Completion::Completed, Ending::Served)
+        };
         if let Some(ticket) = job.ticket {
             let now = Instant::from_nanos(self.now);
             let actions = &mut self.actions;
             self.engine
-                .finish(&self.host, now, ticket, Completion::Completed, actions)?;
+                .finish(&self.host, now, ticket, completion, actions)?;
         }
-        self.answer(&job, Ending::Served);
+        self.answer(&job, ending);
         self.carry_out();
         Ok(())
     }

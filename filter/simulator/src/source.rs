@@ -49,6 +49,8 @@ pub enum Ending {
     Served,
     /// It was turned away, at its arrival or after it had waited too long.
     Refused,
+    /// The backend failed it: an error, or no answer in time.
+    Failed,
 }
 
 /// What comes back to a client.

@@ -13,6 +13,7 @@ use crate::refusal::Reason;
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
 
 mod backlog_control;
+mod broken;
 mod deadlines;
 mod dry_run;
 mod edits;
@@ -274,9 +275,9 @@ fn a_cold_type_is_refused_for_the_objective_that_it_was_judged_by() {
     assert_eq!((rejected("p50"), rejected("p99")), (1, 0));
 }
 
-/// One slot; forty requests whose clients leave after `left`, and forty that are answered after `answered`, if any. How many
-/// of six requests at once are then let in, with an objective of 70 ms.
-fn let_in_after(left: Duration, answered: Option<Duration>) -> usize {
+/// One slot; forty requests that end with `outcome` after `left`, and forty that are answered after `answered`, if any. How
+/// many of six requests at once are then let in, with an objective of 70 ms.
+fn let_in_after(outcome: Outcome, left: Duration, answered: Option<Duration>) -> usize {
     let config = config(1, |stage| {
         stage.strategy = StrategyConfig::Bouncer {
             logic: Logic::Any,
@@ -290,7 +291,7 @@ fn let_in_after(left: Duration, answered: Option<Duration>) -> usize {
         }
     });
     let mut process = Process::new(1, &config);
-    let mut ends = vec![(left, Outcome::Abandoned)];
+    let mut ends = vec![(left, outcome)];
     ends.extend(answered.map(|time| (time, Outcome::Completed)));
     for _ in 0..40 {
         for &(time, outcome) in &ends {
@@ -308,13 +309,17 @@ fn let_in_after(left: Duration, answered: Option<Duration>) -> usize {
 }
 
 #[test]
-fn what_clients_gave_up_on_took_that_long_at_least() {
+fn what_clients_gave_up_on_or_a_timeout_ended_took_that_long_at_least() {
     let ms = Duration::from_millis;
-    // One runs, and one waits for as long as an objective.
-    assert_eq!(let_in_after(ms(100), None), 2);
-    // Those behind two that wait for 20 ms each meet it.
-    assert_eq!(let_in_after(ms(5), Some(ms(20))), 4);
-    assert_eq!(let_in_after(ms(20), Some(ms(20))), 4);
+    for outcome in [Outcome::Abandoned, Outcome::Failed] {
+        // One runs, and one waits for as long as an objective.
+        assert_eq!(let_in_after(outcome, ms(100), None), 2);
+        // Those behind two that wait for 20 ms each meet it.
+        assert_eq!(let_in_after(outcome, ms(5), Some(ms(20))), 4);
+        assert_eq!(let_in_after(outcome, ms(20), Some(ms(20))), 4);
+        // Of a type without a mean of its own, a time within the objective says nothing.
+        assert_eq!(let_in_after(outcome, ms(60), None), 6);
+    }
 }
 
 #[test]

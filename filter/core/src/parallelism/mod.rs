@@ -261,12 +261,18 @@ impl Auto {
         }
     }
 
-    /// A request was refused.
+    /// `weight` requests ended that the backend did not answer.
+    pub fn failed(&mut self, weight: u32) {
+        self.fresh.requests += f64::from(weight);
+    }
+
+    /// A request was refused for want of slots.
     pub fn refused(&mut self) {
         self.fresh.refused += 1.0;
     }
 
-    /// Looks at what the law needs to know of the stage; `enforced` says that slots are.
+    /// Looks at what the law needs to know of the stage; `enforced` says that slots are. Types that are broken say
+    /// nothing about slots.
     /// The offset counts for a record that is new. Called before [`Controlled::sync`].
     pub fn look(
         &mut self,
@@ -274,6 +280,7 @@ impl Auto {
         enforced: bool,
         wall_clock_offset: Duration,
         times: &ServiceTimes,
+        is_broken: impl Fn(TypeId) -> bool,
     ) {
         self.wall_clock_offset = wall_clock_offset;
         let elapsed = now.since(self.looked).as_secs_f64();
@@ -287,12 +294,13 @@ impl Auto {
         let (mut roomy, mut condemned) = (0.0, false);
         let (mut shortest, mut longest) = (f64::INFINITY, 0.0_f64);
         for (at, kind) in self.kinds.iter().enumerate() {
-            if kind.recent <= RARE * total {
+            let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
+            if kind.recent <= RARE * total || is_broken(id) {
                 continue;
             }
             shortest = shortest.min(kind.mean);
             longest = longest.max(kind.mean);
-            let estimate = times.estimate(TypeId(u16::try_from(at).unwrap_or(u16::MAX)));
+            let estimate = times.estimate(id);
             if estimate.source == Source::None {
                 continue;
             }
@@ -408,7 +416,7 @@ mod tests {
 
     /// A look at the record, and a store if it changed.
     fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant) {
-        auto.look(now, true, Duration::ZERO, &times());
+        auto.look(now, true, Duration::ZERO, &times(), |_| false);
         if auto.sync(now, record) {
             auto.stored();
         }

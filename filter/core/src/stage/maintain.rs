@@ -94,12 +94,14 @@ impl Stage {
         self.others.extend_from_slice(membership.others());
         self.expire_late(host, now, actions)?;
         let mode = self.config.mode;
-        if self.slots.run(host, now, mode, &self.service_times)? {
+        let cut = self.strategy.base.value_cut();
+        if self.slots.run(host, now, mode, &self.service_times, cut)? {
             self.stats.slots(host, self.slots.count())?;
         }
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
         self.exchange_demand(host, now)?;
+        self.find_overdue(now);
         self.strategy
             .learn(now, self.slots.count(), &self.service_times);
         self.control.run(host, now, &mut self.strategy)?;
@@ -203,7 +205,11 @@ impl Stage {
 
         self.slots.reconfigure(&self.config, &config);
         // What the record knows serves the next request already; if not, the next tick gets it.
-        (self.slots.run(host, now, config.mode, &self.service_times)).or(Ok(false))?;
+        let cut = self.strategy.base.value_cut();
+        (self
+            .slots
+            .run(host, now, config.mode, &self.service_times, cut))
+        .or(Ok(false))?;
         new_stats.slots(host, self.slots.count()).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
@@ -211,6 +217,7 @@ impl Stage {
         }
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
+            self.identify();
             self.strategy
                 .learn(now, self.slots.count(), &self.service_times);
             // What the record knows serves the next request already; if not, the next tick gets it.

@@ -9,6 +9,7 @@
 mod acceptance;
 mod backlog;
 mod control;
+mod delivery;
 mod demand;
 mod dispatch;
 mod maintain;
@@ -58,8 +59,8 @@ const ESTIMATES: u32 = 8;
 pub enum Outcome {
     /// The backend answered; its times count.
     Completed,
-    /// The backend failed: an error for an answer, a timeout, a reset. Its times are no service times: a backend that
-    /// fails does so in no time, or after all the time that it had.
+    /// The backend failed: an error for an answer, a timeout, a reset. One that comes at once says nothing of service
+    /// times. The time until one that comes late is the least that an answer would have taken.
     Failed,
     /// The client left before the backend's answer was complete. The time until then is the least that the backend would
     /// have taken.
@@ -120,7 +121,7 @@ impl Stage {
     ) -> Result<Self, HostError> {
         let prefix = stats::prefix(&config.policy);
         let order = Order::new(host, &prefix, &config)?;
-        let this = Self {
+        let mut this = Self {
             slots: Slots::new(&config),
             policy,
             ledger: Ledger::new(host, &prefix, membership.id())?,
@@ -149,6 +150,7 @@ impl Stage {
             retired: false,
             config,
         };
+        this.identify();
         this.stats.configured(host, this.config.parallelism, None)?;
         Ok(this)
     }
@@ -355,7 +357,7 @@ impl Stage {
         queue_wait: Duration,
     ) -> Refusal {
         let kind = request.kind;
-        self.slots.refused();
+        self.slots.refused(reason);
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;
@@ -508,19 +510,22 @@ impl Stage {
                     let taken = now.since(dequeued);
                     (self.order).ended(host, attributes, turn, usual_us, taken)
                 });
+                let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
+                let measured = match dequeued.filter(|_| is_bound) {
+                    Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
+                    None => outcome == Outcome::Completed,
+                };
+                self.delivered(now, &request, dequeued, outcome, measured);
                 match (outcome, dequeued) {
                     (Outcome::Completed, Some(dequeued)) => {
                         self.measure(host, now, &request, dequeued)?;
                     }
                     (Outcome::Failed, _) => {
                         let answers = request.weight.max(1);
+                        self.slots.failed(answers);
                         self.stats.count_n(kind, Count::Failed, answers);
                     }
                     (Outcome::Unsampled, _) => self.stats.count(kind, Count::Unsampled),
-                    (Outcome::Abandoned, Some(dequeued)) => {
-                        self.took_at_least(kind, now.since(dequeued));
-                        self.stats.count(kind, Count::Unmeasured);
-                    }
                     _ => self.stats.count(kind, Count::Unmeasured),
                 }
                 released.and(charged)?;
@@ -529,20 +534,23 @@ impl Stage {
         self.dispatch(host, now, actions)
     }
 
-    /// Learns from a request of `kind` whose client left after this time in the backend.
+    /// Learns from a request of `kind` that was not answered for this time in the backend.
     ///
-    /// Where clients give up on answers that take long, only the others are measured: estimates are too low, more is let in,
-    /// and answers take longer. That ends when the time until a client left counts as a service time, where it is longer
-    /// than is usual: a shorter one says nothing. It counts as no more than the type's last objective, from which on an
-    /// answer is late in any case, so that clients who end long streams have little influence.
-    fn took_at_least(&mut self, kind: TypeId, time: Duration) {
-        let usual = self.service_times.mean(kind);
-        if usual.is_some_and(|usual| time <= usual) {
-            return;
-        }
+    /// Where clients give up on answers that take long, or a route's timeout ends them, only the others are measured:
+    /// estimates are too low, more is let in, and answers take longer. That ends when the time counts as a service time,
+    /// where it is longer than is usual for the type: a shorter one says nothing. Before the type has a mean of its own,
+    /// only a time beyond its last objective is long for sure. It counts as no more than that objective, from which on an
+    /// answer is late in any case, so that clients who end long streams have little influence. Returns whether it counts.
+    fn took_at_least(&mut self, kind: TypeId, time: Duration) -> bool {
         let last = self.service_times.objectives(kind).last();
-        let most = last.map_or(time, |objective| objective.response_time);
-        self.service_times.record(kind, time.min(most), 1);
+        let most = last.map(|objective| objective.response_time);
+        let usual = self.service_times.own_mean(kind);
+        if usual.or(most).is_some_and(|usual| time <= usual) {
+            return false;
+        }
+        let time = most.map_or(time, |most| time.min(most));
+        self.service_times.record(kind, time, 1);
+        true
     }
 
     /// Takes a request out that the caller won't tell the end of.

@@ -9,8 +9,10 @@ use super::control::Control;
 use crate::config::{Mode, StageConfig};
 use crate::host::{Host, HostError};
 use crate::parallelism::Auto;
+use crate::refusal::Reason;
 use crate::request::TypeId;
 use crate::service_times::ServiceTimes;
+use crate::strategy::ValueCut;
 use crate::time::Instant;
 
 /// Between two looks of a worker at the shared state: half of the shortest slot of a schedule.
@@ -86,9 +88,27 @@ impl Slots {
         }
     }
 
-    /// A request was refused.
-    pub(super) fn refused(&mut self) {
+    /// A request ended that the backend did not answer.
+    pub(super) fn failed(&mut self, weight: u32) {
         if let Some(found) = &mut self.found {
+            found.auto.failed(weight);
+        }
+    }
+
+    /// A request was refused for this reason.
+    pub(super) fn refused(&mut self, reason: Reason) {
+        let lacks_slots = match reason {
+            Reason::Objective(_) | Reason::Value | Reason::QueueFull | Reason::QueueTimeout => true,
+            // More slots would not help, and other strategies have targets of their own.
+            Reason::Unresponsive
+            | Reason::Deadline
+            | Reason::QueueWait
+            | Reason::Utilization
+            | Reason::Backlog
+            | Reason::ResponseTime
+            | Reason::RateLimited => false,
+        };
+        if let Some(found) = self.found.as_mut().filter(|_| lacks_slots) {
             found.auto.refused();
         }
     }
@@ -100,6 +120,7 @@ impl Slots {
         now: Instant,
         mode: Mode,
         times: &ServiceTimes,
+        cut: Option<&ValueCut>,
     ) -> Result<bool, HostError> {
         let Some(found) = self
             .found
@@ -110,9 +131,9 @@ impl Slots {
         };
         found.looked = now;
         let before = found.auto.slots();
-        found
-            .auto
-            .look(now, mode == Mode::Enforce, host.wall_clock_offset(), times);
+        let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
+        let (enforced, offset) = (mode == Mode::Enforce, host.wall_clock_offset());
+        found.auto.look(now, enforced, offset, times, is_broken);
         found.control.advance(host, now, &mut found.auto)?;
         Ok(found.auto.slots() != before)
     }

@@ -30,12 +30,16 @@
 
 use std::time::Duration;
 
+use super::value_cut::Admitted;
 use super::{Admission, Controlled, ErrorBudget, ValueCut, View};
 use crate::config::Logic;
 use crate::refusal::Reason;
-use crate::request::Attributes;
+use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
 use crate::service_times::{Estimate, Objective, ServiceTimes};
+
+/// Part of the slots, and number of slots at least, that stay free for requests above the cut.
+const SPARE: (f64, f64) = (0.06, 3.0);
 
 /// Bouncer's basic formulation, below a value cut.
 #[derive(Debug, Default)]
@@ -97,6 +101,13 @@ impl Bouncer {
     }
 }
 
+/// Whether slots are free beyond [`SPARE`]: while no objective is missed, nobody has to be refused for the sake of others.
+/// The cut's budget follows a load that has ended by seconds.
+fn has_room(view: &View<'_>) -> bool {
+    let spare = (SPARE.0 * f64::from(view.parallelism)).ceil().max(SPARE.1);
+    view.queue_length == 0 && f64::from(view.slots_in_use) + spare < f64::from(view.parallelism)
+}
+
 /// By objective, whether the estimated response time (Eq. 3 and 4) exceeds it.
 fn exceeded<'a>(
     estimate: &Estimate<'a>,
@@ -114,10 +125,16 @@ impl Admission for Bouncer {
         view: &View<'_>,
         rng: &mut Rng,
     ) -> Result<(), Reason> {
-        if let Some(ByValue { cut, .. }) = &mut self.by_value
-            && !cut.admits(request, rng)
-        {
-            return Err(Reason::Value);
+        if let Some(ByValue { cut, .. }) = &mut self.by_value {
+            match cut.admits(request, view.now, rng) {
+                Admitted::No if !(has_room(view) && cut.is_calm(view.now)) => {
+                    return Err(Reason::Value);
+                }
+                Admitted::No => {}
+                Admitted::Broken => return Err(Reason::Unresponsive),
+                Admitted::Probe => return Ok(()),
+                Admitted::Yes => {}
+            }
         }
         let mut decision = self.judge(request, view);
         if let Some(ByValue { cut, budget }) = &mut self.by_value {
@@ -125,13 +142,29 @@ impl Admission for Bouncer {
             if !cut.is_below_ceiling(request, view.queue_wait, view.rival_wait) {
                 decision = Err(Reason::Value);
             }
-            cut.decided(request, meets, decision.is_ok());
+            cut.decided(request, view.now, meets, decision.is_ok());
             if decision.is_ok() {
                 let estimate = view.service_times.estimate(request.kind);
                 budget.admitted(request.kind, exceeded(&estimate, view));
             }
         }
         decision
+    }
+
+    fn needs_slots_in_use(&self, queue_length: u32, _work: u64) -> bool {
+        queue_length == 0 && self.value_cut().is_some_and(ValueCut::cuts)
+    }
+
+    fn entered(&mut self, kind: TypeId, _class: ClassId) {
+        if let Some(ByValue { cut, .. }) = &mut self.by_value {
+            cut.entered(kind);
+        }
+    }
+
+    fn left(&mut self, kind: TypeId, _class: ClassId) {
+        if let Some(ByValue { cut, .. }) = &mut self.by_value {
+            cut.left(kind);
+        }
     }
 
     fn controlled_mut(&mut self) -> Option<&mut dyn Controlled> {

@@ -19,7 +19,7 @@ mod helping_the_underserved;
 mod max_queue_length;
 mod max_queue_wait;
 mod response_time_controller;
-mod value_cut;
+pub(crate) mod value_cut;
 
 use std::time::Duration;
 

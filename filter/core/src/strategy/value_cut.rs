@@ -72,6 +72,10 @@
 //! 0.02 with P = 20. Tolerating 1% in place of 2%, or a ceiling of 0.8, costs the mixes with few slots up to
 //! 0.02; 1.0 would leave a FIFO nothing to spare.
 //!
+//! *Room.* The averages follow a load that has ended by a second, and ρ by several. So a request below the cut is admitted
+//! where slots are free (6% and three at least are kept for others) and nothing above the cut was refused for a second. The
+//! second condition is for a P that is higher than what the backend can work on: there, slots are always free.
+//!
 //! **Exceptions.** A type with fewer than 20 samples has no known cost: it is admitted, and its work is set
 //! aside. With 20 samples it has a rank. Before it has a histogram of its own, Alg. 1 judges it by other types'
 //! times, so its refusals are no loss yet. A histogram needs fifty samples by default, for which an expensive
@@ -86,7 +90,7 @@
 //! and in front of a queue inside the backend they condemn the short requests behind them.
 //!
 //! A type that is cut entirely still gets its part of 0.5% of the slots, because only answers show that its cost
-//! has fallen. Types that together bring less than 1% of the value put no ceiling on the others.
+//! has fallen; of 2% if many of its answers fail. Types that together bring less than 1% of the value put no ceiling on the others.
 //!
 //! **Left out.** The part of a type's answers that miss their objective in any case (a heavy tail) should
 //! lower its v. What a request says of its own cost is not used.
@@ -95,10 +99,10 @@
 //! after 100 ms advances the averages and ρ; each then fills the budget by itself. O(n log n) in types ×
 //! classes every 100 ms, O(1) a decision; no decision allocates or calls the host.
 
+mod delivery;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Ordering;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -106,9 +110,10 @@ use serde::{Deserialize, Serialize};
 use super::Controlled;
 use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
-use crate::service_times::{Estimate, ServiceTimes};
+use crate::service_times::{Estimate, Objective, ServiceTimes};
 use crate::shared;
 use crate::time::Instant;
+use delivery::{Delivery, Held, Sums};
 
 /// Time between two steps of the law, s; a little less, as clocks in floats have it.
 const STEP: f64 = 0.1 - 1e-6;
@@ -136,13 +141,19 @@ const PROTECTION: f64 = 3.0;
 const CEILING: f64 = 0.9;
 /// Values per slot time of which the smaller is at least this part of the larger are equal.
 const EQUAL: f64 = 0.9;
+/// Slot time of a request of which nothing is known, s.
+const UNKNOWN: f64 = 1e-6;
 /// Slots for types that are cut entirely, ratio.
 const PROBES: f64 = 0.005;
+/// The same for those of whose answers many fail, which may be well again.
+const PROBES_OF_FAILING: f64 = 0.02;
+/// Time without a refusal above the cut after which free slots are for all.
+const CALM: Duration = Duration::from_millis(1_000);
 /// Part of the value whose slack is not protected.
 const NEGLIGIBLE: f64 = 0.01;
 
 /// First of a record, so that another strategy's is not taken for one.
-const SIGNATURE: f64 = 2_012_001.0;
+const SIGNATURE: f64 = 2_012_002.0;
 
 /// The record of [`Controlled`].
 #[derive(Debug, Serialize, Deserialize)]
@@ -168,6 +179,10 @@ struct Record {
     since: f64,
     /// By cell.
     rows: Vec<Row>,
+    /// By type.
+    deliveries: Vec<Delivery>,
+    /// Requests of broken types.
+    held: Vec<Held>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -179,7 +194,7 @@ struct Row {
 }
 
 impl Record {
-    fn new(secs: f64, cells: usize) -> Self {
+    fn new(secs: f64, cells: usize, kinds: usize) -> Self {
         Self {
             signature: SIGNATURE,
             stepped: secs,
@@ -193,6 +208,8 @@ impl Record {
             count: 0.0,
             since: secs,
             rows: vec![Row::default(); cells],
+            deliveries: vec![Delivery::default(); kinds],
+            held: Vec::new(),
         }
     }
 
@@ -214,10 +231,11 @@ impl Record {
         ];
         let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
         head.into_iter().chain(rows).all(f64::is_finite)
+            && self.deliveries.iter().all(Delivery::is_finite)
     }
 
     /// Advances the averages and ρ if that is due.
-    fn step(&mut self, secs: f64) -> bool {
+    fn step(&mut self, secs: f64, slots: f64) -> bool {
         let elapsed = secs - self.stepped;
         // A clock that stepped back starts a new step.
         if (0.0..STEP).contains(&elapsed) {
@@ -233,6 +251,9 @@ impl Record {
         for row in &mut self.rows {
             row.rate += weight * (row.fresh / elapsed.max(STEP) - row.rate);
             row.fresh = 0.0;
+        }
+        for delivery in &mut self.deliveries {
+            delivery.step(secs, slots);
         }
         let fade = (-elapsed.max(0.0) / PROTECTION).exp();
         self.recent.0 = fade * self.recent.0 + self.above;
@@ -268,6 +289,10 @@ impl Record {
 #[derive(Debug, Clone, Copy, Default)]
 struct Kind {
     /// Mean processing time, s; 0 while nothing was measured.
+    measured: f64,
+    /// It has no samples, or too few.
+    unmeasured: bool,
+    /// Mean time for which a request holds its slot, s.
     mean: f64,
     /// The wait that the objectives leave to a request, s. `None` without objectives, and without a histogram of
     /// the type's own.
@@ -280,12 +305,21 @@ struct Kind {
     condemned: bool,
     /// Probability that a refusal is overridden.
     floor: f64,
+    /// Mean processing time by which it is ranked, s: while a type is broken, others may have become slow for its sake, and
+    /// for a while after that, means are of that time.
+    own_time: f64,
+    /// First and last objective, s; `None` without any.
+    objectives: Option<(f64, f64)>,
+    /// The part of its value that an admitted request delivers, ratio.
+    part: f64,
+    /// It is broken, and others are to be protected from it.
+    is_broken: bool,
 }
 
 impl Kind {
     /// Its refusals count as lost value, and its slack bounds the wait of less valuable types.
     fn competes(&self) -> bool {
-        self.own && !self.condemned
+        self.own && !self.condemned && !self.is_broken
     }
 }
 
@@ -319,6 +353,8 @@ pub struct ValueCut {
     /// Cells by value per slot time, descending.
     order: Vec<u32>,
     slots: f64,
+    /// Slots that types which are not broken ask for, `slots` at most: so many are known to work.
+    working: f64,
     rho: f64,
     /// Value of requests above the cut that were decided here and are not in the record yet.
     decided: f64,
@@ -328,12 +364,62 @@ pub struct ValueCut {
     missed: f64,
     /// Requests that `decided` is of.
     count: f64,
+    /// When a request that the cut let in was refused last.
+    missed_at: Instant,
     /// Alg. 1 has refused more than is tolerated of late.
     is_short: bool,
     synced: Instant,
     /// Time of the step that is adopted, s.
     stepped: f64,
     floors_fit: bool,
+    /// By type: as of the step that is adopted.
+    deliveries: Vec<Delivery>,
+    /// By type.
+    presence: Vec<Presence>,
+    /// What this worker is called in the record.
+    worker: u64,
+}
+
+/// Requests of a type, seen from one worker.
+#[derive(Debug, Clone, Copy, Default)]
+struct Presence {
+    /// Outcomes that are not in the record yet.
+    fresh: Sums,
+    /// Requests that wait or run here, and on other workers while the type is broken.
+    here: u32,
+    elsewhere: u32,
+    /// When one entered last.
+    entered: Instant,
+}
+
+/// How a request ended, for what its slot delivered.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    /// The backend answered.
+    pub answered: bool,
+    /// It was no error, and in time for the last objective.
+    pub delivered: bool,
+    /// It held its slot for longer than the last objective.
+    pub late: bool,
+    /// [`ValueCut::overdue`] was called for it.
+    pub was_overdue: bool,
+    /// The histogram of its type has it.
+    pub measured: bool,
+    /// Its slot time beyond what the histogram has.
+    pub beyond: Duration,
+}
+
+/// Whether the cut lets a request in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admitted {
+    /// It does not.
+    No,
+    /// It does, as far as objectives allow.
+    Yes,
+    /// To see whether its type, which is broken, is well again: objectives have no say.
+    Probe,
+    /// It does not, as its type is broken and probes are under way.
+    Broken,
 }
 
 impl ValueCut {
@@ -362,7 +448,9 @@ impl ValueCut {
             .flat_map(|value| scales.iter().map(move |scale| cell(value * scale)))
             .collect();
         let cold = Kind {
+            unmeasured: true,
             cold: true,
+            part: 1.0,
             ..Kind::default()
         };
         Self {
@@ -371,16 +459,26 @@ impl ValueCut {
             order: (0..cells.len() as u32).collect(),
             cells,
             slots: 0.0,
+            working: 0.0,
             rho: 1.0,
             decided: 0.0,
             refused: 0.0,
             missed: 0.0,
             count: 0.0,
+            missed_at: Instant::default(),
             is_short: false,
             synced: Instant::default(),
             stepped: 0.0,
             floors_fit: true,
+            deliveries: vec![Delivery::default(); values.len()],
+            presence: vec![Presence::default(); values.len()],
+            worker: 0,
         }
+    }
+
+    /// Gives this worker a name, which no other worker of the process has.
+    pub fn identify(&mut self, worker: u64) {
+        self.worker = worker;
     }
 
     fn cell(&self, kind: TypeId, class: ClassId) -> usize {
@@ -389,12 +487,70 @@ impl ValueCut {
     }
 
     /// A request arrives: counts its work. Whether the cut lets it in.
-    pub fn admits(&mut self, request: &Attributes, rng: &mut Rng) -> bool {
+    pub fn admits(&mut self, request: &Attributes, now: Instant, rng: &mut Rng) -> Admitted {
         let at = self.cell(request.kind, request.class);
-        let mean = self.kinds[at / self.classes].mean;
+        let kind = &self.kinds[at / self.classes];
         let cell = &mut self.cells[at];
-        cell.fresh += mean;
-        cell.admitted >= 1.0 || rng.chance(cell.admitted)
+        // Requests of a type of which nothing is known show at least that there are some.
+        cell.fresh += kind.mean.max(UNKNOWN);
+        if kind.is_broken {
+            let presence = &mut self.presence[at / self.classes];
+            let pause = now.since(presence.entered).as_secs_f64();
+            let count = f64::from(presence.here + presence.elsewhere);
+            return if count < delivery::probes(self.slots, self.working, pause) {
+                presence.entered = now;
+                Admitted::Probe
+            } else {
+                Admitted::Broken
+            };
+        }
+        if cell.admitted >= 1.0 || rng.chance(cell.admitted) {
+            Admitted::Yes
+        } else {
+            Admitted::No
+        }
+    }
+
+    fn presence(&mut self, kind: TypeId) -> &mut Presence {
+        let at = usize::from(kind.0).min(self.presence.len() - 1);
+        &mut self.presence[at]
+    }
+
+    /// A request waits now, or was sent to the backend.
+    pub fn entered(&mut self, kind: TypeId) {
+        self.presence(kind).here += 1;
+    }
+
+    /// A request that entered is gone.
+    pub fn left(&mut self, kind: TypeId) {
+        let presence = self.presence(kind);
+        presence.here = presence.here.saturating_sub(1);
+    }
+
+    /// The time in the backend after which a request of `kind` has failed to deliver, wherever it is; `None` for never.
+    #[must_use]
+    pub fn late_after(&self, kind: TypeId) -> Option<Duration> {
+        let at = usize::from(kind.0).min(self.kinds.len() - 1);
+        let (first, last) = self.kinds[at].objectives?;
+        let is_new = self.deliveries[at].is_new();
+        Some(Duration::from_secs_f64(if is_new { first } else { last }))
+    }
+
+    /// A request of `kind` is in the backend for longer than that.
+    pub fn overdue(&mut self, kind: TypeId) {
+        self.presence(kind).fresh.silent();
+    }
+
+    /// A request of `kind` ended.
+    pub fn ended(&mut self, kind: TypeId, end: &End) {
+        let fresh = &mut self.presence(kind).fresh;
+        if end.answered {
+            fresh.answered();
+        }
+        if !end.was_overdue || end.delivered {
+            fresh.outcome(end.delivered, end.late);
+        }
+        fresh.beyond(end.beyond.as_secs_f64(), !end.measured);
     }
 
     /// Whether a request that would wait `wait`, and its [rival](Self::rival) `rival_wait`, leaves more
@@ -417,7 +573,10 @@ impl ValueCut {
     }
 
     /// Alg. 1 (`meets`) and the ceiling have decided about a request that the cut let in.
-    pub fn decided(&mut self, request: &Attributes, meets: bool, admitted: bool) {
+    pub fn decided(&mut self, request: &Attributes, now: Instant, meets: bool, admitted: bool) {
+        if !(meets && admitted) {
+            self.missed_at = now;
+        }
         let at = self.cell(request.kind, request.class);
         let cell = &self.cells[at];
         if cell.above && self.kinds[at / self.classes].competes() {
@@ -451,6 +610,18 @@ impl ValueCut {
         self.rho
     }
 
+    /// Whether no request above the cut was refused on this worker for a while.
+    #[must_use]
+    pub fn is_calm(&self, now: Instant) -> bool {
+        now.since(self.missed_at) >= CALM
+    }
+
+    /// Whether any type is cut.
+    #[must_use]
+    pub fn cuts(&self) -> bool {
+        self.cells.iter().any(|cell| cell.admitted < 1.0)
+    }
+
     /// Whether all floors of starvation avoidance together ask for no more than there is.
     #[must_use]
     pub fn floors_fit(&self) -> bool {
@@ -463,8 +634,70 @@ impl ValueCut {
         self.slots = f64::from(slots);
         for (at, kind) in self.kinds.iter_mut().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
-            *kind = Kind::new(&times.estimate(id), floor(id));
+            let objectives = times.objectives(id);
+            *kind = Kind::new(&times.estimate(id), objectives, floor(id), kind);
         }
+        self.judge();
+    }
+
+    /// Takes over what the types deliver: which are broken, and what they cost.
+    fn judge(&mut self) {
+        let Self {
+            kinds,
+            deliveries,
+            cells,
+            classes,
+            ..
+        } = self;
+        let any_broken = deliveries.iter().any(Delivery::is_broken);
+        for (kind, delivery) in kinds.iter_mut().zip(deliveries.iter()) {
+            kind.part = delivery.part();
+            kind.mean = delivery.slot_time(kind.measured);
+            kind.cold = kind.unmeasured && !delivery.tells_slot_time();
+            let may_be_victim = any_broken || delivery.recovers();
+            kind.own_time = if may_be_victim && !kind.cold && kind.own_time > 0.0 {
+                kind.own_time.min(kind.mean)
+            } else {
+                kind.mean
+            };
+            kind.is_broken = false;
+        }
+        if !any_broken {
+            return;
+        }
+        let best = |kind: usize| {
+            let of = &cells[kind * *classes..(kind + 1) * *classes];
+            let active = of.iter().filter(|cell| cell.rate > 0.0);
+            active
+                .map(|cell| kinds[kind].density(cell))
+                .reduce(f64::max)
+        };
+        let densities: Vec<Option<f64>> = (0..kinds.len()).map(best).collect();
+        for at in 0..kinds.len() {
+            let (this, own) = (&deliveries[at], densities[at].unwrap_or(0.0));
+            let is_before = |(other, density): (&Delivery, &Option<f64>)| {
+                density.is_some_and(|density| {
+                    if other.is_broken() {
+                        this.broke_before(other)
+                    } else {
+                        density > own
+                    }
+                })
+            };
+            kinds[at].is_broken =
+                this.is_broken() && deliveries.iter().zip(&densities).any(is_before);
+        }
+        let works =
+            |(at, cell): (usize, &Cell)| (!kinds[at / *classes].is_broken).then_some(cell.rate);
+        let rates = cells.iter().enumerate().filter_map(works);
+        self.working = rates.sum::<f64>().min(self.slots);
+    }
+
+    /// Whether most requests of `kind` are kept away because those that are let in hang.
+    #[must_use]
+    pub fn is_broken(&self, kind: TypeId) -> bool {
+        let at = usize::from(kind.0).min(self.kinds.len() - 1);
+        self.kinds[at].is_broken
     }
 
     /// Fills the budget: every cell's f, ceiling and rival.
@@ -477,24 +710,30 @@ impl ValueCut {
             ..
         } = self;
         let kind_of = |cell: u32| &kinds[cell as usize / *classes];
-        let density = |cells: &[Cell], cell: u32| {
-            let mean = kind_of(cell).mean.max(1e-9);
-            cells[cell as usize].value / mean
+        let density = |cells: &[Cell], cell: u32| kind_of(cell).density(&cells[cell as usize]);
+        // Value that is asked for in a second.
+        let asked = |cells: &[Cell], cell: u32| {
+            let (kind, cell) = (kind_of(cell), &cells[cell as usize]);
+            cell.rate * cell.value / kind.mean.max(1e-9)
         };
         order.sort_unstable_by(|&a, &b| {
-            let by_density = density(cells, b).partial_cmp(&density(cells, a));
-            by_density.unwrap_or(Ordering::Equal).then(a.cmp(&b))
+            let by_density = density(cells, b).total_cmp(&density(cells, a));
+            by_density.then(a.cmp(&b))
         });
         let (mut set_aside, mut floors, mut value, mut active) = (0.0, 0.0, 0.0, 0.0);
         for &at in order.iter() {
             let (kind, cell) = (kind_of(at), &cells[at as usize]);
-            if kind.cold {
+            if kind.is_broken {
+                set_aside += cell
+                    .rate
+                    .min(delivery::probes(self.slots, self.working, 0.0));
+            } else if kind.cold {
                 set_aside += cell.rate;
             } else {
                 floors += kind.floor * cell.rate;
             }
             if kind.competes() && cell.rate > 0.0 {
-                value += cell.rate * density(cells, at);
+                value += asked(cells, at);
                 active += 1.0;
             }
         }
@@ -513,7 +752,7 @@ impl ValueCut {
             rest = lower;
             let wanted: f64 = group
                 .iter()
-                .filter(|&&at| !kind_of(at).cold)
+                .filter(|&&at| !kind_of(at).is_apart())
                 .map(|&at| cells[at as usize].rate * (1.0 - kind_of(at).floor))
                 .sum();
             let fraction = if budget <= 0.0 {
@@ -528,7 +767,7 @@ impl ValueCut {
             budget = if fraction < 1.0 { 0.0 } else { budget - wanted };
             for &at in group {
                 let (kind, cell) = (kind_of(at), &mut cells[at as usize]);
-                let admitted = if kind.cold { 1.0 } else { fraction };
+                let admitted = if kind.is_apart() { 1.0 } else { fraction };
                 cell.admitted = admitted;
                 cell.above = admitted >= 1.0;
                 cell.ceiling = CEILING * tightest;
@@ -538,8 +777,8 @@ impl ValueCut {
                 cut += f64::from(u8::from(admitted <= 0.0));
             }
             for &at in group {
-                let (kind, cell) = (kind_of(at), &cells[at as usize]);
-                let worth = cell.rate * density(cells, at);
+                let kind = kind_of(at);
+                let worth = asked(cells, at);
                 let Some(slack) = kind.slack.filter(|_| kind.competes()) else {
                     continue;
                 };
@@ -558,32 +797,57 @@ impl ValueCut {
             }
         }
         if cut > 0.0 {
-            let share = PROBES * self.slots / cut;
-            for cell in cells.iter_mut().filter(|cell| cell.admitted <= 0.0) {
-                cell.admitted = (share / cell.rate.max(share)).min(1.0);
+            for (at, cell) in cells.iter_mut().enumerate() {
+                let part = if self.deliveries[at / *classes].fails() {
+                    PROBES_OF_FAILING
+                } else {
+                    PROBES
+                };
+                let share = part * self.slots / cut;
+                if cell.admitted <= 0.0 {
+                    cell.admitted = (share / cell.rate.max(share)).min(1.0);
+                }
             }
         }
     }
 }
 
 impl Kind {
-    fn new(estimate: &Estimate<'_>, floor: f64) -> Self {
+    /// What is known of a type with these `objectives`; `before` is what was known.
+    fn new(estimate: &Estimate<'_>, objectives: &[Objective], floor: f64, before: &Self) -> Self {
         let own = estimate.is_own();
-        let slack = |(quantile, objective): (&Duration, &crate::service_times::Objective)| {
+        let slack = |(quantile, objective): (&Duration, &Objective)| {
             objective.response_time.as_secs_f64() - quantile.as_secs_f64()
         };
         let pairs = estimate.quantiles.iter().zip(estimate.objectives);
+        let measured = (estimate.preliminary.unwrap_or(estimate.mean)).as_secs_f64();
+        let secs = |objective: &Objective| objective.response_time.as_secs_f64();
         Self {
-            mean: (estimate.preliminary.unwrap_or(estimate.mean)).as_secs_f64(),
+            measured,
             slack: pairs
                 .map(slack)
                 .reduce(f64::min)
                 .filter(|_| own && !estimate.condemned),
-            cold: !own && estimate.preliminary.is_none(),
+            unmeasured: !own && estimate.preliminary.is_none(),
             own,
             condemned: own && estimate.condemned,
             floor: floor.clamp(0.0, 1.0),
+            objectives: objectives
+                .first()
+                .map(secs)
+                .zip(objectives.last().map(secs)),
+            ..*before
         }
+    }
+
+    /// Admitted without regard to the budget, of which its work is set aside.
+    fn is_apart(&self) -> bool {
+        self.cold || self.is_broken
+    }
+
+    /// Value that a request of this type delivers per slot time, 1/s.
+    fn density(&self, cell: &Cell) -> f64 {
+        self.part * cell.value / self.own_time.max(1e-9)
     }
 }
 
@@ -598,11 +862,13 @@ impl Controlled for ValueCut {
         let ours = |known: &Record| {
             known.signature == SIGNATURE
                 && known.rows.len() == self.cells.len()
+                && known.deliveries.len() == self.kinds.len()
                 && known.is_finite()
         };
         let read = shared::decode(record).filter(ours);
         let mut changed = read.is_none() || self.decided > 0.0;
-        let mut known = read.unwrap_or_else(|| Record::new(secs, self.cells.len()));
+        let mut known =
+            read.unwrap_or_else(|| Record::new(secs, self.cells.len(), self.kinds.len()));
         known.above += self.decided;
         known.refused += self.refused;
         known.missed += self.missed;
@@ -611,7 +877,19 @@ impl Controlled for ValueCut {
             row.fresh += cell.fresh;
             changed |= cell.fresh > 0.0;
         }
-        changed |= known.step(secs);
+        for (presence, delivery) in self.presence.iter().zip(&mut known.deliveries) {
+            delivery.add(&presence.fresh);
+            changed |= !presence.fresh.is_empty();
+        }
+        let counts = self.presence.iter().zip(&self.kinds).enumerate();
+        let counts = counts.filter(|(_, (_, kind))| kind.is_broken);
+        // At most 1,024 types.
+        let counts = counts.map(|(at, (presence, _))| (at as u16, presence.here));
+        changed |= delivery::report(&mut known.held, self.worker, secs, counts);
+        for (at, presence) in self.presence.iter_mut().enumerate() {
+            presence.elsewhere = delivery::elsewhere(&known.held, self.worker, at);
+        }
+        changed |= known.step(secs, self.slots);
         if self.stepped.to_bits() != known.stepped.to_bits() {
             self.stepped = known.stepped;
             self.rho = known.rho.clamp(RHO.0, RHO.1);
@@ -619,6 +897,8 @@ impl Controlled for ValueCut {
             for (cell, row) in self.cells.iter_mut().zip(&known.rows) {
                 cell.rate = row.rate.max(0.0);
             }
+            self.deliveries.clone_from(&known.deliveries);
+            self.judge();
             self.fill();
         }
         if changed {
@@ -631,6 +911,9 @@ impl Controlled for ValueCut {
         (self.decided, self.refused, self.missed, self.count) = (0.0, 0.0, 0.0, 0.0);
         for cell in &mut self.cells {
             cell.fresh = 0.0;
+        }
+        for presence in &mut self.presence {
+            presence.fresh = Sums::default();
         }
     }
 }

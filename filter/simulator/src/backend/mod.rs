@@ -2,8 +2,10 @@
 //!
 //! [`Servers`] is the backend that Bouncer assumes: P servers, a request each. [`SharedProcessor`] is one
 //! whose requests share what there is and hinder each other, such as a database, [`Staged`] puts
-//! thread pools before it, [`Network`] is a service of workers, pools and cores, and [`Paced`] one that changes.
+//! thread pools before it, [`Network`] is a service of workers, pools and cores, [`Paced`] one that changes, and [`Faulty`]
+//! one that breaks.
 
+mod faulty;
 mod network;
 mod paced;
 mod servers;
@@ -12,6 +14,7 @@ mod staged;
 
 use crate::source::Request;
 
+pub use faulty::{Effect, Fault, Faulty};
 pub use network::{Network, Step};
 pub use paced::Paced;
 pub use servers::Servers;
@@ -35,6 +38,11 @@ pub trait Backend {
 
     /// Ends the job of [`Backend::next_end`], at that time.
     fn end(&mut self, now: u64) -> Option<u32>;
+
+    /// Whether the job that [`Backend::end`] gave back last failed.
+    fn failed(&self) -> bool {
+        false
+    }
 
     /// What is at work at the moment, as a number of servers.
     fn busy(&self) -> u32;

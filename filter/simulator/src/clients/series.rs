@@ -47,7 +47,7 @@ impl Series {
                     .response_times
                     .push(u32::try_from(micros).unwrap_or(u32::MAX));
             }
-            Ending::Refused => interval.refused += 1,
+            Ending::Refused | Ending::Failed => interval.refused += 1,
         }
     }
 

@@ -187,7 +187,7 @@ impl Behaviour for Threads<'_> {
                 sample.data += cost;
                 sample.timely += if timely { cost } else { 0 };
             }
-            Ending::Refused => {
+            Ending::Refused | Ending::Failed => {
                 self.left_queue(request, at);
                 self.sample(at).refused += 1;
             }

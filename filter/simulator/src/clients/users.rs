@@ -164,7 +164,7 @@ impl Behaviour for Users<'_> {
                 user.page = self.chance.index(&self.habits.pages[request.kind].next);
                 self.habits.think
             }
-            Ending::Refused => {
+            Ending::Refused | Ending::Failed => {
                 user.page = 0;
                 self.habits.after_refusal
             }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod proxies;
+#[allow(dead_code)]
 mod service;
 mod table;
 

@@ -7,7 +7,7 @@ use headgate_core::config::{
     QueueConfig, QueueMode, ServiceTimesConfig, StageConfig, StrategyConfig, TypeConfig,
 };
 use headgate_core::strategy::TypeId;
-use headgate_simulator::backend::{Network, Paced, Step};
+use headgate_simulator::backend::{Backend, Network, Paced, Step};
 use headgate_simulator::{
     Answer, Ending, LogNormal, Request, Run, Source, TypeLoad, Until, Workload,
 };
@@ -80,6 +80,20 @@ pub(crate) struct Found {
     pub(crate) refused: f64,
     /// Answers within the objective at p90 per second after the warm-up.
     pub(crate) goodput: f64,
+    /// By type and second of arrival: requests, and those answered within the objective at p90.
+    pub(crate) kinds: Vec<Vec<(u32, u32)>>,
+}
+
+impl Found {
+    /// The part of a type's requests of these seconds that was answered within the objective at p90.
+    pub(crate) fn in_time(&self, kind: usize, seconds: std::ops::Range<usize>) -> f64 {
+        let counts = self.kinds[kind]
+            .iter()
+            .take(seconds.end)
+            .skip(seconds.start);
+        let (came, good) = counts.fold((0, 0), |(came, good), of| (came + of.0, good + of.1));
+        f64::from(good) / f64::from(came.max(1))
+    }
 }
 
 impl Service {
@@ -193,7 +207,7 @@ impl Service {
     }
 
     /// A run in front of this backend.
-    pub(crate) fn run_on(&self, fixed: Option<u32>, backend: Paced) -> Found {
+    pub(crate) fn run_on(&self, fixed: Option<u32>, backend: impl Backend) -> Found {
         let workload = self.workload();
         let kinds: Vec<TypeId> = workload.types().iter().map(|kind| kind.kind).collect();
         let stage = self.stage(fixed);
@@ -215,13 +229,14 @@ impl Service {
                 .map(|kind| kind.4[1] * 1_000_000)
                 .collect(),
             good: Vec::new(),
+            by_kind: vec![Vec::new(); self.kinds.len()],
             from: self.warm_up * SECOND,
             ended: 0,
             refused: 0,
         };
         let outcome = run.with(&mut source, backend).unwrap();
         let refused = f64::from(source.refused) / f64::from(source.ended.max(1));
-        let good = source.good;
+        let (good, kinds) = (source.good, source.by_kind);
         let (from, to) = (self.warm_up as usize, self.seconds as usize);
         let counted: u32 = good.iter().take(to).skip(from).sum();
         Found {
@@ -229,6 +244,7 @@ impl Service {
             refused,
             goodput: f64::from(counted) / (to - from) as f64,
             good,
+            kinds,
         }
     }
 }
@@ -242,6 +258,7 @@ struct Counting<S> {
     part: f64,
     limits: Vec<u64>,
     good: Vec<u32>,
+    by_kind: Vec<Vec<(u32, u32)>>,
     /// Requests that ended after this time, ns, and those refused.
     from: u64,
     ended: u32,
@@ -275,8 +292,17 @@ impl<S: Source> Source for Counting<S> {
         if self.good.len() <= second {
             self.good.resize(second + 1, 0);
         }
-        if answer.ending == Ending::Served && at - request.at <= self.limits[request.kind] {
-            self.good[second] += 1;
+        let in_time =
+            answer.ending == Ending::Served && at - request.at <= self.limits[request.kind];
+        self.good[second] += u32::from(in_time);
+        let (seconds, came) = (
+            &mut self.by_kind[request.kind],
+            (request.at / SECOND) as usize,
+        );
+        if seconds.len() <= came {
+            seconds.resize(came + 1, (0, 0));
         }
+        seconds[came].0 += 1;
+        seconds[came].1 += u32::from(in_time);
     }
 }

@@ -21,7 +21,10 @@ fn known(types: &[Known], scales: &[f64]) -> ValueCut {
     let mut cut = ValueCut::new(&values, scales);
     for (kind, known) in cut.kinds.iter_mut().zip(types) {
         *kind = Kind {
+            measured: known.1 / 1e3,
             mean: known.1 / 1e3,
+            own_time: known.1 / 1e3,
+            part: 1.0,
             slack: Some(known.2 / 1e3),
             own: true,
             ..Kind::default()
@@ -197,7 +200,7 @@ fn a_type_has_a_rank_before_it_has_a_histogram() {
     assert!((last[0] - 1.0 / 15.0).abs() < 1e-9, "{last:?}");
     assert_eq!(cut.admitted(TypeId(0)), 1.0);
     // Alg. 1 judges it by the times of other types: that it refuses some says nothing about the budget.
-    cut.decided(&of(1), false, false);
+    cut.decided(&of(1), at(0), false, false);
     assert_eq!(cut.refused, 0.0);
 }
 
@@ -208,7 +211,7 @@ fn a_type_that_misses_its_objective_by_itself_keeps_its_rank() {
         (cut.kinds[condemned].condemned, cut.kinds[condemned].slack) = (true, None);
         cut.fill();
         // Refusals of it are no loss.
-        cut.decided(&of(condemned as u16), false, false);
+        cut.decided(&of(condemned as u16), at(0), false, false);
         assert_eq!(cut.refused, 0.0);
         [0, 1, 2].map(|kind| cut.admitted(TypeId(kind)))
     };
@@ -251,11 +254,11 @@ fn the_budget_follows_refusals_above_the_cut() {
     cut.sync(at(0), &mut record);
     let mut rho = |ms: u64, refused: u32| {
         for n in 0..100 {
-            cut.decided(&of(0), n >= refused, n >= refused);
+            cut.decided(&of(0), at(0), n >= refused, n >= refused);
         }
         // The marginal type doesn't count.
         cut.cells[2].above = false;
-        cut.decided(&of(2), false, false);
+        cut.decided(&of(2), at(0), false, false);
         assert!(cut.sync(at(ms), &mut record));
         cut.stored();
         cut.budget()
@@ -281,7 +284,7 @@ fn nobody_is_protected_until_somebody_needs_it() {
     cut.sync(at(0), &mut record);
     let mut ceiling = |ms: u64, missed: u32| {
         for n in 0..100 {
-            cut.decided(&of(0), n >= missed, n >= missed);
+            cut.decided(&of(0), at(0), n >= missed, n >= missed);
         }
         // The rates that the record averages are those of the test.
         for (cell, known) in cut.cells.iter_mut().zip(&types) {
@@ -310,10 +313,10 @@ fn workers_count_arrivals_once_and_agree() {
         // Every ms some worker gets 4 × 2.5 ms of fast and, each tenth, a report: 10 and 6 slots.
         let worker = &mut workers[(now * 7 % 3) as usize];
         for _ in 0..4 {
-            worker.admits(&of(0), &mut rng);
+            worker.admits(&of(0), at(0), &mut rng);
         }
         if now % 10 == 0 {
-            worker.admits(&of(2), &mut rng);
+            worker.admits(&of(2), at(0), &mut rng);
         }
         for worker in &mut workers {
             if now % 10 == 0 && worker.due(at(now)) && worker.sync(at(now), &mut record) {
@@ -351,7 +354,7 @@ fn odd_records_and_clocks_are_survived() {
         above: 1e300,
         refused: 1e300,
         rows: vec![huge; cut.cells.len()],
-        ..Record::new(0.0, 0)
+        ..Record::new(0.0, 0, cut.kinds.len())
     };
     let mut record = Vec::new();
     shared::encode(&odd, &mut record);
@@ -361,7 +364,7 @@ fn odd_records_and_clocks_are_survived() {
     assert!(cut.sync(at(100_000), &mut record));
     for step in 1..50 {
         let mut rng = Rng::new(step);
-        cut.admits(&of(0), &mut rng);
+        cut.admits(&of(0), at(0), &mut rng);
         cut.sync(at(100_000 + 100 * step), &mut record);
         cut.stored();
     }

@@ -1,0 +1,85 @@
+//! What slots deliver, for the value cut: outcomes of requests that ended, and of those that are in the backend for too long.
+
+use std::time::Duration;
+
+use super::{Outcome, Stage};
+use crate::requests::{Phase, Request};
+use crate::strategy::value_cut::End;
+use crate::time::Instant;
+
+impl Stage {
+    /// Gives the strategy a name for this worker, which no other worker of the process has.
+    pub(super) fn identify(&mut self) {
+        if let Some(cut) = self.strategy.base.value_cut_mut() {
+            cut.identify(self.rng.next_u64());
+        }
+    }
+
+    /// A request that held a slot since `dequeued` ended; `measured` says that its time, or its last objective in place of a
+    /// longer one, is in the histogram of its type.
+    pub(super) fn delivered(
+        &mut self,
+        now: Instant,
+        request: &Request,
+        dequeued: Option<Instant>,
+        outcome: Outcome,
+        measured: bool,
+    ) {
+        let kind = request.attributes.kind;
+        let (Some(cut), Some(dequeued)) = (self.strategy.base.value_cut_mut(), dequeued) else {
+            return;
+        };
+        let time = now.since(dequeued);
+        let last = self.service_times.objectives(kind).last();
+        let last = last.map_or(Duration::MAX, |objective| objective.response_time);
+        let late = time > last;
+        let says_something = match outcome {
+            Outcome::Completed | Outcome::Failed => true,
+            // A client that leaves early says nothing of the backend.
+            Outcome::Abandoned => late,
+            Outcome::Unmeasured | Outcome::Unsampled => false,
+        };
+        if says_something {
+            let answered = outcome == Outcome::Completed;
+            cut.ended(
+                kind,
+                &End {
+                    answered,
+                    delivered: answered && !late,
+                    late,
+                    was_overdue: request.overdue,
+                    measured,
+                    beyond: match (answered, measured) {
+                        (true, _) => Duration::ZERO,
+                        (false, true) => time.saturating_sub(last),
+                        (false, false) => time,
+                    },
+                },
+            );
+        }
+    }
+
+    /// Counts requests that have been in the backend for so long that they have failed to deliver.
+    pub(super) fn find_overdue(&mut self, now: Instant) {
+        let Some(cut) = self.strategy.base.value_cut_mut() else {
+            return;
+        };
+        if !crate::strategy::Controlled::due(cut, now) {
+            return;
+        }
+        for request in self.requests.iter_mut() {
+            let Phase::Running { dequeued: Some(at) } = request.phase else {
+                continue;
+            };
+            let kind = request.attributes.kind;
+            if !request.overdue
+                && cut
+                    .late_after(kind)
+                    .is_some_and(|most| now.since(at) > most)
+            {
+                request.overdue = true;
+                cut.overdue(kind);
+            }
+        }
+    }
+}

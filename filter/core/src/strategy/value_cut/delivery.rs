@@ -1,0 +1,460 @@
+//! Delivery: what the slots of a type yield, and which types are broken.
+//!
+//! **The problem.** A route that hangs is the most common overload there is: 2% of the requests, none of which is answered,
+//! hold every slot until the route's timeout. Their service times say nothing, because there are none, and by mean service
+//! time such a type looks as cheap as before.
+//!
+//! **What counts.** Every end of a request says whether its slot delivered: an answer that is no error, within the type's
+//! last objective. The time is that in the backend, without the wait for a slot, which the stage itself decides about. A
+//! request that is still in the backend after the last objective has failed to deliver, and counts at once: its timeout may
+//! be far away, or there may be none. As long as a type has no outcome at all, the first objective counts, because a cold
+//! type that hangs gives no other sign. With x = 1 for an outcome and 0 else, over the latest outcomes of the type on all
+//! workers (exponential average, the plain one of the first):
+//!
+//! ```text
+//! delivered_k   of all outcomes, those that delivered
+//! stuck_k       of all outcomes, those that held a slot beyond the last objective
+//! ```
+//!
+//! Errors that come at once deliver nothing, but hold no slot: they lower `delivered`, not `stuck`.
+//!
+//! **Broken.** A type is broken with stuck > ½. That takes twenty requests of a type that was well, for which a rare one
+//! needs seconds. So it is broken as well once ⅛ of the slots, but two at least, are held beyond the last objective and
+//! nothing of the type was answered since. While there are requests of a type that delivers more value per slot time, one
+//! slot, or ⅛ of those that such types use, is for requests of a broken type, as probes. Where these take long, one more
+//! enters every two seconds, up to ¼ of the slots and half of those in use. An outcome of a broken type, or of one of which
+//! most fail, has five times the weight of another, so that four good answers in a row end it. Probes are not judged by
+//! Alg. 1: they have to be let in for the type to come back.
+//!
+//! A type that hangs soon makes others late, and they are broken, too. The one that broke last is not held back: it is no
+//! cause, there is nobody to protect from it, and its answers show that the backend is well again.
+//!
+//! **Slot time.** A type's histogram has no errors that come at once, and takes a lower bound for no longer than the last
+//! objective. With `unmeasured` the part of the outcomes that it has not, and `beyond` the mean slot time that it has not,
+//! a request of the type holds its slot for
+//!
+//! ```text
+//! (1 − unmeasured) · mean + beyond
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// Weight of the newest outcome, and that of a type that is broken or fails.
+const GAIN: (f64, f64) = (1.0 / 30.0, 1.0 / 6.0);
+/// Part of the outcomes that are stuck above which a type is broken.
+const BROKEN: f64 = 0.5;
+/// Part of the outcomes that deliver below which a type fails.
+const FAILS: f64 = 0.5;
+/// Silent requests without which a type that was well is not broken at once.
+const SILENT: f64 = 2.0;
+/// Outcomes from which on slot times are known.
+const FEWEST: f64 = 20.0;
+/// Time without an outcome after which a type is as unknown as a new one, s.
+const FORGET: f64 = 60.0;
+/// Part of the outcomes that deliver from which on the rest is chance.
+const USUAL: f64 = 0.8;
+/// Least part of its value that a type keeps: a type that delivers nothing still has a rank.
+const LEAST: f64 = 1e-3;
+/// Parts of the slots for probes of a broken type, at once and after [`PAUSE`].
+const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
+/// Time between probes that are not back yet, s.
+const PAUSE: f64 = 2.0;
+
+/// Outcomes of a type.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Sums {
+    count: f64,
+    delivered: f64,
+    stuck: f64,
+    /// Of those, requests that were still in the backend.
+    silent: f64,
+    /// Answers, late ones and those of silent requests included.
+    answers: f64,
+    /// Outcomes that the histogram has not.
+    unmeasured: f64,
+    /// Slot time beyond what the histogram has, s.
+    beyond: f64,
+}
+
+impl Sums {
+    /// Adds the outcome of a request that ended.
+    pub(super) fn outcome(&mut self, delivered: bool, stuck: bool) {
+        self.count += 1.0;
+        self.delivered += f64::from(u8::from(delivered));
+        self.stuck += f64::from(u8::from(stuck));
+    }
+
+    /// Adds the outcome of a request that is in the backend beyond the last objective.
+    pub(super) fn silent(&mut self) {
+        self.outcome(false, true);
+        self.silent += 1.0;
+    }
+
+    /// Adds an answer of the backend.
+    pub(super) fn answered(&mut self) {
+        self.answers += 1.0;
+    }
+
+    /// Adds slot time, s, that the histogram has not; `whole` if it has nothing of the request.
+    pub(super) fn beyond(&mut self, secs: f64, whole: bool) {
+        self.beyond += secs;
+        self.unmeasured += f64::from(u8::from(whole));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count <= 0.0 && self.answers <= 0.0 && self.beyond <= 0.0
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.delivered += other.delivered;
+        self.stuck += other.stuck;
+        self.silent += other.silent;
+        self.answers += other.answers;
+        self.unmeasured += other.unmeasured;
+        self.beyond += other.beyond;
+    }
+}
+
+/// What is known of a type: part of the record that all workers share.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Delivery {
+    /// Outcomes, up to as many as the averages are of.
+    seen: f64,
+    delivered: f64,
+    stuck: f64,
+    /// Silent requests since the last answer.
+    silent: f64,
+    /// Part of the outcomes that the histogram has not.
+    unmeasured: f64,
+    /// Mean slot time beyond what the histogram has, s.
+    beyond: f64,
+    /// Time of the last outcome, s.
+    last: f64,
+    /// Time since when the type is broken, s; infinite while it is not.
+    broken: f64,
+    /// It was broken, and few outcomes are known since.
+    recovers: bool,
+    fresh: Sums,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self {
+            seen: 0.0,
+            delivered: 0.0,
+            stuck: 0.0,
+            silent: 0.0,
+            unmeasured: 0.0,
+            beyond: 0.0,
+            last: 0.0,
+            broken: f64::INFINITY,
+            recovers: false,
+            fresh: Sums::default(),
+        }
+    }
+}
+
+impl Delivery {
+    /// Adds what a worker saw.
+    pub(super) fn add(&mut self, sums: &Sums) {
+        self.fresh.add(sums);
+    }
+
+    pub(super) fn is_finite(&self) -> bool {
+        let Sums {
+            count,
+            delivered,
+            stuck,
+            silent,
+            answers,
+            unmeasured,
+            beyond,
+        } = self.fresh;
+        let own = [
+            self.seen,
+            self.delivered,
+            self.stuck,
+            self.silent,
+            self.unmeasured,
+            self.beyond,
+            self.last,
+        ];
+        let fresh = [count, delivered, stuck, silent, answers, unmeasured, beyond];
+        own.into_iter().chain(fresh).all(f64::is_finite) && !self.broken.is_nan()
+    }
+
+    /// Advances the averages, with so many slots in all.
+    pub(super) fn step(&mut self, secs: f64, slots: f64) {
+        let fresh = std::mem::take(&mut self.fresh);
+        self.silent = if fresh.answers > 0.0 {
+            0.0
+        } else {
+            self.silent + fresh.silent
+        };
+        if fresh.count > 0.0 {
+            self.follow(&fresh);
+            self.last = secs;
+        } else {
+            // Slot time of requests that count already waits for the next outcome.
+            self.fresh.beyond = fresh.beyond;
+            if (secs - self.last).abs() > FORGET {
+                *self = Self::default();
+            }
+        }
+        let is_silent = self.silent >= (PROBES.0 * slots).max(SILENT);
+        if is_silent || self.seen > 0.0 && self.stuck > BROKEN {
+            self.broken = self.broken.min(secs);
+        } else if self.is_broken() {
+            // It is well again: what it cost and delivered meanwhile is the past.
+            *self = Self {
+                last: secs,
+                recovers: true,
+                ..Self::default()
+            };
+        }
+    }
+
+    fn follow(&mut self, fresh: &Sums) {
+        let gain = if self.fails() || self.is_broken() {
+            GAIN.1
+        } else {
+            GAIN.0
+        };
+        let seen = self.seen + fresh.count;
+        let weight = (1.0 - (1.0 - gain).powf(fresh.count)).max(fresh.count / seen);
+        let follow =
+            |average: &mut f64, sum: f64| *average += weight * (sum / fresh.count - *average);
+        follow(&mut self.delivered, fresh.delivered);
+        follow(&mut self.stuck, fresh.stuck);
+        follow(&mut self.unmeasured, fresh.unmeasured.min(fresh.count));
+        follow(&mut self.beyond, fresh.beyond);
+        self.seen = seen.min(1.0 / GAIN.0);
+        self.recovers &= seen < 1.0 / GAIN.0;
+    }
+
+    /// Whether no outcome is known.
+    pub(super) fn is_new(&self) -> bool {
+        self.seen <= 0.0
+    }
+
+    /// Whether the type was broken, and few outcomes are known since.
+    pub(super) fn recovers(&self) -> bool {
+        self.recovers
+    }
+
+    /// Whether most requests deliver nothing.
+    pub(super) fn fails(&self) -> bool {
+        self.seen > 0.0 && self.delivered < FAILS
+    }
+
+    /// Whether the type is broken.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_finite()
+    }
+
+    /// Whether it broke before the other did, if that one is broken.
+    pub(super) fn broke_before(&self, other: &Self) -> bool {
+        self.broken < other.broken
+    }
+
+    /// The part of its value that an admitted request delivers, ratio.
+    pub(super) fn part(&self) -> f64 {
+        if self.is_new() {
+            1.0
+        } else if self.silent > 0.0 && self.is_broken() {
+            LEAST * LEAST
+        } else {
+            (self.delivered / USUAL).clamp(LEAST, 1.0)
+        }
+    }
+
+    /// Mean time for which a request holds its slot, s, with the `mean` of the type's histogram.
+    pub(super) fn slot_time(&self, mean: f64) -> f64 {
+        (1.0 - self.unmeasured).max(0.0) * mean + self.beyond.max(0.0)
+    }
+
+    /// Whether slot times are known, of a type without a histogram.
+    pub(super) fn tells_slot_time(&self) -> bool {
+        self.seen >= FEWEST && self.unmeasured > BROKEN
+    }
+}
+
+/// Slots for probes of a broken type of which no other entered for `pause`, s. Of `slots` in all, `working` are needed by
+/// types that are well: so many are known to work, while P that is found may be too high.
+pub(super) fn probes(slots: f64, working: f64, pause: f64) -> f64 {
+    let part = if pause < PAUSE {
+        (PROBES.0 * working).floor()
+    } else {
+        (PROBES.1 * slots).min((working / 2.0).ceil()).floor()
+    };
+    part.max(1.0)
+}
+
+/// Requests of a broken type on one worker: in the record, because a bound of one slot has to be one for all workers.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Held {
+    worker: u64,
+    kind: u16,
+    count: u32,
+    /// Time of the report, s.
+    at: f64,
+}
+
+/// Time after which the report of a worker that says no more is dropped, s.
+const LEASE: f64 = 3.0;
+
+/// Replaces what `worker` reported by `counts` of its requests by type. Returns whether that is news.
+pub(super) fn report(
+    held: &mut Vec<Held>,
+    worker: u64,
+    secs: f64,
+    counts: impl Iterator<Item = (u16, u32)>,
+) -> bool {
+    let before = held.len();
+    let old: u32 = (held.iter().filter(|of| of.worker == worker))
+        .map(|of| of.count)
+        .sum();
+    held.retain(|of| of.worker != worker && (0.0..LEASE).contains(&(secs - of.at)));
+    let mut new = 0;
+    for (kind, count) in counts.filter(|(_, count)| *count > 0) {
+        new += count;
+        held.push(Held {
+            worker,
+            kind,
+            count,
+            at: secs,
+        });
+    }
+    held.len() != before || new != old || new > 0
+}
+
+/// Requests of `kind` that workers other than `worker` reported.
+pub(super) fn elsewhere(held: &[Held], worker: u64, kind: usize) -> u32 {
+    let others = |of: &&Held| of.worker != worker && usize::from(of.kind) == kind;
+    held.iter().filter(others).map(|of| of.count).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(outcomes: &[(bool, bool)]) -> Delivery {
+        let mut delivery = Delivery::default();
+        for (at, &(delivered, stuck)) in outcomes.iter().enumerate() {
+            let mut sums = Sums::default();
+            sums.outcome(delivered, stuck);
+            delivery.add(&sums);
+            delivery.step(at as f64, 16.0);
+        }
+        delivery
+    }
+
+    #[test]
+    fn one_stuck_request_of_a_new_type_is_enough_and_one_answer_ends_it() {
+        assert!(!after(&[]).is_broken());
+        assert!(after(&[(false, true)]).is_broken());
+        assert!(!after(&[(false, true), (true, false)]).is_broken());
+    }
+
+    #[test]
+    fn a_type_is_broken_after_twenty_stuck_requests_and_well_after_four_answers() {
+        let mut outcomes = vec![(true, false); 100];
+        outcomes.extend([(false, true); 20]);
+        assert!(!after(&outcomes).is_broken());
+        outcomes.extend([(false, true); 2]);
+        assert!(after(&outcomes).is_broken());
+        outcomes.extend([(false, true); 100]);
+        assert!(after(&outcomes).part() < 0.05);
+        outcomes.extend([(true, false); 3]);
+        assert!(after(&outcomes).is_broken());
+        outcomes.push((true, false));
+        assert!(!after(&outcomes).is_broken());
+    }
+
+    #[test]
+    fn requests_that_hold_an_eighth_of_the_slots_unanswered_break_a_type_until_the_next_answer() {
+        let mut delivery = after(&[(true, false); 100]);
+        let silent = |delivery: &mut Delivery, count| {
+            let mut sums = Sums::default();
+            (0..count).for_each(|_| sums.silent());
+            delivery.add(&sums);
+            delivery.step(101.0, 40.0);
+        };
+        silent(&mut delivery, 4);
+        assert!(!delivery.is_broken());
+        silent(&mut delivery, 1);
+        assert!(delivery.is_broken());
+        let mut late = Sums::default();
+        late.answered();
+        delivery.add(&late);
+        delivery.step(102.0, 40.0);
+        assert!(!delivery.is_broken());
+    }
+
+    #[test]
+    fn errors_that_come_at_once_deliver_nothing_and_hold_no_slot() {
+        let failing = after(&[(false, false); 50]);
+        assert!(!failing.is_broken());
+        assert_eq!(failing.part(), LEAST);
+    }
+
+    #[test]
+    fn slot_time_is_that_of_answers_and_of_errors() {
+        let mut delivery = Delivery::default();
+        for error in [true, false, false, false].repeat(20) {
+            let mut sums = Sums::default();
+            sums.outcome(!error, false);
+            if error {
+                sums.beyond(0.03, true);
+            }
+            delivery.add(&sums);
+            delivery.step(0.0, 16.0);
+        }
+        assert!(
+            (delivery.slot_time(0.02) - 0.0225).abs() < 1e-3,
+            "{delivery:?}"
+        );
+        assert!((delivery.slot_time(0.0) - 0.0075).abs() < 1e-3);
+    }
+
+    #[test]
+    fn late_answers_now_and_then_change_nothing() {
+        let outcomes: Vec<_> = (0..1_000).map(|n| (n % 8 != 0, n % 8 == 0)).collect();
+        let delivery = after(&outcomes);
+        assert_eq!(delivery.part(), 1.0);
+        assert!(!delivery.is_broken());
+    }
+
+    #[test]
+    fn what_was_known_of_a_type_without_traffic_is_forgotten() {
+        let mut delivery = after(&[(false, true); 10]);
+        delivery.step(30.0, 16.0);
+        assert!(delivery.is_broken());
+        delivery.step(80.0, 16.0);
+        assert!(delivery.is_new());
+    }
+
+    #[test]
+    fn probes_are_one_at_least_and_more_while_they_do_not_come_back() {
+        assert_eq!(probes(2.0, 1.5, 10.0), 1.0);
+        assert_eq!(probes(8.0, 4.4, 0.0), 1.0);
+        assert_eq!(probes(8.0, 4.4, 2.0), 2.0);
+        assert_eq!(probes(100.0, 4.4, 2.0), 3.0);
+        assert_eq!(probes(100.0, 90.0, 0.0), 11.0);
+    }
+
+    #[test]
+    fn a_worker_that_reports_no_more_counts_no_more() {
+        let mut held = Vec::new();
+        assert!(report(&mut held, 1, 0.0, [(0, 2), (1, 0)].into_iter()));
+        assert!(report(&mut held, 2, 1.0, [(0, 3)].into_iter()));
+        assert_eq!(elsewhere(&held, 2, 0), 2);
+        assert_eq!(elsewhere(&held, 3, 0), 5);
+        assert_eq!(elsewhere(&held, 3, 1), 0);
+        report(&mut held, 2, 4.0, [(0, 1)].into_iter());
+        assert_eq!(elsewhere(&held, 3, 0), 1);
+        assert!(report(&mut held, 2, 4.5, std::iter::empty()));
+        assert!(!report(&mut held, 2, 5.0, std::iter::empty()));
+    }
+}

@@ -1,0 +1,154 @@
+//! Workers with a FIFO queue of their own, of which some requests break.
+//!
+//! A [`Fault`] says what becomes of the requests of one type that start within a span of time. A request whose answer does
+//! not come within the route's timeout fails, whether it waits or is worked on, and frees its worker: the proxy resets the
+//! stream, and the service notices.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use headgate_core::time::nanos;
+
+use super::Backend;
+use crate::source::Request;
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Effect {
+    /// It is never answered.
+    Hangs,
+    /// It takes so many times as long.
+    Slow(f64),
+    /// An error is all of the answer, after this time.
+    Errors(Duration),
+}
+
+/// Requests that break.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// Index into the workload's types; `None` for all types.
+    pub kind: Option<usize>,
+    /// Of so many requests one breaks; 1 for all of them.
+    pub one_in: u64,
+    /// The time from which on requests break, ns, and the time at which those that start are well again.
+    pub span: (u64, u64),
+    /// What becomes of them.
+    pub effect: Effect,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    id: u32,
+    /// The end of its service, ns; `u64::MAX` for never.
+    ends: u64,
+    /// The end of the route's timeout, ns.
+    expires: u64,
+    /// Whether its answer is an error.
+    errs: bool,
+    /// Work, ns.
+    work: u64,
+}
+
+impl Job {
+    fn over(&self) -> u64 {
+        self.ends.min(self.expires)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Faulty {
+    workers: usize,
+    timeout: u64,
+    faults: Vec<Fault>,
+    running: Vec<Job>,
+    waiting: VecDeque<Job>,
+    taken: u64,
+    failed: bool,
+}
+
+impl Faulty {
+    /// So many workers behind a route with this timeout.
+    #[must_use]
+    pub fn new(workers: u32, timeout: Duration, faults: &[Fault]) -> Self {
+        Self {
+            workers: workers as usize,
+            timeout: nanos(timeout),
+            faults: faults.to_vec(),
+            running: Vec::new(),
+            waiting: VecDeque::new(),
+            taken: 0,
+            failed: false,
+        }
+    }
+
+    /// Gives free workers to the jobs that wait.
+    fn start(&mut self, now: u64) {
+        while self.running.len() < self.workers {
+            let Some(job) = self.waiting.pop_front() else {
+                return;
+            };
+            self.running.push(Job {
+                ends: now.saturating_add(job.work),
+                ..job
+            });
+        }
+    }
+}
+
+impl Backend for Faulty {
+    fn take(&mut self, now: u64, job: u32, request: &Request) {
+        self.taken += 1;
+        let breaks = |fault: &&Fault| {
+            fault.kind.is_none_or(|kind| kind == request.kind)
+                && self.taken.is_multiple_of(fault.one_in.max(1))
+                && (fault.span.0..fault.span.1).contains(&now)
+        };
+        let effect = self.faults.iter().find(breaks).map(|fault| fault.effect);
+        let work = match effect {
+            None => request.processing,
+            Some(Effect::Hangs) => u64::MAX,
+            Some(Effect::Slow(factor)) => (request.processing as f64 * factor) as u64,
+            Some(Effect::Errors(after)) => nanos(after),
+        };
+        self.waiting.push_back(Job {
+            id: job,
+            ends: u64::MAX,
+            expires: now.saturating_add(self.timeout),
+            errs: matches!(effect, Some(Effect::Errors(_))),
+            work,
+        });
+        self.start(now);
+    }
+
+    fn next_end(&self) -> u64 {
+        let jobs = self.running.iter().chain(&self.waiting);
+        jobs.map(Job::over).min().unwrap_or(u64::MAX)
+    }
+
+    fn end(&mut self, now: u64) -> Option<u32> {
+        let is_over = |job: &Job| job.over() <= now;
+        let job = if let Some(at) = self.running.iter().position(is_over) {
+            self.running.swap_remove(at)
+        } else {
+            let at = self.waiting.iter().position(is_over)?;
+            self.waiting.remove(at)?
+        };
+        self.failed = job.errs || job.expires < job.ends;
+        self.start(now);
+        Some(job.id)
+    }
+
+    fn failed(&self) -> bool {
+        self.failed
+    }
+
+    fn busy(&self) -> u32 {
+        // No more than there are workers.
+        self.running.len() as u32
+    }
+
+    fn servers(&self) -> u32 {
+        self.workers as u32
+    }
+}

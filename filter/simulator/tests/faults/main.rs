@@ -1,0 +1,165 @@
+//! Routes that break: what the others keep of the backend, and how soon the broken one comes back.
+
+// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../parallelism/service.rs"]
+#[allow(dead_code)]
+mod service;
+
+use std::time::Duration;
+
+use headgate_simulator::backend::{Effect, Fault, Faulty, Step};
+
+use service::{Found, Kind, SECOND, Service, UNFILTERED};
+
+const SLEEP: &[(f64, Step)] = &[(1.0, Step::Sleep)];
+const WORKERS: u32 = 8;
+
+/// 220 requests/s of 20 ms, the work of 4.4 workers, and 4/s of the route that breaks.
+const HALF: &[Kind] = &[
+    ("fast", 220.0 / 224.0, 20.0, 19.0, [50, 150]),
+    ("other", 4.0 / 224.0, 20.0, 19.0, [200, 500]),
+];
+/// The same at 200/s and 5/s.
+const LESS: &[Kind] = &[
+    ("fast", 200.0 / 205.0, 20.0, 19.0, [50, 150]),
+    ("other", 5.0 / 205.0, 20.0, 19.0, [200, 500]),
+];
+const THREE: &[Kind] = &[
+    ("fast", 0.6, 20.0, 19.0, [50, 150]),
+    ("search", 0.3, 40.0, 30.0, [100, 300]),
+    ("report", 0.1, 100.0, 80.0, [250, 600]),
+];
+
+/// Types of three that share the eight workers.
+fn three(load: f64, seed: u64) -> Service {
+    Service {
+        seconds: 36,
+        warm_up: 0,
+        shed_by_value: true,
+        load,
+        seed,
+        ..Service::new(THREE, WORKERS, SLEEP, f64::from(WORKERS))
+    }
+}
+
+/// A run behind a route with a timeout of so many seconds.
+fn run(service: &Service, slots: Option<u32>, timeout: u64, faults: &[Fault]) -> Found {
+    let backend = Faulty::new(WORKERS, Duration::from_secs(timeout), faults);
+    service.run_on(slots, backend)
+}
+
+fn fault(kind: Option<usize>, span: (u64, u64), effect: Effect) -> Fault {
+    Fault {
+        kind,
+        one_in: 1,
+        span: (span.0 * SECOND, span.1.saturating_mul(SECOND)),
+        effect,
+    }
+}
+
+#[test]
+fn a_route_that_hangs_from_the_start_leaves_the_other_its_slots() {
+    let hangs = [fault(Some(1), (0, u64::MAX), Effect::Hangs)];
+    for (kinds, rate, timeout, from, least) in [
+        (HALF, 224.0, 3, 4, 0.99),
+        (LESS, 205.0, 2, 0, 0.98),
+        // No timeout of the route: clients give up.
+        (LESS, 205.0, 10, 0, 0.98),
+    ] {
+        for slots in [Some(WORKERS), None] {
+            for seed in 7..11 {
+                let service = Service {
+                    seconds: 30,
+                    ..three(1.0, seed)
+                };
+                let service = Service { kinds, ..service };
+                // `load` is relative to the capacity by mean service times.
+                let load = rate / service.per_second();
+                let service = Service { load, ..service };
+                let part = |slots| run(&service, slots, timeout, &hangs).in_time(0, from..30);
+                let (found, unfiltered) = (part(slots), part(Some(UNFILTERED)));
+                let case = format!("{rate}/s, {timeout} s, P {slots:?}, seed {seed}");
+                assert!(found >= least, "{case}: {found:.3} in time");
+                assert!(unfiltered < 0.1, "{case}: {unfiltered:.3} unfiltered");
+            }
+        }
+    }
+}
+
+/// The fault lasts from the eighth second to the twentieth, the timeout of the route is 3 s: before it has passed, the
+/// requests that came first hold the workers.
+#[test]
+fn a_route_that_breaks_is_contained_and_comes_back() {
+    let (begin, end) = (8, 20);
+    let errors = Effect::Errors(Duration::from_millis(1));
+    for (broken, effect, from) in [
+        (0, Effect::Hangs, begin + 4),
+        (1, Effect::Hangs, begin + 4),
+        (2, Effect::Hangs, begin + 4),
+        (2, Effect::Slow(10.0), begin + 4),
+        (0, errors, begin),
+        (1, errors, begin),
+    ] {
+        for slots in [Some(WORKERS), None] {
+            let mut parts = [[0.0; 3]; 3];
+            for seed in 3..7 {
+                let service = three(0.6, seed);
+                let faults = [fault(Some(broken), (begin, end), effect)];
+                let found = run(&service, slots, 3, &faults);
+                let spans = [2..begin, from..end, end + 5..35];
+                for (parts, span) in parts.iter_mut().zip(spans) {
+                    let span = span.start as usize..span.end as usize;
+                    for (kind, part) in parts.iter_mut().enumerate() {
+                        *part += found.in_time(kind, span.clone()) / 4.0;
+                    }
+                }
+            }
+            let case = format!("{effect:?} of {broken}, P {slots:?}: {parts:.3?}");
+            let [before, meanwhile, after] = parts;
+            assert!(before.iter().all(|part| *part >= 0.99), "before, {case}");
+            let others = meanwhile
+                .iter()
+                .enumerate()
+                .filter(|(kind, _)| *kind != broken);
+            assert!(
+                others.map(|(_, part)| part).all(|part| *part >= 0.9),
+                "meanwhile, {case}"
+            );
+            assert!(after.iter().all(|part| *part >= 0.9), "after it, {case}");
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_hangs_as_a_whole_is_used_again_once_it_answers() {
+    for slots in [Some(WORKERS), None] {
+        let mut parts = [0.0; 3];
+        for seed in 3..7 {
+            let faults = [fault(None, (8, 13), Effect::Hangs)];
+            let found = run(&three(0.6, seed), slots, 3, &faults);
+            for (kind, part) in parts.iter_mut().enumerate() {
+                *part += found.in_time(kind, 18..35) / 4.0;
+            }
+        }
+        assert!(
+            parts.iter().all(|part| *part >= 0.9),
+            "{slots:?}: {parts:.3?}"
+        );
+    }
+}
+
+/// A type that only fails is worth nothing, however cheap: under overload its slots are for others.
+#[test]
+fn under_overload_a_type_that_only_fails_comes_last() {
+    let errors = Effect::Errors(Duration::from_millis(30));
+    let faults = [fault(Some(0), (0, u64::MAX), errors)];
+    let mean = |faults: &[Fault], kind| {
+        let runs = (3..7).map(|seed| run(&three(1.5, seed), Some(WORKERS), 3, faults));
+        runs.map(|found| found.in_time(kind, 5..35)).sum::<f64>() / 4.0
+    };
+    assert!(mean(&[], 1) < 0.8, "search is cut for the sake of fast");
+    let search = mean(&faults, 1);
+    assert!(search > 0.95, "{search:.3} of search in time");
+}
