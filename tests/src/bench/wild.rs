@@ -7,6 +7,7 @@
 //! Goodput is what counts: 2xx per second within the p90 objective of their type, as a client sees it. Each round runs all
 //! protections at all loads once, so that a slow minute of the machine meets all of them.
 
+pub mod experiments;
 mod k6;
 mod report;
 mod services;
