@@ -131,6 +131,10 @@ enum WildService {
 enum WildExperiment {
     /// One route, one endpoint or all of the backend is broken.
     Hang,
+    /// A new proxy process, below and above capacity.
+    Cold,
+    /// Three times the capacity for 5 s.
+    Spike,
     /// A retry storm.
     Retries,
 }
@@ -347,6 +351,8 @@ fn experiments(args: &Args) -> Result<Value> {
     for experiment in &args.experiment {
         let (name, experiment) = match experiment {
             WildExperiment::Hang => ("hang", Experiment::Hang),
+            WildExperiment::Cold => ("cold", Experiment::Cold),
+            WildExperiment::Spike => ("spike", Experiment::Spike),
             WildExperiment::Retries => ("retries", Experiment::Retries),
         };
         let reports =

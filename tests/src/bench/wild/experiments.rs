@@ -3,8 +3,10 @@
 //! Each case is a course of events under open-loop load. All rows meet the same seeded arrivals: Envoy without a filter,
 //! and Headgate on both hosts with P given and with P found. An answer is in time within the p90 objective of its type.
 
+mod cold;
 mod hang;
 mod retries;
+mod spike;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,6 +31,10 @@ use crate::policy;
 pub enum Experiment {
     /// Something in the backend is broken.
     Hang,
+    /// A new process, below and above capacity.
+    Cold,
+    /// A sudden overload.
+    Spike,
     /// Clients retry while half of the workers are stopped, and afterwards.
     Retries,
 }
@@ -100,6 +106,10 @@ pub enum Unit {
     Seconds,
     /// ms.
     Milliseconds,
+    /// A number of things.
+    Count,
+    /// Multiple of a baseline.
+    Times,
 }
 
 /// One type of a [`Run`].
@@ -136,6 +146,10 @@ struct Case {
     /// Requests that each endpoint serves at once.
     workers: usize,
     endpoints: usize,
+    /// Whether the workers of an endpoint share one processor.
+    one_processor: bool,
+    /// P where it is given.
+    parallelism: usize,
     phases: Vec<Phase>,
     route_timeout: Option<Duration>,
     /// After this clients give up.
@@ -173,6 +187,8 @@ pub fn run(
 ) -> Result<Vec<CaseReport>> {
     let mut cases = match experiment {
         Experiment::Hang => hang::cases(options.quick),
+        Experiment::Cold => cold::cases(options.quick),
+        Experiment::Spike => spike::cases(options.quick),
         Experiment::Retries => retries::cases(options.quick),
     };
     let named = |name: &str| options.only.iter().any(|only| only == name);
@@ -193,6 +209,9 @@ pub fn run(
                 runs.push(run);
             }
         }
+        if experiment == Experiment::Cold {
+            cold::relate(&mut runs);
+        }
         reports.push(CaseReport {
             case: case.name,
             title: case.title,
@@ -204,7 +223,7 @@ pub fn run(
 
 /// Envoy without a filter, and Headgate on both hosts with P given and P left out.
 fn rows(case: &Case) -> Vec<Protection> {
-    let given = policy::for_mix(case.workers * case.endpoints, &case.mix);
+    let given = policy::for_mix(case.parallelism, &case.mix);
     let found = policy::without_parallelism(given.clone());
     let wasm = |name, title, policy: &Value| Protection::Headgate {
         name,
@@ -226,9 +245,29 @@ fn rows(case: &Case) -> Vec<Protection> {
 }
 
 impl Case {
+    /// `mix` for one endpoint with so many workers, which is P, without any event; it has no phases yet.
+    fn new(mix: Vec<QueryType>, workers: usize, measures: fn(&Seen<'_>) -> Vec<Measure>) -> Self {
+        Self {
+            name: "",
+            title: "",
+            mix,
+            workers,
+            endpoints: 1,
+            one_processor: false,
+            parallelism: workers,
+            phases: Vec::new(),
+            route_timeout: None,
+            patience: None,
+            retries: 0,
+            events: Vec::new(),
+            measures,
+        }
+    }
+
     fn run(&self, row: &Protection, round: usize, workers: u32) -> Result<Run> {
         let mut backend = BackendConfig::for_mix(self.workers, &self.mix);
         backend.seed = round as u64;
+        backend.one_processor = self.one_processor;
         // Most services finish what they have begun, whether or not anybody still waits for it.
         backend.on_disconnect = OnDisconnect::Finish;
         let others = (1..self.endpoints)
@@ -344,6 +383,29 @@ impl Seen<'_> {
         self.samples.iter().filter(inside).count() as f64 / (to - from).as_secs_f64()
     }
 
+    /// Share of the requests that were refused.
+    fn refused(&self, from: Duration, to: Duration) -> f64 {
+        let sent = self
+            .samples
+            .iter()
+            .filter(|sample| (from..to).contains(&sample.at));
+        let refused = sent.clone().filter(|sample| sample.ended == Ended::Refused);
+        refused.count() as f64 / sent.count().max(1) as f64
+    }
+
+    /// Number of types with answers that are outside their objectives.
+    fn outside(&self, from: Duration, to: Duration) -> usize {
+        let totals = (0..self.case.mix.len()).map(|kind| self.totals(kind, from, to));
+        totals
+            .filter(|totals| totals.answered > 0 && !totals.inside())
+            .count()
+    }
+
+    /// Whether requests were answered, and all types inside their objectives.
+    fn inside(&self, from: Duration, to: Duration) -> bool {
+        self.rate_in_time(from, to) > 0.0 && self.outside(from, to) == 0
+    }
+
     /// Seconds after `event` from which on nearly all requests are answered in time, at their first attempt or at another.
     fn well_after(&self, event: Duration) -> Option<f64> {
         const NEARLY_ALL: f64 = 0.95;
@@ -380,6 +442,8 @@ impl Unit {
             Self::PerSecond => format!("{value:.0}/s"),
             Self::Seconds => format!("{value:.0} s"),
             Self::Milliseconds => format!("{value:.0} ms"),
+            Self::Count => format!("{value:.0}"),
+            Self::Times => format!("{value:.3}×"),
         }
     }
 }

@@ -37,14 +37,9 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
         name,
         title,
         phases: constant(&mix, seconds),
-        mix,
-        workers: WORKERS,
-        endpoints: 1,
         route_timeout: Some(Duration::from_secs(3)),
-        patience: None,
-        retries: 0,
         events,
-        measures,
+        ..Case::new(mix, WORKERS, measures)
     };
     let always = |kind, path| vec![(Duration::ZERO, broken(kind, path))];
     let later = |kind, path| vec![(BREAKS, broken(kind, path))];

@@ -17,17 +17,13 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
         title: "320/s of 20 ms for 8 workers, of which 4 stop from 5 s to 10 s; clients give up after 0.5 s and try \
                 failures, refusals and late answers again at once, three times",
         phases: constant(&mix, if quick { 20 } else { 30 }),
-        mix,
-        workers: WORKERS,
-        endpoints: 1,
-        route_timeout: None,
         patience: Some(Duration::from_millis(500)),
         retries: 3,
         events: vec![
             (STOP, Event::Workers(WORKERS / 2)),
             (BACK, Event::Workers(WORKERS)),
         ],
-        measures,
+        ..Case::new(mix, WORKERS, measures)
     }]
 }
 
