@@ -84,7 +84,7 @@ impl Lab {
     /// # Errors
     /// If a part doesn't start; with its last lines of output.
     pub fn start(protection: &Protection, backend: BackendConfig, workers: u32) -> Result<Self> {
-        Self::start_with(protection, backend, workers, None)
+        Self::start_with(protection, backend, workers, |_| Ok(()))
     }
 
     /// Starts `protection` in front of a backend that runs elsewhere.
@@ -98,25 +98,29 @@ impl Lab {
     ) -> Result<Self> {
         // A backend of the lab's own, which then gets no requests.
         let unused = BackendConfig::new(1, vec![ServiceType::constant("/", Duration::ZERO)]);
-        Self::start_with(protection, unused, workers, Some(upstream))
+        Self::start_with(protection, unused, workers, move |bootstrap| {
+            redirect(bootstrap, Some(upstream))
+        })
     }
 
-    fn start_with(
+    /// Starts `protection` in front of `backend`, with a change to Envoy's bootstrap.
+    ///
+    /// # Errors
+    /// If a part doesn't start; with its last lines of output.
+    pub fn start_with(
         protection: &Protection,
         backend: BackendConfig,
         workers: u32,
-        upstream: Option<SocketAddr>,
+        change: impl FnOnce(&mut Bootstrap) -> Result<()> + 'static,
     ) -> Result<Self> {
         match protection {
-            Protection::Native(filter) => native(filter, &backend, workers, upstream),
+            Protection::Native(filter) => native(filter, &backend, workers, change),
             Protection::Headgate { policy, .. } | Protection::NativeHeadgate { policy, .. } => {
                 let mut rig = Rig::builder(backend, policy.clone()).concurrency(workers);
                 if matches!(protection, Protection::NativeHeadgate { .. }) {
                     rig = rig.native();
                 }
-                rig.change(move |bootstrap| redirect(bootstrap, upstream))
-                    .start()
-                    .map(Self::Headgate)
+                rig.change(change).start().map(Self::Headgate)
             }
         }
         .with_context(|| format!("starting {}", protection.title()))
@@ -164,12 +168,12 @@ fn native(
     filter: &NativeFilter,
     backend: &BackendConfig,
     workers: u32,
-    upstream: Option<SocketAddr>,
+    change: impl FnOnce(&mut Bootstrap) -> Result<()>,
 ) -> Result<Lab> {
     let lock = wait::lock_machine()?;
     let backend = Backend::start(backend)?;
     let mut bootstrap = Bootstrap::plain(backend.addr());
-    redirect(&mut bootstrap, upstream)?;
+    change(&mut bootstrap)?;
     // Prepended one by one, so the last comes first.
     for http_filter in filter.http_filters.iter().rev() {
         bootstrap.prepend_filter(http_filter.clone())?;

@@ -7,8 +7,10 @@
 //! Goodput is what counts: 2xx per second within the p90 objective of their type, as a client sees it. Each round runs all
 //! protections at all loads once, so that a slow minute of the machine meets all of them.
 
+pub mod experiments;
 mod k6;
 mod report;
+mod rivals;
 mod services;
 mod variants;
 
@@ -25,7 +27,6 @@ pub use self::report::{markdown, svg};
 pub use self::services::Service;
 use self::services::{Running, Site};
 use self::variants::{Family, Variant, families, in_time};
-use super::lab::Lab;
 use crate::demo::result::ideal_rps;
 use crate::kube::programs;
 use crate::mix::QueryType;
@@ -143,7 +144,7 @@ pub struct Measured {
     pub refused: f64,
     /// 99th percentile of how late clients were in sending, ms.
     pub late_p99_ms: f64,
-    /// Cores that Envoy used.
+    /// Cores that the proxy used.
     pub envoy_cores: f64,
     /// Load average of the machine at the end, over one minute.
     pub load_average: f64,
@@ -526,10 +527,7 @@ impl Bench<'_> {
         let mut best: Option<(f64, Variant)> = None;
         for candidate in family.candidates {
             if let Some(refusal) = candidate.refusal()? {
-                progress(&format!(
-                    "{} is left out, this version of Headgate refuses it: {refusal}",
-                    candidate.name
-                ));
+                progress(&format!("{} is left out: {refusal}", candidate.name));
                 row.skipped = Some(refusal);
                 continue;
             }
@@ -623,11 +621,11 @@ impl Bench<'_> {
         let mut dropped = 0;
         for _ in 0..ATTEMPTS {
             let mut running = self.site.start()?;
-            let lab = Lab::start_before(&variant.protection, running.addr(), 1)?;
-            let begun = (Instant::now(), lab.envoy().cpu_time()?);
+            let proxy = variant.start(running.addr())?;
+            let begun = (Instant::now(), proxy.cpu_time()?);
             let outcome = k6::run(
                 self.k6,
-                lab.addr(),
+                proxy.addr(),
                 &self.mix,
                 stages,
                 seed as u64,
@@ -641,7 +639,7 @@ impl Bench<'_> {
                     Ok(())
                 },
             )?;
-            let cpu = lab.envoy().cpu_time()?.saturating_sub(begun.1);
+            let cpu = proxy.cpu_time()?.saturating_sub(begun.1);
             if outcome.dropped == 0 {
                 return Ok((outcome, cpu.as_secs_f64() / begun.0.elapsed().as_secs_f64()));
             }
@@ -746,7 +744,7 @@ impl Measured {
             )
         });
         format!(
-            "goodput {:.1}/s ({}); late {:.0} ms, Envoy {:.2} cores, load average {:.1}",
+            "goodput {:.1}/s ({}); late {:.0} ms, proxy {:.2} cores, load average {:.1}",
             self.goodput_rps,
             types.collect::<Vec<_>>().join("; "),
             self.late_p99_ms,

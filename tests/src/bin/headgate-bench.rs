@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use headgate_tests::bench::wild::experiments::{self, Experiment};
 use headgate_tests::bench::{
     agreement, cpu, decision, lock, memory, overload, scale, simulator, slack_order, throughput,
     wild, workflows,
@@ -61,6 +62,10 @@ struct Args {
     /// `wild` in minutes: one round of a short run at 1.5 times the capacity, without searches and changes.
     #[arg(long)]
     quick: bool,
+    /// An experiment of `wild` in place of the services; may be given several times. `--only` names its cases, and its rows:
+    /// none, wasm-p, wasm, native-p, native.
+    #[arg(long)]
+    experiment: Vec<WildExperiment>,
     /// Values of P that `wild` searches for Headgate.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,6,8,12")]
     parallelism: Vec<usize>,
@@ -120,6 +125,18 @@ enum WildService {
     Postgres,
     /// A CPU-bound server in Go.
     Cpu,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WildExperiment {
+    /// One route, one endpoint or all of the backend is broken.
+    Hang,
+    /// A new proxy process, below and above capacity.
+    Cold,
+    /// Three times the capacity for 5 s.
+    Spike,
+    /// A retry storm.
+    Retries,
 }
 
 fn main() -> Result<()> {
@@ -323,7 +340,35 @@ fn workflows(args: &Args) -> Result<Value> {
     Ok(json!(report))
 }
 
+fn experiments(args: &Args) -> Result<Value> {
+    let options = experiments::Options {
+        rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+        quick: args.quick,
+        only: args.only.clone(),
+        workers: args.workers,
+    };
+    let mut all = Map::new();
+    for experiment in &args.experiment {
+        let (name, experiment) = match experiment {
+            WildExperiment::Hang => ("hang", Experiment::Hang),
+            WildExperiment::Cold => ("cold", Experiment::Cold),
+            WildExperiment::Spike => ("spike", Experiment::Spike),
+            WildExperiment::Retries => ("retries", Experiment::Retries),
+        };
+        let reports =
+            experiments::run(experiment, &options, |what| say(&format!("{name}: {what}")))?;
+        for report in &reports {
+            println!("{}", experiments::table(report));
+        }
+        all.insert(name.to_owned(), json!(reports));
+    }
+    Ok(Value::Object(all))
+}
+
 fn wild(args: &Args) -> Result<Value> {
+    if !args.experiment.is_empty() {
+        return experiments(args);
+    }
     let services = args.service.iter().map(|service| match service {
         WildService::Sqlite => wild::Service::Sqlite,
         WildService::Postgres => wild::Service::Postgres,

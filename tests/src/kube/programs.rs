@@ -95,6 +95,15 @@ pub fn postgres() -> Result<&'static Path> {
     once(&FOLDER, "get-postgres")
 }
 
+/// The proxy haproxy (`scripts/get-haproxy`).
+///
+/// # Errors
+/// If it is neither on the machine nor in the cache nor can be downloaded.
+pub fn haproxy() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
+    once(&PROGRAM, "get-haproxy")
+}
+
 /// The Go toolchain, which no script gets.
 ///
 /// # Errors

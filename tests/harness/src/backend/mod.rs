@@ -81,6 +81,8 @@ pub struct BackendConfig {
     pub seed: u64,
     /// Multiplies all service times.
     pub scale: f64,
+    /// Whether all workers share one processor: with n requests in service, each takes n times as long.
+    pub one_processor: bool,
     /// What becomes of work whose client left.
     pub on_disconnect: OnDisconnect,
     /// Adds `x-backend-service-us` and `x-backend-wait-us` to responses.
@@ -101,6 +103,7 @@ impl BackendConfig {
             types,
             seed: 1,
             scale: 1.0,
+            one_processor: false,
             on_disconnect: OnDisconnect::default(),
             report_service: false,
             listen: loopback,

@@ -27,6 +27,7 @@ const MAX_ARRIVALS: usize = 1_000_000;
 #[derive(Debug)]
 pub struct Station {
     on_disconnect: OnDisconnect,
+    one_processor: bool,
     types: Vec<Service>,
     state: Mutex<State>,
     /// Tells the time keeper that the first end changed, or to stop.
@@ -40,12 +41,44 @@ struct State {
     /// Ids grow in order of arrival, so this map is a FIFO from whose middle a request can leave.
     queue: BTreeMap<u64, Waiting>,
     running: HashMap<u64, Running>,
-    /// Ends of running services; ids no longer in `running` are stale.
-    ends: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Ends of running services in terms of `progress`; ids no longer in `running` are stale.
+    ends: BinaryHeap<Reverse<(Duration, u64)>>,
+    progress: Progress,
     faults: Vec<Fault>,
     rng: SmallRng,
     counts: Counts,
     stopped: bool,
+}
+
+/// The service time that a request would have got since the station's start. With one processor it is shared evenly by all
+/// requests in service, so this passes n times as slowly as real time.
+#[derive(Debug)]
+struct Progress {
+    one_processor: bool,
+    done: Duration,
+    at: Instant,
+}
+
+impl Progress {
+    /// Must run before `running`, the number of requests in service, changes.
+    fn advance(&mut self, now: Instant, running: usize) -> Duration {
+        self.done += now.saturating_duration_since(self.at) / self.shares(running);
+        self.at = self.at.max(now);
+        self.done
+    }
+
+    /// When a request that ends at `end` does so if `running` stays as it is.
+    fn when(&self, end: Duration, running: usize) -> Instant {
+        self.at + end.saturating_sub(self.done) * self.shares(running)
+    }
+
+    fn shares(&self, running: usize) -> u32 {
+        if self.one_processor {
+            u32::try_from(running).unwrap_or(u32::MAX).max(1)
+        } else {
+            1
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -120,6 +153,11 @@ impl Station {
             queue: BTreeMap::new(),
             running: HashMap::new(),
             ends: BinaryHeap::new(),
+            progress: Progress {
+                one_processor: config.one_processor,
+                done: Duration::ZERO,
+                at: Instant::now(),
+            },
             faults: Vec::new(),
             rng: SmallRng::seed_from_u64(config.seed),
             counts: Counts::new(Instant::now(), types.len()),
@@ -127,6 +165,7 @@ impl Station {
         };
         Ok(Self {
             on_disconnect: config.on_disconnect,
+            one_processor: config.one_processor,
             types,
             state: Mutex::new(state),
             wake: Condvar::new(),
@@ -201,10 +240,11 @@ impl Station {
             };
             let busy = state.running.len();
             state.counts.integrate(now, busy);
+            let done = state.progress.advance(now, busy);
             let wait = now.saturating_duration_since(waiting.arrived);
             state.counts.types[waiting.kind].wait.record(wait);
             if let Some(service) = waiting.service {
-                state.ends.push(Reverse((now + service, id)));
+                state.ends.push(Reverse((done + service, id)));
             }
             let running = Running {
                 kind: waiting.kind,
@@ -238,9 +278,13 @@ impl Station {
             return;
         }
         let now = Instant::now();
-        state.counts.integrate(now, state.running.len());
+        let busy = state.running.len();
+        state.counts.integrate(now, busy);
+        state.progress.advance(now, busy);
         state.running.remove(&id);
         self.fill(state, now);
+        // With one processor the others end earlier now.
+        self.wake.notify_one();
     }
 
     /// Runs until [`stop`](Self::stop): ends services when their time is over.
@@ -250,11 +294,13 @@ impl Station {
         let mut state = self.lock();
         while !state.stopped {
             let now = Instant::now();
-            while let Some(&Reverse((end, id))) = state.ends.peek() {
-                if end > now {
+            while let Some(first) = state.first_end() {
+                if first > now {
                     break;
                 }
-                state.ends.pop();
+                let Some(Reverse((_, id))) = state.ends.pop() else {
+                    break;
+                };
                 if let Some(done) = self.finish(&mut state, id, now) {
                     finished.push(done);
                 }
@@ -292,12 +338,13 @@ impl Station {
         now: Instant,
     ) -> Option<(oneshot::Sender<Served>, Served)> {
         let busy = state.running.len();
+        state.progress.advance(now, busy);
         let running = state.running.remove(&id)?;
         let service = now.saturating_duration_since(running.started);
         state.counts.integrate(now, busy);
         state.counts.completed += 1;
         state.counts.types[running.kind].service.record(service);
-        if let Some(drawn) = running.service {
+        if let Some(drawn) = running.service.filter(|_| !self.one_processor) {
             state.counts.late.record(service.saturating_sub(drawn));
         }
         self.fill(state, now);
@@ -390,7 +437,7 @@ impl State {
     fn first_end(&mut self) -> Option<Instant> {
         while let Some(&Reverse((end, id))) = self.ends.peek() {
             if self.running.contains_key(&id) {
-                return Some(end);
+                return Some(self.progress.when(end, self.running.len()));
             }
             self.ends.pop();
         }
@@ -410,5 +457,32 @@ impl State {
         }
         self.counts.faults += 1;
         Some(fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_is_shared_by_those_in_service_and_workers_are_not() {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        let ends = |one_processor| {
+            let mut progress = Progress {
+                one_processor,
+                done: Duration::ZERO,
+                at: start,
+            };
+            // One request of 30 ms alone for 10 ms, then beside another of 30 ms.
+            let first = progress.advance(start, 0) + ms(30);
+            let second = progress.advance(start + ms(10), 1) + ms(30);
+            let first_end = progress.when(first, 2);
+            progress.advance(first_end, 2);
+            // A thread that read its clock before another got the lock takes no time back.
+            progress.advance(start, 1);
+            (first_end - start, progress.when(second, 1) - start)
+        };
+        assert_eq!(ends(false), (ms(30), ms(40)));
+        assert_eq!(ends(true), (ms(50), ms(60)));
     }
 }

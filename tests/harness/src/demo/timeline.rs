@@ -173,6 +173,7 @@ mod tests {
             latency: Duration::from_millis(latency_ms),
             ended,
             service: Duration::ZERO,
+            attempt: 1,
         }
     }
 

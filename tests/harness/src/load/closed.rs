@@ -50,7 +50,7 @@ async fn client(
         let due = draw.next(spec, shared.start.elapsed());
         {
             let mut recorder = super::lock(&shared.recorder);
-            recorder.offer(due.kind, due.at, Duration::ZERO);
+            recorder.offer(&due, Duration::ZERO);
             shared.outstanding.set(shared.outstanding.get() + 1);
             recorder.max_outstanding = recorder.max_outstanding.max(shared.outstanding.get());
         }
@@ -76,6 +76,7 @@ impl Draw {
             at,
             kind: draw_type(spec, point),
             seq,
+            attempt: 1,
             service: None,
         }
     }

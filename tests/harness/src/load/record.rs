@@ -40,6 +40,8 @@ pub struct Sample {
     pub ended: Ended,
     /// Time in service, if the backend reports it (`x-backend-service-us`), else zero.
     pub service: Duration,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
 }
 
 /// How a request ended, in short.
@@ -126,8 +128,12 @@ impl Recorder {
         }
     }
 
-    /// A request of `kind` that fell due `at` after the start is sent `late` after that.
-    pub(super) fn offer(&mut self, kind: usize, at: Duration, late: Duration) {
+    /// The request `due` is sent `late` after it fell due. Returns its position among all requests.
+    pub(super) fn offer(&mut self, due: &Due, late: Duration) -> u64 {
+        let Due {
+            kind, at, attempt, ..
+        } = *due;
+        let seq = self.samples.len() as u64;
         self.samples.push(Sample {
             kind,
             at,
@@ -135,6 +141,7 @@ impl Recorder {
             latency: Duration::ZERO,
             ended: Ended::Unanswered,
             service: Duration::ZERO,
+            attempt,
         });
         let (bin, measured) = (self.bin_of(at), at >= self.warmup);
         let total = self.tallies.len() - 1;
@@ -143,6 +150,7 @@ impl Recorder {
             tally.bin(bin).offered += 1;
             tally.offered += u64::from(measured);
         }
+        seq
     }
 
     /// The request `due` ended, `latency` after it fell due.
@@ -295,7 +303,7 @@ impl BinTally {
 }
 
 impl Outcome {
-    fn in_short(&self) -> Ended {
+    pub(super) fn in_short(&self) -> Ended {
         match self {
             Self::Answered {
                 refused: Some(_), ..

@@ -16,8 +16,10 @@ pub struct Due {
     pub at: Duration,
     /// Index of the type.
     pub kind: usize,
-    /// Position in the schedule.
+    /// Position in the schedule; with retries, position among all requests sent.
     pub seq: u64,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
     /// The service time that it carries.
     pub service: Option<Duration>,
 }
@@ -52,6 +54,7 @@ pub fn schedule(spec: &LoadSpec) -> Vec<Due> {
                     at: phase_start + Duration::from_secs_f64(at),
                     kind,
                     seq,
+                    attempt: 1,
                     service: seconds.map(Duration::from_secs_f64),
                 });
             }

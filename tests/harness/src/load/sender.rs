@@ -15,13 +15,14 @@ use tokio::task::LocalSet;
 
 use super::closed;
 use super::pool::Pool;
-use super::record::{Outcome, Recorder};
+use super::record::{Ended, Outcome, Recorder};
 use super::schedule::{Due, schedule};
 use super::spec::{LoadSpec, Protocol, RequestType};
 use crate::clock;
 
 const SEQ: HeaderName = HeaderName::from_static("x-seq");
 const SERVICE: HeaderName = HeaderName::from_static("x-backend-service-us");
+const ATTEMPT: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
 
 /// Longest sleep of the pacing thread, so that it notices a stop.
 const PACE_SLICE: Duration = Duration::from_millis(50);
@@ -35,6 +36,7 @@ pub(super) struct Plan {
 struct Template {
     request: Request<Full<Bytes>>,
     abort_after: Option<Duration>,
+    retries: u32,
 }
 
 impl Plan {
@@ -77,6 +79,7 @@ impl Template {
         Ok(Self {
             request,
             abort_after: kind.abort_after,
+            retries: kind.retries,
         })
     }
 }
@@ -170,18 +173,11 @@ async fn dispatch(
         let mut recorder = super::lock(&shared.recorder);
         for due in batch.drain(..) {
             let late = now.saturating_duration_since(shared.start + due.at);
-            recorder.offer(due.kind, due.at, late);
             recorder.lateness.record(late);
-            if shared.outstanding.get() >= max_outstanding {
-                recorder.finish(&due, Duration::ZERO, &Outcome::NotSent);
-                continue;
+            if let Some(due) = shared.offer(&mut recorder, due, late, max_outstanding) {
+                let shared = Rc::clone(&shared);
+                tokio::task::spawn_local(attempts(shared, due, max_outstanding));
             }
-            shared.outstanding.set(shared.outstanding.get() + 1);
-            recorder.max_outstanding = recorder.max_outstanding.max(shared.outstanding.get());
-            let shared = Rc::clone(&shared);
-            tokio::task::spawn_local(async move {
-                one(shared, due).await;
-            });
         }
     }
     let answered = async {
@@ -192,6 +188,49 @@ async fn dispatch(
     let _ = tokio::time::timeout(drain, answered).await;
 }
 
+/// Sends one request, and again while it isn't served and has attempts left.
+async fn attempts(shared: Rc<Shared>, mut due: Due, max_outstanding: usize) {
+    loop {
+        let outcome = one(Rc::clone(&shared), due).await;
+        if outcome.in_short() == Ended::Ok || due.attempt > shared.templates[due.kind].retries {
+            return;
+        }
+        let next = Due {
+            at: shared.start.elapsed(),
+            attempt: due.attempt + 1,
+            ..due
+        };
+        let mut recorder = super::lock(&shared.recorder);
+        match shared.offer(&mut recorder, next, Duration::ZERO, max_outstanding) {
+            Some(next) => due = next,
+            None => return,
+        }
+    }
+}
+
+impl Shared {
+    /// Records a request that is about to be sent. `None` if too many are outstanding.
+    fn offer(
+        &self,
+        recorder: &mut Recorder,
+        due: Due,
+        late: Duration,
+        max_outstanding: usize,
+    ) -> Option<Due> {
+        let due = Due {
+            seq: recorder.offer(&due, late),
+            ..due
+        };
+        if self.outstanding.get() >= max_outstanding {
+            recorder.finish(&due, Duration::ZERO, &Outcome::NotSent);
+            return None;
+        }
+        self.outstanding.set(self.outstanding.get() + 1);
+        recorder.max_outstanding = recorder.max_outstanding.max(self.outstanding.get());
+        Some(due)
+    }
+}
+
 /// Sends one request and records how it ended.
 pub(super) async fn one(shared: Rc<Shared>, due: Due) -> Outcome {
     let template = &shared.templates[due.kind];
@@ -200,6 +239,11 @@ pub(super) async fn one(shared: Rc<Shared>, due: Due) -> Outcome {
         request
             .headers_mut()
             .insert(SEQ, HeaderValue::from(due.seq));
+    }
+    if due.attempt > 1 {
+        request
+            .headers_mut()
+            .insert(ATTEMPT, HeaderValue::from(due.attempt));
     }
     if let Some(service) = due.service {
         let micros = u64::try_from(service.as_micros()).unwrap_or(u64::MAX);

@@ -97,6 +97,10 @@ pub struct RequestType {
     /// The client hangs up (HTTP/2: resets the stream) if there is no answer after this time.
     #[serde(default, with = "optional_millis")]
     pub abort_after: Option<Duration>,
+    /// Further attempts for a request that failed, was refused or whose client left, each sent at once with
+    /// `x-envoy-attempt-count`. In a closed loop there are none.
+    #[serde(default)]
+    pub retries: u32,
 }
 
 /// Lognormal service times.
@@ -241,6 +245,7 @@ impl RequestType {
             p50: None,
             p90: None,
             abort_after: None,
+            retries: 0,
         }
     }
 

@@ -165,8 +165,9 @@ const LABEL: f64 = 38.0;
 
 /// Colours for more lines than the palette has, all of which also differ by dashes; by family.
 const LINES: &str = ".w0{stroke:var(--muted)}.w1{stroke:var(--t1)}.w2{stroke:var(--t1);stroke-dasharray:6 3}\
-.w3{stroke:var(--t2)}.w4{stroke:var(--t2);stroke-dasharray:6 3}.w5{stroke:var(--t3)}.w6{stroke:var(--t0);stroke-width:3}\
-.w7{stroke:var(--t0);stroke-dasharray:2 3}.w8{stroke:var(--t0);stroke-dasharray:6 3}";
+.w3{stroke:var(--t1);stroke-dasharray:2 3}.w4{stroke:var(--t2)}.w5{stroke:var(--t2);stroke-dasharray:6 3}\
+.w6{stroke:var(--t3)}.w7{stroke:var(--bad)}.w8{stroke:var(--bad);stroke-dasharray:6 3}\
+.w9{stroke:var(--t0);stroke-width:3}.w10{stroke:var(--t0);stroke-dasharray:2 3}.w11{stroke:var(--t0);stroke-dasharray:6 3}";
 
 /// A stand-alone SVG: for each service goodput over load, and over time under each change.
 pub fn svg(reports: &[ServiceReport]) -> String {
@@ -302,7 +303,7 @@ fn draw_change(out: &mut String, report: &ServiceReport, change: Change, panel: 
 
 /// The class of a row's line.
 fn style(row: &RowReport) -> String {
-    format!("w{}", row.family() % 9)
+    format!("w{}", row.family() % 12)
 }
 
 fn legend(out: &mut String, report: &ServiceReport, y: f64) {

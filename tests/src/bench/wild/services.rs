@@ -428,7 +428,7 @@ fn not_as_root(program: &Path) -> Command {
 }
 
 /// A port that nobody uses now.
-fn free_port() -> Result<u16> {
+pub(super) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port())

@@ -1,12 +1,14 @@
-//! What stands in front of a service: nothing, Envoy's own protections, Headgate. A protection that has to be fitted to
+//! What stands in front of a service: nothing, Envoy's own protections, other proxies, Headgate. A protection that has to be fitted to
 //! a service is a family of candidates, of which a search takes the best for each service.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use super::rivals::{self, Proxy, Rival};
 use crate::bench::lab::Protection;
 use crate::bench::native_filters::{self, NativeFilter};
 use crate::mix::QueryType;
@@ -18,7 +20,16 @@ pub(super) struct Variant {
     /// Name for `--only` and JSON.
     pub(super) name: String,
     /// The protection.
-    pub(super) protection: Protection,
+    pub(super) front: Front,
+}
+
+/// A proxy with its protection.
+#[derive(Debug, Clone)]
+pub(super) enum Front {
+    /// Envoy.
+    Envoy(Protection),
+    /// Another proxy.
+    Rival(Rival),
 }
 
 /// A row of the tables.
@@ -36,11 +47,11 @@ pub(super) struct Family {
 pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> {
     let headgate = |p: Option<usize>, shed: Option<bool>| Variant {
         name: headgate_name(p, shed),
-        protection: Protection::Headgate {
+        front: Front::Envoy(Protection::Headgate {
             name: "headgate",
             title: "Headgate",
             policy: headgate_policy(mix, p, shed),
-        },
+        }),
     };
     let sweep = |shed| {
         parallelism
@@ -73,6 +84,11 @@ pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> 
             adaptive_candidates(),
         ),
         family(
+            "adaptive-floor",
+            "adaptive_concurrency with min_concurrency_limit, tuned",
+            floor_candidates(),
+        ),
+        family(
             "admission_control",
             "admission_control",
             vec![native(
@@ -89,6 +105,16 @@ pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> 
             "breaker-tuned",
             "circuit breaker, tuned",
             breaker_candidates(),
+        ),
+        family(
+            "haproxy-tuned",
+            "HAProxy: maxconn, timeout queue and priorities, tuned",
+            rivals(rivals::haproxy_candidates(mix)),
+        ),
+        family(
+            "failsafe-tuned",
+            "failsafe-go: adaptive limiter with prioritizer, tuned",
+            rivals(rivals::failsafe_candidates(mix)),
         ),
         family(
             "headgate",
@@ -111,8 +137,16 @@ pub(super) fn families(mix: &[QueryType], parallelism: &[usize]) -> Vec<Family> 
 fn native(name: String, filter: NativeFilter) -> Variant {
     Variant {
         name,
-        protection: Protection::Native(filter),
+        front: Front::Envoy(Protection::Native(filter)),
     }
+}
+
+fn rivals(candidates: Vec<(String, Rival)>) -> Vec<Variant> {
+    let variant = |(name, rival)| Variant {
+        name,
+        front: Front::Rival(rival),
+    };
+    candidates.into_iter().map(variant).collect()
 }
 
 /// The settings that its documentation tells to tune: what counts as the round trip, how much queue it allows above the
@@ -144,6 +178,36 @@ fn adaptive_candidates() -> Vec<Variant> {
                     },
                 ));
             }
+        }
+    }
+    candidates
+}
+
+/// The same with its limit kept from falling below a floor at any time, not only while it measures the minimum.
+fn floor_candidates() -> Vec<Variant> {
+    let mut candidates = Vec::new();
+    for percentile in [50, 90] {
+        for floor in [2, 3, 4, 6, 8, 12] {
+            let filter = native_filters::adaptive(json!({
+                "sample_aggregate_percentile": {"value": percentile},
+                "concurrency_limit_params": {
+                    "concurrency_update_interval": "0.1s",
+                    "min_concurrency_limit": floor,
+                },
+                "min_rtt_calc_params": {
+                    "jitter": {"value": 10},
+                    "interval": "60s",
+                    "request_count": 50,
+                    "min_concurrency": floor,
+                },
+            }));
+            candidates.push(native(
+                format!("adaptive-floor{floor}-p{percentile}"),
+                NativeFilter {
+                    http_filters: vec![filter],
+                    ..native_filters::plain()
+                },
+            ));
         }
     }
     candidates
@@ -216,13 +280,26 @@ fn headgate_policy(mix: &[QueryType], p: Option<usize>, shed: Option<bool>) -> V
 }
 
 impl Variant {
-    /// Why the version of Headgate at hand refuses this policy, if it does.
+    /// Starts it with one worker thread.
     ///
     /// # Errors
-    /// If it can't be asked.
+    /// If it doesn't start.
+    pub(super) fn start(&self, upstream: SocketAddr) -> Result<Proxy> {
+        match &self.front {
+            Front::Envoy(protection) => Proxy::envoy(protection, upstream),
+            Front::Rival(rival) => rival.start(upstream),
+        }
+    }
+
+    /// Why it can't be run here: its program can't be had, or the version of Headgate at hand refuses its policy.
+    ///
+    /// # Errors
+    /// If Headgate can't be asked.
     pub(super) fn refusal(&self) -> Result<Option<String>> {
-        let Protection::Headgate { policy, .. } = &self.protection else {
-            return Ok(None);
+        let policy = match &self.front {
+            Front::Rival(rival) => return Ok(rival.program().err().map(|e| format!("{e:#}"))),
+            Front::Envoy(Protection::Headgate { policy, .. }) => policy,
+            Front::Envoy(_) => return Ok(None),
         };
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("policy.yaml");

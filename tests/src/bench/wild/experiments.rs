@@ -1,0 +1,584 @@
+//! `--experiment`: what is broken, new or sudden, in front of the harness' own backend.
+//!
+//! Each case is a course of events under open-loop load. All rows meet the same seeded arrivals: Envoy without a filter,
+//! and Headgate on both hosts with P given and with P found. An answer is in time within the p90 objective of its type.
+
+mod cold;
+mod hang;
+mod retries;
+mod spike;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::variants::in_time;
+use crate::backend::{Backend, BackendConfig, Fault, OnDisconnect};
+use crate::bench::lab::{Lab, Protection};
+use crate::bench::native_filters;
+use crate::bench::table::{Table, percent};
+use crate::bootstrap::{Bootstrap, socket};
+use crate::demo::timeline::{self, Totals};
+use crate::load::{self, Ended, LoadReport, LoadSpec, Phase, RequestType, Sample};
+use crate::mix::QueryType;
+use crate::policy;
+
+/// An experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Experiment {
+    /// Something in the backend is broken.
+    Hang,
+    /// A new process, below and above capacity.
+    Cold,
+    /// A sudden overload.
+    Spike,
+    /// Clients retry while half of the workers are stopped, and afterwards.
+    Retries,
+}
+
+/// How to run it.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Runs of each row.
+    pub rounds: usize,
+    /// Whether runs are shortened.
+    pub quick: bool,
+    /// Names of rows and of cases to run; empty for all. A list without a row's name is for all rows, one without a case's
+    /// name for all cases.
+    pub only: Vec<String>,
+    /// Worker threads of Envoy.
+    pub workers: u32,
+}
+
+/// All runs of one case.
+#[derive(Debug, Clone, Serialize)]
+pub struct CaseReport {
+    /// Name for `--only` and JSON.
+    pub case: &'static str,
+    /// The case, in a sentence.
+    pub title: &'static str,
+    /// Its runs.
+    pub runs: Vec<Run>,
+}
+
+/// One row of one case, once.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    /// Name of the row.
+    pub row: &'static str,
+    /// Number of the round.
+    pub round: usize,
+    /// The figures of the table.
+    pub measures: Vec<Measure>,
+    /// 99th percentile of how late the generator sent, ms.
+    pub late_p99_ms: f64,
+    /// Per type, over the whole run.
+    pub types: Vec<TypeRow>,
+    /// Per second of the run.
+    pub seconds: Vec<Second>,
+    /// Headgate's counters at the end that are not 0, without the policy's name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// A figure.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measure {
+    /// Heading of its column.
+    pub name: String,
+    /// Its unit.
+    pub unit: Unit,
+    /// `None`: it did not come to that.
+    pub value: Option<f64>,
+}
+
+/// Unit of a [`Measure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Ratio 0..=1.
+    Share,
+    /// 1/s.
+    PerSecond,
+    /// s.
+    Seconds,
+    /// ms.
+    Milliseconds,
+    /// A number of things.
+    Count,
+    /// Multiple of a baseline.
+    Times,
+}
+
+/// One type of a [`Run`].
+#[derive(Debug, Clone, Serialize)]
+pub struct TypeRow {
+    /// Name.
+    pub name: &'static str,
+    /// Refusals by the reason that the client gets.
+    pub refused_by: BTreeMap<String, u64>,
+    /// Counts and percentiles.
+    #[serde(flatten)]
+    pub totals: Totals,
+}
+
+/// One second of a [`Run`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Second {
+    /// First attempts.
+    pub first: usize,
+    /// All attempts.
+    pub sent: usize,
+    /// Attempts answered in time.
+    pub in_time: usize,
+    /// Attempts that were refused.
+    pub refused: usize,
+}
+
+/// One course of events.
+struct Case {
+    name: &'static str,
+    title: &'static str,
+    /// Types of request. Shares are relative, so they can be rates.
+    mix: Vec<QueryType>,
+    /// Requests that each endpoint serves at once.
+    workers: usize,
+    endpoints: usize,
+    /// Whether the workers of an endpoint share one processor.
+    one_processor: bool,
+    /// P where it is given.
+    parallelism: usize,
+    phases: Vec<Phase>,
+    route_timeout: Option<Duration>,
+    /// After this clients give up.
+    patience: Option<Duration>,
+    retries: u32,
+    events: Vec<(Duration, Event)>,
+    measures: fn(&Seen<'_>) -> Vec<Measure>,
+}
+
+/// A change of the backend.
+enum Event {
+    /// All requests under a path meet this fault, at the first endpoint or at all.
+    Break(Fault),
+    /// The faults are over, and what hung is answered.
+    Mend,
+    /// The first endpoint has another number of workers.
+    Workers(usize),
+}
+
+/// What a run showed.
+struct Seen<'a> {
+    case: &'a Case,
+    samples: &'a [Sample],
+    end: Duration,
+}
+
+/// Runs an experiment; `progress` hears of each run as it ends.
+///
+/// # Errors
+/// If a part of a system doesn't start or run.
+pub fn run(
+    experiment: Experiment,
+    options: &Options,
+    mut progress: impl FnMut(&str),
+) -> Result<Vec<CaseReport>> {
+    let mut cases = match experiment {
+        Experiment::Hang => hang::cases(options.quick),
+        Experiment::Cold => cold::cases(options.quick),
+        Experiment::Spike => spike::cases(options.quick),
+        Experiment::Retries => retries::cases(options.quick),
+    };
+    let named = |name: &str| options.only.iter().any(|only| only == name);
+    if cases.iter().any(|case| named(case.name)) {
+        cases.retain(|case| named(case.name));
+    }
+    let mut reports = Vec::new();
+    for case in cases {
+        let mut rows = rows(&case);
+        if rows.iter().any(|row| named(row.name())) {
+            rows.retain(|row| named(row.name()));
+        }
+        let mut runs = Vec::new();
+        for round in 1..=options.rounds {
+            for row in &rows {
+                let run = case.run(row, round, options.workers)?;
+                progress(&format!("{}: round {round}: {}", case.name, run.words()));
+                runs.push(run);
+            }
+        }
+        if experiment == Experiment::Cold {
+            cold::relate(&mut runs);
+        }
+        reports.push(CaseReport {
+            case: case.name,
+            title: case.title,
+            runs,
+        });
+    }
+    Ok(reports)
+}
+
+/// Envoy without a filter, and Headgate on both hosts with P given and P left out.
+fn rows(case: &Case) -> Vec<Protection> {
+    let given = policy::for_mix(case.parallelism, &case.mix);
+    let found = policy::without_parallelism(given.clone());
+    let wasm = |name, title, policy: &Value| Protection::Headgate {
+        name,
+        title,
+        policy: policy.clone(),
+    };
+    let native = |name, title, policy: &Value| Protection::NativeHeadgate {
+        name,
+        title,
+        policy: policy.clone(),
+    };
+    vec![
+        Protection::Native(native_filters::plain()),
+        wasm("wasm-p", "Headgate, Wasm, P given", &given),
+        wasm("wasm", "Headgate, Wasm, P found", &found),
+        native("native-p", "Headgate, native, P given", &given),
+        native("native", "Headgate, native, P found", &found),
+    ]
+}
+
+impl Case {
+    /// `mix` for one endpoint with so many workers, which is P, without any event; it has no phases yet.
+    fn new(mix: Vec<QueryType>, workers: usize, measures: fn(&Seen<'_>) -> Vec<Measure>) -> Self {
+        Self {
+            name: "",
+            title: "",
+            mix,
+            workers,
+            endpoints: 1,
+            one_processor: false,
+            parallelism: workers,
+            phases: Vec::new(),
+            route_timeout: None,
+            patience: None,
+            retries: 0,
+            events: Vec::new(),
+            measures,
+        }
+    }
+
+    fn run(&self, row: &Protection, round: usize, workers: u32) -> Result<Run> {
+        let mut backend = BackendConfig::for_mix(self.workers, &self.mix);
+        backend.seed = round as u64;
+        backend.one_processor = self.one_processor;
+        // Most services finish what they have begun, whether or not anybody still waits for it.
+        backend.on_disconnect = OnDisconnect::Finish;
+        let others = (1..self.endpoints)
+            .map(|_| Backend::start(&backend))
+            .collect::<Result<Vec<_>>>()?;
+        let more: Vec<_> = others.iter().map(Backend::addr).collect();
+        let timeout = self.route_timeout;
+        let lab = Lab::start_with(row, backend, workers, move |bootstrap| {
+            let load_assignment = &mut bootstrap.cluster("upstream")?["load_assignment"];
+            let endpoints = load_assignment["endpoints"][0]["lb_endpoints"]
+                .as_array_mut()
+                .context("the upstream cluster has endpoints")?;
+            endpoints.extend(more.iter().map(|addr| {
+                json!({"endpoint": {"address": socket(&addr.ip().to_string(), addr.port())}})
+            }));
+            set_route_timeout(bootstrap, timeout)
+        })?;
+        let running = load::start(self.spec(&lab, round))?;
+        let started = Instant::now();
+        for (at, event) in &self.events {
+            std::thread::sleep((started + *at).saturating_duration_since(Instant::now()));
+            event.happen(lab.backend());
+        }
+        let (report, samples) = running.wait_with_samples()?;
+        let seen = Seen {
+            case: self,
+            samples: &samples,
+            end: self.end(),
+        };
+        Ok(Run {
+            row: row.name(),
+            round,
+            measures: (self.measures)(&seen),
+            late_p99_ms: report.lateness_ms.p99,
+            types: seen.types(&report),
+            seconds: seen.seconds(),
+            counters: counters(&lab)?,
+        })
+    }
+
+    fn end(&self) -> Duration {
+        self.phases.iter().map(|phase| phase.duration).sum()
+    }
+
+    fn spec(&self, lab: &Lab, round: usize) -> LoadSpec {
+        let mut spec = LoadSpec::for_mix(lab.addr(), &self.mix, 0.0, Duration::ZERO);
+        spec.phases.clone_from(&self.phases);
+        for kind in &mut spec.types {
+            *kind = RequestType {
+                abort_after: self.patience,
+                retries: self.retries,
+                ..kind.clone()
+            };
+        }
+        spec.seed = round as u64;
+        spec.drain = Duration::from_secs(1);
+        // More can't be had: each takes two file descriptors of Envoy.
+        spec.max_outstanding = 8_000;
+        spec
+    }
+}
+
+impl Event {
+    fn happen(&self, backend: &Backend) {
+        match self {
+            Self::Break(fault) => backend.inject(fault.clone()),
+            Self::Mend => {
+                backend.clear_faults();
+                backend.release();
+            }
+            Self::Workers(workers) => backend.set_workers(*workers),
+        }
+    }
+}
+
+impl Seen<'_> {
+    fn totals(&self, kind: usize, from: Duration, to: Duration) -> Totals {
+        timeline::totals(self.samples, kind, &self.case.mix[kind], from, to)
+    }
+
+    fn types(&self, report: &LoadReport) -> Vec<TypeRow> {
+        let types = self.case.mix.iter().enumerate().zip(&report.types);
+        let row = |((kind, query), reported): ((usize, &QueryType), &load::TypeReport)| TypeRow {
+            name: query.name,
+            refused_by: reported.refused_by.clone(),
+            totals: self.totals(kind, Duration::ZERO, self.end),
+        };
+        types.map(row).collect()
+    }
+
+    /// What was sent in each second.
+    fn seconds(&self) -> Vec<Second> {
+        let mut seconds = vec![Second::default(); self.end.as_secs() as usize];
+        for sample in self.samples {
+            let Some(second) = seconds.get_mut(sample.at.as_secs() as usize) else {
+                continue;
+            };
+            second.sent += 1;
+            second.first += usize::from(sample.attempt == 1);
+            second.in_time += usize::from(self.in_time(sample));
+            second.refused += usize::from(sample.ended == Ended::Refused);
+        }
+        seconds
+    }
+
+    fn in_time(&self, sample: &Sample) -> bool {
+        sample.ended == Ended::Ok && in_time(&self.case.mix[sample.kind], sample.latency)
+    }
+
+    /// Mean of the answers in time per second from one second to another.
+    fn rate_in_time(&self, from: Duration, to: Duration) -> f64 {
+        let inside = |sample: &&Sample| (from..to).contains(&sample.at) && self.in_time(sample);
+        self.samples.iter().filter(inside).count() as f64 / (to - from).as_secs_f64()
+    }
+
+    /// Share of the requests that were refused.
+    fn refused(&self, from: Duration, to: Duration) -> f64 {
+        let sent = self
+            .samples
+            .iter()
+            .filter(|sample| (from..to).contains(&sample.at));
+        let refused = sent.clone().filter(|sample| sample.ended == Ended::Refused);
+        refused.count() as f64 / sent.count().max(1) as f64
+    }
+
+    /// Number of types with answers that are outside their objectives.
+    fn outside(&self, from: Duration, to: Duration) -> usize {
+        let totals = (0..self.case.mix.len()).map(|kind| self.totals(kind, from, to));
+        totals
+            .filter(|totals| totals.answered > 0 && !totals.inside())
+            .count()
+    }
+
+    /// Whether requests were answered, and all types inside their objectives.
+    fn inside(&self, from: Duration, to: Duration) -> bool {
+        self.rate_in_time(from, to) > 0.0 && self.outside(from, to) == 0
+    }
+
+    /// Seconds after `event` from which on nearly all requests are answered in time, at their first attempt or at another.
+    fn well_after(&self, event: Duration) -> Option<f64> {
+        const NEARLY_ALL: f64 = 0.95;
+        let seconds = self.seconds();
+        let later = seconds.get(event.as_secs() as usize..)?;
+        let well =
+            |second: &Second| second.in_time as f64 >= NEARLY_ALL * second.first.max(1) as f64;
+        let ill = later.iter().rposition(|second| !well(second));
+        let from = ill.map_or(0, |last| last + 1);
+        (from < later.len()).then_some(from as f64)
+    }
+}
+
+impl Measure {
+    fn new(name: impl Into<String>, unit: Unit, value: impl Into<Option<f64>>) -> Self {
+        Self {
+            name: name.into(),
+            unit,
+            value: value.into(),
+        }
+    }
+
+    /// Part `count` of `whole`; nothing if there is no whole.
+    fn share(name: impl Into<String>, count: u64, whole: u64) -> Self {
+        let share = (whole > 0).then(|| count as f64 / whole as f64);
+        Self::new(name, Unit::Share, share)
+    }
+}
+
+impl Unit {
+    fn write(self, value: f64) -> String {
+        match self {
+            Self::Share => percent(value),
+            Self::PerSecond => format!("{value:.0}/s"),
+            Self::Seconds => format!("{value:.0} s"),
+            Self::Milliseconds => format!("{value:.0} ms"),
+            Self::Count => format!("{value:.0}"),
+            Self::Times => format!("{value:.3}×"),
+        }
+    }
+}
+
+impl Run {
+    /// In a line of progress.
+    fn words(&self) -> String {
+        let measures = self.measures.iter().map(|measure| {
+            let value = measure.value.map(|value| measure.unit.write(value));
+            format!("{} {}", measure.name, value.unwrap_or("–".to_owned()))
+        });
+        format!("{}: {}", self.row, measures.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Sets `timeout` on all routes; without one, requests may take as long as they like.
+fn set_route_timeout(bootstrap: &mut Bootstrap, timeout: Option<Duration>) -> Result<()> {
+    let seconds = timeout.unwrap_or_default().as_secs_f64();
+    for route in bootstrap.routes()? {
+        route["route"]["timeout"] = json!(format!("{seconds}s"));
+    }
+    Ok(())
+}
+
+/// Headgate's counters that are not 0.
+fn counters(lab: &Lab) -> Result<BTreeMap<String, u64>> {
+    let Lab::Headgate(rig) = lab else {
+        return Ok(BTreeMap::new());
+    };
+    let mut counters = rig.policy_stats()?;
+    counters.retain(|_, value| *value > 0);
+    Ok(counters)
+}
+
+/// Columns of a median with the least and the most of the runs; below them, the refusals of all runs by type and reason.
+pub fn table(report: &CaseReport) -> String {
+    let mut names: Vec<&'static str> = Vec::new();
+    for run in &report.runs {
+        if !names.contains(&run.row) {
+            names.push(run.row);
+        }
+    }
+    let measures = report
+        .runs
+        .first()
+        .map_or(&[][..], |run| run.measures.as_slice());
+    let mut headings = vec![""];
+    headings.extend(measures.iter().map(|measure| measure.name.as_str()));
+    headings.push("sent late, p99");
+    let mut table = Table::new(&headings);
+    let mut refusals = String::new();
+    for name in names {
+        let runs: Vec<&Run> = report.runs.iter().filter(|run| run.row == name).collect();
+        let mut cells = vec![name.to_owned()];
+        cells.extend(measures.iter().enumerate().map(|(index, measure)| {
+            let values = runs.iter().map(|run| run.measures[index].value);
+            spread(values.collect(), measure.unit)
+        }));
+        let late = runs.iter().map(|run| Some(run.late_p99_ms)).collect();
+        cells.push(spread(late, Unit::Milliseconds));
+        table.row(cells);
+        refusals += &refusal_words(name, &runs);
+    }
+    format!("\n{}: {}\n{table}{refusals}", report.case, report.title)
+}
+
+/// `median (least–most)`; a run without a value counts as worse than all others.
+fn spread(values: Vec<Option<f64>>, unit: Unit) -> String {
+    let mut values: Vec<f64> = values
+        .into_iter()
+        .map(|value| value.unwrap_or(f64::INFINITY))
+        .collect();
+    values.sort_by(f64::total_cmp);
+    let write = |value: f64| match value.is_finite() {
+        true => unit.write(value),
+        false => "–".to_owned(),
+    };
+    match values.as_slice() {
+        [] => "–".to_owned(),
+        [only] => write(*only),
+        [least, .., most] => {
+            let median = values[values.len() / 2];
+            format!("{} ({}–{})", write(median), write(*least), write(*most))
+        }
+    }
+}
+
+/// What Headgate's stats say it refused, summed over runs.
+fn refusal_words(row: &str, runs: &[&Run]) -> String {
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, count) in runs.iter().flat_map(|run| &run.counters) {
+        let parts = name
+            .strip_prefix("type.")
+            .and_then(|name| name.split_once(".rq_rejected.reason."));
+        if let Some((kind, reason)) = parts {
+            *sums.entry(format!("{kind} {reason}")).or_default() += count;
+        }
+    }
+    if sums.is_empty() {
+        return String::new();
+    }
+    let words: Vec<String> = sums
+        .iter()
+        .map(|(what, count)| format!("{what} {count}"))
+        .collect();
+    format!("  {row} refused: {}\n", words.join(", "))
+}
+
+/// A type whose every request takes `ms`, with the objectives of cheap requests.
+fn cheap(name: &'static str, path: &'static str, rate: f64, ms: u64) -> QueryType {
+    let time = Duration::from_millis(ms);
+    QueryType {
+        name,
+        path,
+        share: rate,
+        mean: time,
+        median: time,
+        p50: Duration::from_millis(50),
+        p90: Duration::from_millis(150),
+    }
+}
+
+/// The same with the objectives of dear requests.
+fn dear(name: &'static str, path: &'static str, rate: f64, ms: u64) -> QueryType {
+    QueryType {
+        p50: Duration::from_millis(200),
+        p90: Duration::from_millis(500),
+        ..cheap(name, path, rate, ms)
+    }
+}
+
+/// All types at their rates for `seconds`.
+fn constant(mix: &[QueryType], seconds: u64) -> Vec<Phase> {
+    vec![Phase {
+        duration: Duration::from_secs(seconds),
+        rate: mix.iter().map(|query| query.share).sum(),
+    }]
+}
