@@ -205,6 +205,18 @@ impl Object {
         self.value.to_string().len()
     }
 
+    /// Why the API server wouldn't keep it: one line, with its size, the limit and what to do.
+    #[must_use]
+    pub fn too_large(&self) -> Option<String> {
+        let bytes = self.bytes();
+        (bytes > MAX_BYTES).then(|| {
+            format!(
+                "{bytes} bytes, of at most {MAX_BYTES}; an object that was applied before stays as it is: use fewer \
+                 types and matches, or shorter ones"
+            )
+        })
+    }
+
     /// Hash of what is to be applied.
     #[must_use]
     pub fn content(&self) -> &str {

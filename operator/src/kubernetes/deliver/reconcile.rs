@@ -234,6 +234,10 @@ impl Reconciler {
             let Some(object) = wanted.objects.get(key) else {
                 continue;
             };
+            if let Some(why) = object.too_large() {
+                failures.insert(key.clone(), State::Failed(why));
+                continue;
+            }
             let known = observed.get(key.0, &key.1);
             let version = known.and_then(version);
             let refusal = self.refusals.get(key);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use headgate_core::config::FilterConfig;
 
+use crate::compile::revision;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::{
     GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, TargetKind, TargetRef,
@@ -46,6 +47,24 @@ pub struct Meeting {
     pub workload: Workload,
     /// The targets of the one that stands in its place.
     pub with: Vec<TargetRef>,
+}
+
+impl Workload {
+    /// The workload without the policies in `left_out`. Those that remain keep their slots.
+    #[must_use]
+    pub fn without(&self, left_out: &BTreeSet<&str>, plan: &Plan) -> Self {
+        let mut rest = self.clone();
+        let is_out = |policy: &String| left_out.contains(policy.as_str());
+        let config = Arc::make_mut(&mut rest.config);
+        config.stages.retain(|s| !is_out(&s.policy));
+        config.revision = String::new();
+        config.revision = revision(config);
+        rest.policies.retain(|p| !is_out(p));
+        let theirs = plan.attachments.iter().filter(|a| is_out(&a.stage.policy));
+        let theirs: BTreeSet<&TargetRef> = theirs.map(|a| &a.target).collect();
+        rest.targets.retain(|t| !theirs.contains(t));
+        rest
+    }
 }
 
 /// The workloads of `plan` in order of precedence, and those that can't be told apart from one of these.

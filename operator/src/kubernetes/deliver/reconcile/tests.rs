@@ -132,3 +132,34 @@ fn policies_are_told_what_became_of_their_objects() {
     let failures = BTreeMap::from([(key(&wanted), State::Failed("conflict".into()))]);
     assert_eq!(said(&observed, &failures), State::Failed("conflict".into()));
 }
+
+/// A service's only policy grows until no object can hold it: what proxies run isn't taken from them.
+#[tokio::test]
+async fn the_last_object_that_fit_stays() {
+    let grown = |size: usize| {
+        let mut example = example();
+        let mut attachment = example.plan.attachments[0].clone();
+        let mut stage = (*attachment.stage).clone();
+        stage.routes = vec![format!("httproute/a/{}*", "x".repeat(size))];
+        attachment.stage = std::sync::Arc::new(stage);
+        example.plan.attachments = vec![attachment].into();
+        example
+    };
+    let mut observed = applied(&wish(&grown(1)));
+    let example = grown(1_000_000);
+    let wanted = wish(&example);
+    let steps = steps(&wanted, &observed, &example.plan);
+    assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
+    // Nothing is sent: there is no API server at this address.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let client = Client::try_from(config).unwrap();
+    let mut reconciler = Reconciler::new(client, settings(), false);
+    let mut failures = BTreeMap::new();
+    reconciler
+        .apply(&wanted, &steps, &mut observed, &mut failures)
+        .await;
+    let delivered = report(&wanted, &observed, &failures);
+    let (status, reason, message) = delivered.programmed("a/p").unwrap();
+    assert_eq!((status, reason), (false, "DeliveryFailed"));
+    assert!(message.contains("of at most 1000000"), "{message}");
+}
