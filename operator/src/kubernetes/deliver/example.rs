@@ -120,6 +120,7 @@ impl Example {
             overridden: Vec::new(),
             without_workflows: Vec::new(),
             warnings: Vec::new(),
+            beyond_limit: BTreeMap::new(),
             not_found: Vec::new(),
             mode: Mode::Enforce,
             revision: "r".to_owned(),

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use headgate_core::config::MAX_STAGES;
+
 use super::Draft;
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 use crate::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
@@ -67,8 +69,13 @@ pub(super) struct Count {
     pub(super) workflows_of: Option<usize>,
 }
 
-/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order.
-pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selectors) -> Vec<Count> {
+/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order. Also
+/// returns the places of the drafts that match one proxy, for proxies that may match more policies than they take.
+pub(super) fn count(
+    cluster: &Cluster,
+    drafts: &[Draft<'_>],
+    selectors: &Selectors,
+) -> (Vec<Count>, Vec<Vec<usize>>) {
     let mut counts = vec![Count::default(); drafts.len()];
     let mut owned: HashMap<Owner<'_>, u32> = HashMap::new();
     // Pods of one workload match the same drafts.
@@ -125,7 +132,8 @@ pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selecto
     for set in &sets {
         settle(set, drafts, &mut counts);
     }
-    counts
+    let crowded = sets.into_iter().filter(|set| set.len() > MAX_STAGES);
+    (counts, crowded.collect())
 }
 
 /// Notes which drafts are in force on proxies that match those of `set`.
