@@ -24,6 +24,7 @@ use self::proxies::{Claims, Count, count};
 use self::state::{Fate, state};
 use self::targets::{Finder, Found};
 use super::cluster::{Cluster, ObjectKey};
+use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 use crate::compile::{precedence, promises};
 use crate::plan::{
     Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced, InForce, Plan,
@@ -38,10 +39,19 @@ pub fn plan(cluster: &Cluster) -> Plan {
 }
 
 /// Makes plans that follow each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Planner {
+    /// Namespace of Envoy Gateway.
+    envoy_gateway: String,
     known: HashMap<ObjectKey, Known>,
     configurations: Arc<Configurations>,
+}
+
+impl Default for Planner {
+    /// For Envoy Gateway where it is installed by default.
+    fn default() -> Self {
+        Self::new(ENVOY_GATEWAY_NAMESPACE)
+    }
 }
 
 /// A policy that is in force where it wins.
@@ -82,6 +92,16 @@ impl<'a> Draft<'a> {
 }
 
 impl Planner {
+    /// A planner that knows nothing yet, for a cluster with Envoy Gateway in this namespace.
+    #[must_use]
+    pub fn new(envoy_gateway: impl Into<String>) -> Self {
+        Self {
+            envoy_gateway: envoy_gateway.into(),
+            known: HashMap::new(),
+            configurations: Arc::default(),
+        }
+    }
+
     /// The plan for `cluster`. Equal clusters give equal plans, whatever came before.
     #[must_use]
     pub fn plan(&mut self, cluster: &Cluster) -> Plan {
@@ -90,7 +110,7 @@ impl Planner {
         let won = contest(cluster, &claims, &mut candidates);
         let drafts = drafts(&won);
         let selectors = Selectors::new(drafts.iter().map(|d| d.proxies.clone()).collect());
-        let (counts, crowded) = count(cluster, &drafts, &selectors);
+        let (counts, crowded) = count(cluster, &drafts, &selectors, &self.envoy_gateway);
 
         let mut of_target: Vec<Vec<&Count>> = vec![Vec::new(); won.len()];
         for (draft, count) in drafts.iter().zip(&counts) {

@@ -30,6 +30,8 @@ pub(super) fn settings() -> Settings {
         envoy_gateway: true,
         envoy_gateway_native: None,
         istio_native: None,
+        envoy_gateway_namespace: super::settings::ENVOY_GATEWAY_NAMESPACE.to_owned(),
+        istio_namespace: super::settings::ISTIO_NAMESPACE.to_owned(),
         config_map_module: None,
         watch_namespaces: Vec::new(),
         modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),

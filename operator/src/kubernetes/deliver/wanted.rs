@@ -67,7 +67,7 @@ pub fn wanted(
         }
     }
     let istio = settings.istio && installed.istio;
-    let plugin = istio::kind(cluster, installed);
+    let plugin = istio::kind(cluster, installed, &settings.istio_namespace);
     let of_istio = |workload: &Workload| match &settings.istio_native {
         Some(path) => istio_native::object(workload, cluster, path),
         None => istio::object(workload, cluster, &module, plugin),

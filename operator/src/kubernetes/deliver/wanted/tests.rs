@@ -133,6 +133,9 @@ fn istio_1_30_gets_the_same_in_another_kind() {
                 .pod("istio-system", "other", labels);
         assert_eq!(of(&example).adapter, kind, "{labels}");
     }
+    let elsewhere = example().pod("tenant", "pause", "app=istiod");
+    let kind = of(&elsewhere).adapter;
+    assert_eq!(kind, Adapter::IstioExtension, "anybody's label");
 }
 
 #[test]
@@ -530,6 +533,13 @@ fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() 
                 "gateway.envoyproxy.io/owning-gatewayclass=other",
             )
             .pod("envoy-gateway-system/unready", labels)
+            // Anybody may label Pods of their own.
+            .pods(19, "tenant/pause", owned)
+            .pods(
+                19,
+                "tenant/merged",
+                "gateway.envoyproxy.io/owning-gatewayclass=eg",
+            )
             .unready("envoy-gateway-system/unready");
         let edge = world.cluster.gateways.values_mut().next().unwrap();
         edge.class = "eg".to_owned();
