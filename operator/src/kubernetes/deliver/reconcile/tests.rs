@@ -163,3 +163,34 @@ async fn the_last_object_that_fit_stays() {
     assert_eq!((status, reason), (false, "DeliveryFailed"));
     assert!(message.contains("of at most 1000000"), "{message}");
 }
+
+/// Istio says nothing of who runs a plugin, but its injector leaves a label on Pods with a sidecar.
+#[test]
+fn a_plugin_that_no_proxy_reads_is_not_programmed() {
+    let said = |example: &Example| {
+        let wanted = wish(example);
+        let delivered = report(&wanted, &applied(&wanted), &BTreeMap::new());
+        let (status, reason, _) = delivered.programmed("a/p").unwrap();
+        (status, reason)
+    };
+    let none = (false, "NoProxies");
+    let plain = || example().pod("a", "plain", "app=search");
+    assert_eq!(said(&example()), none);
+    assert_eq!(said(&plain()), none);
+    let sidecar = "app=search,security.istio.io/tlsMode=istio";
+    assert_eq!(said(&plain().pod("b", "1", sidecar)), none);
+    let injected = plain().pod("a", "1", sidecar);
+    assert_eq!(said(&injected), (true, "Programmed"));
+
+    let edge = || {
+        Example::default().gateway("a/edge", "istio").at_gateway(
+            "a/p",
+            "Gateway/a/edge",
+            "a/edge",
+            &[],
+        )
+    };
+    let label = format!("{}=edge", crate::plan::GATEWAY_NAME_LABEL);
+    assert_eq!(said(&edge()), none);
+    assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
+}
