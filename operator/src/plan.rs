@@ -124,6 +124,9 @@ pub struct PolicyState {
     pub without_workflows: Vec<Conflict>,
     /// What is right and yet seldom meant, each in one line.
     pub warnings: Vec<String>,
+    /// Targets with proxies that have as many policies as they take, and this one isn't among them; each with the number
+    /// of policies that apply to such a proxy.
+    pub beyond_limit: BTreeMap<TargetRef, usize>,
     /// Targets that don't exist (yet), each with a line that says what is missing.
     pub not_found: Vec<(TargetRef, String)>,
     /// Enforce or only count.

@@ -26,6 +26,12 @@
 {{- if .istio.enabled }}{{ $adapters = append $adapters "istio" }}{{ end }}
 {{- if .envoyGateway.enabled }}{{ $adapters = append $adapters "envoy-gateway" }}{{ end }}
 - --adapters={{ $adapters | join "," | default "none" }}
+{{- with .istio.namespace }}
+- --istio-namespace={{ . }}
+{{- end }}
+{{- with .envoyGateway.namespace }}
+- --envoy-gateway-namespace={{ . }}
+{{- end }}
 {{- if .istio.nativeModule }}
 - --istio-native={{ .istio.nativeModule }}
 {{- end }}

@@ -37,6 +37,7 @@ pub struct ClassAdmission {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub centralized: Option<CentralizedAdmission>,
     /// SPIFFE ids of the processes that are believed, as `workflows.peers`, which counts where the policy has workflows.
+    /// With `Centralized`, the server believes the proxies of their namespaces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
     /// Calls of the backend to other services, as `workflows.outbound`, which counts where the policy has workflows.

@@ -189,7 +189,12 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         server = server.with_tls(tls);
     }
     let registry = server.registry();
-    let admission = AdmissionServer::new(Arc::clone(&registry), trust, Limits::default());
+    let admission = AdmissionServer::new(
+        plan.clone(),
+        Arc::clone(&registry),
+        trust,
+        Limits::default(),
+    );
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),

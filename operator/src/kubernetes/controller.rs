@@ -85,6 +85,7 @@ impl Controller {
         client: Client,
         namespaces: Vec<String>,
         store: Store,
+        planner: Planner,
         metrics: Metrics,
         outputs: Outputs,
     ) -> Self {
@@ -93,7 +94,7 @@ impl Controller {
             client,
             namespaces,
             store,
-            planner: Planner::default(),
+            planner,
             metrics,
             outputs,
             changes,

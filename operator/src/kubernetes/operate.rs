@@ -16,6 +16,7 @@ use super::controller::{Controller, Outputs, Resolved};
 use super::deliver::{self, DeliverArgs, Delivered};
 use super::leader::{Candidate, Leadership};
 use super::peers::{self, Peers};
+use super::resolve::Planner;
 use super::store::{Observations, Store};
 use super::writer::{Inputs, Writer};
 use super::{events, watch::random};
@@ -100,8 +101,15 @@ impl Operator {
         };
         let store = Store::new(peers_service);
         let namespaces = settings.watch_namespaces;
-        let controller =
-            Controller::new(client.clone(), namespaces, store, metrics.clone(), outputs);
+        let planner = Planner::new(&deliver.envoy_gateway_namespace);
+        let controller = Controller::new(
+            client.clone(),
+            namespaces,
+            store,
+            planner,
+            metrics.clone(),
+            outputs,
+        );
         let observations = controller.observations();
         let following = tokio::spawn(controller.run(shutdown));
         Ok(Self {

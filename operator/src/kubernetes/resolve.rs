@@ -16,7 +16,7 @@ mod targets;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use self::known::Known;
@@ -24,10 +24,11 @@ use self::proxies::{Claims, Count, count};
 use self::state::{Fate, state};
 use self::targets::{Finder, Found};
 use super::cluster::{Cluster, ObjectKey};
+use super::deliver::settings::ENVOY_GATEWAY_NAMESPACE;
 use crate::compile::{precedence, promises};
 use crate::plan::{
-    Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Plan, ProxySelector,
-    Selectors, Share, TargetRef,
+    Attachment, Attachments, Bid, Configurations, Conflict, Endpoints, Enforced, InForce, Plan,
+    PolicyState, ProxySelector, Selectors, Share, TargetRef,
 };
 use crate::validate::ValidPolicy;
 
@@ -38,10 +39,19 @@ pub fn plan(cluster: &Cluster) -> Plan {
 }
 
 /// Makes plans that follow each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Planner {
+    /// Namespace of Envoy Gateway.
+    envoy_gateway: String,
     known: HashMap<ObjectKey, Known>,
     configurations: Arc<Configurations>,
+}
+
+impl Default for Planner {
+    /// For Envoy Gateway where it is installed by default.
+    fn default() -> Self {
+        Self::new(ENVOY_GATEWAY_NAMESPACE)
+    }
 }
 
 /// A policy that is in force where it wins.
@@ -82,6 +92,16 @@ impl<'a> Draft<'a> {
 }
 
 impl Planner {
+    /// A planner that knows nothing yet, for a cluster with Envoy Gateway in this namespace.
+    #[must_use]
+    pub fn new(envoy_gateway: impl Into<String>) -> Self {
+        Self {
+            envoy_gateway: envoy_gateway.into(),
+            known: HashMap::new(),
+            configurations: Arc::default(),
+        }
+    }
+
     /// The plan for `cluster`. Equal clusters give equal plans, whatever came before.
     #[must_use]
     pub fn plan(&mut self, cluster: &Cluster) -> Plan {
@@ -90,7 +110,7 @@ impl Planner {
         let won = contest(cluster, &claims, &mut candidates);
         let drafts = drafts(&won);
         let selectors = Selectors::new(drafts.iter().map(|d| d.proxies.clone()).collect());
-        let counts = count(cluster, &drafts, &selectors);
+        let (counts, crowded) = count(cluster, &drafts, &selectors, &self.envoy_gateway);
 
         let mut of_target: Vec<Vec<&Count>> = vec![Vec::new(); won.len()];
         for (draft, count) in drafts.iter().zip(&counts) {
@@ -166,6 +186,9 @@ impl Planner {
             .map(|(key, object)| state(key, object, fates.remove(key).unwrap_or_default()))
             .collect();
         policies.sort_by(|a, b| a.name.cmp(&b.name));
+        for places in crowded {
+            tell_beyond_limit(&attachments.enforced_at(places), &mut policies);
+        }
         Plan {
             policies,
             workloads,
@@ -202,6 +225,21 @@ impl Planner {
             fates.insert(candidate.key, candidate.fate);
         }
         fates
+    }
+}
+
+/// Notes for each of `policies`, which are ordered by name, at which targets `enforced` has no room for it.
+fn tell_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
+    let beyond: BTreeSet<&str> = { enforced.beyond_limit.iter() }
+        .map(|f| f.policy.as_str())
+        .collect();
+    let applying = enforced.config.stages.len() + beyond.len();
+    for InForce { policy, target } in &enforced.beyond_limit {
+        let at = policies.binary_search_by(|state| state.name.cmp(policy));
+        if let Some(state) = at.ok().and_then(|at| policies.get_mut(at)) {
+            let most = state.beyond_limit.entry(target.clone()).or_default();
+            *most = applying.max(*most);
+        }
     }
 }
 

@@ -81,7 +81,7 @@ pub struct PolicyAncestorStatus {
     /// `Accepted` tells whether the policy is right and applies to the target: reasons Accepted, Invalid,
     /// TargetNotFound, Conflicted (an older policy has the target) and Overridden (a policy with precedence is in
     /// force on all its proxies). `Programmed` tells whether all its proxies run it: reasons Programmed,
-    /// PartiallyProgrammed, Pending, NoProxies, EnvoyRejected and Invalid.
+    /// PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected and Invalid.
     #[serde(default)]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,

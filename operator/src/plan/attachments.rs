@@ -66,6 +66,11 @@ impl Attachments {
     ) -> Arc<Enforced> {
         let mut places = Vec::new();
         self.0.selectors.matching(namespace, labels, &mut places);
+        self.enforced_at(places)
+    }
+
+    /// What a proxy enforces that the attachments at `places` match.
+    pub(crate) fn enforced_at(&self, places: Vec<usize>) -> Arc<Enforced> {
         if let Some(known) = self.made().get(&places) {
             return Arc::clone(known);
         }

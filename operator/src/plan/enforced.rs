@@ -24,6 +24,8 @@ pub struct Enforced {
     pub in_force: Vec<InForce>,
     /// Policies that would apply, if another one didn't for the same requests.
     pub overridden: Vec<Overridden>,
+    /// Policies that would be in force, if the proxy didn't have as many as it takes ([`MAX_STAGES`]).
+    pub beyond_limit: Vec<InForce>,
     /// One line when something keeps policies from this proxy that its owner can change.
     pub problem: Option<String>,
 }
@@ -99,7 +101,9 @@ impl Enforced {
         stages.sort_by_key(Part::is_for_all);
         let dropped = drop_beyond_limit(&mut stages);
         if !dropped.is_empty() {
-            enforced.in_force.retain(|f| !dropped.contains(&f.policy));
+            let is_dropped = |f: &InForce| dropped.contains(&f.policy);
+            let in_force = std::mem::take(&mut enforced.in_force);
+            (enforced.beyond_limit, enforced.in_force) = in_force.into_iter().partition(is_dropped);
             enforced.problem = Some(format!(
                 "{} policies apply to this proxy, at most {MAX_STAGES} can; not in force: {}",
                 stages.len() + dropped.len(),

@@ -219,6 +219,7 @@ fn state(
         overridden: Vec::new(),
         without_workflows: Vec::new(),
         warnings: enforced.map_or_else(Vec::new, |p| p.warnings.clone()),
+        beyond_limit: BTreeMap::new(),
         not_found: Vec::new(),
         mode: enforced.map_or(Mode::default(), |p| p.stage.mode),
         revision: own

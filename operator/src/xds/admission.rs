@@ -5,6 +5,9 @@
 //! others don't listen, and a proxy that is turned away by one of them connects again, perhaps to another. A new leader
 //! knows nothing, and soon as much as the one before: the paper's state is that of a period, or of recent calls.
 //!
+//! A report about misses can take a class from all who call a service. So over TLS, `classAdmission.peers` of the service's
+//! policy (`workflows.peers`, where it has workflows) says of which namespaces it is believed.
+//!
 //! No lock is held while a proxy is waited for. An exchange is some µs of computing, so there is one lock for all.
 
 use std::future::Future;
@@ -27,10 +30,12 @@ use tonic::service::Routes;
 
 use super::limits::Limits;
 use super::listen::incoming;
-use super::peer::Peer;
+use super::node::clip;
+use super::peer::{Peer, Spiffe};
 use super::registry::Registry;
 use super::stream::stopped;
 use super::tls::Trust;
+use crate::plan::{Plan, TargetKind, TargetRef};
 
 /// How long connections have to end when somebody else serves.
 const GRACE: Duration = Duration::from_secs(5);
@@ -38,6 +43,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A server that isn't listening yet.
 #[derive(Debug, Clone)]
 pub struct AdmissionServer {
+    plans: watch::Receiver<Arc<Plan>>,
     registry: Arc<Registry>,
     trust: Option<watch::Receiver<Arc<Trust>>>,
     limits: Limits,
@@ -46,19 +52,23 @@ pub struct AdmissionServer {
 /// What the handlers share.
 #[derive(Clone)]
 struct Shared {
+    plans: watch::Receiver<Arc<Plan>>,
     state: Arc<Mutex<Server>>,
     began: Clock,
 }
 
 impl AdmissionServer {
-    /// A server that counts its connections in `registry`, and with `trust` serves over TLS only.
+    /// A server for the services of the newest of `plans`, that counts its connections in `registry`, and with `trust`
+    /// serves over TLS only.
     #[must_use]
     pub fn new(
+        plans: watch::Receiver<Arc<Plan>>,
         registry: Arc<Registry>,
         trust: Option<watch::Receiver<Arc<Trust>>>,
         limits: Limits,
     ) -> Self {
         Self {
+            plans,
             registry,
             trust,
             limits,
@@ -76,6 +86,7 @@ impl AdmissionServer {
     ) -> Result<(), tonic::transport::Error> {
         let limits = self.limits;
         let shared = Shared {
+            plans: self.plans.clone(),
             state: Arc::default(),
             began: Clock::now(),
         };
@@ -115,10 +126,16 @@ async fn exchange(
 ) -> Response {
     let _open = peer.activity.open();
     let refused = |problem: String| (StatusCode::BAD_REQUEST, problem).into_response();
-    let report: Report<'_> = match serde_json::from_slice(&body) {
+    let mut report: Report<'_> = match serde_json::from_slice(&body) {
         Ok(report) => report,
         Err(error) => return refused(format!("no report: {error}")),
     };
+    if let Some(certificate) = &peer.certificate {
+        let plan = Arc::clone(&shared.plans.borrow());
+        if let Err(why) = keep_believed(&plan, &mut report, certificate) {
+            return (StatusCode::FORBIDDEN, why).into_response();
+        }
+    }
     let now = Instant::from_nanos(nanos(shared.began.elapsed()));
     let mut state = shared.state.lock().unwrap_or_else(PoisonError::into_inner);
     let answer = state.exchange(now, &report);
@@ -130,5 +147,93 @@ async fn exchange(
             ([(CONTENT_TYPE, "application/json")], json).into_response()
         }
         Err(error) => refused(error.to_string()),
+    }
+}
+
+/// Removes the services from `report` whose policy doesn't believe the sender.
+///
+/// # Errors
+/// One line: the certificate proves no namespace, or no service is left.
+fn keep_believed(
+    plan: &Plan,
+    report: &mut Report<'_>,
+    certificate: &Result<Spiffe, String>,
+) -> Result<(), String> {
+    let sender = certificate.as_ref().map_err(Clone::clone)?;
+    let Some(first) = report.services.first().map(|s| s.service.to_string()) else {
+        return Ok(());
+    };
+    report
+        .services
+        .retain(|told| believes(plan, &told.service, sender));
+    match report.services.is_empty() {
+        false => Ok(()),
+        true => Err(format!(
+            "{first}: its policy does not exist, or its classAdmission.peers does not have the namespace of {}",
+            clip(&sender.id, 256)
+        )),
+    }
+}
+
+/// Whether the policy of `service`, `namespace/name`, believes reports of `sender`. Without peers, it believes all.
+fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
+    let Some((namespace, name)) = service.split_once('/') else {
+        return false;
+    };
+    let target = TargetRef {
+        kind: TargetKind::Service,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        section: None,
+    };
+    let stages = plan.workloads.get(&target).into_iter();
+    let mut stages = stages.flat_map(|config| &config.stages);
+    stages.any(|stage| {
+        let of_classes = stage.class_admission.as_ref().filter(|a| a.receives);
+        let peers = of_classes.map(|classes| match &stage.workflows {
+            Some(workflows) => &workflows.peers,
+            None => &classes.peers,
+        });
+        peers.is_some_and(|peers| peers.is_empty() || peers.iter().any(|p| is_of(p, sender)))
+    })
+}
+
+/// Whether `peer`, a SPIFFE id or the beginning of some before a `*`, names a workload of the sender's namespace. The
+/// workload's proxy has an account of its own in its certificate for Headgate, so accounts are not compared.
+fn is_of(peer: &str, sender: &Spiffe) -> bool {
+    let namespace = sender.id.rsplit_once("/sa/");
+    let namespace = namespace.map_or(sender.id.clone(), |(id, _)| format!("{id}/"));
+    match peer.strip_suffix('*') {
+        Some(start) => namespace.starts_with(start) || start.starts_with(&namespace),
+        None => peer.starts_with(&namespace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn a_pattern_of_peers_admits_the_proxies_of_its_namespaces() {
+        let sender = Spiffe {
+            id: "spiffe://cluster.local/ns/shop/sa/proxy".to_owned(),
+            namespace: "shop".to_owned(),
+            expires: SystemTime::UNIX_EPOCH,
+        };
+        for (peer, is) in [
+            ("spiffe://cluster.local/ns/shop/sa/engine", true),
+            ("spiffe://cluster.local/ns/shop/sa/eng*", true),
+            ("spiffe://cluster.local/ns/shop/*", true),
+            ("spiffe://cluster.local/ns/shop*", true),
+            ("spiffe://cluster.local/*", true),
+            ("spiffe://cluster.local/ns/shopping/*", false),
+            ("spiffe://cluster.local/ns/sho/sa/proxy", false),
+            ("spiffe://cluster.local/ns/bank/sa/engine", false),
+            ("spiffe://elsewhere/ns/shop/*", false),
+        ] {
+            assert_eq!(is_of(peer, &sender), is, "{peer}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A policy's conditions at its targets: whether it is accepted, and what the proxies that should enforce it say.
 
+use headgate_core::config::MAX_STAGES;
 use serde::{Deserialize, Serialize};
 
 use super::tally::{Rejection, Tallies, Tally};
@@ -31,7 +32,7 @@ impl Condition {
 /// Whether the proxies that should enforce a policy do so.
 ///
 /// Reasons: `Programmed` (all run it), `PartiallyProgrammed` (some do, the rest haven't answered),
-/// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies`.
+/// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies` (none is connected).
 #[must_use]
 pub fn programmed(tally: &Tally) -> Condition {
     let Tally { running, total, .. } = *tally;
@@ -48,7 +49,7 @@ pub fn programmed(tally: &Tally) -> Condition {
         (_, 0) => Condition::new(
             false,
             "NoProxies",
-            "no connected proxy stands for its target",
+            "no connected proxy serves this target; check that its Pods have a Headgate sidecar and an identity for this namespace",
         ),
         (r, t) if r == t => Condition::new(true, "Programmed", share),
         (0, _) => Condition::new(false, "Pending", share),
@@ -70,7 +71,18 @@ pub fn at(
     let programmed = match target {
         Some(target) if accepted.status => {
             let tally = tallies.of_generation(&state.name, state.generation, target);
-            together(tally.total, programmed(&tally), delivered)
+            match state.beyond_limit.get(target) {
+                Some(applying) => Condition::new(
+                    false,
+                    "LimitReached",
+                    format!(
+                        "{applying} policies apply to a proxy of this target, which takes at most {MAX_STAGES}; this \
+                         policy is left out there (those of routes are first, the newest first): merge policies, or \
+                         attach routes to another Gateway"
+                    ),
+                ),
+                None => together(tally.total, programmed(&tally), delivered),
+            }
         }
         Some(target) if state.accepted.is_err() && !state.revision.is_empty() => {
             let kept = programmed(&tallies.of_target(&state.name, target)).message;

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headgate::metrics::Metrics;
+use headgate::plan::Plan;
 use headgate::xds::registry::Registry;
 use headgate::xds::tls::TlsFiles;
 use headgate::xds::{AdmissionServer, Limits};
 use headgate_core::class_admission::protocol::{Answer, MAX_BYTES, PATH};
+use headgate_core::config::FilterConfig;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tonic::body::Body;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tower::{Service as _, ServiceExt as _};
@@ -29,6 +31,21 @@ fn report(process: usize, misses: u32) -> String {
     )
 }
 
+/// `shop/stock`, which believes the proxies of its own namespace.
+fn plan() -> Plan {
+    let stage = r#"{"policy": "shop/stock", "parallelism": 1, "queue": {"max_length": 1, "timeout_us": 1},
+        "types": [{"name": "default"}], "strategy": {"type": "MaxQueueLength"},
+        "class_admission": {"receives": true, "peers": ["spiffe://cluster.local/ns/shop/*"]}}"#;
+    let config = FilterConfig {
+        stages: vec![serde_json::from_str(stage).unwrap()],
+        ..FilterConfig::default()
+    };
+    let mut plan = Plan::default();
+    let stock = "Service/shop/stock".parse().unwrap();
+    plan.workloads.insert(stock, Arc::new(config));
+    plan
+}
+
 /// A server on a free port, until the sender is dropped.
 async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
     let limits = Limits {
@@ -40,7 +57,8 @@ async fn start(tls: Option<TlsFiles>) -> (SocketAddr, oneshot::Sender<()>) {
         Some(files) => Some(files.load().await.unwrap().subscribe()),
         None => None,
     };
-    let server = AdmissionServer::new(Arc::new(registry), trust, limits);
+    let plans = watch::Sender::new(Arc::new(plan()));
+    let server = AdmissionServer::new(plans.subscribe(), Arc::new(registry), trust, limits);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (end, ended) = oneshot::channel::<()>();
@@ -110,12 +128,26 @@ async fn over_tls_only_those_report_whose_certificate_the_ca_signed() {
         let endpoint = Endpoint::from_shared(format!("https://{address}")).unwrap();
         endpoint.tls_config(tls).unwrap().connect_lazy()
     };
-    let identity = |authority: &Authority| {
-        let pair = authority.proxy(&[&spiffe("shop")]);
+    let issued = |authority: &Authority, names: &[&str]| {
+        let pair = authority.proxy(names);
         Identity::from_pem(pair.cert, pair.key)
     };
+    let identity = |authority: &Authority| issued(authority, &[&spiffe("shop")]);
     let (status, _) = post(&mut channel(Some(identity(&authority))), PATH, report(1, 0)).await;
     assert_eq!(status, StatusCode::OK);
+    // A miss that another namespace reports takes the class from nobody.
+    let bank = spiffe("bank");
+    for (names, says) in [
+        (&[bank.as_str()][..], "shop/stock: its policy"),
+        (&[], "no URI (SPIFFE id)"),
+    ] {
+        let mut other = channel(Some(issued(&authority, names)));
+        let (status, why) = post(&mut other, PATH, report(2, 1)).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{why}");
+        assert!(why.contains(says), "{why}");
+    }
+    let (_, answer) = post(&mut channel(Some(identity(&authority))), PATH, report(1, 0)).await;
+    assert_eq!(admit(&answer), 1.0, "{answer}");
     for other in [None, Some(identity(&stranger))] {
         let mut channel = channel(other);
         let request = Request::post(PATH).body(Body::new(Full::from(report(1, 0))));

@@ -240,6 +240,20 @@ fn dashboards_and_alerts_are_in_what_is_made() {
     }
 }
 
+/// `helm upgrade --reuse-values` from 0.1.0, whose values don't have the key: it is missing, not empty.
+#[test]
+fn the_values_of_the_first_release_keep_the_right_to_write_plugins() {
+    let set = "--set=delivery.istio.enabled=true,delivery.istio.nativeModule=null";
+    let objects = chart::render(&good("defaults"), &[set]).unwrap();
+    let rules = find(&objects, "ClusterRole/headgate")["rules"].clone();
+    let mut rules = rules.as_array().unwrap().iter();
+    let plugins = rules.find(|rule| rule["apiGroups"] == json!(["extensions.istio.io"]));
+    assert_eq!(
+        plugins.unwrap()["verbs"],
+        json!(["list", "watch", "create", "patch", "delete"])
+    );
+}
+
 #[test]
 fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
     let writes = |values: &str| -> Vec<String> {

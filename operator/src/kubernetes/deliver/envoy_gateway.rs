@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::istio::plugin_config;
 use super::object::{Adapter, ModuleRef, Object, name};
 use super::report::State;
-use super::workload::{Place, Workload};
+use super::workload::Workload;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::{TargetKind, TargetRef};
 
@@ -25,17 +25,15 @@ pub const CONTROLLER: &str = "gateway.envoyproxy.io/gatewayclass-controller";
 /// Most targets of a policy here; more of them take the Gateway.
 const MAX_ROUTES: usize = 16;
 
-/// The policy of `workload`, if that is a Gateway's proxies.
+/// The policy of `workload`, the proxies of `gateway`.
 #[must_use]
 pub fn object(
     workload: &Workload,
+    gateway: &ObjectKey,
     cluster: &Cluster,
     module: &ModuleRef,
     native: Option<&str>,
-) -> Option<Object> {
-    let Place::Gateway(gateway) = &workload.place else {
-        return None;
-    };
+) -> Object {
     let reference = |kind: TargetKind, name: &str| {
         json!({
             "group": kind.group(),
@@ -73,14 +71,14 @@ pub fn object(
         &gateway.namespace,
         name(&gateway.name, &format!("Gateway {gateway}")),
     );
-    Some(Object::new(
+    Object::new(
         Adapter::EnvoyGateway,
         key,
         workload,
         cluster,
         native.is_none().then(|| module.clone()),
         json!({"spec": spec}),
-    ))
+    )
 }
 
 /// The routes to attach to in place of their Gateway: all policies are for routes of its namespace that have

@@ -32,13 +32,18 @@ const PLUGIN: &str = "headgate";
 /// First version of Istio, major and minor, that reads `TrafficExtension`.
 const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 
-/// The kind of plugin that every istiod here reads.
+/// The kind of plugin that every istiod reads. Istiods are in `namespace`: in others, anybody may label a Pod as they
+/// are.
 ///
 /// The CRD doesn't suffice: CRDs are upgraded before istiod, and of two revisions of istiod each programs proxies of
 /// its own, perhaps for weeks.
 #[must_use]
-pub fn kind(cluster: &Cluster, installed: &Installed) -> Adapter {
-    if installed.traffic_extension && !cluster.pods.values().any(is_older_istiod) {
+pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapter {
+    let mut pods = cluster
+        .pods
+        .iter()
+        .filter(|(key, _)| key.namespace == namespace);
+    if installed.traffic_extension && !pods.any(|(_, pod)| is_older_istiod(pod)) {
         Adapter::IstioExtension
     } else {
         Adapter::Istio

@@ -63,6 +63,12 @@ impl Adapter {
         Self::IstioNative,
     ];
 
+    /// Whether its objects are Istio's, which says nothing of whether a proxy took one.
+    #[must_use]
+    pub const fn is_of_istio(self) -> bool {
+        matches!(self, Self::Istio | Self::IstioExtension | Self::IstioNative)
+    }
+
     /// Whether its objects are plugins, whose module Istio's agents fetch.
     #[must_use]
     pub const fn is_plugin(self) -> bool {
@@ -129,6 +135,8 @@ pub struct Object {
     pub key: ObjectKey,
     /// The policies in it, `namespace/name`.
     pub policies: Vec<String>,
+    /// Whether a proxy of Istio was seen that it selects; says nothing of others' objects.
+    pub seen: bool,
     /// URL of the module and its SHA-256 in hex, for objects that name them.
     pub module: Option<ModuleRef>,
     /// All of it, as it is applied.
@@ -194,6 +202,7 @@ impl Object {
             adapter,
             key,
             policies: workload.policies.clone(),
+            seen: workload.seen,
             module,
             value,
         }
@@ -203,6 +212,18 @@ impl Object {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.value.to_string().len()
+    }
+
+    /// Why the API server wouldn't keep it: one line, with its size, the limit and what to do.
+    #[must_use]
+    pub fn too_large(&self) -> Option<String> {
+        let bytes = self.bytes();
+        (bytes > MAX_BYTES).then(|| {
+            format!(
+                "{bytes} bytes, of at most {MAX_BYTES}; an object that was applied before stays as it is: use fewer \
+                 types and matches, or shorter ones"
+            )
+        })
     }
 
     /// Hash of what is to be applied.

@@ -234,6 +234,10 @@ impl Reconciler {
             let Some(object) = wanted.objects.get(key) else {
                 continue;
             };
+            if let Some(why) = object.too_large() {
+                failures.insert(key.clone(), State::Failed(why));
+                continue;
+            }
             let known = observed.get(key.0, &key.1);
             let version = known.and_then(version);
             let refusal = self.refusals.get(key);
@@ -358,6 +362,7 @@ fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>)
             let value = observed.get(key.0, &key.1);
             match (key.0, value) {
                 (Adapter::EnvoyGateway, Some(value)) => envoy_gateway::state(value),
+                (adapter, Some(_)) if adapter.is_of_istio() && !object.seen => State::Unread,
                 (_, Some(_)) => State::Delivered,
                 (_, None) => State::Pending("it is gone, and is made again".to_owned()),
             }

@@ -30,6 +30,8 @@ pub struct Delivery {
 pub enum State {
     /// It is as wanted, and its reader says that it took it or, as Istio does, says nothing.
     Delivered,
+    /// It is as wanted, but no proxy was seen that reads it.
+    Unread,
     /// Not yet: why. It will be tried again.
     Pending(String),
     /// It can't be delivered, or its reader refuses it: why, and what to do.
@@ -56,7 +58,7 @@ impl Delivered {
             match &delivery.state {
                 State::Failed(why) => failed.push(format!("{}: {why}", delivery.name())),
                 State::Pending(why) => pending.push(format!("{}: {why}", delivery.name())),
-                State::Delivered => {}
+                State::Delivered | State::Unread => {}
             }
         }
         let (reason, lines) = match (failed.is_empty(), pending.is_empty()) {
@@ -65,7 +67,14 @@ impl Delivered {
             (true, true) => {
                 let names: Vec<String> = deliveries.iter().map(Delivery::name).collect();
                 let text = format!("delivered as {}", shortened(&names));
-                return Some((true, "Programmed", text));
+                return Some(match deliveries.iter().all(|d| d.state == State::Unread) {
+                    false => (true, "Programmed", text),
+                    true => {
+                        let why = "but no Pod with a proxy of Istio was seen that it selects; check that the target's \
+                                   Pods run, and have a sidecar";
+                        (false, "NoProxies", format!("{text}, {why}"))
+                    }
+                });
             }
         };
         Some((false, reason, shortened(&lines)))
@@ -114,6 +123,11 @@ mod tests {
             said(&[State::Delivered, pending()]),
             Some((false, "Pending", "WasmPlugin a/o1: soon".into()))
         );
+        let (status, reason, text) = said(&[State::Unread, State::Unread]).unwrap();
+        assert_eq!((status, reason), (false, "NoProxies"));
+        assert!(text.starts_with("delivered as WasmPlugin a/o0; WasmPlugin a/o1, but no Pod"));
+        let read_once = said(&[State::Unread, State::Delivered]).unwrap();
+        assert_eq!((read_once.0, read_once.1), (true, "Programmed"));
         let (status, reason, text) = said(&vec![State::Delivered; 5]).unwrap();
         assert_eq!((status, reason), (true, "Programmed"));
         assert_eq!(

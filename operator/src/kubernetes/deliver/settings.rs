@@ -9,6 +9,10 @@ use crate::xds::module::Kind;
 
 /// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
 const RETRY: Duration = Duration::from_secs(30);
+/// Where Envoy Gateway is by default.
+pub const ENVOY_GATEWAY_NAMESPACE: &str = "envoy-gateway-system";
+/// Where Istio is by default.
+pub const ISTIO_NAMESPACE: &str = "istio-system";
 
 /// Objects for other control planes and for Pods.
 #[derive(Debug, Clone, Args)]
@@ -42,6 +46,23 @@ pub struct DeliverArgs {
     /// Where Istio's proxies have the native module: EnvoyFilters are written in place of the others
     #[arg(long, value_name = "PATH", help_heading = "Delivery")]
     pub istio_native: Option<PathBuf>,
+    /// Namespace of Envoy Gateway: only there, and in a Gateway's own namespace, do its labels make a Pod a proxy of a
+    /// Gateway
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        default_value = ENVOY_GATEWAY_NAMESPACE,
+        help_heading = "Delivery"
+    )]
+    pub envoy_gateway_namespace: String,
+    /// Namespace of istiod: the versions of the istiods there decide between TrafficExtensions and WasmPlugins
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        default_value = ISTIO_NAMESPACE,
+        help_heading = "Delivery"
+    )]
+    pub istio_namespace: String,
     /// Where this operator's modules are reached by control planes and proxies [default:
     /// http://headgate.NAMESPACE.svc:18002]
     #[arg(long, value_name = "URL", help_heading = "Delivery")]
@@ -72,6 +93,10 @@ pub struct Settings {
     pub envoy_gateway_native: Option<String>,
     /// Where Istio's proxies have the native module; EnvoyFilters in place of plugins.
     pub istio_native: Option<PathBuf>,
+    /// Namespace of Envoy Gateway.
+    pub envoy_gateway_namespace: String,
+    /// Namespace of istiod.
+    pub istio_namespace: String,
     /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
     /// digits of its SHA-256.
     pub config_map_module: Option<String>,
@@ -117,6 +142,8 @@ impl Settings {
                 envoy_gateway: has(AdapterChoice::Auto) || has(AdapterChoice::EnvoyGateway),
                 envoy_gateway_native: args.envoy_gateway_native.clone(),
                 istio_native: args.istio_native.clone(),
+                envoy_gateway_namespace: args.envoy_gateway_namespace.clone(),
+                istio_namespace: args.istio_namespace.clone(),
                 config_map_module: args
                     .deliver_config_maps
                     .then(|| args.config_map_module.clone()),
@@ -159,6 +186,8 @@ mod tests {
                 envoy_gateway: true,
                 envoy_gateway_native: None,
                 istio_native: None,
+                envoy_gateway_namespace: "envoy-gateway-system".into(),
+                istio_namespace: "istio-system".into(),
                 config_map_module: None,
                 watch_namespaces: Vec::new(),
                 modules_url: "http://headgate.headgate-system.svc:18002".into(),

@@ -1,6 +1,6 @@
 //! All objects that should be there, and why some are not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
@@ -28,16 +28,17 @@ pub struct Installed {
 /// All objects that should be there.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// The objects, by adapter and key.
+    /// The objects, by adapter and key. One that doesn't fit even with a single policy is in it, too, so that the object
+    /// of that name isn't deleted: see [`Object::too_large`].
     pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
-    /// Those that can't be.
+    /// Policies that their object leaves out, or whose workload can't have an object.
     pub unwanted: Vec<Unwanted>,
 }
 
-/// An object that can't be, for a workload that should have one.
+/// Policies that an object should carry and doesn't.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unwanted {
-    /// The policies in it.
+    /// The policies.
     pub policies: Vec<String>,
     /// Which object, and why not.
     pub delivery: Delivery,
@@ -58,13 +59,15 @@ pub fn wanted(
         let path = path.replace("{hash}", sha256.get(..16).unwrap_or(sha256));
         for target in plan.workloads.keys() {
             if let Some(workload) = of_target(plan, cluster, target) {
-                let calls = plan.outbound_of(&workload.config);
-                wanted.add(config_map::object(target, &workload, calls, cluster, &path));
+                wanted.add_fitting(plan, &workload, |workload| {
+                    let calls = plan.outbound_of(&workload.config);
+                    config_map::object(target, workload, calls, cluster, &path)
+                });
             }
         }
     }
     let istio = settings.istio && installed.istio;
-    let plugin = istio::kind(cluster, installed);
+    let plugin = istio::kind(cluster, installed, &settings.istio_namespace);
     let of_istio = |workload: &Workload| match &settings.istio_native {
         Some(path) => istio_native::object(workload, cluster, path),
         None => istio::object(workload, cluster, &module, plugin),
@@ -83,21 +86,22 @@ pub fn wanted(
     let (workloads, meetings) = workloads(plan, cluster);
     for workload in &workloads {
         match (&workload.place, controller(workload).as_deref()) {
-            (Place::Gateway(_), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
-                let both = both_ways(workload, plan);
+            (Place::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
                 let native = settings.envoy_gateway_native.as_deref();
-                wanted.extend(envoy_gateway::object(&both, cluster, &module, native));
+                wanted.add_fitting(plan, workload, |workload| {
+                    let both = both_ways(workload, plan);
+                    envoy_gateway::object(&both, gateway, cluster, &module, native)
+                });
             }
             (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
-                let both = both_ways(workload, plan);
-                wanted.add(of_istio(&both));
+                wanted.add_fitting(plan, workload, |w| of_istio(&both_ways(w, plan)));
             }
             (Place::Pods, _) if istio => {
-                wanted.add(of_istio(workload));
+                let workload = wanted.add_fitting(plan, workload, of_istio);
                 let calls = plan.outbound_of(&workload.config);
                 wanted.extend(calls.map(|calls| match &settings.istio_native {
-                    Some(path) => istio_native::outbound(workload, calls, cluster, path),
-                    None => istio::outbound(workload, calls, cluster, &module, plugin),
+                    Some(path) => istio_native::outbound(&workload, calls, cluster, path),
+                    None => istio::outbound(&workload, calls, cluster, &module, plugin),
                 }));
             }
             _ => {}
@@ -145,23 +149,61 @@ impl Wanted {
     }
 
     fn add(&mut self, object: Object) {
-        let bytes = object.bytes();
-        if bytes <= MAX_BYTES {
-            let key = (object.adapter, object.key.clone());
-            self.objects.insert(key, object);
-            return;
+        let key = (object.adapter, object.key.clone());
+        self.objects.insert(key, object);
+    }
+
+    /// Adds the object that `make` builds for `workload`, and returns the part of the workload that is in it.
+    ///
+    /// All policies of a workload share one object of at most [`MAX_BYTES`]. Above that, the largest policy is left out,
+    /// and then the next, until the others fit: so no policy of less than its even part of the object, 1 MB divided by
+    /// the number of policies, ever makes room for another tenant's. The last policy stays, whatever its size.
+    fn add_fitting(
+        &mut self,
+        plan: &Plan,
+        workload: &Workload,
+        make: impl Fn(&Workload) -> Object,
+    ) -> Workload {
+        let mut fitting = workload.clone();
+        let mut object = make(&fitting);
+        let mut bytes = object.bytes();
+        if bytes > MAX_BYTES {
+            let stages = workload.config.stages.iter().rev();
+            let size = |stage| serde_json::to_vec(stage).map_or(0, |json| json.len());
+            let mut by_size: Vec<(usize, &str)> =
+                { stages }.map(|s| (size(s), s.policy.as_str())).collect();
+            // Of two as large, the one with less precedence goes first. The sort is stable.
+            by_size.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+            let mut by_size = by_size.into_iter();
+            while bytes > MAX_BYTES && by_size.len() > 1 {
+                let mut excess = bytes - MAX_BYTES;
+                let mut left_out = BTreeSet::new();
+                while excess > 0
+                    && by_size.len() > 1
+                    && let Some((size, policy)) = by_size.next()
+                {
+                    excess = excess.saturating_sub(size);
+                    left_out.insert(policy);
+                    self.unwanted.push(Unwanted {
+                        policies: vec![policy.to_owned()],
+                        delivery: Delivery {
+                            adapter: object.adapter,
+                            object: object.key.clone(),
+                            state: State::Failed(format!(
+                                "this policy is left out, so that the other policies of these proxies fit: it takes \
+                                 {size} bytes of the {MAX_BYTES} that all of them share; use fewer types and \
+                                 matches, or shorter ones"
+                            )),
+                        },
+                    });
+                }
+                fitting = fitting.without(&left_out, plan);
+                object = make(&fitting);
+                bytes = object.bytes();
+            }
         }
-        self.unwanted.push(Unwanted {
-            delivery: Delivery {
-                adapter: object.adapter,
-                object: object.key,
-                state: State::Failed(format!(
-                    "{bytes} bytes; {MAX_BYTES} are the most that the API server keeps: use fewer types or \
-                     policies, or let proxies ask over xDS"
-                )),
-            },
-            policies: object.policies,
-        });
+        self.add(object);
+        fitting
     }
 }
 

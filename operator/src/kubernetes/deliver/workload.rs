@@ -10,10 +10,17 @@ use std::sync::Arc;
 
 use headgate_core::config::FilterConfig;
 
+use crate::compile::revision;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::{
     GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, TargetKind, TargetRef,
 };
+
+/// Labels that Istio's injector gives to Pods: that of sidecars, and one that its gateways have, too.
+const INJECTED: [&str; 2] = [
+    "security.istio.io/tlsMode",
+    "service.istio.io/canonical-revision",
+];
 
 /// Proxies that get one configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +29,8 @@ pub struct Workload {
     pub proxies: ProxySelector,
     /// What they are.
     pub place: Place,
+    /// Whether Istio runs any of them, as far as is seen: a Pod with its sidecar, or of a gateway.
+    pub seen: bool,
     /// What they enforce; never empty.
     pub config: Arc<FilterConfig>,
     /// The targets whose policies are in it, in order of precedence.
@@ -48,6 +57,24 @@ pub struct Meeting {
     pub with: Vec<TargetRef>,
 }
 
+impl Workload {
+    /// The workload without the policies in `left_out`. Those that remain keep their slots.
+    #[must_use]
+    pub fn without(&self, left_out: &BTreeSet<&str>, plan: &Plan) -> Self {
+        let mut rest = self.clone();
+        let is_out = |policy: &String| left_out.contains(policy.as_str());
+        let config = Arc::make_mut(&mut rest.config);
+        config.stages.retain(|s| !is_out(&s.policy));
+        config.revision = String::new();
+        config.revision = revision(config);
+        rest.policies.retain(|p| !is_out(p));
+        let theirs = plan.attachments.iter().filter(|a| is_out(&a.stage.policy));
+        let theirs: BTreeSet<&TargetRef> = theirs.map(|a| &a.target).collect();
+        rest.targets.retain(|t| !theirs.contains(t));
+        rest
+    }
+}
+
 /// The workloads of `plan` in order of precedence, and those that can't be told apart from one of these.
 #[must_use]
 pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
@@ -58,7 +85,10 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
             all.extend(workload(plan, cluster, &attachment.proxies));
         }
     }
-    let met = meetings(&all, cluster);
+    let (met, seen) = meetings(&all, cluster);
+    for (workload, seen) in all.iter_mut().zip(seen) {
+        workload.seen = seen;
+    }
     let mut winners: Vec<Option<usize>> = Vec::with_capacity(all.len());
     for (i, others) in met.iter().enumerate() {
         let winner = others.iter().find(|&&j| j < i && winners[j].is_none());
@@ -101,6 +131,7 @@ pub fn workload(plan: &Plan, cluster: &Cluster, proxies: &ProxySelector) -> Opti
     }
     Some(Workload {
         place: place(proxies, cluster),
+        seen: false,
         proxies: proxies.clone(),
         policies: policies(&enforced.config),
         config: Arc::clone(&enforced.config),
@@ -126,8 +157,9 @@ fn place(proxies: &ProxySelector, cluster: &Cluster) -> Place {
     }
 }
 
-/// For each workload those that share a Pod with it: by what their labels say, or by a Pod that has both.
-fn meetings(all: &[Workload], cluster: &Cluster) -> Vec<BTreeSet<usize>> {
+/// For each workload those that share a Pod with it: by what their labels say, or by a Pod that has both. Also returns
+/// for each whether it has a Pod that Istio's proxy runs in.
+fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<bool>) {
     let mut met = vec![BTreeSet::new(); all.len()];
     let mut meet = |group: &[usize]| {
         for &i in group {
@@ -158,10 +190,16 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> Vec<BTreeSet<usize>> {
             &workload.proxies.labels,
         ));
     }
+    let mut seen = vec![false; all.len()];
     for (key, pod) in &cluster.pods {
-        meet(&selecting(&key.namespace, &pod.labels));
+        let group = selecting(&key.namespace, &pod.labels);
+        let is_injected = INJECTED.iter().any(|label| pod.labels.contains_key(*label));
+        for &i in &group {
+            seen[i] |= is_injected || all[i].place != Place::Pods;
+        }
+        meet(&group);
     }
-    met
+    (met, seen)
 }
 
 /// What a file for the proxies of `target` holds: what those get that say so where some do, else what the
@@ -192,6 +230,7 @@ pub fn of_target(plan: &Plan, cluster: &Cluster, target: &TargetRef) -> Option<W
             labels: BTreeMap::new(),
         },
         place: Place::Pods,
+        seen: false,
         policies: policies(config),
         targets: vec![target.clone()],
         config: Arc::clone(config),

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use headgate_core::config::MAX_STAGES;
+
 use super::Draft;
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 use crate::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
@@ -67,8 +69,15 @@ pub(super) struct Count {
     pub(super) workflows_of: Option<usize>,
 }
 
-/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order.
-pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selectors) -> Vec<Count> {
+/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order. Also
+/// returns the places of the drafts that match one proxy, for proxies that may match more policies than they take.
+/// `envoy_gateway` is the namespace of Envoy Gateway.
+pub(super) fn count(
+    cluster: &Cluster,
+    drafts: &[Draft<'_>],
+    selectors: &Selectors,
+    envoy_gateway: &str,
+) -> (Vec<Count>, Vec<Vec<usize>>) {
     let mut counts = vec![Count::default(); drafts.len()];
     let mut owned: HashMap<Owner<'_>, u32> = HashMap::new();
     // Pods of one workload match the same drafts.
@@ -76,7 +85,7 @@ pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selecto
     let mut seen = vec![false; drafts.len()];
     let mut matching = Vec::new();
     for (key, pod) in &cluster.pods {
-        if let Some(owner) = owner(key, pod) {
+        if let Some(owner) = owner(key, pod, envoy_gateway) {
             *owned.entry(owner).or_default() += 1;
         }
         selectors.matching(&key.namespace, &pod.labels, &mut matching);
@@ -125,7 +134,8 @@ pub(super) fn count(cluster: &Cluster, drafts: &[Draft<'_>], selectors: &Selecto
     for set in &sets {
         settle(set, drafts, &mut counts);
     }
-    counts
+    let crowded = sets.into_iter().filter(|set| set.len() > MAX_STAGES);
+    (counts, crowded.collect())
 }
 
 /// Notes which drafts are in force on proxies that match those of `set`.
@@ -167,14 +177,21 @@ enum Owner<'a> {
 }
 
 /// What Envoy Gateway made a ready Pod for, unless the Pod is found by the label of all implementations.
-fn owner<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<Owner<'a>> {
+///
+/// Anybody may label Pods of their own namespace. So labels count only in the namespace of Envoy Gateway, and for a
+/// Gateway in its own namespace, where Envoy Gateway runs its proxies with `GatewayNamespace`.
+fn owner<'a>(key: &ObjectKey, pod: &'a Pod, envoy_gateway: &str) -> Option<Owner<'a>> {
     if !pod.ready || pod.target.is_some() {
         return None;
     }
+    let is_of_envoy_gateway = key.namespace == envoy_gateway;
     let [namespace, name] = OWNING_GATEWAY.map(|label| pod.labels.get(label));
     let (Some(namespace), Some(name)) = (namespace, name) else {
-        return Some(Owner::Class(pod.labels.get(OWNING_CLASS)?));
+        let class = pod.labels.get(OWNING_CLASS).filter(|_| is_of_envoy_gateway);
+        return class.map(|class| Owner::Class(class));
     };
-    let is_found = key.namespace == *namespace && pod.labels.get(GATEWAY_NAME_LABEL) == Some(name);
-    (!is_found).then_some(Owner::Gateway(namespace, name))
+    let is_of_gateway = key.namespace == *namespace;
+    let is_found = is_of_gateway && pod.labels.get(GATEWAY_NAME_LABEL) == Some(name);
+    let counts = (is_of_envoy_gateway || is_of_gateway) && !is_found;
+    counts.then_some(Owner::Gateway(namespace, name))
 }

@@ -1,5 +1,7 @@
 //! What became of one policy.
 
+use std::collections::BTreeMap;
+
 use headgate_core::config::Mode;
 
 use crate::kubernetes::cluster::{ObjectKey, PolicyObject};
@@ -38,6 +40,7 @@ pub(super) fn state(key: &ObjectKey, object: &PolicyObject, fate: Fate) -> Polic
         overridden: fate.overridden,
         without_workflows: fate.without_workflows,
         warnings: warnings.into_iter().chain(fate.left_out).collect(),
+        beyond_limit: BTreeMap::new(),
         not_found: fate.not_found,
         mode: effective.map_or(Mode::default(), |p| p.stage.mode),
         revision: fate.revision,

@@ -4,7 +4,7 @@ use headgate_core::config::Mode;
 
 use super::*;
 use crate::kubernetes::cluster::{Gateway, Pod, PolicyObject, Route, Service};
-use crate::plan::{Enforced, GATEWAY_NAME_LABEL, PolicyState, ProxyClaims, TargetKind};
+use crate::plan::{GATEWAY_NAME_LABEL, ProxyClaims, TargetKind};
 use crate::validate::{Slots, check_file};
 
 mod gateways;

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use headgate_core::config::Mode;
 use k8s_openapi::jiff::Timestamp;
 
@@ -25,6 +27,7 @@ fn state(generation: i64) -> PolicyState {
         overridden: Vec::new(),
         without_workflows: Vec::new(),
         warnings: Vec::new(),
+        beyond_limit: BTreeMap::new(),
         not_found: Vec::new(),
         mode: Mode::Enforce,
         revision: "r".into(),

@@ -190,6 +190,7 @@ pub fn plan(workloads: &[(&str, &str)]) -> Plan {
             overridden: Vec::new(),
             without_workflows: Vec::new(),
             warnings: Vec::new(),
+            beyond_limit: Default::default(),
             not_found: Vec::new(),
             mode: Mode::Enforce,
             revision: (*revision).to_owned(),

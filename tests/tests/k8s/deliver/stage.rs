@@ -91,6 +91,8 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
         envoy_gateway: true,
         envoy_gateway_native: None,
         istio_native: None,
+        envoy_gateway_namespace: "envoy-gateway-system".to_owned(),
+        istio_namespace: "istio-system".to_owned(),
         config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
         watch_namespaces: Vec::new(),
         modules_url: format!("http://{}", modules.address),

@@ -132,3 +132,65 @@ fn policies_are_told_what_became_of_their_objects() {
     let failures = BTreeMap::from([(key(&wanted), State::Failed("conflict".into()))]);
     assert_eq!(said(&observed, &failures), State::Failed("conflict".into()));
 }
+
+/// A service's only policy grows until no object can hold it: what proxies run isn't taken from them.
+#[tokio::test]
+async fn the_last_object_that_fit_stays() {
+    let grown = |size: usize| {
+        let mut example = example();
+        let mut attachment = example.plan.attachments[0].clone();
+        let mut stage = (*attachment.stage).clone();
+        stage.routes = vec![format!("httproute/a/{}*", "x".repeat(size))];
+        attachment.stage = std::sync::Arc::new(stage);
+        example.plan.attachments = vec![attachment].into();
+        example
+    };
+    let mut observed = applied(&wish(&grown(1)));
+    let example = grown(1_000_000);
+    let wanted = wish(&example);
+    let steps = steps(&wanted, &observed, &example.plan);
+    assert_eq!((steps.apply.len(), steps.delete.len()), (1, 0));
+    // Nothing is sent: there is no API server at this address.
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let client = Client::try_from(config).unwrap();
+    let mut reconciler = Reconciler::new(client, settings(), false);
+    let mut failures = BTreeMap::new();
+    reconciler
+        .apply(&wanted, &steps, &mut observed, &mut failures)
+        .await;
+    let delivered = report(&wanted, &observed, &failures);
+    let (status, reason, message) = delivered.programmed("a/p").unwrap();
+    assert_eq!((status, reason), (false, "DeliveryFailed"));
+    assert!(message.contains("of at most 1000000"), "{message}");
+}
+
+/// Istio says nothing of who runs a plugin, but its injector leaves a label on Pods with a sidecar.
+#[test]
+fn a_plugin_that_no_proxy_reads_is_not_programmed() {
+    let said = |example: &Example| {
+        let wanted = wish(example);
+        let delivered = report(&wanted, &applied(&wanted), &BTreeMap::new());
+        let (status, reason, _) = delivered.programmed("a/p").unwrap();
+        (status, reason)
+    };
+    let none = (false, "NoProxies");
+    let plain = || example().pod("a", "plain", "app=search");
+    assert_eq!(said(&example()), none);
+    assert_eq!(said(&plain()), none);
+    let sidecar = "app=search,security.istio.io/tlsMode=istio";
+    assert_eq!(said(&plain().pod("b", "1", sidecar)), none);
+    let injected = plain().pod("a", "1", sidecar);
+    assert_eq!(said(&injected), (true, "Programmed"));
+
+    let edge = || {
+        Example::default().gateway("a/edge", "istio").at_gateway(
+            "a/p",
+            "Gateway/a/edge",
+            "a/edge",
+            &[],
+        )
+    };
+    let label = format!("{}=edge", crate::plan::GATEWAY_NAME_LABEL);
+    assert_eq!(said(&edge()), none);
+    assert_eq!(said(&edge().pod("a", "1", &label)), (true, "Programmed"));
+}

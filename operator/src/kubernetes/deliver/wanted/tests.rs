@@ -133,6 +133,9 @@ fn istio_1_30_gets_the_same_in_another_kind() {
                 .pod("istio-system", "other", labels);
         assert_eq!(of(&example).adapter, kind, "{labels}");
     }
+    let elsewhere = example().pod("tenant", "pause", "app=istiod");
+    let kind = of(&elsewhere).adapter;
+    assert_eq!(kind, Adapter::IstioExtension, "anybody's label");
 }
 
 #[test]
@@ -530,6 +533,13 @@ fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() 
                 "gateway.envoyproxy.io/owning-gatewayclass=other",
             )
             .pod("envoy-gateway-system/unready", labels)
+            // Anybody may label Pods of their own.
+            .pods(19, "tenant/pause", owned)
+            .pods(
+                19,
+                "tenant/merged",
+                "gateway.envoyproxy.io/owning-gatewayclass=eg",
+            )
             .unready("envoy-gateway-system/unready");
         let edge = world.cluster.gateways.values_mut().next().unwrap();
         edge.class = "eg".to_owned();
@@ -623,22 +633,75 @@ fn a_config_map_holds_the_file_that_render_writes() {
     );
 }
 
-#[test]
-fn what_is_too_large_is_said_and_not_sent() {
-    let mut example = Example::default();
-    for i in 0..64 {
+/// Policies `a/p0`, `a/p1` … of one Gateway, each for a route whose name makes it about this large.
+fn sized(sizes: &[usize]) -> Example {
+    let edge = Example::default().gateway("a/edge", "eg");
+    { sizes.iter().enumerate() }.fold(edge, |example, (i, size)| {
         let route = format!("HTTPRoute/a/{i}");
-        let pattern = format!("httproute/a/{i}/{}*", "x".repeat(20_000));
-        let policy = format!("a/p{i}");
-        example = example.policy(&policy, &route, ("a", "app=search"), &[&pattern]);
-    }
-    let wanted = of(&example);
-    assert!(wanted.objects.is_empty());
-    assert_eq!(wanted.unwanted[0].policies.len(), 64);
+        let pattern = format!("httproute/a/{i}/{}*", "x".repeat(*size));
+        example.route(&route, &["a/edge"]).at_gateway(
+            &format!("a/p{i}"),
+            &route,
+            "a/edge",
+            &[&pattern],
+        )
+    })
+}
+
+fn left_out(wanted: &Wanted) -> Vec<&str> {
+    let policies = wanted.unwanted.iter().flat_map(|u| &u.policies);
+    policies.map(String::as_str).collect()
+}
+
+/// One tenant's policy doesn't take the filter off the others at a shared Gateway.
+#[test]
+fn a_policy_that_does_not_fit_is_left_out_and_says_so_and_the_others_stay() {
+    let wanted = of(&sized(&[5_000, 990_000, 6_000]));
+    let object = wanted.objects.values().next().unwrap();
+    assert!(object.bytes() <= MAX_BYTES);
+    assert_eq!(object.policies, ["a/p0", "a/p2"]);
+    let metadata = &object.value["metadata"];
+    assert_eq!(
+        metadata["annotations"]["headgate.dev/targets"],
+        "HTTPRoute/a/0 HTTPRoute/a/2"
+    );
+    assert_eq!(metadata["ownerReferences"].as_array().unwrap().len(), 2);
+    let config = object.value["spec"]["wasm"][0]["config"].to_string();
+    let config = FilterConfig::from_json(config.as_bytes()).unwrap();
+    assert_eq!(config.stages.len(), 2);
+    assert_eq!(
+        config.revision,
+        only(&sized_without_the_second()).value["spec"]["wasm"][0]["config"]["revision"],
+        "another configuration has another revision"
+    );
+    assert_eq!(left_out(&wanted), ["a/p1"]);
     let State::Failed(why) = &wanted.unwanted[0].delivery.state else {
         panic!("{:?}", wanted.unwanted);
     };
-    assert!(why.contains("1000000 are the most"), "{why}");
+    assert!(
+        why.contains("left out") && why.contains("of the 1000000 that"),
+        "{why}"
+    );
+    assert_eq!(wanted.unwanted[0].delivery.object, object.key);
+}
+
+fn sized_without_the_second() -> Example {
+    let mut example = sized(&[5_000, 990_000, 6_000]);
+    let mut all = example.plan.attachments.to_vec();
+    all.remove(1);
+    example.plan.attachments = all.into();
+    example
+}
+
+#[test]
+fn the_largest_and_of_equal_ones_the_last_make_room() {
+    assert_eq!(left_out(&of(&sized(&[900_000, 300_000]))), ["a/p0"]);
+    let many = of(&sized(&[20_000; 64]));
+    let object = many.objects.values().next().unwrap();
+    let out = left_out(&many);
+    assert!(object.bytes() <= MAX_BYTES && object.bytes() > MAX_BYTES - 40_000);
+    assert_eq!(object.policies.len() + out.len(), 64);
+    assert_eq!((out[0], object.policies[0].as_str()), ("a/p63", "a/p0"));
 }
 
 #[test]

@@ -4,8 +4,10 @@ use headgate_core::config::MAX_STAGES;
 
 use super::*;
 use crate::xds::cache::ResourceCache;
+use crate::xds::conditions;
 use crate::xds::node::{Identity, TargetClaim};
 use crate::xds::snapshot::Snapshot;
+use crate::xds::tally::Tallies;
 
 fn edge(pods: usize) -> World {
     World::default()
@@ -251,5 +253,21 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
             "71 policies apply to this proxy, at most 64 can; not in force: a/p63, a/p64, a/p65, a/p66, \
              a/p67, a/p68, a/p69"
         )
+    );
+    let programmed = |policy: &str| {
+        let state = world.state(policy);
+        let target = Some(&state.targets[0]);
+        let [accepted, programmed] = conditions::at(&state, target, &Tallies::default(), None);
+        assert!(accepted.status, "{accepted:?}");
+        (programmed.reason, programmed.message)
+    };
+    assert_eq!(programmed("a/p62").0, "NoProxies", "none is connected");
+    let (reason, message) = programmed("a/p63");
+    assert_eq!(reason, "LimitReached");
+    assert!(
+        message.starts_with(
+            "71 policies apply to a proxy of this target, which takes at most 64; this policy is left out"
+        ),
+        "{message}"
     );
 }
