@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kube::ResourceExt as _;
 use tracing::warn;
 
-use super::cluster::{Cluster, Gateway, ObjectKey, Pod, Route, Service};
+use super::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route, Service};
 use super::judge::judge;
 use super::read::{Keyed, Slice, key};
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
@@ -148,6 +148,12 @@ impl Observations {
 
     fn replace(&self, all: BTreeMap<ObjectKey, Arc<Observed>>) {
         *self.lock() = all;
+    }
+
+    fn replace_within(&self, namespace: &str, all: BTreeMap<ObjectKey, Arc<Observed>>) {
+        let mut known = self.lock();
+        known.retain(|key, _| key.namespace != namespace);
+        known.extend(all);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Arc<Observed>>> {
@@ -387,6 +393,12 @@ impl Store {
                 all.extend(others.map(|(t, r)| (t.clone(), r.clone())));
                 Seen::All(all)
             }
+            Seen::Within(namespace, mut all) => {
+                let others = { self.cluster.routes.iter() }
+                    .filter(|(t, _)| t.kind != kind && t.namespace == namespace);
+                all.extend(others.map(|(t, r)| (t.clone(), r.clone())));
+                Seen::Within(namespace, all)
+            }
             seen => seen,
         };
         put(&mut self.cluster, |c| &c.routes, |c| &mut c.routes, seen)
@@ -404,7 +416,7 @@ impl Store {
             Seen::Deleted(name) => {
                 self.definitions.remove(&name);
             }
-            Seen::Failed { .. } => {}
+            Seen::Within(..) | Seen::Failed { .. } => {}
         }
         before != self.wanted_kinds()
     }
@@ -412,14 +424,21 @@ impl Store {
     fn endpoints(&mut self, seen: Seen<Keyed<Slice>>) -> Effect {
         self.listed.slices |= matches!(seen, Seen::All(_));
         let replicas = self.replicas();
+        let services = |slices: &BTreeMap<ObjectKey, Slice>| {
+            let named = slices.values().filter_map(|s| s.service.clone());
+            named.collect::<BTreeSet<_>>()
+        };
         let touched: BTreeSet<ObjectKey> = match seen {
             Seen::All(all) => {
-                let services = |slices: &BTreeMap<ObjectKey, Slice>| {
-                    let named = slices.values().filter_map(|s| s.service.clone());
-                    named.collect::<BTreeSet<_>>()
-                };
                 let mut touched = services(&self.slices);
                 self.slices = all.into_iter().collect();
+                touched.extend(services(&self.slices));
+                touched
+            }
+            Seen::Within(namespace, all) => {
+                let mut touched = services(&self.slices);
+                self.slices.retain(|key, _| key.namespace != namespace);
+                self.slices.extend(all);
                 touched.extend(services(&self.slices));
                 touched
             }
@@ -462,16 +481,18 @@ impl Store {
                     .collect();
                 self.observations.replace(observed);
                 let judged = all.iter().map(|p| (key(&p.metadata), self.judge(p)));
-                let judged: BTreeMap<_, _> = judged.collect();
-                let changed = judged != self.cluster.policies;
-                if changed {
-                    Arc::make_mut(&mut self.cluster).policies = judged;
-                }
-                Effect {
-                    plan: changed,
-                    status: true,
-                    ..Effect::default()
-                }
+                let judged = Seen::All(judged.collect());
+                self.judged(judged)
+            }
+            Seen::Within(namespace, all) => {
+                let observed = all
+                    .iter()
+                    .map(|p| (key(&p.metadata), Arc::new(Observed::new(p))))
+                    .collect();
+                self.observations.replace_within(&namespace, observed);
+                let judged = all.iter().map(|p| (key(&p.metadata), self.judge(p)));
+                let judged = Seen::Within(namespace, judged.collect());
+                self.judged(judged)
             }
             Seen::Applied(policy) => {
                 let key = key(&policy.metadata);
@@ -510,8 +531,23 @@ impl Store {
         }
     }
 
+    /// Takes in a list of judged policies.
+    fn judged(&mut self, listed: Seen<Keyed<PolicyObject>>) -> Effect {
+        let policies = put(
+            &mut self.cluster,
+            |c| &c.policies,
+            |c| &mut c.policies,
+            listed,
+        );
+        Effect {
+            plan: policies,
+            status: true,
+            ..Effect::default()
+        }
+    }
+
     /// Judges a policy, unless only its status or metadata changed.
-    fn judge(&self, policy: &PolicyResource) -> super::cluster::PolicyObject {
+    fn judge(&self, policy: &PolicyResource) -> PolicyObject {
         let before = self.cluster.policies.get(&key(&policy.metadata));
         let same = before.filter(|b| {
             policy.metadata.uid.as_deref() == Some(b.uid.as_str())
@@ -551,17 +587,36 @@ fn count_ready(
 
 /// A Pod that has ended is as good as gone.
 fn running(seen: Seen<Keyed<Option<Pod>>>) -> Seen<Keyed<Pod>> {
+    let running = |all: Vec<Keyed<Option<Pod>>>| -> Vec<Keyed<Pod>> {
+        let running = all.into_iter().filter_map(|(key, pod)| Some((key, pod?)));
+        running.collect()
+    };
     match seen {
-        Seen::All(all) => Seen::All(
-            all.into_iter()
-                .filter_map(|(key, pod)| Some((key, pod?)))
-                .collect(),
-        ),
+        Seen::All(all) => Seen::All(running(all)),
+        Seen::Within(namespace, all) => Seen::Within(namespace, running(all)),
         Seen::Applied((key, Some(pod))) => Seen::Applied((key, pod)),
         Seen::Applied((key, None)) | Seen::Deleted((key, _)) => {
             Seen::Deleted((key, Pod::default()))
         }
         Seen::Failed { status } => Seen::Failed { status },
+    }
+}
+
+/// The key of an object in a namespace.
+trait Namespaced {
+    /// `metadata.namespace`.
+    fn namespace(&self) -> &str;
+}
+
+impl Namespaced for ObjectKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+impl Namespaced for TargetRef {
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
 }
 
@@ -574,7 +629,7 @@ fn put<K, V>(
     seen: Seen<(K, V)>,
 ) -> bool
 where
-    K: Ord,
+    K: Ord + Namespaced,
     V: PartialEq,
 {
     match seen {
@@ -583,6 +638,19 @@ where
             let changed = *map(cluster) != all;
             if changed {
                 *map_mut(Arc::make_mut(cluster)) = all;
+            }
+            changed
+        }
+        Seen::Within(namespace, all) => {
+            let all: BTreeMap<K, V> = all.into_iter().collect();
+            let known = map(cluster).iter();
+            let changed = !{ known }
+                .filter(|(key, _)| key.namespace() == namespace)
+                .eq(&all);
+            if changed {
+                let map = map_mut(Arc::make_mut(cluster));
+                map.retain(|key, _| key.namespace() != namespace);
+                map.extend(all);
             }
             changed
         }

@@ -19,6 +19,8 @@ use tracing::{info, warn};
 pub const WATCH_SECONDS: u32 = 60;
 /// First pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// Refusals of one namespace in a row after which it counts as empty: about 10 s.
+pub const CONFIRMED: u32 = 8;
 /// Longest pause after failures, unless a watch says otherwise.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -27,13 +29,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub enum Seen<V> {
     /// All there is. What isn't in here is gone.
     All(Vec<V>),
+    /// All there is in one of several namespaces. What isn't in here is gone from there.
+    Within(String, Vec<V>),
     /// One is new or has changed.
     Applied(V),
     /// One is gone.
     Deleted(V),
     /// The watch failed and will be tried again.
     Failed {
-        /// HTTP status of the API server's answer, if it gave one: 404 for a kind that it doesn't know.
+        /// HTTP status of the API server's answer, if it gave one: 404 for a kind that it doesn't know. Of several
+        /// namespaces, 403 and 404 are those of all.
         status: Option<u16>,
     },
 }
@@ -44,6 +49,9 @@ impl<V> Seen<V> {
         let mut f = f;
         match self {
             Self::All(all) => Seen::All(all.into_iter().map(f).collect()),
+            Self::Within(namespace, all) => {
+                Seen::Within(namespace, all.into_iter().map(f).collect())
+            }
             Self::Applied(v) => Seen::Applied(f(v)),
             Self::Deleted(v) => Seen::Deleted(f(v)),
             Self::Failed { status } => Seen::Failed { status },
@@ -107,8 +115,10 @@ where
 
     /// Sends what there is and what becomes of it, until the receiver is gone. `read` cuts an object down.
     ///
-    /// After a failed watch that the API server can't resume, everything is listed again and told as
-    /// [`Seen::All`] at once, so nobody sees half a list; of several namespaces, all are.
+    /// Each namespace is listed and watched by itself, and fails by itself. The first lists of all are sent as one
+    /// [`Seen::All`], so that the receiver never sees half a list. One that can't be resumed is listed again and sent
+    /// as [`Seen::Within`]. A namespace that is refused [`CONFIRMED`] times in a row, while another isn't, is sent as
+    /// empty: it was deleted, or its Role was. While all are refused, nothing is concluded.
     pub async fn follow<V, M>(
         self,
         read: impl Fn(K) -> V + Send,
@@ -118,46 +128,12 @@ where
         V: Send,
         M: Send,
     {
-        let mut health = Health::new(self.what);
-        loop {
-            let mut streams: Vec<_> = self.apis.iter().map(|api| self.events(api)).collect();
-            let mut listed: Vec<V> = Vec::new();
-            // One after the other: what changes in the first meanwhile, its stream tells afterwards.
-            for stream in &mut streams {
-                let before = listed.len();
-                while let Some(event) = stream.next().await {
-                    match event {
-                        Ok(Event::InitApply(object)) => listed.push(read(object)),
-                        Ok(Event::InitDone) => break,
-                        // A list begins, perhaps after one that failed halfway.
-                        Ok(_) => listed.truncate(before),
-                        Err(error) => {
-                            let status = health.failed(&error);
-                            if out.send(wrap(Seen::Failed { status })).await.is_err() {
-                                return;
-                            }
-                        }
-                    }
-                }
-            }
-            health.works();
-            if out.send(wrap(Seen::All(listed))).await.is_err() {
-                return;
-            }
-            let mut events = stream::select_all(streams);
-            while let Some(event) = events.next().await {
-                let seen = match event {
-                    Ok(Event::Apply(object)) => Seen::Applied(read(object)),
-                    Ok(Event::Delete(object)) => Seen::Deleted(read(object)),
-                    Err(error) => Seen::Failed {
-                        status: health.failed(&error),
-                    },
-                    // A list is due.
-                    Ok(_) => break,
-                };
-                if !matches!(seen, Seen::Failed { .. }) {
-                    health.works();
-                }
+        let events = |(index, api)| self.events(api).map(move |event| (index, event)).boxed();
+        let mut events = stream::select_all(self.apis.iter().enumerate().map(events));
+        let mut places = Places::new(self.what, &self.apis);
+        while let Some((index, event)) = events.next().await {
+            let news = places.take(index, event, &read);
+            for seen in news {
                 if out.send(wrap(seen)).await.is_err() {
                     return;
                 }
@@ -195,16 +171,173 @@ where
     }
 }
 
+/// The namespaces of one watch.
+struct Places<V> {
+    all: Vec<Place<V>>,
+    /// Whether the first lists were sent.
+    complete: bool,
+}
+
+/// One namespace, or all of them.
+struct Place<V> {
+    namespace: String,
+    health: Health,
+    /// The list that is being received, or that waits for those of other namespaces.
+    list: Vec<V>,
+    listed: bool,
+    /// Changes since that list, which wait with it.
+    changes: Vec<Seen<V>>,
+    /// Whether the last answer was 403 or 404.
+    is_refused: bool,
+    /// Refusals in a row, while not all namespaces are refused.
+    refusals: u32,
+}
+
+impl<V> Place<V> {
+    /// Whether its list is known. A namespace that stays refused counts as empty.
+    const fn is_settled(&self) -> bool {
+        self.listed || self.refusals >= CONFIRMED
+    }
+}
+
+impl<V> Places<V> {
+    fn new<K: Resource>(what: &'static str, apis: &[Api<K>]) -> Self {
+        let place = |api: &Api<K>| {
+            let namespace = api.namespace().unwrap_or_default().to_owned();
+            Place {
+                health: Health::new(what, namespace.clone()),
+                namespace,
+                list: Vec::new(),
+                listed: false,
+                changes: Vec::new(),
+                is_refused: false,
+                refusals: 0,
+            }
+        };
+        Self {
+            all: apis.iter().map(place).collect(),
+            complete: false,
+        }
+    }
+
+    /// Takes in an event of the namespace with this index, and gives what to send.
+    fn take<K>(
+        &mut self,
+        index: usize,
+        event: Result<Event<K>, watcher::Error>,
+        read: impl Fn(K) -> V,
+    ) -> Vec<Seen<V>> {
+        let is_one_of_many = self.all.len() > 1;
+        let Some(place) = self.all.get_mut(index) else {
+            return Vec::new();
+        };
+        let change = match event {
+            Err(error) => return self.failed(index, &error),
+            // A list begins, perhaps after one that failed halfway.
+            Ok(Event::Init) => {
+                place.list.clear();
+                place.changes.clear();
+                place.listed = false;
+                return Vec::new();
+            }
+            Ok(Event::InitApply(object)) => {
+                place.list.push(read(object));
+                return Vec::new();
+            }
+            Ok(Event::InitDone) => None,
+            Ok(Event::Apply(object)) => Some(Seen::Applied(read(object))),
+            Ok(Event::Delete(object)) => Some(Seen::Deleted(read(object))),
+        };
+        place.health.works();
+        place.is_refused = false;
+        place.refusals = 0;
+        match change {
+            Some(change) if self.complete => vec![change],
+            Some(change) => {
+                place.changes.push(change);
+                Vec::new()
+            }
+            None if self.complete && is_one_of_many => {
+                vec![Seen::Within(
+                    place.namespace.clone(),
+                    std::mem::take(&mut place.list),
+                )]
+            }
+            None => {
+                place.listed = true;
+                self.complete = false;
+                self.first_lists()
+            }
+        }
+    }
+
+    fn failed(&mut self, index: usize, error: &watcher::Error) -> Vec<Seen<V>> {
+        let Some(place) = self.all.get_mut(index) else {
+            return Vec::new();
+        };
+        let status = place.health.failed(error);
+        place.is_refused = matches!(status, Some(403 | 404));
+        if !place.is_refused {
+            place.refusals = 0;
+            return vec![Seen::Failed { status }];
+        }
+        place.refusals = place.refusals.saturating_add(1);
+        if self.all.iter().all(|p| p.is_refused) {
+            // The kind is gone or hidden: what comes back is listed as one again.
+            self.complete = false;
+            for place in &mut self.all {
+                place.list.clear();
+                place.changes.clear();
+                place.listed = false;
+                if place.refusals < CONFIRMED {
+                    place.refusals = 0;
+                }
+            }
+            return vec![Seen::Failed { status }];
+        }
+        let mut seen = vec![Seen::Failed { status: None }];
+        let place = &self.all[index];
+        if place.refusals == CONFIRMED {
+            place.health.counts_as_empty();
+            match self.complete {
+                true => seen.push(Seen::Within(place.namespace.clone(), Vec::new())),
+                false => seen.extend(self.first_lists()),
+            }
+        }
+        seen
+    }
+
+    /// The lists of all namespaces as one, once they are known, and what has changed since.
+    fn first_lists(&mut self) -> Vec<Seen<V>> {
+        if !self.all.iter().all(Place::is_settled) {
+            return Vec::new();
+        }
+        self.complete = true;
+        let lists = self
+            .all
+            .iter_mut()
+            .flat_map(|p| std::mem::take(&mut p.list));
+        let mut seen = vec![Seen::All(lists.collect())];
+        for place in &mut self.all {
+            seen.append(&mut place.changes);
+        }
+        seen
+    }
+}
+
 /// Whether a watch works, as logs tell it: once for each change.
 struct Health {
     what: &'static str,
+    /// Empty for all.
+    namespace: String,
     failing: bool,
 }
 
 impl Health {
-    const fn new(what: &'static str) -> Self {
+    const fn new(what: &'static str, namespace: String) -> Self {
         Self {
             what,
+            namespace,
             failing: false,
         }
     }
@@ -215,6 +348,7 @@ impl Health {
         if status != Some(404) && !std::mem::replace(&mut self.failing, true) {
             warn!(
                 resource = self.what,
+                namespace = self.namespace,
                 "the watch failed; what was seen stays in force and it is tried again: {error}"
             );
         }
@@ -223,8 +357,21 @@ impl Health {
 
     fn works(&mut self) {
         if std::mem::take(&mut self.failing) {
-            info!(resource = self.what, "the watch is back");
+            info!(
+                resource = self.what,
+                namespace = self.namespace,
+                "the watch is back"
+            );
         }
+    }
+
+    fn counts_as_empty(&self) {
+        warn!(
+            resource = self.what,
+            namespace = self.namespace,
+            "the API server still refuses this namespace; it counts as empty until it answers: \
+             is it deleted, or its Role?"
+        );
     }
 }
 
@@ -287,22 +434,27 @@ pub(crate) fn random() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::convert::Infallible;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use http::{Request, Response};
     use k8s_openapi::api::core::v1::Pod;
     use kube::ResourceExt as _;
     use kube::client::Body;
     use serde_json::json;
+    use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
 
-    /// An API server whose first list fails, and whose first watch of namespace `a` ends because it is too old. Each
-    /// namespace has one Pod, with the number of the list in its name.
-    fn server() -> Client {
-        let lists = Arc::new(AtomicU32::new(0));
+    type Answer = (u16, serde_json::Value);
+
+    /// An API server that answers the list number `n` (from 0) of `namespace` with `list(namespace, n)`, and ends the
+    /// first watch of namespace `a` because it is too old. Other watches last.
+    fn server(list: impl Fn(&str, u32) -> Answer + Send + Sync + 'static) -> Client {
+        let list = Arc::new(list);
+        let lists = Arc::new(Mutex::new(BTreeMap::<String, u32>::new()));
         let is_new = Arc::new(AtomicBool::new(true));
         let answer = move |request: Request<Body>| {
             let namespace = request.uri().path().split('/').nth(4).map(str::to_owned);
@@ -312,48 +464,148 @@ mod tests {
                 .query()
                 .is_some_and(|q| q.contains("watch=true"));
             let is_old = is_watch && namespace == "a" && is_new.swap(false, Ordering::Relaxed);
-            let lists = Arc::clone(&lists);
+            let (lists, list) = (Arc::clone(&lists), Arc::clone(&list));
             async move {
-                let mut code = 200;
-                let body = if is_old {
+                let (code, body) = if is_old {
                     let gone = json!({"kind": "Status", "status": "Failure", "code": 410});
-                    json!({"type": "ERROR", "object": gone})
+                    (200, json!({"type": "ERROR", "object": gone}))
                 } else if is_watch {
                     return std::future::pending().await;
                 } else {
-                    let number = lists.fetch_add(1, Ordering::Relaxed);
-                    code = if number == 0 { 500 } else { 200 };
-                    let name = format!("{namespace}-{number}");
-                    json!({"code": code, "metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": name}}]})
+                    let mut lists = lists.lock().unwrap();
+                    let number = lists.entry(namespace.clone()).or_default();
+                    *number += 1;
+                    list(&namespace, *number - 1)
                 };
-                let answer = Response::builder().status(code);
-                Ok::<_, Infallible>(
-                    answer
-                        .body(Body::from(format!("{body}\n").into_bytes()))
-                        .unwrap(),
-                )
+                let body = Body::from(format!("{body}\n").into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
             }
         };
         Client::new(tower::service_fn(answer), "default")
     }
 
-    #[tokio::test]
-    async fn several_namespaces_are_listed_as_one() {
-        let namespaces = ["a".to_owned(), "b".to_owned()];
-        let watch = Watch::new("pods", apis::<Pod>(&server(), &namespaces));
-        let (out, mut news) = mpsc::channel(8);
-        let following = tokio::spawn(watch.follow(|pod| pod.name_any(), |seen| seen, out));
-        let all = |names: [&str; 2]| Seen::All(names.map(str::to_owned).to_vec());
-        for expected in [
-            Seen::Failed { status: Some(500) },
-            all(["a-1", "b-2"]),
-            Seen::Failed { status: Some(410) },
-            // What was in `b` may have changed while nobody looked there.
-            all(["a-3", "b-4"]),
-        ] {
-            assert_eq!(news.recv().await, Some(expected));
+    /// A list with one Pod.
+    fn one(namespace: &str, number: u32) -> Answer {
+        let pod = json!({"metadata": {"name": format!("{namespace}-{number}")}});
+        (
+            200,
+            json!({"metadata": {"resourceVersion": "1"}, "items": [pod]}),
+        )
+    }
+
+    fn refused(code: u16) -> Answer {
+        (
+            code,
+            json!({"kind": "Status", "status": "Failure", "code": code}),
+        )
+    }
+
+    /// The next news that isn't `Failed`, with the statuses of failures before it.
+    async fn next(news: &mut mpsc::Receiver<Seen<String>>) -> (Seen<String>, Vec<Option<u16>>) {
+        let mut statuses = Vec::new();
+        loop {
+            match news.recv().await.unwrap() {
+                Seen::Failed { status } => statuses.push(status),
+                seen => return (seen, statuses),
+            }
         }
-        following.abort();
+    }
+
+    fn follow(client: &Client) -> (AbortOnDropHandle<()>, mpsc::Receiver<Seen<String>>) {
+        let mut watch = Watch::new(
+            "pods",
+            apis::<Pod>(client, &["a".to_owned(), "b".to_owned()]),
+        );
+        watch.longest_pause = Duration::from_millis(2);
+        let (out, news) = mpsc::channel(8);
+        let following = tokio::spawn(watch.follow(|pod| pod.name_any(), |seen| seen, out));
+        (AbortOnDropHandle::new(following), news)
+    }
+
+    fn all(names: &[&str]) -> Seen<String> {
+        Seen::All(names.iter().map(|&n| n.to_owned()).collect())
+    }
+
+    fn within(namespace: &str, names: &[&str]) -> Seen<String> {
+        let names = names.iter().map(|&n| n.to_owned()).collect();
+        Seen::Within(namespace.to_owned(), names)
+    }
+
+    #[tokio::test]
+    async fn several_namespaces_are_first_listed_as_one() {
+        let client = server(|namespace, number| match (namespace, number) {
+            ("b", 0) => refused(500),
+            _ => one(namespace, number),
+        });
+        let (_following, mut news) = follow(&client);
+        // The first watch of `a` ends while the list of `b` is awaited.
+        let (seen, _) = next(&mut news).await;
+        assert!(
+            [all(&["a-0", "b-1"]), all(&["a-1", "b-1"])].contains(&seen),
+            "{seen:?}"
+        );
+        if seen == all(&["a-0", "b-1"]) {
+            assert_eq!(next(&mut news).await.0, within("a", &["a-1"]));
+        }
+    }
+
+    /// Its Role goes with a namespace, so that it answers 403 from then on.
+    #[tokio::test]
+    async fn a_namespace_that_stays_refused_is_empty_and_stops_no_other() {
+        let client = server(|namespace, number| match (namespace, number) {
+            ("a", 1..=20) => refused(403),
+            _ => one(namespace, number),
+        });
+        let (_following, mut news) = follow(&client);
+        assert_eq!(next(&mut news).await.0, all(&["a-0", "b-0"]));
+        let (seen, statuses) = next(&mut news).await;
+        assert_eq!(seen, within("a", &[]), "the last one is forgotten");
+        let refusals = statuses.iter().filter(|s| s.is_none()).count();
+        assert_eq!(refusals, CONFIRMED as usize, "not at once: {statuses:?}");
+        assert!(
+            !statuses.contains(&Some(403)),
+            "the kind is served: {statuses:?}"
+        );
+        assert_eq!(
+            next(&mut news).await.0,
+            within("a", &["a-21"]),
+            "it is back"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_namespace_refused_from_the_start_is_waited_for_no_longer_than_confirmed() {
+        let client = server(|namespace, number| match namespace {
+            "b" => refused(403),
+            _ => one(namespace, number),
+        });
+        let (_following, mut news) = follow(&client);
+        let (seen, _) = next(&mut news).await;
+        assert!(
+            matches!(&seen, Seen::All(pods) if pods.len() == 1),
+            "{seen:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn while_all_are_refused_nothing_is_forgotten() {
+        let client = server(one);
+        let apis = apis::<Pod>(&client, &["a".to_owned(), "b".to_owned()]);
+        let mut places = Places::<String>::new("pods", &apis);
+        let refusal = || {
+            let status = json!({"status": "Failure", "code": 403});
+            watcher::Error::WatchError(serde_json::from_value(status).unwrap())
+        };
+        let mut seen = Vec::new();
+        for index in [0, 1].repeat(2 * CONFIRMED as usize) {
+            seen.extend(places.take(index, Err(refusal()), |pod: Pod| pod.name_any()));
+        }
+        let is_403 = |seen: &Seen<String>| *seen == Seen::Failed { status: Some(403) };
+        assert!(seen[1..].iter().all(is_403), "{seen:?}");
+        // Confirmation begins anew with the first that is back.
+        for event in [Event::Init, Event::InitDone] {
+            assert_eq!(places.take(0, Ok(event), |pod: Pod| pod.name_any()), []);
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::kubernetes::cluster::ObjectKey;
 pub enum Outcome {
     /// It is as wanted; what the API server has now.
     Done(Value),
-    /// It won't get better by itself: the fields or the object are somebody else's, or the object is refused.
+    /// Somebody has to do something first: the fields or the object are somebody else's, or the object is refused.
     Refused {
         /// Why, and what to do.
         why: String,

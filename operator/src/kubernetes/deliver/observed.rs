@@ -137,6 +137,10 @@ impl Observed {
                 }
                 known.served = Some(true);
             }
+            watch::Seen::Within(namespace, all) => {
+                known.objects.retain(|key, _| key.namespace != namespace);
+                known.objects.extend(all);
+            }
             watch::Seen::Applied((key, value)) => known.take(key, value),
             watch::Seen::Deleted((key, _)) => {
                 known.objects.remove(&key);
@@ -273,6 +277,10 @@ mod tests {
         observed.see(failed(Some(500)));
         observed.see(failed(None));
         assert_eq!(names(&observed), ["y"], "an error forgets nothing");
+        let (_, z) = plugin("z", 3);
+        observed.see((PLUGINS, watch::Seen::Applied((ObjectKey::new("b", "z"), z))));
+        observed.see((PLUGINS, watch::Seen::Within("b".to_owned(), vec![])));
+        assert_eq!(names(&observed), ["y"], "of another namespace");
         observed.see(failed(Some(404)));
         assert!(observed.complete() && !observed.installed().istio);
         assert!(names(&observed).is_empty());

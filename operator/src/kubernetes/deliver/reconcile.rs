@@ -1,13 +1,14 @@
 //! From what is wanted and what is there to the writes that remain.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::{self, FutureExt as _};
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
@@ -24,12 +25,18 @@ use super::served;
 use super::settings::Settings;
 use super::wanted::{Wanted, wanted};
 use crate::kubernetes::cluster::ObjectKey;
+use crate::kubernetes::watch::Pauses;
 use crate::plan::Plan;
 
 /// Writes under way at once.
 const WRITES: usize = 8;
 /// How long a URL that served the module is believed.
 const BELIEVED: Duration = Duration::from_secs(60);
+
+/// First pause after a refusal, unless the settings' pause is shorter.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// Longest pause between attempts at what is refused.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 type Key = (Adapter, ObjectKey);
 
@@ -75,7 +82,8 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps 
     steps
 }
 
-/// A write that was refused: it is tried again when the wish or the object is another, or what was in the way is gone.
+/// A write that was refused. It is tried again when the wish or the object is another, when what was in the way is
+/// gone, and less and less often otherwise: a quota is raised and a webhook comes back without a word.
 #[derive(Debug)]
 struct Refusal {
     content: String,
@@ -83,6 +91,9 @@ struct Refusal {
     why: String,
     /// Ends when somebody else's object of the same name is gone.
     gone: Option<AbortOnDropHandle<()>>,
+    /// When it is tried again.
+    again: Instant,
+    pauses: Pauses,
 }
 
 /// Makes the API server have what is wanted.
@@ -154,12 +165,12 @@ impl Reconciler {
         self.refusals.remove(&key);
     }
 
-    /// One round. Also tells whether another one is due although nothing changes.
+    /// One round. Also tells when another one is due although nothing changes.
     pub(super) async fn round(
         &mut self,
         view: &View,
         observed: &mut Observed,
-    ) -> (Delivered, bool) {
+    ) -> (Delivered, Option<Instant>) {
         let mut wanted = wanted(
             &view.plan,
             &view.cluster,
@@ -189,8 +200,17 @@ impl Reconciler {
         self.apply(&wanted, &steps, observed, &mut failures).await;
         // Last, so that there is no time without a filter where an object of another name or kind takes over.
         self.delete(&wanted, &steps, observed, &mut failures).await;
-        let again = failures.values().any(|s| matches!(s, State::Pending(_)));
+        let again = self.again(&failures);
         (report(&wanted, observed, &failures), again)
+    }
+
+    /// When the first of these failures is tried again.
+    fn again(&self, failures: &BTreeMap<Key, State>) -> Option<Instant> {
+        let again = |(key, state): (&Key, &State)| match state {
+            State::Pending(_) => Some(Instant::now() + self.settings.retry),
+            _ => self.refusals.get(key).map(|refusal| refusal.again),
+        };
+        failures.iter().filter_map(again).min()
     }
 
     async fn delete(
@@ -241,9 +261,9 @@ impl Reconciler {
             let known = observed.get(key.0, &key.1);
             let version = known.and_then(version);
             let refusal = self.refusals.get(key);
-            if let Some(refusal) =
-                refusal.filter(|r| r.content == object.content() && r.version == version)
-            {
+            if let Some(refusal) = refusal.filter(|r| {
+                r.content == object.content() && r.version == version && Instant::now() < r.again
+            }) {
                 failures.insert(key.clone(), State::Failed(refusal.why.clone()));
                 continue;
             }
@@ -275,14 +295,22 @@ impl Reconciler {
                     observed.wrote(key.0, name.clone(), value);
                 }
                 Outcome::Refused { why, uid } => {
-                    warn!(kind, object = %name, "not applied: {why}");
-                    failures.insert(key.clone(), State::Failed(why.clone()));
                     let retry = self.settings.retry;
+                    let before = self.refusals.remove(key);
+                    let before = before.filter(|r| r.content == object.content());
+                    if before.as_ref().is_none_or(|r| r.why != why) {
+                        warn!(kind, object = %name, "not applied, and is tried again: {why}");
+                    }
+                    failures.insert(key.clone(), State::Failed(why.clone()));
+                    let first = || Pauses::new(FIRST_PAUSE.min(retry), LONGEST_PAUSE);
+                    let mut pauses = before.map_or_else(first, |r| r.pauses);
                     let refusal = Refusal {
                         content: object.content().to_owned(),
                         version,
                         why,
                         gone: uid.map(|uid| apply::gone(&self.client, object, uid, retry)),
+                        again: Instant::now() + pauses.next().unwrap_or(LONGEST_PAUSE),
+                        pauses,
                     };
                     self.refusals.insert(key.clone(), refusal);
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::{mpsc, watch};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 use super::observed::{Observed, Source, follow};
 use super::reconcile::Reconciler;
@@ -49,7 +49,8 @@ pub async fn run(
     let mut observed = Observed::new(&sources);
     let retry = settings.retry;
     let mut reconciler = Reconciler::new(client, settings, interrupted);
-    let mut again = false;
+    // An instant, not a pause: the ticks of `looks` would begin a pause anew before it ends.
+    let mut again: Option<Instant> = None;
     let mut looks = tokio::time::interval(retry);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut patience = pin!(tokio::time::sleep(FIRST_ANSWERS));
@@ -61,7 +62,7 @@ pub async fn run(
                 return;
             },
             Some(event) = seen.recv() => observed.see(event),
-            () = tokio::time::sleep(retry), if again => {}
+            () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
             () = reconciler.way_is_free() => {}
             () = &mut patience, if waits => waits = false,
             _ = looks.tick(), if observed.complete() => {
@@ -86,8 +87,8 @@ pub async fn run(
             continue;
         }
         let view = views.borrow_and_update().clone();
-        let (report, retry) = reconciler.round(&view, &mut observed).await;
-        again = retry;
+        let report;
+        (report, again) = reconciler.round(&view, &mut observed).await;
         delivered.send_if_modified(|known| {
             let changed = **known != report;
             if changed {
@@ -95,5 +96,83 @@ pub async fn run(
             }
             changed
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::super::example::{Example, SHA256, settings};
+    use super::super::report::State;
+    use super::*;
+
+    /// An API server without objects that serves all kinds, and answers the first write with `first`.
+    fn server(first: u16) -> Client {
+        let is_first = Arc::new(AtomicBool::new(true));
+        let answer = move |request: Request<Body>| {
+            let is_first = Arc::clone(&is_first);
+            async move {
+                let query = request.uri().query().unwrap_or_default();
+                if query.contains("watch=true") {
+                    return std::future::pending().await;
+                }
+                let (code, body) = if request.method() != Method::PATCH {
+                    let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+                    (200, list)
+                } else if is_first.swap(false, Ordering::Relaxed) {
+                    let message = "exceeded quota: configmaps";
+                    let status = json!({
+                        "kind": "Status", "status": "Failure", "code": first, "message": message,
+                    });
+                    (first, status)
+                } else {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let mut object: Value = serde_json::from_slice(&body).unwrap();
+                    object["metadata"]["uid"] = json!("u");
+                    object["metadata"]["resourceVersion"] = json!("2");
+                    (200, object)
+                };
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    /// Nothing but time passes after the write that failed.
+    #[tokio::test]
+    async fn a_write_that_fails_or_is_refused_is_tried_again() {
+        for code in [500, 400, 403, 413, 422] {
+            let example =
+                Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
+            let settings = Settings {
+                istio: false,
+                envoy_gateway: false,
+                config_map_module: Some("/headgate.wasm".to_owned()),
+                retry: Duration::from_millis(20),
+                ..settings()
+            };
+            let (_views, view) = watch::channel(View {
+                cluster: Arc::new(example.cluster),
+                plan: Arc::new(example.plan),
+                module_sha256: SHA256.to_owned(),
+            });
+            let (send, mut delivered) = watch::channel(Arc::default());
+            let run = tokio::spawn(run(server(code), settings, false, view, send));
+            let is_delivered = |now: &Arc<Delivered>| {
+                let objects = now.policies.get("a/p");
+                objects.is_some_and(|o| o.iter().all(|o| o.state == State::Delivered))
+            };
+            let healed = delivered.wait_for(is_delivered);
+            let healed = tokio::time::timeout(Duration::from_secs(60), healed).await;
+            assert!(healed.is_ok_and(|h| h.is_ok()), "{code}");
+            run.abort();
+        }
     }
 }

@@ -197,3 +197,90 @@ fn a_plan_in_the_making_keeps_the_cluster_it_is_made_of() {
     assert!(before.services.is_empty());
     assert_eq!(store.cluster().services.len(), 1);
 }
+
+#[test]
+fn the_list_of_one_namespace_leaves_others_alone() {
+    let mut store = listed();
+    let of = |namespace: &str, name: &str| {
+        let mut policy = policy(1, "1", "18ms");
+        policy.metadata.namespace = Some(namespace.to_owned());
+        policy.metadata.name = Some(name.to_owned());
+        policy
+    };
+    store.apply(Change::Policies(Seen::All(vec![
+        of("a", "p"),
+        of("b", "p"),
+    ])));
+    let slices = |namespace: &str| {
+        (
+            ObjectKey::new(namespace, "1"),
+            slice("s", &[("x", "10.0.0.1")]),
+        )
+    };
+    store.apply(Change::Slices(Seen::All(vec![slices("a"), slices("b")])));
+    let services = |namespace: &str| (ObjectKey::new(namespace, "s"), Service::default());
+    store.apply(Change::Services(Seen::All(vec![
+        services("a"),
+        services("b"),
+    ])));
+    let route = TargetKind::HttpRoute;
+    store.apply(Change::Definitions(Seen::Applied(
+        GATEWAY_KINDS[1].1.to_owned(),
+    )));
+    let number = store.watch_begins(route);
+    let routes = |namespace: &str| (ObjectKey::new(namespace, "r"), Route::default());
+    store.apply(Change::Routes(
+        route,
+        number,
+        Seen::All(vec![routes("a"), routes("b")]),
+    ));
+
+    let gone = "b".to_owned();
+    assert!(
+        store
+            .apply(Change::Policies(Seen::Within(gone.clone(), vec![])))
+            .plan
+    );
+    assert!(
+        store
+            .apply(Change::Services(Seen::Within(gone.clone(), vec![])))
+            .plan
+    );
+    assert!(
+        store
+            .apply(Change::Routes(
+                route,
+                number,
+                Seen::Within(gone.clone(), vec![])
+            ))
+            .plan
+    );
+    store.apply(Change::Slices(Seen::Within(gone.clone(), vec![])));
+    let cluster = store.cluster();
+    let left: Vec<_> = cluster.policies.keys().map(|k| &*k.namespace).collect();
+    assert_eq!(left, ["a"]);
+    let left: Vec<_> = cluster.services.keys().map(|k| &*k.namespace).collect();
+    assert_eq!(left, ["a"]);
+    let left: Vec<_> = cluster.routes.keys().map(|t| &*t.namespace).collect();
+    assert_eq!(left, ["a"]);
+    assert_eq!(cluster.ready_endpoints.get(&key("s")), Some(&1));
+    assert!(
+        store
+            .observations()
+            .get(&ObjectKey::new("b", "p"))
+            .is_none()
+    );
+    assert!(
+        store
+            .observations()
+            .get(&ObjectKey::new("a", "p"))
+            .is_some()
+    );
+    assert!(store.waiting_for().is_empty());
+    assert!(
+        !store
+            .apply(Change::Policies(Seen::Within(gone, vec![])))
+            .plan,
+        "known already"
+    );
+}
