@@ -16,6 +16,7 @@ mod backlog_control;
 mod deadlines;
 mod dry_run;
 mod edits;
+mod streams;
 
 fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {
     let json = format!(

@@ -283,6 +283,27 @@ impl<H: Host> Filter<H> {
         self.check(stream, done);
     }
 
+    /// The first byte of the response's body to the request of `ticket` is there, and its slot stays held. Returns what
+    /// the end of the response will mean.
+    pub(super) fn first_byte(
+        &mut self,
+        stream: &impl Stream,
+        ticket: Ticket,
+        outcome: Outcome,
+    ) -> Outcome {
+        match stream.now() {
+            Ok(now) => {
+                let done = self.engine.first_byte(&self.host, now, ticket, outcome);
+                self.check(stream, done);
+                outcome
+            }
+            Err(error) => {
+                self.complain(stream, &error);
+                Outcome::Unmeasured
+            }
+        }
+    }
+
     /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.
     pub(super) fn hint(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(rate) = self.engine.rejection_rate(ticket.policy) {
