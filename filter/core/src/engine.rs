@@ -74,6 +74,8 @@ pub struct Engine {
     generation: u32,
     /// Whether that came with the stages: requests are calls as well.
     gateway: bool,
+    /// Whether any stage degrades service.
+    degrades: bool,
     /// Calls that wait, whatever the configuration is by then.
     held: smoothing::Held,
     scratch: mesh::Scratch,
@@ -164,6 +166,7 @@ impl Engine {
             self.outbound = self.new_outbound(host, config)?;
             self.gateway = self.outbound.is_some();
         }
+        self.degrades = config.stages.iter().any(StageConfig::degrades);
         self.compiled = compiled;
         self.revision.clone_from(&config.revision);
         if self.membership.is_some() {
@@ -455,6 +458,12 @@ impl Engine {
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         self.policy(ticket.policy)?.stage.quality(ticket)
+    }
+
+    /// Whether applications are told qualities at all, which only Headgate may then do.
+    #[must_use]
+    pub fn degrades(&self) -> bool {
+        self.degrades
     }
 
     /// Returns which answers to this request are errors; `None` when its policy is gone.

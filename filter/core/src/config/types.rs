@@ -127,6 +127,15 @@ impl StageConfig {
     pub fn holds_streams(&self) -> bool {
         self.measure == Measure::FirstByte && self.release_slot == Measure::LastByte
     }
+
+    /// Whether the application is told in which quality to answer.
+    #[must_use]
+    pub fn degrades(&self) -> bool {
+        match &self.strategy {
+            StrategyConfig::ResponseTimeController(settings) => settings.degradation.is_some(),
+            _ => false,
+        }
+    }
 }
 
 /// Which answers are errors of the backend: they free their slot and are counted, and nothing is learned from them.

@@ -515,6 +515,28 @@ fn the_application_is_told_the_quality_and_not_by_its_clients() {
     }
 }
 
+#[test]
+fn no_client_tells_a_quality_where_headgate_tells_none() {
+    let elsewhere = r#""routes":["other"]"#;
+    let excluded = r#""excluded":[{"path":{"type":"Exact","value":"/"}}]"#;
+    for more in [r#""mode":"DryRun""#, elsewhere, excluded] {
+        let mut proxy = Proxy::new(&stage(&format!("{DEGRADATION},{more}")));
+        let (request, _) = proxy.arrive(&[(":path", "/"), ("x-headgate-quality", "7")]);
+        let told = request.stream.in_request("x-headgate-quality");
+        assert_eq!(told, None, "{more}");
+    }
+    let mut proxy = Proxy::new(&stage(DEGRADATION));
+    proxy.filter.host.inject(Fault::MetricFails, 100);
+    let (unmanaged, decision) = proxy.arrive(&[("x-headgate-quality", "7")]);
+    assert_eq!(decision, Decision::PassBy);
+    assert_eq!(unmanaged.stream.in_request("x-headgate-quality"), None);
+    // Where no stage degrades service, the header is the application's.
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let request = proxy.forwarded(&[("x-headgate-quality", "7")]);
+    let told = request.stream.in_request("x-headgate-quality");
+    assert_eq!(told.as_deref(), Some("7"));
+}
+
 /// What sidecars say to each other.
 const FROM_MESH: [(&str, &str); 4] = [
     (wire::WORKFLOW, "a"),
