@@ -145,6 +145,7 @@ fn control(
                     age: Duration::ZERO,
                     queue_wait,
                     processing: queue_wait,
+                    slot: queue_wait,
                     weight: 1,
                     work: 1_000,
                 };

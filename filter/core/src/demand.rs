@@ -77,7 +77,7 @@ impl Demand {
 
     /// Counts a request that was served, and those it stands for.
     pub fn completed(&mut self, now: Instant, served: &Served) {
-        let micros = u64::try_from(served.processing.as_micros()).unwrap_or(u64::MAX >> 40);
+        let micros = u64::try_from(served.slot.as_micros()).unwrap_or(u64::MAX >> 40);
         let weight = u64::from(served.weight);
         self.add(now, 0, weight, micros.saturating_mul(weight));
     }

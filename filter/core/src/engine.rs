@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use crate::classify::{Classified, Classifier, RequestView};
 use crate::config::{
-    ConfigError, CostConfig, Direction, ErrorsConfig, FilterConfig, StageConfig, StrategyConfig,
+    ConfigError, CostConfig, Direction, ErrorsConfig, FilterConfig, Measure, StageConfig,
+    StrategyConfig,
 };
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::discipline::Order;
@@ -73,6 +74,8 @@ pub struct Engine {
     generation: u32,
     /// Whether that came with the stages: requests are calls as well.
     gateway: bool,
+    /// Whether any stage degrades service.
+    degrades: bool,
     /// Calls that wait, whatever the configuration is by then.
     held: smoothing::Held,
     scratch: mesh::Scratch,
@@ -163,6 +166,7 @@ impl Engine {
             self.outbound = self.new_outbound(host, config)?;
             self.gateway = self.outbound.is_some();
         }
+        self.degrades = config.stages.iter().any(StageConfig::degrades);
         self.compiled = compiled;
         self.revision.clone_from(&config.revision);
         if self.membership.is_some() {
@@ -416,17 +420,50 @@ impl Engine {
         policy.is_none_or(|policy| policy.stage.wants_sample(ticket))
     }
 
-    /// Whether to end this request at the response's headers.
+    /// Whether the first byte of the response's body ends this request's processing time. If more follows, the caller
+    /// then calls [`Engine::first_byte`] where the policy [holds streams](Engine::holds_streams), and
+    /// [`Engine::finish`] elsewhere.
     #[must_use]
-    pub fn ends_at_first_byte(&self, ticket: Ticket) -> bool {
+    pub fn measures_first_byte(&self, ticket: Ticket) -> bool {
         let policy = self.policy(ticket.policy);
-        policy.is_some_and(|policy| policy.stage.ends_at_first_byte())
+        policy.is_some_and(|policy| policy.stage.config().measure == Measure::FirstByte)
+    }
+
+    /// Whether this request holds its slot for longer than its processing time.
+    #[must_use]
+    pub fn holds_streams(&self, ticket: Ticket) -> bool {
+        let policy = self.policy(ticket.policy);
+        policy.is_some_and(|policy| policy.stage.config().holds_streams())
+    }
+
+    /// The first byte of the response's body is there, and more follows: ends the request's processing time. Its slot is
+    /// held until [`Engine::finish`]. Safe to call twice.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn first_byte(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        outcome: Outcome,
+    ) -> Result<(), HostError> {
+        match self.policy_mut(ticket.policy) {
+            Some(policy) => policy.stage.first_byte(host, now, ticket, outcome),
+            None => Ok(()),
+        }
     }
 
     /// The quality that the application is to be told for this request, ratio; `None`: nothing.
     #[must_use]
     pub fn quality(&self, ticket: Ticket) -> Option<f64> {
         self.policy(ticket.policy)?.stage.quality(ticket)
+    }
+
+    /// Whether applications are told qualities at all, which only Headgate may then do.
+    #[must_use]
+    pub fn degrades(&self) -> bool {
+        self.degrades
     }
 
     /// Returns which answers to this request are errors; `None` when its policy is gone.

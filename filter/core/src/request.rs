@@ -85,8 +85,10 @@ pub struct Served {
     pub age: Duration,
     /// From its arrival to its slot.
     pub queue_wait: Duration,
-    /// From its slot to its end.
+    /// From its slot to the end of its processing time, which `measure` says.
     pub processing: Duration,
+    /// How long it holds its slot: as measured, or as expected of a stream that goes on.
+    pub slot: Duration,
     /// Answers of its type that it stands for, itself included: not every answer is measured.
     pub weight: u32,
     /// What it added to the work of the queue, in the unit of [`crate::work::Work`].

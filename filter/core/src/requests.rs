@@ -57,6 +57,8 @@ pub(crate) struct Request {
     pub(crate) fifo_wait: Duration,
     /// Answers that its own stands for.
     pub(crate) weight: u32,
+    /// When its processing time ended, of a stream that goes on.
+    pub(crate) first_byte: Option<Instant>,
     pub(crate) counts: Counts,
     pub(crate) phase: Phase,
     /// It has been in the backend for so long that it has failed to deliver.
@@ -77,6 +79,7 @@ impl Request {
             work: 0,
             fifo_wait: Duration::ZERO,
             weight: 1,
+            first_byte: None,
             counts: Counts::Real,
             phase: Phase::Arriving,
             overdue: false,

@@ -32,6 +32,12 @@
 //! `min_samples` of them become readable at once. In simulation at 1.2× load this raises
 //! utilization from 87% to 100% (and brings rejections to within two points of Table 3's).
 //!
+//! **Streams.** Where processing time ends with the first byte of a response and its slot is held to the last
+//! (`measure: FirstByte`), objectives are about one time and slots about another. Then a second set of the same
+//! histograms measures slots. Means are from it: how fast the queue drains (Eq. 2) and what a request costs.
+//! Quantiles, which are held against objectives, are of processing times. A slot is measured when it is given
+//! back. Until the first streams end, they are taken to be as short as their first byte.
+//!
 //! Memory per worker: 64 KB for the log, about 150 bytes a type and 40 an objective; 1,000 types with
 //! two objectives 0.3 MB in total. Shared: a sparse histogram a type and step and one more, of 3 bytes for
 //! each different value (to 1.6%), typically 0.2 to 1 KB, at most 15 KB; 1,000 types with dual buffers
@@ -52,6 +58,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::config::StageConfig;
 use crate::histogram::Histogram;
 use crate::host::{HostError, Shared};
 use crate::request::TypeId;
@@ -83,9 +90,26 @@ pub struct ServiceTimes {
     seen: Option<u64>,
     /// A change that could not be announced yet.
     announce: bool,
+    /// How long requests hold their slots, where that is longer than their processing times.
+    slots: Option<Box<ServiceTimes>>,
 }
 
 impl ServiceTimes {
+    /// The processing times of a stage.
+    #[must_use]
+    pub fn from_config(config: &StageConfig) -> Self {
+        let settings = Settings::from_config(config);
+        let mut slots = settings.clone();
+        for kind in &mut slots.types {
+            kind.objectives.clear();
+        }
+        let slots = || Box::new(Self::new(slots));
+        Self {
+            slots: config.holds_streams().then(slots),
+            ..Self::new(settings)
+        }
+    }
+
     /// Knows nothing before the first [`ServiceTimes::sync`].
     #[must_use]
     pub fn new(settings: Settings) -> Self {
@@ -117,6 +141,7 @@ impl ServiceTimes {
             visits: VecDeque::new(),
             seen: None,
             announce: false,
+            slots: None,
         }
     }
 
@@ -132,6 +157,14 @@ impl ServiceTimes {
         }
     }
 
+    /// Records how long a request held its slot, where that is longer than its processing time; `weight` as in
+    /// [`ServiceTimes::record`].
+    pub fn record_slot(&mut self, kind: TypeId, held: Duration, weight: u32) {
+        if let Some(slots) = &mut self.slots {
+            slots.record(kind, held, weight);
+        }
+    }
+
     /// Samples that were left out because no sync came before the log was full.
     #[must_use]
     pub fn left_out(&self) -> u64 {
@@ -141,20 +174,32 @@ impl ServiceTimes {
     /// What decisions about a request of `kind` are to use. Unknown types count as `default`.
     #[must_use]
     pub fn estimate(&self, kind: TypeId) -> Estimate<'_> {
-        let own = &self.rows[self.index(kind)];
-        let general = self.general();
-        let (source, row) = match (own.is_ready(), general.is_ready()) {
-            (true, _) => (Source::Own, own),
-            (false, true) => (Source::General, general),
-            (false, false) => (Source::None, general),
+        let (source, row) = self.row(kind);
+        let held = |time: Duration| match &self.slots {
+            Some(slots) => {
+                let slots = slots.estimate(kind);
+                time.max(slots.preliminary.unwrap_or(slots.mean))
+            }
+            None => time,
         };
+        let own = &self.rows[self.index(kind)];
         Estimate {
             source,
-            mean: row.mean,
+            mean: held(row.mean),
             quantiles: &row.quantiles,
             objectives: &row.objectives,
             condemned: row.condemned,
-            preliminary: own.preliminary,
+            preliminary: own.preliminary.map(held),
+        }
+    }
+
+    /// What stands for `kind`, and where it comes from.
+    fn row(&self, kind: TypeId) -> (Source, &Row) {
+        let (own, general) = (&self.rows[self.index(kind)], self.general());
+        match (own.is_ready(), general.is_ready()) {
+            (true, _) => (Source::Own, own),
+            (false, true) => (Source::General, general),
+            (false, false) => (Source::None, general),
         }
     }
 
@@ -164,26 +209,26 @@ impl ServiceTimes {
         &self.rows[self.index(kind)].objectives
     }
 
-    /// Mean processing time of `kind`, by its own histogram or the general one; `pt_mean` of Eq. 2.
-    /// `None` when neither has enough samples yet.
+    /// Mean time for which a request of `kind` holds a slot, by its own histogram or the general one; `pt_mean` of
+    /// Eq. 2. `None` when neither has enough samples yet.
     #[must_use]
     pub fn mean(&self, kind: TypeId) -> Option<Duration> {
         let estimate = self.estimate(kind);
         (estimate.source != Source::None).then_some(estimate.mean)
     }
 
-    /// Mean processing time of `kind` by its own samples alone; `None` when they are too few yet.
+    /// Mean processing time of `kind` by its own samples alone, however long slots are held; `None` when they are too few
+    /// yet.
     #[must_use]
     pub fn own_mean(&self, kind: TypeId) -> Option<Duration> {
-        let estimate = self.estimate(kind);
-        let own = estimate.is_own().then_some(estimate.mean);
-        own.or(estimate.preliminary)
+        let own = &self.rows[self.index(kind)];
+        own.is_ready().then_some(own.mean).or(own.preliminary)
     }
 
-    /// Mean processing time over all types; `None` when too little was measured yet.
+    /// Mean time for which a slot is held, over all types; `None` when too little was measured yet.
     #[must_use]
     pub fn mean_of_all(&self) -> Option<Duration> {
-        let general = self.general();
+        let general = self.held();
         general.is_ready().then_some(general.mean)
     }
 
@@ -197,7 +242,7 @@ impl ServiceTimes {
     /// Zero when too little was measured yet.
     #[must_use]
     pub fn mean_residual(&self) -> Duration {
-        self.general().mean_residual
+        self.held().mean_residual
     }
 
     /// Shares what this worker recorded, if that is due, and picks up what changed. Called from the
@@ -218,13 +263,12 @@ impl ServiceTimes {
         // A clock that stepped back makes it due, too.
         let elapsed = now < self.exchanged || now.since(self.exchanged) >= period;
         let due = urgent || elapsed;
-        self.run(
-            now,
-            host,
-            key_prefix,
-            due,
-            if first { usize::MAX } else { VISITS },
-        )
+        let budget = if first { usize::MAX } else { VISITS };
+        let changed = self.run(now, host, key_prefix, due, budget)?;
+        match &mut self.slots {
+            Some(slots) => Ok(changed | slots.sync(now, host, &of_slots(key_prefix))?),
+            None => Ok(changed),
+        }
     }
 
     /// Shares everything that this worker recorded, now: before its policy or its VM is replaced.
@@ -237,7 +281,11 @@ impl ServiceTimes {
         host: &impl Shared,
         key_prefix: &str,
     ) -> Result<bool, HostError> {
-        self.run(now, host, key_prefix, true, usize::MAX)
+        let changed = self.run(now, host, key_prefix, true, usize::MAX)?;
+        match &mut self.slots {
+            Some(slots) => Ok(changed | slots.flush(now, host, &of_slots(key_prefix))?),
+            None => Ok(changed),
+        }
     }
 
     fn run(
@@ -377,4 +425,15 @@ impl ServiceTimes {
     fn general(&self) -> &Row {
         &self.rows[self.rows.len() - 1]
     }
+
+    /// What is known of all types' slots.
+    fn held(&self) -> &Row {
+        let slots = self.slots.as_deref().map(Self::general);
+        slots.filter(|row| row.is_ready()).unwrap_or(self.general())
+    }
+}
+
+/// Names the records of slots beside those of processing times.
+fn of_slots(key_prefix: &str) -> String {
+    format!("{key_prefix}/slots")
 }

@@ -100,6 +100,7 @@ fn run(
                 age: Duration::ZERO,
                 queue_wait: Duration::from_millis(1),
                 processing,
+                slot: processing,
                 weight: 1,
                 work: 1_000,
             };

@@ -167,6 +167,7 @@ unsafe extern "C" {
         map: u32,
         headers: *mut Header,
     ) -> bool;
+    fn envoy_dynamic_module_callback_http_get_body_size(filter: *mut c_void, body: u32) -> usize;
     fn envoy_dynamic_module_callback_http_set_header(
         filter: *mut c_void,
         map: u32,
@@ -244,7 +245,19 @@ pub(crate) fn share_data(key: &str, data: *const c_void) {
 #[derive(Clone, Copy)]
 pub(crate) struct Envoy(*mut c_void);
 
+/// `envoy_dynamic_module_type_http_body_type_ReceivedResponseBody`.
+const RECEIVED_RESPONSE_BODY: u32 = 2;
+
 impl Envoy {
+    /// Whether the part of the response's body that a hook is about is empty.
+    pub(crate) fn is_body_empty(self) -> bool {
+        // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
+        let size = unsafe {
+            envoy_dynamic_module_callback_http_get_body_size(self.0, RECEIVED_RESPONSE_BODY)
+        };
+        size == 0
+    }
+
     /// All headers of a map as `headgate_core::http` reads them.
     pub(crate) fn headers(self, map: Map) -> Vec<u8> {
         // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
@@ -750,11 +763,12 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_response_body(
     filter: *const c_void,
     end_of_stream: bool,
 ) -> u32 {
-    if !end_of_stream {
-        return CONTINUE;
-    }
     let hook = |request: &Request| {
-        request.response_end(Envoy(envoy));
+        if end_of_stream {
+            request.response_end(Envoy(envoy));
+        } else {
+            request.response_begins(Envoy(envoy));
+        }
         CONTINUE
     };
     // SAFETY: see above.

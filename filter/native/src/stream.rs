@@ -205,6 +205,23 @@ impl Request {
         });
     }
 
+    /// A part of the response's body is there, which is not the last.
+    pub(crate) fn response_begins(&self, envoy: Envoy) {
+        let awaited = match self.side.try_borrow().as_deref() {
+            Ok(Side::Inbound(inbound)) => inbound.awaits_first_byte(),
+            Ok(Side::Outbound(_)) | Err(_) => false,
+        };
+        if !awaited || envoy.is_body_empty() {
+            return;
+        }
+        let stream = self.attached(envoy);
+        self.on(|side, process| {
+            if let Side::Inbound(inbound) = side {
+                inbound.response_begins(&mut process.filter, &stream);
+            }
+        });
+    }
+
     pub(crate) fn response_end(&self, envoy: Envoy) {
         let stream = self.attached(envoy);
         self.on(|side, process| {

@@ -121,6 +121,20 @@ pub(crate) fn response_headers(id: u32, end: bool) {
     });
 }
 
+/// A part of the response's body is there, which is not the last.
+pub(crate) fn response_begins(id: u32) {
+    with(id, |context| match context {
+        Context::Request(inbound) if inbound.awaits_first_byte() => {
+            vm::with(|vm| {
+                vm.on(id, |filter, stream| {
+                    inbound.response_begins(filter, stream);
+                });
+            });
+        }
+        _ => {}
+    });
+}
+
 /// The last byte of the response's body is there, without trailers.
 pub(crate) fn response_end(id: u32) {
     with(id, |context| match context {

@@ -96,9 +96,11 @@ extern "C" fn proxy_on_response_headers(context: u32, _count: usize, end: bool) 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn proxy_on_response_body(context: u32, _size: usize, end: bool) -> u32 {
+extern "C" fn proxy_on_response_body(context: u32, size: usize, end: bool) -> u32 {
     if end {
         contexts::response_end(context);
+    } else if size > 0 {
+        contexts::response_begins(context);
     }
     CONTINUE
 }

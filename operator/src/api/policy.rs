@@ -25,9 +25,14 @@ pub struct AdmissionPolicySpec {
     /// the backend works (`auto`); `total` or `perEndpoint` fix them.
     #[serde(default)]
     pub parallelism: Parallelism,
-    /// When a request's processing time ends; with the last byte of the response by default.
+    /// When a request's processing time ends, which objectives are about; with the last byte of the response by default.
     #[serde(default)]
     pub measure: MeasureType,
+    /// When a request's slot is free for another; with the last byte of the response by default, whatever `measure` says,
+    /// or when its client leaves. `FirstByte` needs `measure: FirstByte`, and is for backends that are done with a request
+    /// by then.
+    #[serde(default)]
+    pub release_slot: MeasureType,
     /// Which answers are errors of the backend; 5xx and their gRPC kin by default.
     #[serde(default)]
     pub errors: Errors,
@@ -129,13 +134,14 @@ pub struct AutoParallelism {
     pub max: Option<i64>,
 }
 
-/// When a request's processing time ends.
+/// A moment of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum MeasureType {
-    /// With the response body.
+    /// Its end.
     #[default]
     LastByte,
-    /// At the response headers; for streams.
+    /// The first byte of its body, which for gRPC is that of the first message; its end if it has no body. Headers
+    /// don't count: streaming servers send them before they work.
     FirstByte,
 }
 

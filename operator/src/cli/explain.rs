@@ -10,8 +10,8 @@ use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
 use headgate_core::config::{
-    AutoParallelism, ClassConfig, ErrorsConfig, Match, Mode, ServiceAdmissionConfig, StageConfig,
-    TypeConfig,
+    AutoParallelism, ClassConfig, ErrorsConfig, Match, Measure, Mode, ServiceAdmissionConfig,
+    StageConfig, TypeConfig,
 };
 use serde::Serialize;
 
@@ -133,6 +133,9 @@ struct Explanation {
     class: Option<Class>,
     mode: String,
     parallelism: Slots,
+    /// When processing times end and slots are free, where that is not the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measure: Option<&'static str>,
     /// Which answers are errors, if the policy says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<String>,
@@ -253,6 +256,15 @@ fn explain(
         parallelism: match stage.auto_parallelism {
             None => Slots::Fixed(stage.parallelism),
             Some(auto) => Slots::Auto { auto },
+        },
+        measure: match (stage.measure, stage.release_slot) {
+            (Measure::LastByte, _) => None,
+            (Measure::FirstByte, Measure::LastByte) => {
+                Some("to the first byte of the response's body; its slot is free at its last")
+            }
+            (Measure::FirstByte, Measure::FirstByte) => {
+                Some("to the first byte of the response's body; its slot is free then")
+            }
         },
         errors: errors(&stage.errors),
         strategy: strategy::strategy(&subject),

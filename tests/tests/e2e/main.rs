@@ -15,6 +15,7 @@ mod routes;
 mod shares;
 mod simulated;
 mod strategies;
+mod streams;
 mod suggest;
 mod top;
 mod uploads;

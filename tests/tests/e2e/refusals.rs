@@ -274,30 +274,6 @@ fn observe_refuses_but_holds_nothing() -> Result<()> {
     rig.wait_until_idle()
 }
 
-#[test]
-fn streams_end_at_their_last_byte_or_at_their_first() -> Result<()> {
-    for (measure, in_use) in [("LastByte", 1), ("FirstByte", 0)] {
-        let mut policy = policy::queue_only(1, 10);
-        policy["spec"]["measure"] = json!(measure);
-        let rig = rig(policy)?;
-        let mut stream = rig.occupy("/?stream=1", 1)?.remove(0);
-        assert_eq!(stream.head()?.0, 200);
-        rig.wait_for_stat("slots_in_use", in_use)?;
-        assert_eq!(rig.backend.stats().busy, 1, "{measure}");
-        if in_use == 0 {
-            assert_eq!(
-                rig.get("/next")?.status,
-                200,
-                "the slot is free while the stream goes on"
-            );
-            rig.wait_for_stat("type.default.rq_completed", 2)?;
-        }
-        rig.backend.release();
-        rig.wait_until_idle()?;
-    }
-    Ok(())
-}
-
 /// Any client can ask for an upgrade; asking must not be a way past admission.
 #[test]
 fn upgrades_wait_for_a_slot_until_the_backend_switches() -> Result<()> {

@@ -37,6 +37,7 @@ pub(super) fn stage(types: Vec<Vec<Match>>, excluded: Vec<Match>) -> StageConfig
             timeout_us: 1,
         },
         measure: Measure::LastByte,
+        release_slot: Measure::LastByte,
         errors: crate::config::ErrorsConfig::default(),
         strategy: StrategyConfig::MaxQueueLength,
         service_times: Default::default(),

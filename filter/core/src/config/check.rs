@@ -12,7 +12,7 @@ use super::{
     AutoParallelism, BacklogControlConfig, ClassConfig, ConfigError, CostConfig, DEFAULT_TYPE,
     Direction, Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS,
     MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME,
-    StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
+    Measure, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
 
 impl FilterConfig {
@@ -109,6 +109,12 @@ impl StageConfig {
         }
         if self.queue.timeout_us == 0 {
             return err("queue.timeout_us", "0; at least 1".into());
+        }
+        if self.release_slot == Measure::FirstByte && self.measure == Measure::LastByte {
+            return err(
+                "release_slot",
+                "FirstByte with measure LastByte; LastByte, or measure FirstByte".into(),
+            );
         }
         self.errors.check(&format!("{at}.errors"))?;
         self.service_times.check(&format!("{at}.service_times"))?;

@@ -60,6 +60,9 @@ pub struct StageConfig {
     /// When a request's processing time ends.
     #[serde(default)]
     pub measure: Measure,
+    /// When a request's slot is free: no earlier than its processing time ends.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub release_slot: Measure,
     /// Which answers are errors of the backend.
     #[serde(default, skip_serializing_if = "is_default")]
     pub errors: ErrorsConfig,
@@ -108,14 +111,31 @@ pub enum Mode {
     DryRun,
 }
 
-/// When a request's processing time ends.
+/// A moment of a response. Headers are none: streaming servers send them before they work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Measure {
-    /// At the end of the response body or trailers.
+    /// The end of the response: of its headers, body or trailers, whichever comes last.
     #[default]
     LastByte,
-    /// At the response headers; for streams.
+    /// The first byte of the response's body; the end of a response without a body.
     FirstByte,
+}
+
+impl StageConfig {
+    /// Whether slots are held for longer than the processing time that is measured.
+    #[must_use]
+    pub fn holds_streams(&self) -> bool {
+        self.measure == Measure::FirstByte && self.release_slot == Measure::LastByte
+    }
+
+    /// Whether the application is told in which quality to answer.
+    #[must_use]
+    pub fn degrades(&self) -> bool {
+        match &self.strategy {
+            StrategyConfig::ResponseTimeController(settings) => settings.degradation.is_some(),
+            _ => false,
+        }
+    }
 }
 
 /// Which answers are errors of the backend: they free their slot and are counted, and nothing is learned from them.

@@ -220,6 +220,11 @@ impl<H: Host> Filter<H> {
 
     fn decide(&mut self, stream: &impl Stream, asked: &mut Asked) -> Result<Decision, HostError> {
         let mut headers = Headers::of_request(stream)?;
+        if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
+            // Of whatever becomes of the request: qualities are Headgate's to tell, and no client's.
+            let removed = stream.remove_request_header(QUALITY.as_bytes());
+            self.check(stream, removed);
+        }
         let now = stream.now()?;
         self.last = now;
         let standing = self.standing(&mut headers);
@@ -253,7 +258,7 @@ impl<H: Host> Filter<H> {
         Ok(decision)
     }
 
-    /// Tells the application in which quality to answer, over whatever the client said.
+    /// Tells the application in which quality to answer.
     fn tell_quality(&mut self, stream: &impl Stream, ticket: Ticket) {
         if let Some(quality) = self.engine.quality(ticket) {
             let told = stream.set_request_header(QUALITY, format!("{quality:.2}").as_bytes());
@@ -281,6 +286,27 @@ impl<H: Host> Filter<H> {
             .engine
             .finish(&self.host, now, ticket, outcome, &mut self.actions);
         self.check(stream, done);
+    }
+
+    /// The first byte of the response's body to the request of `ticket` is there, and its slot stays held. Returns what
+    /// the end of the response will mean.
+    pub(super) fn first_byte(
+        &mut self,
+        stream: &impl Stream,
+        ticket: Ticket,
+        outcome: Outcome,
+    ) -> Outcome {
+        match stream.now() {
+            Ok(now) => {
+                let done = self.engine.first_byte(&self.host, now, ticket, outcome);
+                self.check(stream, done);
+                outcome
+            }
+            Err(error) => {
+                self.complain(stream, &error);
+                Outcome::Unmeasured
+            }
+        }
     }
 
     /// Puts the rejection rate on the response to the request of `ticket`, if clients are to be told.

@@ -17,6 +17,8 @@ pub struct Inbound {
     outcome: Outcome,
     /// Whether its response is known to be the backend's.
     from_backend: bool,
+    /// Whether the first byte of its response's body is to be reported, and hasn't come yet.
+    awaits_first_byte: bool,
 }
 
 /// What a request says that matters to its response.
@@ -35,6 +37,7 @@ impl Default for Inbound {
             asked: Asked::default(),
             outcome: Outcome::Completed,
             from_backend: false,
+            awaits_first_byte: false,
         }
     }
 }
@@ -79,7 +82,7 @@ impl Inbound {
         filter.forwarded_answered(stream);
         filter.hint(stream, ticket);
         filter.answer(stream, ticket, self.asked.by_peer);
-        let first_byte = filter.engine.ends_at_first_byte(ticket);
+        self.awaits_first_byte = filter.engine.measures_first_byte(ticket);
         if !filter.engine.wants_sample(ticket) {
             self.outcome = Outcome::Unsampled;
         } else {
@@ -96,7 +99,26 @@ impl Inbound {
             let status = stream.response_header(":status").ok().flatten();
             status.is_some_and(|status| upgrade.happened(&status))
         });
-        if end_of_stream || first_byte || local || switched {
+        if end_of_stream || local || switched {
+            self.finish(filter, stream, self.outcome);
+        }
+    }
+
+    /// Whether to call [`Inbound::response_begins`] when the first byte of the response's body is there.
+    #[must_use]
+    pub fn awaits_first_byte(&self) -> bool {
+        self.awaits_first_byte && self.is_pending()
+    }
+
+    /// The first byte of the response's body is there, and more follows.
+    pub fn response_begins(&mut self, filter: &mut Filter<impl Host>, stream: &impl Stream) {
+        let Some(ticket) = self.ticket.filter(|_| self.awaits_first_byte) else {
+            return;
+        };
+        self.awaits_first_byte = false;
+        if filter.engine.holds_streams(ticket) {
+            self.outcome = filter.first_byte(stream, ticket, self.outcome);
+        } else {
             self.finish(filter, stream, self.outcome);
         }
     }

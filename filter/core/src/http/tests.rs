@@ -34,6 +34,12 @@ const WORKFLOWS: &str = r#""strategy":{"type":"MaxQueueLength"},
         "sharing":{"type":"StaticGuarantees"},"max_workflows":10,"max_queue_length":20,
         "workflows":{"a":{"guarantee":1000.0}}}"#;
 
+const DEGRADATION: &str = r#""strategy":{"type":"ResponseTimeController","percentile":90,"scope":"Type",
+    "targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,"increase_below":-0.5,
+    "decrease_above":0,"increase":2,"decrease":1.2,"increase_offset":-0.1,"min_rate":0.05,"max_rate":2000,
+    "lower_class_decrease":10,"lower_class_patience":20,
+    "degradation":{"min_quality":0.1,"decrease":1.2,"increase":0.05,"admission":true}}"#;
+
 const OUTBOUND: &str = r#"{"policy":"ns/p","services":{"outbound|80||b.*":"b"}}"#;
 
 struct Request {
@@ -242,13 +248,15 @@ fn frees(more: &str, request: &[(&str, &str)], status: &str, details: &str) -> b
 
 #[test]
 fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
-    let first_byte = format!(r#"{MAX_QUEUE_LENGTH},"measure":"FirstByte""#);
+    let first_byte =
+        format!(r#"{MAX_QUEUE_LENGTH},"measure":"FirstByte","release_slot":"FirstByte""#);
     let get = [(":method", "GET")];
     let upgrade = [(":method", "GET"), ("upgrade", "websocket")];
     let connect = [(":method", "CONNECT")];
     for (more, request, status, details, expected) in [
         (MAX_QUEUE_LENGTH, &get[..], "200", VIA_UPSTREAM, false),
-        (&first_byte, &get[..], "200", VIA_UPSTREAM, true),
+        // Headers are no byte of the body.
+        (&first_byte, &get[..], "200", VIA_UPSTREAM, false),
         // What Envoy answers itself.
         (
             MAX_QUEUE_LENGTH,
@@ -267,6 +275,114 @@ fn response_headers_end_a_request_where_nothing_of_the_backend_follows() {
         let freed = frees(more, request, status, details);
         assert_eq!(freed, expected, "{request:?} {status} {details}");
     }
+}
+
+/// Where streams end their processing time at their first byte.
+fn streaming(more: &str) -> Proxy {
+    Proxy::new(&stage(&format!(
+        r#"{MAX_QUEUE_LENGTH},"measure":"FirstByte"{more}"#
+    )))
+}
+
+/// Headers at once, and the first byte 20 ms later.
+fn streams(proxy: &mut Proxy) -> Request {
+    let mut request = proxy.forwarded(&[]);
+    request.answered(&mut proxy.filter, "200", false);
+    assert_eq!(proxy.in_use(), 1, "headers are no work");
+    assert!(request.inbound.awaits_first_byte());
+    proxy.ms += 20;
+    let now = Instant::default() + Duration::from_millis(proxy.ms);
+    request.stream.now.set(Some(now));
+    (request.inbound).response_begins(&mut proxy.filter, &request.stream);
+    assert!(!request.inbound.awaits_first_byte());
+    request
+}
+
+#[test]
+fn a_stream_is_measured_at_its_first_byte_and_holds_its_slot_to_its_last() {
+    type End = fn(&mut Request, &mut Filter<MemoryHost>);
+    let body: End = |request, filter| request.inbound.response_end(filter, &request.stream);
+    let trailers: End = |request, filter| {
+        request.inbound.response_trailers(filter, &request.stream);
+    };
+    let failing: End = |request, filter| {
+        *request.stream.trailers.borrow_mut() = pairs(&[("grpc-status", "14")]);
+        request.inbound.response_trailers(filter, &request.stream);
+    };
+    let client_leaves: End = |request, filter| request.inbound.done(filter, &request.stream);
+    for end in [body, trailers, failing, client_leaves] {
+        let mut proxy = streaming("");
+        let mut request = streams(&mut proxy);
+        let next = proxy.held(&[]);
+        let times = "headgate.policy.ns/p.type.default.processing_time_us";
+        let times = proxy.filter.host.recorded(times);
+        assert_eq!(times, Some((1, 20_000)), "until the first byte");
+        // More of its body says nothing new.
+        (request.inbound).response_begins(&mut proxy.filter, &request.stream);
+        assert!(proxy.filter.actions().is_empty(), "the stream goes on");
+        end(&mut request, &mut proxy.filter);
+        proxy.resume(&next);
+        assert!(!request.inbound.is_pending());
+        proxy.done(&mut request);
+        assert_eq!(proxy.in_use(), 1, "its slot comes back once");
+        for (stat, count) in [("completed", 1), ("failed", 0), ("unmeasured", 0)] {
+            let stat = format!("type.default.rq_{stat}");
+            assert_eq!(proxy.stat(&stat), count, "{stat}");
+        }
+    }
+}
+
+#[test]
+fn a_slot_is_free_at_the_first_byte_where_the_policy_says_so() {
+    let mut proxy = streaming(r#","release_slot":"FirstByte""#);
+    let mut request = streams(&mut proxy);
+    assert_eq!(proxy.in_use(), 0);
+    assert!(!request.inbound.is_pending());
+    let _next = proxy.forwarded(&[]);
+    request
+        .inbound
+        .response_end(&mut proxy.filter, &request.stream);
+    proxy.done(&mut request);
+    assert_eq!(proxy.in_use(), 1, "the slot of the next");
+    assert_eq!(proxy.stat("type.default.rq_completed"), 1);
+}
+
+#[test]
+fn answers_without_a_body_are_measured_to_their_end() {
+    for more in ["", r#","release_slot":"FirstByte""#] {
+        let mut proxy = streaming(more);
+        let mut alone = proxy.forwarded(&[]);
+        alone.answered(&mut proxy.filter, "204", true);
+        assert_eq!(proxy.in_use(), 0);
+        let mut trailers = proxy.forwarded(&[]);
+        trailers.answered(&mut proxy.filter, "200", false);
+        (trailers.inbound).response_trailers(&mut proxy.filter, &trailers.stream);
+        assert_eq!(proxy.in_use(), 0);
+        assert_eq!(proxy.stat("type.default.rq_completed"), 2);
+        // An error with a body is none of the measurements.
+        let mut failed = proxy.forwarded(&[]);
+        failed.answered(&mut proxy.filter, "500", false);
+        (failed.inbound).response_begins(&mut proxy.filter, &failed.stream);
+        proxy.done(&mut failed);
+        assert_eq!(proxy.in_use(), 0);
+        assert_eq!(proxy.stat("type.default.rq_completed"), 2);
+    }
+}
+
+#[test]
+fn a_stream_of_which_nobody_knows_the_first_byte_is_not_measured() {
+    let mut proxy = streaming("");
+    let mut request = proxy.forwarded(&[]);
+    request.answered(&mut proxy.filter, "200", false);
+    let now = request.stream.now.replace(None);
+    (request.inbound).response_begins(&mut proxy.filter, &request.stream);
+    request.stream.now.set(now);
+    request
+        .inbound
+        .response_end(&mut proxy.filter, &request.stream);
+    assert_eq!(proxy.in_use(), 0);
+    assert_eq!(proxy.stat("type.default.rq_completed"), 0);
+    assert_eq!(proxy.stat("type.default.rq_unmeasured"), 1);
 }
 
 #[test]
@@ -390,18 +506,35 @@ fn clients_are_told_the_rejection_rate() {
 
 #[test]
 fn the_application_is_told_the_quality_and_not_by_its_clients() {
-    let degradation = r#""strategy":{"type":"ResponseTimeController","percentile":90,"scope":"Type",
-        "targets_us":[[50000]],"smoothing":0.7,"requests":100,"timeout_us":1000000,"increase_below":-0.5,
-        "decrease_above":0,"increase":2,"decrease":1.2,"increase_offset":-0.1,"min_rate":0.05,"max_rate":2000,
-        "lower_class_decrease":10,"lower_class_patience":20,
-        "degradation":{"min_quality":0.1,"decrease":1.2,"increase":0.05,"admission":true}}"#;
-    let mut proxy = Proxy::new(&stage(degradation));
+    let mut proxy = Proxy::new(&stage(DEGRADATION));
     let forwarded = proxy.forwarded(&[("x-headgate-quality", "7")]);
     let held = proxy.held(&[]);
     for request in [forwarded, held] {
         let told = request.stream.in_request("x-headgate-quality");
         assert_eq!(told.as_deref(), Some("1.00"));
     }
+}
+
+#[test]
+fn no_client_tells_a_quality_where_headgate_tells_none() {
+    let elsewhere = r#""routes":["other"]"#;
+    let excluded = r#""excluded":[{"path":{"type":"Exact","value":"/"}}]"#;
+    for more in [r#""mode":"DryRun""#, elsewhere, excluded] {
+        let mut proxy = Proxy::new(&stage(&format!("{DEGRADATION},{more}")));
+        let (request, _) = proxy.arrive(&[(":path", "/"), ("x-headgate-quality", "7")]);
+        let told = request.stream.in_request("x-headgate-quality");
+        assert_eq!(told, None, "{more}");
+    }
+    let mut proxy = Proxy::new(&stage(DEGRADATION));
+    proxy.filter.host.inject(Fault::MetricFails, 100);
+    let (unmanaged, decision) = proxy.arrive(&[("x-headgate-quality", "7")]);
+    assert_eq!(decision, Decision::PassBy);
+    assert_eq!(unmanaged.stream.in_request("x-headgate-quality"), None);
+    // Where no stage degrades service, the header is the application's.
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let request = proxy.forwarded(&[("x-headgate-quality", "7")]);
+    let told = request.stream.in_request("x-headgate-quality");
+    assert_eq!(told.as_deref(), Some("7"));
 }
 
 /// What sidecars say to each other.

@@ -86,7 +86,7 @@ pub enum Source {
 pub struct Estimate<'a> {
     /// Where it comes from.
     pub source: Source,
-    /// Mean; zero with [`Source::None`].
+    /// Mean time for which a slot is held; zero with [`Source::None`].
     pub mean: Duration,
     /// One for each of `objectives`; empty with [`Source::None`].
     pub quantiles: &'a [Duration],

@@ -29,7 +29,11 @@ impl Stage {
         let (Some(cut), Some(dequeued)) = (self.strategy.base.value_cut_mut(), dequeued) else {
             return;
         };
-        let time = now.since(dequeued);
+        // A stream delivered once it began.
+        let (time, outcome) = match request.first_byte {
+            Some(at) => (at.since(dequeued), Outcome::Completed),
+            None => (now.since(dequeued), outcome),
+        };
         let last = self.service_times.objectives(kind).last();
         let last = last.map_or(Duration::MAX, |objective| objective.response_time);
         let late = time > last;

@@ -61,9 +61,9 @@ impl DemandExchange {
         self.received.count(1);
     }
 
-    /// One was served.
-    pub(super) fn completed(&mut self, processing: Duration, weight: u32) {
-        let micros = u64::try_from(processing.as_micros()).unwrap_or(u64::MAX >> 40);
+    /// One was served, which held its slot for `slot`.
+    pub(super) fn completed(&mut self, slot: Duration, weight: u32) {
+        let micros = u64::try_from(slot.as_micros()).unwrap_or(u64::MAX >> 40);
         self.completed.count(u64::from(weight));
         self.processing_us
             .count(micros.saturating_mul(u64::from(weight)));

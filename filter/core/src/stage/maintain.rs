@@ -195,10 +195,11 @@ impl Stage {
             Some((acceptance, DemandExchange::new(host, &prefix, &config)?))
         };
         self.stats.flush(host)?;
-        let settings = Settings::from_config(&config);
-        if settings != Settings::from_config(&self.config) {
+        let learned =
+            |config: &StageConfig| (Settings::from_config(config), config.holds_streams());
+        if learned(&config) != learned(&self.config) {
             self.service_times.flush(now, host, &self.times_key)?;
-            let mut service_times = ServiceTimes::new(settings);
+            let mut service_times = ServiceTimes::from_config(&config);
             service_times.sync(now, host, &self.times_key)?;
             self.service_times = service_times;
         }

@@ -22,7 +22,7 @@ mod wait_tests;
 
 use std::time::Duration;
 
-use crate::config::{Measure, Mode, QueueMode, StageConfig};
+use crate::config::{Mode, QueueMode, StageConfig};
 use crate::decision::{Action, Decision, PolicyId, Ticket};
 use crate::discipline::{Order, Place};
 use crate::host::{Host, HostError};
@@ -32,7 +32,7 @@ use crate::refusal::{Origin, Reason, Refusal};
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::requests::{Counts, Phase, Request, Requests};
 use crate::rng::Rng;
-use crate::service_times::{ServiceTimes, Settings};
+use crate::service_times::ServiceTimes;
 use crate::stats::{self, Count, StageCount, StageStats};
 use crate::strategy::Strategy;
 use crate::time::Instant;
@@ -130,7 +130,7 @@ impl Stage {
             order,
             work: Work::from_config(&config),
             requests: Requests::new(policy),
-            service_times: ServiceTimes::new(Settings::from_config(&config)),
+            service_times: ServiceTimes::from_config(&config),
             times_key: format!("headgate/times/{}", config.policy),
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
@@ -184,12 +184,6 @@ impl Stage {
         self.config.mode == Mode::Enforce
             && self.config.queue.mode == QueueMode::Hold
             && !self.retired
-    }
-
-    /// Whether processing time ends at the response's headers.
-    #[must_use]
-    pub fn ends_at_first_byte(&self) -> bool {
-        self.config.measure == Measure::FirstByte
     }
 
     /// The caller's name for a request; `None` once it has ended.
@@ -470,6 +464,33 @@ impl Stage {
         }
     }
 
+    /// [`crate::engine::Engine::first_byte`].
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn first_byte(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        ticket: Ticket,
+        outcome: Outcome,
+    ) -> Result<(), HostError> {
+        let request = self.requests.of_mut(ticket);
+        let Some(request) =
+            request.filter(|request| outcome == Outcome::Completed && request.first_byte.is_none())
+        else {
+            return Ok(());
+        };
+        request.first_byte = Some(now);
+        let request = *request;
+        match request.phase {
+            Phase::Running {
+                dequeued: Some(dequeued),
+            } => self.measure(host, now, &request, dequeued),
+            _ => Ok(()),
+        }
+    }
+
     /// Point 3: a request ended, in whatever phase. Safe to call twice.
     ///
     /// # Errors
@@ -510,15 +531,20 @@ impl Stage {
                     let taken = now.since(dequeued);
                     (self.order).ended(host, attributes, turn, usual_us, taken)
                 });
-                let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
+                let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned)
+                    && request.first_byte.is_none();
                 let measured = match dequeued.filter(|_| is_bound) {
                     Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
-                    None => outcome == Outcome::Completed,
+                    None => outcome == Outcome::Completed || request.first_byte.is_some(),
                 };
                 self.delivered(now, &request, dequeued, outcome, measured);
                 match (outcome, dequeued) {
+                    (_, Some(dequeued)) if request.first_byte.is_some() => {
+                        self.streamed(now, &request, dequeued, outcome);
+                    }
                     (Outcome::Completed, Some(dequeued)) => {
                         self.measure(host, now, &request, dequeued)?;
+                        self.held(now, &request, dequeued);
                     }
                     (Outcome::Failed, _) => {
                         let answers = request.weight.max(1);
@@ -553,6 +579,40 @@ impl Stage {
         true
     }
 
+    /// The end of a response that was measured at its first byte.
+    ///
+    /// A client that leaves ends its stream, and its slot was in use until then all the same. How fast the backend is,
+    /// only complete responses say. One that the backend breaks off says nothing.
+    fn streamed(&mut self, now: Instant, request: &Request, dequeued: Instant, outcome: Outcome) {
+        let kind = request.attributes.kind;
+        if request.first_byte.is_some_and(|at| at < dequeued) {
+            // Watched, not held: it had no slot yet in the order of a FIFO.
+            self.stats.count(kind, Count::Unmeasured);
+            return;
+        }
+        match outcome {
+            Outcome::Completed => self.held(now, request, dequeued),
+            Outcome::Abandoned => {
+                let held = now.since(dequeued);
+                self.service_times.record_slot(kind, held, request.weight);
+            }
+            Outcome::Failed | Outcome::Unmeasured | Outcome::Unsampled => {}
+        }
+    }
+
+    /// The backend is done with a request, which held its slot from `dequeued` to `now`.
+    fn held(&mut self, now: Instant, request: &Request, dequeued: Instant) {
+        let (kind, weight) = (request.attributes.kind, request.weight);
+        let waited = match request.counts {
+            Counts::Real => dequeued > request.arrived,
+            Counts::Modelled(wait) => wait > Duration::ZERO,
+            Counts::Refused => true,
+        };
+        self.service_times
+            .record_slot(kind, now.since(dequeued), weight);
+        self.slots.completed(kind, dequeued, now, waited, weight);
+    }
+
     /// Takes a request out that the caller won't tell the end of.
     fn forget(&mut self, host: &impl Host, ticket: Ticket) -> Result<(), HostError> {
         match self.requests.take(ticket) {
@@ -581,13 +641,12 @@ impl Stage {
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
         self.service_times.record(kind, processing, request.weight);
-        let waited = match request.counts {
-            Counts::Real => queue_wait > Duration::ZERO,
-            Counts::Modelled(wait) => wait > Duration::ZERO,
-            Counts::Refused => true,
+        // Of a slot that is still held, the time is what others of the type lead to expect.
+        let slot = match request.first_byte {
+            Some(_) => self.service_times.mean(kind).unwrap_or_default(),
+            None => processing,
         };
-        self.slots
-            .completed(kind, dequeued, now, waited, request.weight);
+        let slot = slot.max(processing);
         let counted_wait = match request.counts {
             Counts::Real => Some(queue_wait),
             Counts::Modelled(wait) => Some(wait),
@@ -600,13 +659,14 @@ impl Stage {
                 age: request.attributes.progress.age,
                 queue_wait,
                 processing,
+                slot,
                 weight: request.weight,
                 work: request.work.cast_unsigned(),
             };
             self.strategy.base.completed(&served, now);
         }
         if let Some(demand) = &mut self.demand {
-            demand.completed(processing, request.weight);
+            demand.completed(slot, request.weight);
         }
         self.stats.count(kind, Count::Completed);
         let objectives = &self.config.types[kind.0 as usize].slo;

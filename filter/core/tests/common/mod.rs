@@ -120,6 +120,7 @@ pub(crate) fn stage<'a>(
             timeout_us: 1_000_000,
         },
         measure: Measure::LastByte,
+        release_slot: Measure::LastByte,
         errors: ErrorsConfig::default(),
         service_times: Default::default(),
         strategy,

@@ -189,6 +189,7 @@ impl Plant {
                         age: Duration::ZERO,
                         queue_wait: job.started.since(job.arrived),
                         processing: end.since(job.started),
+                        slot: end.since(job.started),
                         weight: 1,
                         work: job.cost,
                     };

@@ -37,6 +37,7 @@ fn served(kind: TypeId, queue_wait: Duration, processing: Duration) -> Served {
         age: Duration::ZERO,
         queue_wait,
         processing,
+        slot: processing,
         weight: 1,
         work: 1_000,
     }

@@ -129,6 +129,7 @@ impl Policy {
                 timeout_us: FOREVER_US,
             },
             measure: Measure::LastByte,
+            release_slot: Measure::LastByte,
             errors: ErrorsConfig::default(),
             service_times: ServiceTimesConfig::default(),
             strategy: StrategyConfig::MaxQueueLength,

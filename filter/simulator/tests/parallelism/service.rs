@@ -183,6 +183,7 @@ impl Service {
                 timeout_us: 1_000_000,
             },
             measure: Measure::LastByte,
+            release_slot: Measure::LastByte,
             service_times: ServiceTimesConfig {
                 interval_us: 1_000_000,
                 min_samples: 20,

@@ -42,6 +42,9 @@ pub(super) fn text(explanation: &Explanation) -> String {
         "parallelism",
         &explanation.parallelism.to_string(),
     );
+    if let Some(measure) = explanation.measure {
+        line(&mut text, "measure", measure);
+    }
     if let Some(errors) = &explanation.errors {
         line(&mut text, "errors", errors);
     }

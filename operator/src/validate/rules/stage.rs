@@ -13,7 +13,7 @@ use super::strategy::strategy;
 use super::types::{BOUNCER_NEEDS_OBJECTIVES, SLACK_NEEDS_OBJECTIVES, excluded, types};
 use super::workflows::workflows;
 use super::{Problems, Whole, shadow};
-use crate::api::{self, AdmissionPolicySpec, DisciplineType, StrategyType};
+use crate::api::{self, AdmissionPolicySpec, DisciplineType, MeasureType, StrategyType};
 use crate::validate::path::Path;
 use crate::validate::policy::Slots;
 use crate::validate::schema::{Place, Rule};
@@ -33,6 +33,8 @@ const MOST: Whole = Whole {
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
 const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be found; give \
                         parallelism.total or parallelism.perEndpoint";
+const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be free before their \
+                                   requests are measured; give measure FirstByte, or leave releaseSlot out";
 
 /// What a spec means.
 pub(crate) struct Meaning {
@@ -60,6 +62,9 @@ pub(crate) fn stage(
     if slots.auto().is_some() && queue.mode == QueueMode::Observe {
         problems.add(root.clone(), OBSERVED);
     }
+    if spec.release_slot == MeasureType::FirstByte && spec.measure == MeasureType::LastByte {
+        problems.add(root.clone(), RELEASED_UNMEASURED);
+    }
     let strategy = strategy(spec, &root.field("strategy"), problems);
     let types = types(
         &spec.types,
@@ -86,6 +91,7 @@ pub(crate) fn stage(
         auto_parallelism: slots.auto(),
         queue,
         measure: spec.measure.into(),
+        release_slot: spec.release_slot.into(),
         errors,
         service_times: strategy.service_times,
         strategy: strategy.config,
@@ -125,6 +131,10 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || (has(self.parallelism) && \
          (has(self.parallelism.total) || has(self.parallelism.perEndpoint)))",
         OBSERVED,
+    ));
+    spec.rule(Rule::text(
+        "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || (has(self.measure) && self.measure == 'FirstByte')",
+        RELEASED_UNMEASURED,
     ));
 }
 

@@ -242,6 +242,14 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
     dice.perhaps(&mut spec, "measure", |d| {
         json!(d.pick(&["LastByte", "FirstByte"]))
     });
+    if spec
+        .get("measure")
+        .is_some_and(|measure| measure == "FirstByte")
+    {
+        dice.perhaps(&mut spec, "releaseSlot", |d| {
+            json!(d.pick(&["LastByte", "FirstByte"]))
+        });
+    }
     dice.perhaps(&mut spec, "errors", |d| {
         let (http, grpc) = (d.pick(&["5xx", "429"]), d.pick(&["UNAVAILABLE", "ABORTED"]));
         json!({"httpStatuses": [http], "grpcStatuses": [grpc]})

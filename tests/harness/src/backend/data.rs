@@ -31,6 +31,13 @@ const SEQ: HeaderName = HeaderName::from_static("x-seq");
 const QUALITY: HeaderName = HeaderName::from_static("x-headgate-quality");
 const QUALITY_HEARD: HeaderName = HeaderName::from_static("x-backend-quality");
 
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+/// An empty message of gRPC: not compressed, length 0.
+const EMPTY_MESSAGE: &[u8] = &[0; 5];
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
+/// A server-sent event.
+const EVENT: &[u8] = b"data: ok\n\n";
+
 /// Closes the connection (HTTP/2: resets the stream) without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("reset on order")]
@@ -71,10 +78,7 @@ async fn answer(
     let Some(kind) = station.classify(&path) else {
         return Ok(plain(StatusCode::NOT_FOUND, "no service here\n"));
     };
-    let streams = request
-        .uri()
-        .query()
-        .is_some_and(|q| q.split('&').any(|p| p == "stream=1"));
+    let parts = request.uri().query().and_then(parts);
     let grpc = is_grpc(request.headers());
     let fixed = number(request.headers(), &SERVICE_US).map(Duration::from_micros);
     let seq = number(request.headers(), &SEQ);
@@ -88,11 +92,19 @@ async fn answer(
     let body = body.to_bytes();
     let mut ticket = station.enter(kind, &path, fixed, seq);
 
-    if streams {
-        let mut response = Response::new(Reply::Late(Box::pin(late(ticket))));
-        response
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    if let Some(left) = parts {
+        let parts = Parts {
+            station,
+            kind,
+            path,
+            fixed,
+            ticket,
+            left,
+            grpc,
+        };
+        let mut response = Response::new(Reply::Late(parts.next()));
+        let streamed = if grpc { GRPC } else { EVENTS };
+        (response.headers_mut()).insert(header::CONTENT_TYPE, streamed);
         return Ok(response);
     }
     let served = ticket.served().await.ok_or(Reset)?;
@@ -136,31 +148,65 @@ fn upgrade(request: &mut Request<Incoming>) -> Response<Reply> {
     response
 }
 
-/// The body of a streamed response: arrives when the service ends.
-async fn late(mut ticket: Ticket) -> Option<Bytes> {
-    ticket.served().await.map(|_| Bytes::from_static(b"ok\n"))
+/// How many parts the body of a streamed response has, by `stream=2` in the query.
+fn parts(query: &str) -> Option<usize> {
+    let number = query.split('&').find_map(|p| p.strip_prefix("stream="))?;
+    number.parse().ok().filter(|parts| *parts > 0)
+}
+
+/// What is left of the body of a streamed response: each part takes a service of its own, and arrives when that ends.
+/// Server-sent events, or the messages of a gRPC call.
+struct Parts {
+    station: Arc<Station>,
+    kind: usize,
+    path: String,
+    fixed: Option<Duration>,
+    ticket: Ticket,
+    left: usize,
+    grpc: bool,
+}
+
+impl Parts {
+    /// The next part, and what follows it.
+    fn next(mut self) -> Part {
+        Box::pin(async move {
+            self.ticket.served().await?;
+            self.left -= 1;
+            let (data, trailers) = if self.grpc {
+                (EMPTY_MESSAGE, Some(grpc_trailers()))
+            } else {
+                (EVENT, None)
+            };
+            let rest = if self.left > 0 {
+                self.ticket = (self.station).enter(self.kind, &self.path, self.fixed, None);
+                Reply::Late(self.next())
+            } else {
+                Reply::Now {
+                    data: None,
+                    trailers,
+                }
+            };
+            Some((Bytes::from_static(data), rest))
+        })
+    }
+}
+
+fn grpc_trailers() -> HeaderMap {
+    let status = HeaderName::from_static("grpc-status");
+    HeaderMap::from_iter([(status, HeaderValue::from_static("0"))])
 }
 
 fn grpc_ok(message: Bytes) -> Response<Reply> {
-    let mut trailers = HeaderMap::new();
-    trailers.insert(
-        HeaderName::from_static("grpc-status"),
-        HeaderValue::from_static("0"),
-    );
-    // An empty message: not compressed, length 0.
     let message = if message.is_empty() {
-        Bytes::from_static(&[0; 5])
+        Bytes::from_static(EMPTY_MESSAGE)
     } else {
         message
     };
     let mut response = Response::new(Reply::Now {
         data: Some(message),
-        trailers: Some(trailers),
+        trailers: Some(grpc_trailers()),
     });
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/grpc"),
-    );
+    (response.headers_mut()).insert(header::CONTENT_TYPE, GRPC);
     response
 }
 
@@ -204,9 +250,12 @@ enum Reply {
         data: Option<Bytes>,
         trailers: Option<HeaderMap>,
     },
-    /// Known when the service ends.
-    Late(Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>),
+    /// A part is known when its service ends, and what follows it then.
+    Late(Part),
 }
+
+/// A part of a body to come, and what follows it.
+type Part = Pin<Box<dyn Future<Output = Option<(Bytes, Reply)>> + Send>>;
 
 impl Reply {
     fn empty() -> Self {
@@ -225,7 +274,7 @@ impl Body for Reply {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let data = match &mut *self {
+        let part = match &mut *self {
             Self::Now { data, trailers } => {
                 let frame = data
                     .take()
@@ -235,7 +284,8 @@ impl Body for Reply {
             }
             Self::Late(future) => std::task::ready!(future.as_mut().poll(cx)),
         };
-        *self = Self::empty();
+        let (data, rest) = part.map_or((None, Self::empty()), |(data, rest)| (Some(data), rest));
+        *self = rest;
         Poll::Ready(data.map(|data| Ok(Frame::data(data))))
     }
 

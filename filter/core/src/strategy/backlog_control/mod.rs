@@ -175,7 +175,7 @@ impl BacklogControl {
     /// Moves the times per unit towards what was measured.
     fn learn(&self, sums: &Sums, record: &mut Record) {
         let moved = |average: f64, units: f64| {
-            let measured = sums.processing / units;
+            let measured = sums.slot / units;
             match (units > 0.0 && measured > 0.0, average > 0.0) {
                 (false, _) => average,
                 (true, false) => measured,
@@ -320,6 +320,7 @@ impl Admission for BacklogControl {
         sums.served += weight;
         sums.delay += weight * served.response_time().as_secs_f64();
         sums.processing += weight * served.processing.as_secs_f64();
+        sums.slot += weight * served.slot.as_secs_f64();
         sums.work += weight * served.work as f64;
         sums.cost += weight
             * match self.signal {

@@ -22,6 +22,8 @@ pub(super) struct Sums {
     pub(super) delay: f64,
     /// Their processing times, s.
     pub(super) processing: f64,
+    /// The times for which they held their slots, s.
+    pub(super) slot: f64,
     /// What they added to the signal that is controlled.
     pub(super) cost: f64,
     /// What they added to the work of the queue.
@@ -40,6 +42,7 @@ impl Sums {
         self.served += more.served;
         self.delay += more.delay;
         self.processing += more.processing;
+        self.slot += more.slot;
         self.cost += more.cost;
         self.work += more.work;
     }
@@ -88,11 +91,12 @@ impl Record {
             served,
             delay,
             processing,
+            slot,
             cost,
             work,
         } = self.sums;
         let sums = [
-            received, refused, over_bound, served, delay, processing, cost, work,
+            received, refused, over_bound, served, delay, processing, slot, cost, work,
         ];
         let Control {
             bound,

@@ -39,6 +39,7 @@ fn serve(control: &mut BacklogControl, requests: u32, cost: u64, wait_ms: u64) {
                 age: Duration::ZERO,
                 queue_wait: Duration::from_millis(wait_ms),
                 processing: Duration::from_millis(10) * cost as u32,
+                slot: Duration::from_millis(10) * cost as u32,
                 weight: 1,
                 work: cost,
             },

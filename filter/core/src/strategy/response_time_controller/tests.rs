@@ -74,6 +74,7 @@ fn complete(worker: &mut ResponseTimeController, now: Instant, class: u8, millis
         age: Duration::ZERO,
         queue_wait: Duration::from_millis(millis / 2),
         processing: Duration::from_millis(millis - millis / 2),
+        slot: Duration::from_millis(millis - millis / 2),
         weight: 1,
         work: 1,
     };

@@ -1,0 +1,129 @@
+//! Streams: server-sent events and gRPC server streaming, whose headers come before the backend works.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use headgate_tests::backend::{BackendConfig, Fault, FaultKind, ServiceType};
+use headgate_tests::http::{self, Pending};
+use headgate_tests::policy;
+use headgate_tests::rig::Rig;
+use headgate_tests::wait::until;
+use serde_json::json;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Events,
+    Grpc,
+}
+
+/// A proxy with one slot.
+fn rig(kind: Kind, measure: &str, release_slot: Option<&str>) -> Result<Rig> {
+    let mut policy = policy::queue_only(1, 10);
+    policy["spec"]["measure"] = json!(measure);
+    if let Some(release) = release_slot {
+        policy["spec"]["releaseSlot"] = json!(release);
+    }
+    let backend = BackendConfig::new(
+        1_000,
+        vec![ServiceType::constant("/", Duration::from_millis(1))],
+    );
+    let builder = Rig::builder(backend, policy);
+    match kind {
+        Kind::Events => builder.start(),
+        Kind::Grpc => builder.bootstrap_argument("--upstream-http2").start(),
+    }
+}
+
+/// A stream of two parts, whose headers have come. The backend works on the first until it is released, and then on the
+/// second.
+fn stream(rig: &Rig, kind: Kind) -> Result<Pending> {
+    rig.backend
+        .inject(Fault::new(FaultKind::Hang, "/stream", 2));
+    let (method, content) = match kind {
+        Kind::Events => ("GET", ("accept", "text/event-stream")),
+        Kind::Grpc => ("POST", ("content-type", "application/grpc")),
+    };
+    let body = (kind == Kind::Grpc).then_some("");
+    let mut stream = http::send(rig.addr(), method, "/stream?stream=2", &[content], body)?;
+    assert_eq!(stream.head()?.0, 200);
+    works_on(rig, 1)?;
+    Ok(stream)
+}
+
+/// Waits until the backend works on this part of the stream, and on nothing else.
+fn works_on(rig: &Rig, part: u64) -> Result<()> {
+    until("work on a part of the stream", || {
+        let stats = rig.backend.stats();
+        match (stats.busy, stats.faults) {
+            (1, faults) if faults == part => Ok(()),
+            _ => Err(format!("{stats:?}")),
+        }
+    })
+}
+
+/// Lets the backend end the first part, and waits until it is here and the second is being worked on.
+fn first_part(rig: &Rig, stream: &mut Pending) -> Result<()> {
+    assert_eq!(rig.backend.release(), 1);
+    // A chunk's size.
+    stream.read_line()?;
+    works_on(rig, 2)
+}
+
+#[test]
+fn streams_hold_their_slot_to_the_last_byte() -> Result<()> {
+    for kind in [Kind::Events, Kind::Grpc] {
+        for (measure, measured) in [("FirstByte", 1), ("LastByte", 0)] {
+            let rig = rig(kind, measure, None)?;
+            let mut stream = stream(&rig, kind)?;
+            let waiting = rig.enqueue("/next", 1)?;
+            first_part(&rig, &mut stream)?;
+            // Measured at the first byte of its body, or not yet.
+            rig.wait_for_stat("type.default.rq_completed", measured)?;
+            assert_eq!(rig.policy_stat("slots_in_use")?, 1, "{kind:?} {measure}");
+            assert_eq!(rig.policy_stat("queue_length")?, 1, "{kind:?} {measure}");
+            assert_eq!(rig.backend.release(), 1);
+            for request in waiting {
+                assert_eq!(request.answer()?.status, 200);
+            }
+            rig.wait_for_stat("type.default.rq_completed", 2)?;
+            rig.wait_until_idle()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stream_whose_client_leaves_frees_its_slot() -> Result<()> {
+    for kind in [Kind::Events, Kind::Grpc] {
+        let rig = rig(kind, "FirstByte", None)?;
+        let mut stream = stream(&rig, kind)?;
+        let waiting = rig.enqueue("/next", 1)?;
+        first_part(&rig, &mut stream)?;
+        stream.hang_up();
+        for request in waiting {
+            assert_eq!(request.answer()?.status, 200);
+        }
+        rig.wait_for_stat("type.default.rq_completed", 2)?;
+        rig.wait_until_idle()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn slots_are_free_at_the_first_byte_where_the_policy_says_so() -> Result<()> {
+    for kind in [Kind::Events, Kind::Grpc] {
+        let rig = rig(kind, "FirstByte", Some("FirstByte"))?;
+        let mut stream = stream(&rig, kind)?;
+        let waiting = rig.enqueue("/next", 1)?;
+        first_part(&rig, &mut stream)?;
+        for request in waiting {
+            let answer = request.answer()?;
+            assert_eq!(answer.status, 200, "the stream goes on");
+        }
+        assert_eq!(rig.backend.stats().busy, 1);
+        rig.backend.release();
+        rig.wait_for_stat("type.default.rq_completed", 2)?;
+        rig.wait_until_idle()?;
+    }
+    Ok(())
+}
