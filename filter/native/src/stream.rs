@@ -153,9 +153,7 @@ impl Request {
                     }
                 }
                 Side::Outbound(outbound) => {
-                    let sent =
-                        !process.serves() || outbound.request_headers(&mut process.filter, &stream);
-                    if sent {
+                    if outbound.request_headers(&mut process.filter, &stream) {
                         return Head::Continue;
                     }
                     process.hold(self.id, envoy);

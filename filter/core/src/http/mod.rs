@@ -17,6 +17,7 @@ mod answer;
 mod filter;
 mod headers;
 mod inbound;
+mod listeners;
 pub mod memory;
 mod mesh;
 pub mod metadata;
@@ -29,6 +30,7 @@ mod tests;
 pub use filter::Filter;
 pub use headers::{Headers, serialize};
 pub use inbound::Inbound;
+pub use listeners::Listeners;
 pub use outbound::Outbound;
 pub use reply::LocalReply;
 
