@@ -592,13 +592,13 @@ extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
     envoy: *mut c_void,
-    _name: Buffer,
+    name: Buffer,
     config: Buffer,
 ) -> *const c_void {
     guard(std::ptr::null(), || {
         // SAFETY: see above.
-        let json = unsafe { config.bytes() };
-        match Configuration::new(Scope(envoy), json) {
+        let (name, json) = unsafe { (name.bytes(), config.bytes()) };
+        match Configuration::new(Scope(envoy), &String::from_utf8_lossy(name), json) {
             Some(configuration) => Box::into_raw(Box::new(configuration)).cast_const().cast(),
             None => std::ptr::null(),
         }
@@ -677,7 +677,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
 ) -> *const c_void {
     guard(std::ptr::null(), || {
         // SAFETY: see above.
-        let request = Request::new(unsafe { configuration(config) }.direction());
+        let request = Request::new(unsafe { configuration(config) });
         Box::into_raw(Box::new(request)).cast_const().cast()
     })
 }

@@ -263,6 +263,8 @@ fn publish(host: &Host) -> Result<(), HostError> {
 pub(crate) struct Configuration {
     /// Its number among the filter's listeners.
     id: u32,
+    /// Its filter's name: which listener it is for, where several have different policies.
+    name: Arc<str>,
     direction: Direction,
     pub(crate) scope: Scope,
     defined: OnceLock<Defined>,
@@ -270,9 +272,10 @@ pub(crate) struct Configuration {
 
 impl Configuration {
     /// Takes a configuration over; `None`, with the reason in the log, where it is refused.
-    pub(crate) fn new(scope: Scope, json: &[u8]) -> Option<Arc<Self>> {
+    pub(crate) fn new(scope: Scope, name: &str, json: &[u8]) -> Option<Arc<Self>> {
         let this = Arc::new(Self {
             id: CONFIGURATIONS.fetch_add(1, Ordering::Relaxed),
+            name: name.into(),
             direction: FilterConfig::direction_of(json),
             scope,
             defined: OnceLock::new(),
@@ -282,7 +285,9 @@ impl Configuration {
         recover();
         let mut locked = lock();
         let process = locked.get_or_insert_with(Process::new);
-        let applied = process.filter.configure(&Main, now(), this.id, json);
+        let applied = process
+            .filter
+            .configure(&Main, now(), (this.id, name), json);
         if applied.is_ok() {
             process.filter.join(&Main);
             process.listen();
@@ -302,6 +307,10 @@ impl Configuration {
         applied.ok()?;
         Clock::add(&this, scope.ticker());
         Some(this)
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     pub(crate) fn direction(&self) -> Direction {

@@ -21,6 +21,9 @@ use crate::host::EnvoyHost;
 use crate::ticks::Ticks;
 use crate::turn::Turn;
 
+/// The name of all listeners: proxies whose listeners have different policies give each a VM.
+const NAME: &str = "";
+
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
 }
@@ -107,10 +110,10 @@ impl Vm {
         let Ok(now) = proxy.now() else {
             return self.filter.is_configured();
         };
-        let applied = self.filter.configure(&proxy, now, root, json);
+        let applied = self.filter.configure(&proxy, now, (root, NAME), json);
         self.act(root, Callback::Other);
         if applied.is_err() {
-            self.filter.refused(root, direction);
+            self.filter.refused((root, NAME), direction);
         }
         if direction == Direction::Inbound {
             self.attend_from(root);

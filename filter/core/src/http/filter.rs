@@ -105,8 +105,10 @@ impl<H: Host> Filter<H> {
         &mut self.actions
     }
 
-    /// Takes configuration `id` over, and logs which. On error, nothing: the last good one stays, and `id` is unknown unless
-    /// the caller says that it was [`Filter::refused`].
+    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the last good one stays, and
+    /// `id` is unknown unless the caller says that it was [`Filter::refused`]. Configurations of one name follow each
+    /// other; those of different names are in force side by side, each for the streams that say so
+    /// ([`Stream::listener`]).
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -114,13 +116,13 @@ impl<H: Host> Filter<H> {
         &mut self,
         proxy: &impl Proxy,
         now: Instant,
-        id: u32,
+        (id, name): (u32, &str),
         json: &[u8],
     ) -> Result<(), ConfigError> {
         let applied = FilterConfig::from_json(json).and_then(|config| {
             let direction = config.direction;
             let mut listeners = self.listeners.clone();
-            listeners.configured(id, config);
+            listeners.configured((id, name), config);
             self.apply(proxy, now, &listeners, direction)?;
             self.listeners = listeners;
             Ok(())
@@ -131,7 +133,7 @@ impl<H: Host> Filter<H> {
         applied
     }
 
-    /// Makes the configuration that is in force by `listeners` that of the engine.
+    /// Makes the configurations that are in force by `listeners` those of the engine.
     fn apply(
         &mut self,
         proxy: &impl Proxy,
@@ -139,17 +141,27 @@ impl<H: Host> Filter<H> {
         listeners: &Listeners,
         direction: Direction,
     ) -> Result<(), ConfigError> {
-        let Some(config) = listeners.in_force(direction) else {
+        let in_force = listeners.in_force(direction);
+        let in_force: Vec<(&str, &FilterConfig)> = in_force
+            .iter()
+            .map(|(name, config)| (*name, &***config))
+            .collect();
+        let Some((_, config)) = in_force.last() else {
             return Ok(());
         };
-        self.engine
-            .configure(&self.host, now, config, &mut self.actions)?;
-        self.configured = true;
-        if direction == Direction::Inbound {
-            self.workflows = config.stages.iter().any(|s| s.workflows.is_some());
-            let receives = |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
-            self.classes = config.stages.iter().any(receives);
+        let (engine, actions) = (&mut self.engine, &mut self.actions);
+        match direction {
+            Direction::Inbound => {
+                engine.listen(&self.host, now, &in_force, actions)?;
+                let stages = || in_force.iter().flat_map(|(_, config)| &config.stages);
+                self.workflows = stages().any(|s| s.workflows.is_some());
+                let receives =
+                    |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
+                self.classes = stages().any(receives);
+            }
+            Direction::Outbound => engine.configure(&self.host, now, config, actions)?,
         }
+        self.configured = true;
         let (revision, stages) = (&config.revision, config.stages.len());
         let what = match &config.outbound {
             Some(outbound) => format!("calls of {}", outbound.policy),
@@ -170,13 +182,13 @@ impl<H: Host> Filter<H> {
         proxy.log(Level::Error, &message);
     }
 
-    /// The proxy keeps the listener of configuration `id`, which was refused.
-    pub fn refused(&mut self, id: u32, direction: Direction) {
-        self.listeners.refused(id, direction);
+    /// The proxy keeps the listener of configuration `id` for `name`, which was refused.
+    pub fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
+        self.listeners.refused((id, name), direction);
     }
 
     /// Configuration `id` is gone: after its last stream, or because the proxy's update failed elsewhere. The newest that
-    /// is left is in force. With the last for requests the filter leaves the process, if no request is under way.
+    /// is left of its name is in force. With the last for requests the filter leaves the process, if no request is under way.
     pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
         let mut left = self.listeners.clone();
         let Some(direction) = left.gone(id) else {

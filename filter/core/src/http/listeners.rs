@@ -1,8 +1,11 @@
-//! The configurations that the proxy has, and which of them is in force.
+//! The configurations that the proxy has, and which of them are in force.
 //!
 //! The proxy makes a configuration for each version of each listener. An edit adds one; the old one goes with the last of
 //! its streams, minutes later perhaps. So the newest counts. But the newest may go first: the proxy drops it where
 //! another part of its update fails. Then the newest that is left is in force again.
+//!
+//! One process may serve listeners with different policies, such as several Gateways. A configuration has the name of what
+//! it is for, and the newest of each name is in force. Without names the newest of all is.
 
 use std::sync::Arc;
 
@@ -15,28 +18,37 @@ pub struct Listeners(Vec<Listener>);
 #[derive(Debug, Clone)]
 struct Listener {
     id: u32,
+    name: Arc<str>,
     direction: Direction,
     /// `None`: it was refused, and no other was in force.
     config: Option<Arc<FilterConfig>>,
 }
 
 impl Listeners {
-    /// Adds configuration `id`, which is the newest from now on. `id` is used again only after it went.
-    pub(super) fn configured(&mut self, id: u32, config: FilterConfig) {
-        self.add(id, config.direction, Some(Arc::new(config)));
+    /// Adds configuration `id` for `name`, which is the newest from now on. `id` is used again only after it went.
+    pub(super) fn configured(&mut self, (id, name): (u32, &str), config: FilterConfig) {
+        self.add((id, name), config.direction, Some(Arc::new(config)));
     }
 
     /// Adds `id`, whose configuration was refused while the proxy keeps the listener: the last good one stays in force for
     /// it, also when the listener that brought that one goes.
-    pub(super) fn refused(&mut self, id: u32, direction: Direction) {
-        let good = self.in_force(direction).cloned();
-        self.add(id, direction, good);
+    pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
+        let in_force = self.in_force(direction);
+        let good = in_force.iter().find(|(other, _)| *other == name);
+        let good = good.map(|(_, config)| Arc::clone(config));
+        self.add((id, name), direction, good);
     }
 
-    fn add(&mut self, id: u32, direction: Direction, config: Option<Arc<FilterConfig>>) {
+    fn add(
+        &mut self,
+        (id, name): (u32, &str),
+        direction: Direction,
+        config: Option<Arc<FilterConfig>>,
+    ) {
         self.0.retain(|listener| listener.id != id);
         self.0.push(Listener {
             id,
+            name: name.into(),
             direction,
             config,
         });
@@ -60,10 +72,19 @@ impl Listeners {
         self.0.last().map(|listener| listener.id)
     }
 
-    /// The configuration in force for `direction`.
-    pub(super) fn in_force(&self, direction: Direction) -> Option<&Arc<FilterConfig>> {
-        self.of(direction)
-            .find_map(|listener| listener.config.as_ref())
+    /// The configurations in force for `direction` with their names, oldest first.
+    pub(super) fn in_force(&self, direction: Direction) -> Vec<(&str, &Arc<FilterConfig>)> {
+        let mut in_force: Vec<(&str, &Arc<FilterConfig>)> = Vec::new();
+        for listener in self.of(direction) {
+            let name: &str = &listener.name;
+            if let Some(config) = &listener.config
+                && in_force.iter().all(|(other, _)| *other != name)
+            {
+                in_force.push((name, config));
+            }
+        }
+        in_force.reverse();
+        in_force
     }
 
     /// The listeners of `direction`, newest first.
@@ -86,18 +107,22 @@ mod tests {
         }
     }
 
-    fn revision(listeners: &Listeners, direction: Direction) -> Option<&str> {
-        let config = listeners.in_force(direction);
-        config.map(|config| config.revision.as_str())
+    /// Name and revision of what is in force.
+    fn in_force(listeners: &Listeners, direction: Direction) -> String {
+        let in_force = listeners.in_force(direction);
+        let text = in_force
+            .iter()
+            .map(|(name, c)| format!("{name}{}", c.revision));
+        text.collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn each_direction_has_its_newest_until_the_last_is_gone() {
         let mut listeners = Listeners::default();
         assert_eq!(listeners.newest(Inbound), None);
-        listeners.configured(1, config(Inbound, "a"));
-        listeners.configured(5, config(Inbound, "b"));
-        listeners.configured(2, config(Outbound, "c"));
+        listeners.configured((1, ""), config(Inbound, "a"));
+        listeners.configured((5, ""), config(Inbound, "b"));
+        listeners.configured((2, ""), config(Outbound, "c"));
         assert_eq!(listeners.newest(Inbound), Some(5));
         assert_eq!(listeners.newest(Outbound), Some(2));
         assert_eq!(listeners.last(), Some(2));
@@ -112,27 +137,44 @@ mod tests {
     #[test]
     fn the_newest_that_is_left_is_in_force() {
         let mut listeners = Listeners::default();
-        listeners.configured(1, config(Inbound, "a"));
-        listeners.configured(2, config(Inbound, "b"));
-        listeners.configured(3, config(Inbound, "c"));
+        listeners.configured((1, ""), config(Inbound, "a"));
+        listeners.configured((2, ""), config(Inbound, "b"));
+        listeners.configured((3, ""), config(Inbound, "c"));
         listeners.gone(1);
-        assert_eq!(revision(&listeners, Inbound), Some("c"));
+        assert_eq!(in_force(&listeners, Inbound), "c");
         listeners.gone(3);
-        assert_eq!(revision(&listeners, Inbound), Some("b"));
-        assert_eq!(revision(&listeners, Outbound), None);
+        assert_eq!(in_force(&listeners, Inbound), "b");
+        assert_eq!(in_force(&listeners, Outbound), "");
         listeners.gone(2);
-        assert_eq!(revision(&listeners, Inbound), None);
+        assert_eq!(in_force(&listeners, Inbound), "");
     }
 
     #[test]
     fn a_refused_one_keeps_the_last_good_one() {
         let mut listeners = Listeners::default();
-        listeners.refused(1, Inbound);
-        assert_eq!(revision(&listeners, Inbound), None);
-        listeners.configured(2, config(Inbound, "a"));
-        listeners.refused(3, Inbound);
+        listeners.refused((1, ""), Inbound);
+        assert_eq!(in_force(&listeners, Inbound), "");
+        listeners.configured((2, ""), config(Inbound, "a"));
+        listeners.refused((3, ""), Inbound);
         listeners.gone(2);
         assert_eq!(listeners.newest(Inbound), Some(3));
-        assert_eq!(revision(&listeners, Inbound), Some("a"));
+        assert_eq!(in_force(&listeners, Inbound), "a");
+    }
+
+    #[test]
+    fn each_name_has_one_in_force() {
+        let mut listeners = Listeners::default();
+        listeners.configured((1, "x"), config(Inbound, "1"));
+        listeners.configured((2, "y"), config(Inbound, "2"));
+        assert_eq!(in_force(&listeners, Inbound), "x1 y2");
+        listeners.configured((3, "x"), config(Inbound, "3"));
+        assert_eq!(in_force(&listeners, Inbound), "y2 x3");
+        listeners.refused((4, "y"), Inbound);
+        listeners.gone(2);
+        assert_eq!(in_force(&listeners, Inbound), "x3 y2");
+        listeners.gone(3);
+        assert_eq!(in_force(&listeners, Inbound), "x1 y2");
+        listeners.gone(4);
+        assert_eq!(in_force(&listeners, Inbound), "x1");
     }
 }

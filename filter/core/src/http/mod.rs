@@ -85,6 +85,11 @@ pub trait Stream: Proxy {
     /// The stream's number, which no other stream has that is under way.
     fn id(&self) -> u32;
 
+    /// Name of the listener that the stream came through: that of its configuration ([`Filter::configure`]).
+    fn listener(&self) -> &str {
+        ""
+    }
+
     /// All request headers, in the form that [`Headers`] reads: one call and one allocation for what would otherwise
     /// cost one of each per header.
     fn request_headers(&self) -> Result<Vec<u8>, HostError>;

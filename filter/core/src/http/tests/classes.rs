@@ -35,7 +35,9 @@ impl Proxy {
             Direction::Inbound => IN,
             Direction::Outbound => OUT,
         };
-        let configured = self.filter.configure(&stream, now, id, config.as_bytes());
+        let configured = self
+            .filter
+            .configure(&stream, now, (id, ""), config.as_bytes());
         assert_eq!(configured, Ok(()));
     }
 

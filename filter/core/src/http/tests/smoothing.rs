@@ -24,7 +24,9 @@ impl Proxy {
         let stream = proxy.stream(&[]);
         let now = Instant::default();
         let json = outbound(smoothing);
-        let configured = proxy.filter.configure(&stream, now, OUT, json.as_bytes());
+        let configured = proxy
+            .filter
+            .configure(&stream, now, (OUT, ""), json.as_bytes());
         assert_eq!(configured, Ok(()));
         proxy
     }
@@ -172,9 +174,10 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
     let mut proxy = Proxy::new(&stage(WORKFLOWS));
     let stream = proxy.stream(&[]);
     let json = outbound(DELAYS);
-    let configured = proxy
-        .filter
-        .configure(&stream, Instant::default(), OUT, json.as_bytes());
+    let configured =
+        proxy
+            .filter
+            .configure(&stream, Instant::default(), (OUT, ""), json.as_bytes());
     assert_eq!(configured, Ok(()));
     let mut call = proxy.calls("stock.svc", &[]);
     proxy.told(&mut call, PEER, "1");
