@@ -581,7 +581,7 @@ unsafe fn on_stream<T: Copy>(
 /// The first hook: returns the ABI version. A mismatch costs a warning in Envoy's log.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
-    guard((), recovery::report_panics);
+    guard((), || recovery::report_panics(process::panicked));
     c"v0.2.0".as_ptr()
 }
 

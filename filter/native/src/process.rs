@@ -124,11 +124,11 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     Some(result)
 }
 
-/// A hook panicked. Those that wait go on, and everything else passes.
-pub(crate) fn failed() {
-    let first = !FAILED.swap(true, Ordering::SeqCst);
+/// Something panics: everything passes from now on. This runs before the lock is released, so that [`recover`] finds the
+/// pause, and no engine that panicked is taken for one that works.
+pub(crate) fn panicked() {
     let pause = recovery::failed(now());
-    if first {
+    if !FAILED.swap(true, Ordering::SeqCst) {
         let message = format!(
             "headgate: the filter panicked: {}; all requests pass, and in {} ms it starts again with what it had \
              learned. This is a bug: please report it",
@@ -137,13 +137,26 @@ pub(crate) fn failed() {
         );
         abi::log(Level::Error, &message);
     }
+}
+
+/// A hook panicked. Those that wait go on.
+pub(crate) fn failed() {
     let mut locked = lock();
     let waiting = locked.as_mut().map(|process| {
         process.count_panic();
-        std::mem::take(&mut process.waiting)
+        // Those of an engine that was put in its place meanwhile wait for that one.
+        match FAILED.load(Ordering::SeqCst) {
+            true => std::mem::take(&mut process.waiting),
+            false => HashMap::new(),
+        }
     });
     drop(locked);
-    let waiting = waiting.unwrap_or_default().into_values();
+    let_go(waiting.unwrap_or_default());
+}
+
+/// Lets requests of an engine that failed go on.
+fn let_go(waiting: HashMap<u32, Waiting>) {
+    let waiting = waiting.into_values();
     for scheduler in waiting.filter_map(|waiting| waiting.scheduler) {
         scheduler.commit();
     }
@@ -151,8 +164,7 @@ pub(crate) fn failed() {
 
 /// Puts a new engine into the place of one that failed, once that is due.
 fn recover() {
-    let failed = FAILED.load(Ordering::SeqCst) || PROCESS.is_poisoned();
-    if !failed || !recovery::is_due(now()) {
+    if !FAILED.load(Ordering::SeqCst) || !recovery::is_due(now()) {
         return;
     }
     let mut locked = lock();
@@ -163,9 +175,11 @@ fn recover() {
     };
     process.epoch += 1;
     process.listening = None;
-    process.waiting.clear();
+    let waiting = std::mem::take(&mut process.waiting);
     process.filter.restart(&Main, nonce());
     FAILED.store(false, Ordering::SeqCst);
+    drop(locked);
+    let_go(waiting);
     abi::log(Level::Info, "headgate: the filter works again");
 }
 
