@@ -13,7 +13,7 @@ mod smoothing;
 
 use std::time::Duration;
 
-use crate::classify::{Classified, Classifier, RequestView};
+use crate::classify::{Classified, Classifier, RequestView, Routes};
 use crate::config::{
     ConfigError, CostConfig, Direction, ErrorsConfig, FilterConfig, Measure, StageConfig,
     StrategyConfig,
@@ -56,13 +56,33 @@ struct Compiled {
     classifier: Classifier,
 }
 
+/// The stages for the requests of one listener, in matching order.
+#[derive(Debug)]
+struct Listener {
+    name: String,
+    /// Their routes, which another listener may have differently, and their policies.
+    stages: Vec<(Routes, String)>,
+}
+
+impl Listener {
+    fn new(&(name, config): &(&str, &FilterConfig)) -> Self {
+        let stage = |s: &StageConfig| (Routes::new(&s.routes), s.policy.clone());
+        Self {
+            name: name.to_owned(),
+            stages: config.stages.iter().map(stage).collect(),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Engine {
     seed: u64,
     revision: String,
     membership: Option<Membership>,
-    /// Policies of the current configuration, in matching order, before the first request.
+    /// The stages of each listener.
+    listeners: Vec<Listener>,
+    /// Policies of the current configurations, before the first request.
     compiled: Vec<Compiled>,
     running: Vec<Policy>,
     /// Policies that are gone but whose requests are not.
@@ -94,15 +114,23 @@ impl Compiled {
     }
 }
 
-fn compile(config: &FilterConfig) -> Result<Vec<Compiled>, ConfigError> {
-    let stage = |(i, stage): (usize, &StageConfig)| {
-        let at = |e: ConfigError| ConfigError::new(format!("stages[{i}].{}", e.field), e.problem);
-        Ok(Compiled {
-            classifier: Classifier::new(stage).map_err(at)?,
-            config: stage.clone(),
-        })
-    };
-    config.stages.iter().enumerate().map(stage).collect()
+/// The stages of all listeners. That of a policy which several have is the newest one's.
+fn compile(listeners: &[(&str, &FilterConfig)]) -> Result<Vec<Compiled>, ConfigError> {
+    let mut compiled: Vec<Compiled> = Vec::new();
+    for (_, config) in listeners.iter().rev() {
+        for (i, stage) in config.stages.iter().enumerate() {
+            if compiled.iter().any(|c| c.config.policy == stage.policy) {
+                continue;
+            }
+            let at =
+                |e: ConfigError| ConfigError::new(format!("stages[{i}].{}", e.field), e.problem);
+            compiled.push(Compiled {
+                classifier: Classifier::new(stage).map_err(at)?,
+                config: stage.clone(),
+            });
+        }
+    }
+    Ok(compiled)
 }
 
 impl Engine {
@@ -116,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// The revision of the configuration in force.
+    /// The revision of the newest configuration in force.
     #[must_use]
     pub fn revision(&self) -> &str {
         &self.revision
@@ -155,20 +183,44 @@ impl Engine {
             self.gateway = false;
             return Ok(());
         }
-        let compiled = compile(config)?;
-        for (i, stage) in config.stages.iter().enumerate() {
+        self.listen(host, now, &[("", config)], actions)
+    }
+
+    /// Takes the inbound configurations of all listeners over, each with its listener's name, oldest first. A request is
+    /// decided by that of its own ([`RequestView::listener`]). A policy that several have is one, with the settings that
+    /// it has in the newest and the routes that it has in each. All or, on error, nothing, as with [`Engine::configure`].
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    pub fn listen(
+        &mut self,
+        host: &impl Host,
+        now: Instant,
+        listeners: &[(&str, &FilterConfig)],
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ConfigError> {
+        let compiled = compile(listeners)?;
+        for (i, stage) in compiled.iter().enumerate() {
             // Every stat exists from the start, on workers without traffic too.
-            StageStats::new(host, stage)
+            StageStats::new(host, &stage.config)
                 .map_err(|e| ConfigError::new(format!("stages[{i}]"), e.to_string()))?;
         }
         // A listener for calls, if there is one, has told on its own.
-        if config.outbound.is_some() || self.gateway {
-            self.outbound = self.new_outbound(host, config)?;
+        let mut newest_first = listeners.iter().rev().map(|(_, config)| *config);
+        let gateway = newest_first.find(|config| config.outbound.is_some());
+        if gateway.is_some() || self.gateway {
+            self.outbound = match gateway {
+                Some(config) => self.new_outbound(host, config)?,
+                None => None,
+            };
             self.gateway = self.outbound.is_some();
         }
         self.degrades = config.stages.iter().any(StageConfig::degrades);
         self.compiled = compiled;
-        self.revision.clone_from(&config.revision);
+        self.listeners = listeners.iter().map(Listener::new).collect();
+        if let Some((_, newest)) = listeners.last() {
+            self.revision.clone_from(&newest.revision);
+        }
         if self.membership.is_some() {
             self.build(host, now, actions)
                 .map_err(|e| ConfigError::new("stages", e.to_string()))?;
@@ -257,6 +309,15 @@ impl Engine {
         self.compiled.is_empty() && self.running.is_empty()
     }
 
+    /// The name of the policy whose stage is for `request`.
+    fn policy_for(&self, request: &impl RequestView) -> Option<&str> {
+        let name = request.listener();
+        let listener = self.listeners.iter().find(|l| l.name == name)?;
+        let mut stages = listener.stages.iter();
+        let covers = |(routes, _): &&(Routes, String)| routes.cover(|| request.route_name());
+        stages.find(covers).map(|(_, policy)| policy.as_str())
+    }
+
     /// A request arrives. `own_deadline` is the time it gives itself from now.
     ///
     /// # Errors
@@ -274,11 +335,9 @@ impl Engine {
             return Ok(Decision::PassBy);
         }
         self.be_member(host, now, actions)?;
-        let Some(at) = self
-            .running
-            .iter()
-            .position(|r| r.compiled.classifier.covers(request))
-        else {
+        let named = self.policy_for(request);
+        let named = |p: &Policy| Some(p.compiled.config.policy.as_str()) == named;
+        let Some(at) = self.running.iter().position(named) else {
             return Ok(Decision::PassBy);
         };
         let policy = &mut self.running[at];

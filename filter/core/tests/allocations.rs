@@ -313,7 +313,7 @@ fn run_requests() -> u64 {
         "types":[{"name":"a","matches":[{"path":{"type":"Exact","value":"/"}}]},{"name":"default"}]}]}"#;
     let at = |n: u64| Bare(Instant::default() + Duration::from_millis(1_000 + n));
     let mut filter = Filter::new(MemoryHost::new(), 1);
-    filter.configure(&Quiet, at(0).0, config).unwrap();
+    filter.configure(&Quiet, at(0).0, (1, ""), config).unwrap();
     let (mut counted, mut measured) = (0, 0);
     for n in 0..4_000 {
         let stream = at(10 * n);

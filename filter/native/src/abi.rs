@@ -594,7 +594,7 @@ unsafe fn on_stream<T: Copy>(
 /// The first hook: returns the ABI version. A mismatch costs a warning in Envoy's log.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
-    guard((), recovery::report_panics);
+    guard((), || recovery::report_panics(process::panicked));
     c"v0.2.0".as_ptr()
 }
 
@@ -605,13 +605,13 @@ extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_new(
     envoy: *mut c_void,
-    _name: Buffer,
+    name: Buffer,
     config: Buffer,
 ) -> *const c_void {
     guard(std::ptr::null(), || {
         // SAFETY: see above.
-        let json = unsafe { config.bytes() };
-        match Configuration::new(Scope(envoy), json) {
+        let (name, json) = unsafe { (name.bytes(), config.bytes()) };
+        match Configuration::new(Scope(envoy), &String::from_utf8_lossy(name), json) {
             Some(configuration) => Box::into_raw(Box::new(configuration)).cast_const().cast(),
             None => std::ptr::null(),
         }
@@ -690,7 +690,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
 ) -> *const c_void {
     guard(std::ptr::null(), || {
         // SAFETY: see above.
-        let request = Request::new(unsafe { configuration(config) }.direction());
+        let request = Request::new(unsafe { configuration(config) });
         Box::into_raw(Box::new(request)).cast_const().cast()
     })
 }

@@ -40,6 +40,7 @@ static FAILED: AtomicBool = AtomicBool::new(false);
 /// Another library of the process left a slot to us.
 static WOKEN: AtomicBool = AtomicBool::new(false);
 static STREAMS: AtomicU32 = AtomicU32::new(0);
+static CONFIGURATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Panics since the start of the process, of all libraries.
 const PANICS: &str = "headgate.panics";
@@ -80,8 +81,6 @@ pub(crate) struct Process {
     /// The engine's number, from 1 on. Tickets of an engine that failed mean nothing to the next.
     pub(crate) epoch: u32,
     waiting: HashMap<u32, Waiting>,
-    /// Configurations in force, oldest first.
-    configurations: Vec<Arc<Configuration>>,
     /// The number under which others wake the engine.
     listening: Option<WorkerId>,
 }
@@ -125,11 +124,11 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     Some(result)
 }
 
-/// A hook panicked. Those that wait go on, and everything else passes.
-pub(crate) fn failed() {
-    let first = !FAILED.swap(true, Ordering::SeqCst);
+/// Something panics: everything passes from now on. This runs before the lock is released, so that [`recover`] finds the
+/// pause, and no engine that panicked is taken for one that works.
+pub(crate) fn panicked() {
     let pause = recovery::failed(now());
-    if first {
+    if !FAILED.swap(true, Ordering::SeqCst) {
         let message = format!(
             "headgate: the filter panicked: {}; all requests pass, and in {} ms it starts again with what it had \
              learned. This is a bug: please report it",
@@ -138,13 +137,26 @@ pub(crate) fn failed() {
         );
         abi::log(Level::Error, &message);
     }
+}
+
+/// A hook panicked. Those that wait go on.
+pub(crate) fn failed() {
     let mut locked = lock();
     let waiting = locked.as_mut().map(|process| {
         process.count_panic();
-        std::mem::take(&mut process.waiting)
+        // Those of an engine that was put in its place meanwhile wait for that one.
+        match FAILED.load(Ordering::SeqCst) {
+            true => std::mem::take(&mut process.waiting),
+            false => HashMap::new(),
+        }
     });
     drop(locked);
-    let waiting = waiting.unwrap_or_default().into_values();
+    let_go(waiting.unwrap_or_default());
+}
+
+/// Lets requests of an engine that failed go on.
+fn let_go(waiting: HashMap<u32, Waiting>) {
+    let waiting = waiting.into_values();
     for scheduler in waiting.filter_map(|waiting| waiting.scheduler) {
         scheduler.commit();
     }
@@ -152,8 +164,7 @@ pub(crate) fn failed() {
 
 /// Puts a new engine into the place of one that failed, once that is due.
 fn recover() {
-    let failed = FAILED.load(Ordering::SeqCst) || PROCESS.is_poisoned();
-    if !failed || !recovery::is_due(now()) {
+    if !FAILED.load(Ordering::SeqCst) || !recovery::is_due(now()) {
         return;
     }
     let mut locked = lock();
@@ -164,11 +175,11 @@ fn recover() {
     };
     process.epoch += 1;
     process.listening = None;
-    process.waiting.clear();
-    let configurations = process.configurations.iter();
-    let configurations = configurations.map(|configuration| &*configuration.json);
-    process.filter.restart(&Main, nonce(), configurations);
+    let waiting = std::mem::take(&mut process.waiting);
+    process.filter.restart(&Main, nonce());
     FAILED.store(false, Ordering::SeqCst);
+    drop(locked);
+    let_go(waiting);
     abi::log(Level::Info, "headgate: the filter works again");
 }
 
@@ -184,7 +195,6 @@ impl Process {
             filter: Filter::new(Host::new(), nonce()),
             epoch: 1,
             waiting: HashMap::new(),
-            configurations: Vec::new(),
             listening: None,
         }
     }
@@ -228,16 +238,6 @@ impl Process {
         self.waiting.remove(&stream);
     }
 
-    /// Whether there is a listener for requests.
-    pub(crate) fn serves(&self) -> bool {
-        self.has(Direction::Inbound)
-    }
-
-    fn has(&self, direction: Direction) -> bool {
-        let mut configurations = self.configurations.iter();
-        configurations.any(|configuration| configuration.direction == direction)
-    }
-
     /// Those whose turn has come.
     fn due(&mut self) -> Vec<Scheduler> {
         let waiting = &mut self.waiting;
@@ -275,19 +275,22 @@ fn publish(host: &Host) -> Result<(), HostError> {
 
 /// One configuration of one listener.
 pub(crate) struct Configuration {
+    /// Its number among the filter's listeners.
+    id: u32,
+    /// Its filter's name: which listener it is for, where several have different policies.
+    name: Arc<str>,
     direction: Direction,
-    /// As Envoy passed it, for an engine that starts over.
-    json: Vec<u8>,
     pub(crate) scope: Scope,
     defined: OnceLock<Defined>,
 }
 
 impl Configuration {
     /// Takes a configuration over; `None`, with the reason in the log, where it is refused.
-    pub(crate) fn new(scope: Scope, json: &[u8]) -> Option<Arc<Self>> {
+    pub(crate) fn new(scope: Scope, name: &str, json: &[u8]) -> Option<Arc<Self>> {
         let this = Arc::new(Self {
+            id: CONFIGURATIONS.fetch_add(1, Ordering::Relaxed),
+            name: name.into(),
             direction: FilterConfig::direction_of(json),
-            json: json.to_owned(),
             scope,
             defined: OnceLock::new(),
         });
@@ -296,11 +299,12 @@ impl Configuration {
         recover();
         let mut locked = lock();
         let process = locked.get_or_insert_with(Process::new);
-        let applied = process.filter.configure(&Main, now(), json);
+        let applied = process
+            .filter
+            .configure(&Main, now(), (this.id, name), json);
         if applied.is_ok() {
             process.filter.join(&Main);
             process.listen();
-            process.configurations.push(Arc::clone(&this));
             let host = process.filter.host();
             publish(host).unwrap_or(());
             let defined = host.metrics().define_in(scope);
@@ -319,25 +323,22 @@ impl Configuration {
         Some(this)
     }
 
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
     pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// It is no longer in force, and its last stream is gone.
+    /// Envoy dropped it, with its last stream or with the rest of an update that failed.
     pub(crate) fn gone(self: Arc<Self>) {
-        // Also where the engine failed: the next one must not find it.
-        if let Some(process) = lock().as_mut() {
-            let configurations = &mut process.configurations;
-            configurations.retain(|other| !Arc::ptr_eq(other, &self));
+        let told = with(|process| process.filter.gone(&Main, self.id));
+        if told.is_none()
+            && let Some(process) = lock().as_mut()
+        {
+            process.filter.forget(self.id);
         }
-        with(|process| {
-            if !process.has(self.direction) {
-                match self.direction {
-                    Direction::Inbound => process.filter.leave(&Main),
-                    Direction::Outbound => process.filter.forget_outbound(),
-                }
-            }
-        });
         Clock::remove(&self);
     }
 }
@@ -349,8 +350,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     let mut changed = Vec::new();
     let mut callout = None;
     with(|process| {
-        let newest = process.configurations.last();
-        if !newest.is_some_and(|newest| Arc::ptr_eq(newest, configuration)) {
+        if process.filter.listeners().last() != Some(configuration.id) {
             return;
         }
         if WOKEN.swap(false, Ordering::SeqCst) {

@@ -76,11 +76,13 @@ pub(crate) fn last_panic() -> String {
     failures().message.clone()
 }
 
-/// From now on panics of this library are kept for the log, in place of going to standard error each time.
-pub(crate) fn report_panics() {
-    panic::set_hook(Box::new(|info| {
+/// From now on panics of this library are kept for the log, in place of going to standard error each time, and
+/// `panicked` runs at once, before the stack unwinds.
+pub(crate) fn report_panics(panicked: fn()) {
+    panic::set_hook(Box::new(move |info| {
         let message = describe(info);
         failures().message = message;
+        panicked();
     }));
 }
 

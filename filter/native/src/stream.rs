@@ -1,6 +1,7 @@
 //! One stream, from its headers to its end.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
@@ -9,22 +10,23 @@ use headgate_core::http::{Inbound, Level, Outbound, Property, Proxy, Stream};
 use headgate_core::time::Instant;
 
 use crate::abi::{self, Envoy, Map};
-use crate::process::{self, Head};
+use crate::process::{self, Configuration, Head};
 
 /// A stream as the filter sees it; without Envoy once it is gone.
-struct Attached {
+struct Attached<'a> {
     id: u32,
+    listener: &'a str,
     envoy: Option<Envoy>,
 }
 
-impl Attached {
+impl Attached<'_> {
     fn envoy(&self) -> Result<Envoy, HostError> {
         let (call, status) = ("use a stream that is gone", 0);
         self.envoy.ok_or(HostError::Call { call, status })
     }
 }
 
-impl Proxy for Attached {
+impl Proxy for Attached<'_> {
     fn now(&self) -> Result<Instant, HostError> {
         Ok(process::now())
     }
@@ -34,9 +36,13 @@ impl Proxy for Attached {
     }
 }
 
-impl Stream for Attached {
+impl Stream for Attached<'_> {
     fn id(&self) -> u32 {
         self.id
+    }
+
+    fn listener(&self) -> &str {
+        self.listener
     }
 
     fn request_headers(&self) -> Result<Vec<u8>, HostError> {
@@ -100,26 +106,30 @@ enum Side {
 /// One stream. Its hooks run on its worker's thread, one inside another where Envoy answers it.
 pub(crate) struct Request {
     id: u32,
+    /// The name of its configuration.
+    listener: Arc<str>,
     /// The engine that it belongs to; see [`process::Process::epoch`].
     epoch: Cell<u32>,
     side: RefCell<Side>,
 }
 
 impl Request {
-    pub(crate) fn new(direction: Direction) -> Self {
+    pub(crate) fn new(configuration: &Configuration) -> Self {
         Self {
             id: process::next_stream(),
+            listener: Arc::clone(configuration.name()),
             epoch: Cell::new(0),
-            side: RefCell::new(match direction {
+            side: RefCell::new(match configuration.direction() {
                 Direction::Inbound => Side::Inbound(Inbound::default()),
                 Direction::Outbound => Side::Outbound(Outbound::default()),
             }),
         }
     }
 
-    fn attached(&self, envoy: Envoy) -> Attached {
+    fn attached(&self, envoy: Envoy) -> Attached<'_> {
         Attached {
             id: self.id,
+            listener: &self.listener,
             envoy: Some(envoy),
         }
     }
@@ -153,9 +163,7 @@ impl Request {
                     }
                 }
                 Side::Outbound(outbound) => {
-                    let sent =
-                        !process.serves() || outbound.request_headers(&mut process.filter, &stream);
-                    if sent {
+                    if outbound.request_headers(&mut process.filter, &stream) {
                         return Head::Continue;
                     }
                     process.hold(self.id, envoy);
@@ -248,11 +256,12 @@ impl Request {
     pub(crate) fn destroyed(&self) {
         self.end(&Attached {
             id: self.id,
+            listener: &self.listener,
             envoy: None,
         });
     }
 
-    fn end(&self, stream: &Attached) {
+    fn end(&self, stream: &Attached<'_>) {
         self.on(|side, process| {
             process.forget(self.id);
             match side {

@@ -14,7 +14,6 @@ mod envoy;
 mod exports;
 mod ffi;
 mod host;
-mod roots;
 mod ticks;
 mod turn;
 mod vm;

@@ -2,8 +2,8 @@
 //!
 //! It lives in a thread-local because a change of configuration makes a new root context in the same VM
 //! while the old one's streams go on, and both belong to the same queue; and because the inbound and the outbound
-//! listener share it ([`crate::roots`]): a call that the application makes belongs to a request that it got. No callback re-enters the VM
-//! while it is borrowed: Envoy defers resumed requests and local replies until the callback returns.
+//! listener share it: Envoy gives both one VM on each worker, as both name the same code and VM, and a call that the
+//! application makes belongs to a request that it got. No callback re-enters the VM while it is borrowed: Envoy defers resumed requests and local replies until the callback returns.
 //! Should that ever change, [`with`] lets the request through instead of panicking.
 
 use std::cell::RefCell;
@@ -18,9 +18,11 @@ use headgate_core::workers::WorkerId;
 use crate::envoy::Effective;
 use crate::ffi;
 use crate::host::EnvoyHost;
-use crate::roots::Roots;
 use crate::ticks::Ticks;
 use crate::turn::Turn;
+
+/// The name of all listeners: proxies whose listeners have different policies give each a VM.
+const NAME: &str = "";
 
 thread_local! {
     static VM: RefCell<Option<Vm>> = const { RefCell::new(None) };
@@ -36,7 +38,6 @@ pub(crate) struct Vm {
     /// wake-ups are its.
     root: u32,
     ticks: Ticks,
-    roots: Roots,
     /// A refusal's headers.
     serialized: Vec<u8>,
     #[cfg(feature = "decision-timing")]
@@ -75,30 +76,24 @@ impl Vm {
             listening: None,
             root: 0,
             ticks: Ticks::default(),
-            roots: Roots::default(),
             serialized: Vec::new(),
             #[cfg(feature = "decision-timing")]
             timing: timing::Timing::default(),
         }
     }
 
-    /// A root context went; with the last one of the inbound side, the worker leaves.
+    /// A root context went, and with it its configuration.
     pub(crate) fn root_gone(&mut self, root: u32) {
-        let Some(direction) = self.roots.gone(root) else {
-            return;
-        };
-        match (direction, self.roots.newest(direction)) {
-            (Direction::Inbound, Some(newest)) if self.root == root => {
+        self.run(root, Callback::Other, |filter, proxy| {
+            filter.gone(proxy, root);
+        });
+        match self.filter.listeners().newest(Direction::Inbound) {
+            Some(newest) if self.root == root => {
                 self.attend_from(newest);
                 self.attend(root, false);
             }
-            (_, Some(_)) => {}
-            (Direction::Inbound, None) => {
-                self.filter.leave(&Effective(root));
-                self.act(root, Callback::Other);
-                self.listening = None;
-            }
-            (Direction::Outbound, None) => self.filter.forget_outbound(),
+            Some(_) => {}
+            None => self.listening = None,
         }
     }
 
@@ -115,9 +110,11 @@ impl Vm {
         let Ok(now) = proxy.now() else {
             return self.filter.is_configured();
         };
-        let applied = self.filter.configure(&proxy, now, json);
+        let applied = self.filter.configure(&proxy, now, (root, NAME), json);
         self.act(root, Callback::Other);
-        self.roots.configured(root, direction);
+        if applied.is_err() {
+            self.filter.refused((root, NAME), direction);
+        }
         if direction == Direction::Inbound {
             self.attend_from(root);
             self.attend(root, false);
@@ -206,9 +203,6 @@ impl Vm {
 
     /// The application makes a call: `stream` carries it. False: it waits.
     pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) -> bool {
-        if self.roots.newest(Direction::Inbound).is_none() {
-            return true;
-        }
         let sent = self.on(stream, |filter, stream| {
             outbound.request_headers(filter, stream)
         });

@@ -88,7 +88,7 @@ fn engine() -> Result<Engine> {
     let mut engine = Filter::new(Local::default(), 1);
     let proxy = MemoryStream::of(&[]);
     engine
-        .configure(&proxy, Instant::default(), config.as_bytes())
+        .configure(&proxy, Instant::default(), (1, ""), config.as_bytes())
         .map_err(|error| anyhow!("{error}"))?;
     engine.join(&proxy);
     Ok(engine)

@@ -26,7 +26,7 @@ use crate::config::{ClassConfig, ConfigError, MAX_TYPES, Match, StageConfig};
 use crate::request::{ClassId, TypeId};
 use condition::Conditions;
 use index::Index;
-use routes::Routes;
+pub(crate) use routes::Routes;
 
 pub use condition::{Condition, MAX_PATTERN, check_pattern};
 
@@ -44,6 +44,10 @@ pub trait RequestView {
     fn header(&self, name: &str) -> Option<&[u8]>;
     /// Name of the Envoy route that was selected; asked for last, when all else matched.
     fn route_name(&self) -> Option<&[u8]>;
+    /// Name of the listener that it came through, as in [`Engine::listen`](crate::engine::Engine::listen).
+    fn listener(&self) -> &str {
+        ""
+    }
     /// A value of Envoy's dynamic metadata: the namespace of the filter that wrote it, then keys.
     fn metadata(&self, _path: &[String]) -> Option<Cow<'_, [u8]>> {
         None

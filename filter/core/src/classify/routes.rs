@@ -6,7 +6,7 @@
 
 /// Patterns of names; none: every request, whatever its route.
 #[derive(Debug, Default)]
-pub(super) struct Routes(Vec<Pattern>);
+pub(crate) struct Routes(Vec<Pattern>);
 
 #[derive(Debug)]
 enum Pattern {
@@ -15,7 +15,7 @@ enum Pattern {
 }
 
 impl Routes {
-    pub(super) fn new(patterns: &[String]) -> Self {
+    pub(crate) fn new(patterns: &[String]) -> Self {
         let pattern = |text: &String| match text.strip_suffix('*') {
             Some(prefix) => Pattern::Prefix(prefix.as_bytes().into()),
             None => Pattern::Exact(text.as_bytes().into()),
@@ -24,7 +24,7 @@ impl Routes {
     }
 
     /// Whether a request belongs to one of them; its route's name is asked for only where that matters.
-    pub(super) fn cover<'a>(&self, name: impl FnOnce() -> Option<&'a [u8]>) -> bool {
+    pub(crate) fn cover<'a>(&self, name: impl FnOnce() -> Option<&'a [u8]>) -> bool {
         if self.0.is_empty() {
             return true;
         }

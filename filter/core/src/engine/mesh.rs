@@ -290,7 +290,8 @@ impl Engine {
         // Before the first request of a worker nothing runs yet.
         let running = self.running.iter().map(|r| &r.compiled);
         let mut compiled = running.chain(&self.compiled);
-        let compiled = compiled.find(|c| c.classifier.covers(request))?;
+        let policy = self.policy_for(request)?;
+        let compiled = compiled.find(|c| c.config.policy == policy)?;
         let StageConfig {
             workflows,
             class_admission,

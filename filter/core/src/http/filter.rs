@@ -18,6 +18,7 @@ use crate::workflows::wire;
 
 use super::headers::Headers;
 use super::inbound::Asked;
+use super::listeners::Listeners;
 use super::{Level, LocalReply, Proxy, Stream, answer};
 
 /// Failing host calls are logged at most this often.
@@ -38,6 +39,7 @@ pub struct Filter<H> {
     pub(super) engine: Engine,
     rng: Rng,
     pub(super) actions: Vec<Action>,
+    pub(super) listeners: Listeners,
     configured: bool,
     /// Whether any stage has workflows; without, nothing is asked or told about them.
     pub(super) workflows: bool,
@@ -62,6 +64,7 @@ impl<H: Host> Filter<H> {
             engine: Engine::new(seed),
             rng: Rng::new(seed.rotate_left(32)),
             actions: Vec::new(),
+            listeners: Listeners::default(),
             configured: false,
             workflows: false,
             classes: false,
@@ -83,6 +86,11 @@ impl<H: Host> Filter<H> {
         &self.engine
     }
 
+    /// The proxy's configurations.
+    pub fn listeners(&self) -> &Listeners {
+        &self.listeners
+    }
+
     /// The time of the last request or end of a request.
     pub fn last(&self) -> Instant {
         self.last
@@ -97,7 +105,10 @@ impl<H: Host> Filter<H> {
         &mut self.actions
     }
 
-    /// Takes a configuration over, and logs which. On error, nothing: the last good one stays.
+    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the last good one stays, and
+    /// `id` is unknown unless the caller says that it was [`Filter::refused`]. Configurations of one name follow each
+    /// other; those of different names are in force side by side, each for the streams that say so
+    /// ([`Stream::listener`]).
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -105,42 +116,110 @@ impl<H: Host> Filter<H> {
         &mut self,
         proxy: &impl Proxy,
         now: Instant,
+        (id, name): (u32, &str),
         json: &[u8],
     ) -> Result<(), ConfigError> {
         let applied = FilterConfig::from_json(json).and_then(|config| {
-            self.engine
-                .configure(&self.host, now, &config, &mut self.actions)?;
-            Ok(config)
+            let direction = config.direction;
+            let mut listeners = self.listeners.clone();
+            listeners.configured((id, name), config);
+            self.apply(proxy, now, &listeners, direction)?;
+            self.listeners = listeners;
+            Ok(())
         });
-        match applied {
-            Ok(config) => {
-                self.configured = true;
-                if config.direction == Direction::Inbound {
-                    self.workflows = config.stages.iter().any(|s| s.workflows.is_some());
-                    let receives =
-                        |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
-                    self.classes = config.stages.iter().any(receives);
-                }
-                let (revision, stages) = (&config.revision, config.stages.len());
-                let what = match &config.outbound {
-                    Some(outbound) => format!("calls of {}", outbound.policy),
-                    None => format!("{stages} policies"),
-                };
-                let message = format!("headgate: revision {revision:?}, {what}");
-                proxy.log(Level::Info, &message);
-                Ok(())
-            }
-            Err(error) => {
-                let kept = if self.configured {
-                    "; the last good one stays"
-                } else {
-                    ""
-                };
-                let message = format!("headgate: configuration refused: {error}{kept}");
-                proxy.log(Level::Error, &message);
-                Err(error)
-            }
+        if let Err(error) = &applied {
+            self.tell_refused(proxy, error);
         }
+        applied
+    }
+
+    /// Makes the configurations that are in force by `listeners` those of the engine.
+    fn apply(
+        &mut self,
+        proxy: &impl Proxy,
+        now: Instant,
+        listeners: &Listeners,
+        direction: Direction,
+    ) -> Result<(), ConfigError> {
+        let in_force = listeners.in_force(direction);
+        let in_force: Vec<(&str, &FilterConfig)> = in_force
+            .iter()
+            .map(|(name, config)| (*name, &***config))
+            .collect();
+        let Some((_, config)) = in_force.last() else {
+            return Ok(());
+        };
+        let (engine, actions) = (&mut self.engine, &mut self.actions);
+        match direction {
+            Direction::Inbound => {
+                engine.listen(&self.host, now, &in_force, actions)?;
+                let stages = || in_force.iter().flat_map(|(_, config)| &config.stages);
+                self.workflows = stages().any(|s| s.workflows.is_some());
+                let receives =
+                    |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
+                self.classes = stages().any(receives);
+            }
+            Direction::Outbound => engine.configure(&self.host, now, config, actions)?,
+        }
+        self.configured = true;
+        let (revision, stages) = (&config.revision, config.stages.len());
+        let what = match &config.outbound {
+            Some(outbound) => format!("calls of {}", outbound.policy),
+            None => format!("{stages} policies"),
+        };
+        let message = format!("headgate: revision {revision:?}, {what}");
+        proxy.log(Level::Info, &message);
+        Ok(())
+    }
+
+    fn tell_refused(&self, proxy: &impl Proxy, error: &ConfigError) {
+        let kept = if self.configured {
+            "; the last good one stays"
+        } else {
+            ""
+        };
+        let message = format!("headgate: configuration refused: {error}{kept}");
+        proxy.log(Level::Error, &message);
+    }
+
+    /// The proxy keeps the listener of configuration `id` for `name`, which was refused.
+    pub fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
+        self.listeners.refused((id, name), direction);
+    }
+
+    /// Configuration `id` is gone: after its last stream, or because the proxy's update failed elsewhere. The newest that
+    /// is left of its name is in force. With the last for requests the filter leaves the process, if no request is under way.
+    pub fn gone(&mut self, proxy: &impl Proxy, id: u32) {
+        let mut left = self.listeners.clone();
+        let Some(direction) = left.gone(id) else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.listeners, left.clone());
+        if left.newest(direction).is_none() {
+            match direction {
+                Direction::Inbound => self.leave(proxy),
+                Direction::Outbound => self.engine.forget_outbound(),
+            }
+        } else if left.in_force(direction) != before.in_force(direction) {
+            self.apply_again(proxy, direction);
+        }
+    }
+
+    /// Makes what is in force that of the engine. It was taken over before, so that only the host may refuse.
+    fn apply_again(&mut self, proxy: &impl Proxy, direction: Direction) {
+        let now = match proxy.now() {
+            Ok(now) => now,
+            Err(error) => return self.complain(proxy, &error),
+        };
+        let listeners = self.listeners.clone();
+        if let Err(error) = self.apply(proxy, now, &listeners, direction) {
+            self.tell_refused(proxy, &error);
+        }
+    }
+
+    /// As [`Filter::gone`], of a filter whose engine failed: [`Filter::restart`] is not to find it.
+    pub fn forget(&mut self, id: u32) {
+        self.listeners.gone(id);
     }
 
     /// Whether a configuration was ever taken over.
@@ -160,15 +239,10 @@ impl<H: Host> Filter<H> {
     }
 
     /// Starts over on the same host after the engine panicked: nothing of it is used again, as it may be inconsistent.
-    /// The new engine takes `configurations` over, joins the process, and gives back what the old one had booked.
-    /// Requests of the old one are unknown to it: the caller lets them go on, and reports their ends no more. `seed` is
-    /// another than before.
-    pub fn restart<'a>(
-        &mut self,
-        proxy: &impl Proxy,
-        seed: u64,
-        configurations: impl Iterator<Item = &'a [u8]>,
-    ) {
+    /// The new engine takes the configurations in force over, joins the process, and gives back what the old one had
+    /// booked. Requests of the old one are unknown to it: the caller lets them go on, and reports their ends no more.
+    /// `seed` is another than before.
+    pub fn restart(&mut self, proxy: &impl Proxy, seed: u64) {
         let failed = self.engine.worker();
         self.engine = Engine::new(seed);
         self.rng = Rng::new(seed.rotate_left(32));
@@ -182,9 +256,8 @@ impl<H: Host> Filter<H> {
             Ok(now) => now,
             Err(error) => return self.complain(proxy, &error),
         };
-        for json in configurations {
-            // Its error is in the log, and without it requests pass.
-            self.configure(proxy, now, json).unwrap_or(());
+        for direction in [Direction::Inbound, Direction::Outbound] {
+            self.apply_again(proxy, direction);
         }
         self.join(proxy);
         if let Some(failed) = failed {
@@ -193,18 +266,13 @@ impl<H: Host> Filter<H> {
         }
     }
 
-    /// The listener for requests is gone, and with it ticks: leaves the process, if no request is under way.
-    pub fn leave(&mut self, proxy: &impl Proxy) {
+    /// Leaves the process, if no request is under way: ticks come no more.
+    fn leave(&mut self, proxy: &impl Proxy) {
         self.engine.send_calls(&mut self.actions);
         let left = proxy
             .now()
             .and_then(|now| self.engine.leave(&self.host, now));
         self.check(proxy, left);
-    }
-
-    /// The listener for calls is gone.
-    pub fn forget_outbound(&mut self) {
-        self.engine.forget_outbound();
     }
 
     /// Point 1: request headers. Notes what the response has to know of the request.

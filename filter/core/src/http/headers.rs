@@ -205,6 +205,10 @@ impl<S: Stream> RequestView for Headers<'_, S> {
         self.route_name.get_or_init(read).as_deref()
     }
 
+    fn listener(&self) -> &str {
+        self.stream.listener()
+    }
+
     fn metadata(&self, path: &[String]) -> Option<Cow<'_, [u8]>> {
         self.property(Property::Metadata(path)).map(Cow::Owned)
     }

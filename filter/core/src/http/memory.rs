@@ -16,6 +16,8 @@ pub type Pairs = Vec<(String, String)>;
 pub struct MemoryStream {
     /// Its number.
     pub id: u32,
+    /// The name of its listener.
+    pub listener: String,
     /// The time; `None` if the clock can't be read.
     pub now: Cell<Option<Instant>>,
     /// Headers of the request.
@@ -107,6 +109,10 @@ impl Proxy for MemoryStream {
 impl Stream for MemoryStream {
     fn id(&self) -> u32 {
         self.id
+    }
+
+    fn listener(&self) -> &str {
+        &self.listener
     }
 
     fn request_headers(&self) -> Result<Vec<u8>, HostError> {

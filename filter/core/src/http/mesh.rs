@@ -3,7 +3,7 @@
 //! Reading and writing headers is what costs here, so that nothing is asked for that the map of a request's headers
 //! doesn't show to be there, and nothing is removed that isn't.
 
-use crate::config::ResourceReport;
+use crate::config::{Direction, ResourceReport};
 use crate::decision::Ticket;
 use crate::engine::{Calling, Reply};
 use crate::host::{Host, HostError};
@@ -218,8 +218,10 @@ impl<H: Host> Filter<H> {
         let matters = self.workflows && self.engine.has_outbound()
             || self.engine.admits_calls()
             || self.engine.smooths_calls();
-        // At a gateway the request was its own call already.
-        if !matters || self.engine.is_gateway() {
+        // Ticks, which send calls that wait, are those of a listener for requests. At a gateway the request was its own call
+        // already.
+        let served = self.listeners.newest(Direction::Inbound).is_some();
+        if !matters || !served || self.engine.is_gateway() {
             return Called::Sent(None);
         }
         self.describe(stream, may_wait).unwrap_or_else(|error| {

@@ -17,6 +17,7 @@ mod answer;
 mod filter;
 mod headers;
 mod inbound;
+mod listeners;
 pub mod memory;
 mod mesh;
 pub mod metadata;
@@ -29,6 +30,7 @@ mod tests;
 pub use filter::Filter;
 pub use headers::{Headers, serialize};
 pub use inbound::Inbound;
+pub use listeners::Listeners;
 pub use outbound::Outbound;
 pub use reply::LocalReply;
 
@@ -82,6 +84,11 @@ pub enum Property<'a> {
 pub trait Stream: Proxy {
     /// The stream's number, which no other stream has that is under way.
     fn id(&self) -> u32;
+
+    /// Name of the listener that the stream came through: that of its configuration ([`Filter::configure`]).
+    fn listener(&self) -> &str {
+        ""
+    }
 
     /// All request headers, in the form that [`Headers`] reads: one call and one allocation for what would otherwise
     /// cost one of each per header.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::memory::{MemoryStream, pairs};
 use super::*;
+use crate::config::{Direction, FilterConfig};
 use crate::decision::{Action, Decision};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::time::Instant;
@@ -13,6 +14,9 @@ mod central;
 mod classes;
 mod smoothing;
 
+/// The configurations for requests and for calls.
+const IN: u32 = 1;
+const OUT: u32 = 2;
 const VIA_UPSTREAM: &str = "via_upstream";
 
 /// One slot, one place in the queue. `more` goes into the stage.
@@ -67,7 +71,7 @@ impl Proxy {
     fn new(config: &str) -> Self {
         let mut filter = Filter::new(MemoryHost::new(), 1);
         let stream = MemoryStream::of(&[]);
-        let configured = filter.configure(&stream, Instant::default(), config.as_bytes());
+        let configured = filter.configure(&stream, Instant::default(), (IN, ""), config.as_bytes());
         assert_eq!(configured, Ok(()));
         Self {
             filter,
@@ -199,8 +203,7 @@ fn an_engine_that_failed_leaves_nothing_booked_to_the_next() {
     let _waiting = proxy.held(&[]);
     assert_eq!(proxy.in_use(), 1);
     let stream = proxy.stream(&[]);
-    let configurations = [config.as_bytes(), b"{}, which is refused"];
-    proxy.filter.restart(&stream, 2, configurations.into_iter());
+    proxy.filter.restart(&stream, 2);
     // At once, and not after a lease.
     assert_eq!(proxy.in_use(), 0);
     assert_eq!(proxy.stat("queue_length"), 0);
@@ -472,7 +475,9 @@ fn a_bad_configuration_keeps_the_last_good_one() {
     let stream = proxy.stream(&[]);
     let bad = stage(MAX_QUEUE_LENGTH).replace("\"parallelism\":1", "\"parallelism\":0");
     let now = Instant::default();
-    let refused = proxy.filter.configure(&stream, now, bad.as_bytes());
+    let refused = proxy
+        .filter
+        .configure(&stream, now, (3, ""), bad.as_bytes());
     assert_eq!(refused.unwrap_err().field, "stages[0].parallelism");
     assert!(proxy.filter.is_configured());
     {
@@ -483,13 +488,138 @@ fn a_bad_configuration_keeps_the_last_good_one() {
     proxy.forwarded(&[]);
 
     let mut fresh = Filter::new(MemoryHost::new(), 1);
-    assert!(fresh.configure(&stream, now, b"nonsense").is_err());
+    assert!(
+        fresh
+            .configure(&stream, now, (IN, ""), b"nonsense")
+            .is_err()
+    );
     assert!(!fresh.is_configured());
     let log = stream.log.borrow();
     assert!(!log[1].1.contains("stays"), "{log:?}");
     let mut inbound = Inbound::default();
     let decision = inbound.request_headers(&mut fresh, &stream);
     assert_eq!(decision, Decision::PassBy);
+}
+
+#[test]
+fn a_configuration_that_is_dropped_gives_way_to_the_one_before() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let stream = proxy.stream(&[]);
+    let now = Instant::default();
+    let two = stage(MAX_QUEUE_LENGTH).replace("\"parallelism\":1", "\"parallelism\":2");
+    let configured = proxy
+        .filter
+        .configure(&stream, now, (3, ""), two.as_bytes());
+    assert_eq!(configured, Ok(()));
+    let mut requests = [proxy.forwarded(&[]), proxy.forwarded(&[])];
+    for request in &mut requests {
+        proxy.done(request);
+    }
+    // Of the edit that is meant to stay nothing changes when the old one goes, and all when it goes itself.
+    proxy.filter.gone(&stream, 3);
+    assert_eq!(
+        proxy.filter.listeners().newest(Direction::Inbound),
+        Some(IN)
+    );
+    let mut first = proxy.forwarded(&[]);
+    let mut second = proxy.held(&[]);
+    proxy.done(&mut first);
+    proxy.resume(&second);
+    proxy.done(&mut second);
+
+    // Without any the filter leaves, and a new one finds everything as it was.
+    proxy.filter.gone(&stream, IN);
+    assert_eq!(proxy.filter.engine().worker(), None);
+    let configured = proxy
+        .filter
+        .configure(&stream, now, (4, ""), two.as_bytes());
+    assert_eq!(configured, Ok(()));
+    proxy.forwarded(&[]);
+    assert_eq!(proxy.stat("workers_lost"), 0);
+}
+
+/// One slot for `policy`, for requests of these routes.
+fn routed(policy: &str, routes: &str) -> String {
+    let stage = format!(r#""policy":"{policy}","routes":[{routes}]"#);
+    self::stage(MAX_QUEUE_LENGTH).replace(r#""policy":"ns/p""#, &stage)
+}
+
+#[test]
+fn listeners_with_different_policies_are_in_force_side_by_side() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let stream = proxy.stream(&[]);
+    let now = Instant::default();
+    let configure = |proxy: &mut Proxy, id, name, json: &str| {
+        let configured = proxy
+            .filter
+            .configure(&stream, now, (id, name), json.as_bytes());
+        assert_eq!(configured, Ok(()));
+    };
+    let arrive = |proxy: &mut Proxy, listener: &str, route: &str| {
+        let mut stream = proxy.stream(&[]);
+        listener.clone_into(&mut stream.listener);
+        stream.set(Property::RouteName, route);
+        let mut inbound = Inbound::default();
+        let decision = inbound.request_headers(&mut proxy.filter, &stream);
+        (Request { stream, inbound }, decision)
+    };
+    proxy.filter.gone(&stream, IN);
+    configure(&mut proxy, 3, "a", &routed("ns/a", ""));
+    let (mut of_a, decision) = arrive(&mut proxy, "a", "x");
+    assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
+    configure(&mut proxy, 4, "b", &routed("ns/b", r#""y""#));
+    assert_eq!(*proxy.filter.actions(), []);
+
+    // A listener's requests are decided by its own policies, also where those of another are for any route.
+    let (mut waits, decision) = arrive(&mut proxy, "a", "y");
+    assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
+    let (mut of_b, decision) = arrive(&mut proxy, "b", "y");
+    assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
+    for (listener, route) in [("b", "x"), ("c", "y")] {
+        let (_, decision) = arrive(&mut proxy, listener, route);
+        assert_eq!(decision, Decision::PassBy, "{listener} {route}");
+    }
+    proxy.done(&mut of_a);
+    proxy.resume(&waits);
+    proxy.done(&mut waits);
+    proxy.done(&mut of_b);
+
+    // A policy of both is one, and each listener's routes are its own.
+    configure(&mut proxy, 5, "b", &routed("ns/a", r#""z""#));
+    let (mut of_a, decision) = arrive(&mut proxy, "a", "x");
+    assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
+    let (mut waits, decision) = arrive(&mut proxy, "b", "z");
+    assert!(matches!(decision, Decision::Hold(_)), "{decision:?}");
+    // The edit took this one's policy away, though the old configuration is still there.
+    let (_, decision) = arrive(&mut proxy, "b", "y");
+    assert_eq!(decision, Decision::PassBy);
+    proxy.done(&mut of_a);
+    proxy.resume(&waits);
+    proxy.done(&mut waits);
+
+    // A listener goes with its policies, and takes none of the others'.
+    proxy.filter.gone(&stream, 3);
+    let (_, decision) = arrive(&mut proxy, "a", "x");
+    assert_eq!(decision, Decision::PassBy);
+    let (_, decision) = arrive(&mut proxy, "b", "z");
+    assert!(matches!(decision, Decision::Forward(_)), "{decision:?}");
+}
+
+#[test]
+fn a_configuration_that_was_refused_is_that_of_no_engine_to_come() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let stream = proxy.stream(&[]);
+    let refused = proxy
+        .filter
+        .configure(&stream, Instant::default(), (3, ""), b"{\"stages\":0}");
+    assert!(refused.is_err());
+    assert_eq!(proxy.filter.listeners().last(), Some(IN));
+    // Where the proxy keeps its listener, the last good one is that listener's as well.
+    proxy.filter.refused((3, ""), Direction::Inbound);
+    proxy.filter.gone(&stream, IN);
+    proxy.forwarded(&[]);
+    proxy.filter.restart(&stream, 2);
+    proxy.forwarded(&[]);
 }
 
 #[test]
@@ -617,7 +747,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     let now = Instant::default();
     let configured = proxy
         .filter
-        .configure(&stream, now, configuration.as_bytes());
+        .configure(&stream, now, (OUT, ""), configuration.as_bytes());
     assert_eq!(configured, Ok(()));
     let request = proxy.forwarded(&[("x-tenant", "a")]);
     let token = request.stream.in_request(wire::REQUEST).unwrap();
@@ -648,7 +778,7 @@ fn a_call_says_what_it_belongs_to_and_its_answer_is_read() {
     proxy.filter.tick(&lost);
     assert_eq!(proxy.stat("workflow.a.calls"), 2);
 
-    proxy.filter.forget_outbound();
+    proxy.filter.gone(&lost, OUT);
     let mut outbound = Outbound::default();
     assert!(outbound.request_headers(&mut proxy.filter, &lost));
     assert!(!outbound.is_pending());

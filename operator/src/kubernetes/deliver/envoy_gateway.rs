@@ -7,7 +7,9 @@
 //! to the Gateway else. The filter itself matches routes by name. The configuration arrives as JSON, as it is.
 //!
 //! The native filter is a `dynamicModule`, by the name under which whoever runs the proxies has registered it in their
-//! `EnvoyProxy`. Where it isn't registered, Envoy Gateway refuses the policy, and says so in its status.
+//! `EnvoyProxy`. Where it isn't registered, Envoy Gateway refuses the policy, and says so in its status. With
+//! `mergeGateways` one process, and so one native engine, serves several Gateways; it tells their configurations apart by
+//! the filter's name.
 
 use std::collections::BTreeSet;
 
@@ -45,12 +47,16 @@ pub fn object(
         Some(routes) => routes.iter().map(|r| reference(r.kind, &r.name)).collect(),
         None => vec![reference(TargetKind::Gateway, &gateway.name)],
     };
+    let key = ObjectKey::new(
+        &gateway.namespace,
+        name(&gateway.name, &format!("Gateway {gateway}")),
+    );
     let mut spec = json!({"targetRefs": target_refs});
     match native {
         Some(name) => {
             spec["dynamicModule"] = json!([{
                 "name": name,
-                "filterName": "headgate",
+                "filterName": key.name,
                 "config": plugin_config(workload),
             }]);
         }
@@ -67,10 +73,6 @@ pub fn object(
             }]);
         }
     }
-    let key = ObjectKey::new(
-        &gateway.namespace,
-        name(&gateway.name, &format!("Gateway {gateway}")),
-    );
     Object::new(
         Adapter::EnvoyGateway,
         key,

@@ -179,7 +179,8 @@ fn answers_that_make_no_sense_change_nothing() {
     ));
     assert!(sender.is_downgraded());
     // Without an outbound slot there is nobody to tell.
-    sender.filter.forget_outbound();
+    let stream = sender.stream(&[]);
+    sender.filter.gone(&stream, OUT);
     assert_eq!(sender.reports(), None);
     assert_eq!(sender.hears(None), 0);
 }

@@ -31,7 +31,13 @@ impl Proxy {
     pub(super) fn configure(&mut self, config: &str) {
         let stream = self.stream(&[]);
         let now = Instant::default();
-        let configured = self.filter.configure(&stream, now, config.as_bytes());
+        let id = match FilterConfig::direction_of(config.as_bytes()) {
+            Direction::Inbound => IN,
+            Direction::Outbound => OUT,
+        };
+        let configured = self
+            .filter
+            .configure(&stream, now, (id, ""), config.as_bytes());
         assert_eq!(configured, Ok(()));
     }
 

@@ -24,7 +24,9 @@ impl Proxy {
         let stream = proxy.stream(&[]);
         let now = Instant::default();
         let json = outbound(smoothing);
-        let configured = proxy.filter.configure(&stream, now, json.as_bytes());
+        let configured = proxy
+            .filter
+            .configure(&stream, now, (OUT, ""), json.as_bytes());
         assert_eq!(configured, Ok(()));
         proxy
     }
@@ -163,7 +165,7 @@ fn a_call_that_has_no_time_does_not_wait() {
 
     // Without a listener for requests nobody ticks.
     let stream = proxy.stream(&[]);
-    proxy.filter.leave(&stream);
+    proxy.filter.gone(&stream, IN);
     assert_eq!(proxy.filter.actions().len(), 4_096);
 }
 
@@ -172,9 +174,10 @@ fn the_deadline_of_the_request_is_that_of_its_calls() {
     let mut proxy = Proxy::new(&stage(WORKFLOWS));
     let stream = proxy.stream(&[]);
     let json = outbound(DELAYS);
-    let configured = proxy
-        .filter
-        .configure(&stream, Instant::default(), json.as_bytes());
+    let configured =
+        proxy
+            .filter
+            .configure(&stream, Instant::default(), (OUT, ""), json.as_bytes());
     assert_eq!(configured, Ok(()));
     let mut call = proxy.calls("stock.svc", &[]);
     proxy.told(&mut call, PEER, "1");

@@ -1,0 +1,180 @@
+//! The configurations that the proxy has, and which of them are in force.
+//!
+//! The proxy makes a configuration for each version of each listener. An edit adds one; the old one goes with the last of
+//! its streams, minutes later perhaps. So the newest counts. But the newest may go first: the proxy drops it where
+//! another part of its update fails. Then the newest that is left is in force again.
+//!
+//! One process may serve listeners with different policies, such as several Gateways. A configuration has the name of what
+//! it is for, and the newest of each name is in force. Without names the newest of all is.
+
+use std::sync::Arc;
+
+use crate::config::{Direction, FilterConfig};
+
+/// Configurations, oldest first.
+#[derive(Debug, Clone, Default)]
+pub struct Listeners(Vec<Listener>);
+
+#[derive(Debug, Clone)]
+struct Listener {
+    id: u32,
+    name: Arc<str>,
+    direction: Direction,
+    /// `None`: it was refused, and no other was in force.
+    config: Option<Arc<FilterConfig>>,
+}
+
+impl Listeners {
+    /// Adds configuration `id` for `name`, which is the newest from now on. `id` is used again only after it went.
+    pub(super) fn configured(&mut self, (id, name): (u32, &str), config: FilterConfig) {
+        self.add((id, name), config.direction, Some(Arc::new(config)));
+    }
+
+    /// Adds `id`, whose configuration was refused while the proxy keeps the listener: the last good one stays in force for
+    /// it, also when the listener that brought that one goes.
+    pub(super) fn refused(&mut self, (id, name): (u32, &str), direction: Direction) {
+        let in_force = self.in_force(direction);
+        let good = in_force.iter().find(|(other, _)| *other == name);
+        let good = good.map(|(_, config)| Arc::clone(config));
+        self.add((id, name), direction, good);
+    }
+
+    fn add(
+        &mut self,
+        (id, name): (u32, &str),
+        direction: Direction,
+        config: Option<Arc<FilterConfig>>,
+    ) {
+        self.0.retain(|listener| listener.id != id);
+        self.0.push(Listener {
+            id,
+            name: name.into(),
+            direction,
+            config,
+        });
+    }
+
+    /// Removes `id` and returns its direction.
+    pub(super) fn gone(&mut self, id: u32) -> Option<Direction> {
+        let at = self.0.iter().position(|listener| listener.id == id)?;
+        Some(self.0.remove(at).direction)
+    }
+
+    /// The newest of `direction`: it outlives the streams of the older ones, unless its update fails.
+    #[must_use]
+    pub fn newest(&self, direction: Direction) -> Option<u32> {
+        self.of(direction).map(|listener| listener.id).next()
+    }
+
+    /// The newest of all.
+    #[must_use]
+    pub fn last(&self) -> Option<u32> {
+        self.0.last().map(|listener| listener.id)
+    }
+
+    /// The configurations in force for `direction` with their names, oldest first.
+    pub(super) fn in_force(&self, direction: Direction) -> Vec<(&str, &Arc<FilterConfig>)> {
+        let mut in_force: Vec<(&str, &Arc<FilterConfig>)> = Vec::new();
+        for listener in self.of(direction) {
+            let name: &str = &listener.name;
+            if let Some(config) = &listener.config
+                && in_force.iter().all(|(other, _)| *other != name)
+            {
+                in_force.push((name, config));
+            }
+        }
+        in_force.reverse();
+        in_force
+    }
+
+    /// The listeners of `direction`, newest first.
+    fn of(&self, direction: Direction) -> impl Iterator<Item = &Listener> {
+        let newest_first = self.0.iter().rev();
+        newest_first.filter(move |listener| listener.direction == direction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Direction::{Inbound, Outbound};
+
+    fn config(direction: Direction, revision: &str) -> FilterConfig {
+        FilterConfig {
+            revision: revision.to_owned(),
+            direction,
+            ..FilterConfig::default()
+        }
+    }
+
+    /// Name and revision of what is in force.
+    fn in_force(listeners: &Listeners, direction: Direction) -> String {
+        let in_force = listeners.in_force(direction);
+        let text = in_force
+            .iter()
+            .map(|(name, c)| format!("{name}{}", c.revision));
+        text.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn each_direction_has_its_newest_until_the_last_is_gone() {
+        let mut listeners = Listeners::default();
+        assert_eq!(listeners.newest(Inbound), None);
+        listeners.configured((1, ""), config(Inbound, "a"));
+        listeners.configured((5, ""), config(Inbound, "b"));
+        listeners.configured((2, ""), config(Outbound, "c"));
+        assert_eq!(listeners.newest(Inbound), Some(5));
+        assert_eq!(listeners.newest(Outbound), Some(2));
+        assert_eq!(listeners.last(), Some(2));
+        assert_eq!(listeners.gone(1), Some(Inbound));
+        assert_eq!(listeners.gone(1), None);
+        assert_eq!(listeners.newest(Inbound), Some(5));
+        assert_eq!(listeners.gone(5), Some(Inbound));
+        assert_eq!(listeners.newest(Inbound), None);
+        assert_eq!(listeners.newest(Outbound), Some(2));
+    }
+
+    #[test]
+    fn the_newest_that_is_left_is_in_force() {
+        let mut listeners = Listeners::default();
+        listeners.configured((1, ""), config(Inbound, "a"));
+        listeners.configured((2, ""), config(Inbound, "b"));
+        listeners.configured((3, ""), config(Inbound, "c"));
+        listeners.gone(1);
+        assert_eq!(in_force(&listeners, Inbound), "c");
+        listeners.gone(3);
+        assert_eq!(in_force(&listeners, Inbound), "b");
+        assert_eq!(in_force(&listeners, Outbound), "");
+        listeners.gone(2);
+        assert_eq!(in_force(&listeners, Inbound), "");
+    }
+
+    #[test]
+    fn a_refused_one_keeps_the_last_good_one() {
+        let mut listeners = Listeners::default();
+        listeners.refused((1, ""), Inbound);
+        assert_eq!(in_force(&listeners, Inbound), "");
+        listeners.configured((2, ""), config(Inbound, "a"));
+        listeners.refused((3, ""), Inbound);
+        listeners.gone(2);
+        assert_eq!(listeners.newest(Inbound), Some(3));
+        assert_eq!(in_force(&listeners, Inbound), "a");
+    }
+
+    #[test]
+    fn each_name_has_one_in_force() {
+        let mut listeners = Listeners::default();
+        listeners.configured((1, "x"), config(Inbound, "1"));
+        listeners.configured((2, "y"), config(Inbound, "2"));
+        assert_eq!(in_force(&listeners, Inbound), "x1 y2");
+        listeners.configured((3, "x"), config(Inbound, "3"));
+        assert_eq!(in_force(&listeners, Inbound), "y2 x3");
+        listeners.refused((4, "y"), Inbound);
+        listeners.gone(2);
+        assert_eq!(in_force(&listeners, Inbound), "x3 y2");
+        listeners.gone(3);
+        assert_eq!(in_force(&listeners, Inbound), "x1 y2");
+        listeners.gone(4);
+        assert_eq!(in_force(&listeners, Inbound), "x1");
+    }
+}
