@@ -170,6 +170,8 @@ struct Record {
     rows: Vec<Row>,
 }
 
+crate::shared::record!(Record, 5);
+
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Row {
     /// Slots asked for: λm.
@@ -588,6 +590,10 @@ impl Kind {
 }
 
 impl Controlled for ValueCut {
+    fn schema(&self) -> u32 {
+        <Record as shared::Record>::SCHEMA
+    }
+
     fn due(&self, now: Instant) -> bool {
         now < self.synced || now.since(self.synced) >= EXCHANGE
     }
