@@ -8,6 +8,10 @@
 //! A record is for more than a sum. It is a value in shared data that is only ever changed by
 //! compare-and-swap, so nobody leads and nobody waits: a change that meets another worker's is made again
 //! on the newer value. Each failed attempt is another worker's success.
+//!
+//! A record's bytes don't describe themselves, and during an upgrade workers of two versions share the process. So each
+//! layout has an id, [`Record::SCHEMA`], in the record's key and in its first bytes: two versions with different
+//! layouts keep a record each, and neither reads nor overwrites the other's.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,9 +21,41 @@ use crate::host::{Expected, HostError, Number, Shared};
 /// How often a change that meets another worker's is made again before it is left to the next occasion: few, as a record
 /// of thousands of workflows takes milliseconds to read and write.
 pub(crate) const ATTEMPTS: u32 = 8;
-/// First bytes of every record: whose it is, and the version of the format. Other bytes are not ours to
-/// read: the record starts over.
-pub(crate) const HEADER: [u8; 3] = [b'H', b'G', 1];
+
+/// A value that workers share by [`load`] and [`change`]. Implemented by [`record!`].
+pub(crate) trait Record: Serialize + DeserializeOwned {
+    /// The id of the layout, unique among all records of all versions.
+    const SCHEMA: u32;
+}
+
+/// Gives a record type the id of its layout, and tests that the layout is the one of `tests/record_layouts/ID.txt`. When
+/// fields or their meaning change, take the number after the largest one there; the test then writes the new file.
+macro_rules! record {
+    ($record:ty, $schema:literal) => {
+        impl $crate::shared::Record for $record {
+            const SCHEMA: u32 = $schema;
+        }
+
+        #[test]
+        fn the_layout_is_that_of_its_schema() {
+            $crate::shared::layout::check::<$record>();
+        }
+    };
+}
+pub(crate) use record;
+
+record!(u64, 1);
+
+/// Returns the first bytes of a record. A blob with others is not read: the record starts over.
+pub(crate) fn header(schema: u32) -> [u8; 6] {
+    let [a, b, c, d] = schema.to_le_bytes();
+    [b'H', b'G', a, b, c, d]
+}
+
+/// Returns the key of the blob that holds the record `name` in the layout `schema`.
+pub(crate) fn key(name: &str, schema: u32) -> String {
+    format!("{name}/schema-{schema}")
+}
 
 /// A number that all workers count together.
 #[derive(Debug)]
@@ -78,41 +114,38 @@ impl Counter {
 }
 
 /// The value in `bytes`; `None` if they are no record, or none of this type.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&HEADER)?).ok()?;
+pub(crate) fn decode<T: Record>(bytes: &[u8]) -> Option<T> {
+    let (value, rest) = postcard::take_from_bytes(bytes.strip_prefix(&header(T::SCHEMA))?).ok()?;
     rest.is_empty().then_some(value)
 }
 
 /// Replaces `bytes` by `value`.
-pub(crate) fn encode<T: Serialize>(value: &T, bytes: &mut Vec<u8>) {
+pub(crate) fn encode<T: Record>(value: &T, bytes: &mut Vec<u8>) {
     bytes.clear();
-    bytes.extend_from_slice(&HEADER);
+    bytes.extend_from_slice(&header(T::SCHEMA));
     // Fails only for values of unknown length, which no record has; nothing reads the rest as a record.
     *bytes = postcard::to_extend(value, std::mem::take(bytes)).unwrap_or_default();
 }
 
-/// The record at `key`; the default if nobody stored one yet, or one of another type.
-pub(crate) fn load<T: DeserializeOwned + Default>(
-    host: &impl Shared,
-    key: &str,
-) -> Result<T, HostError> {
-    let loaded = host.load(key)?;
+/// Returns the record `name`; the default if nobody stored one yet.
+pub(crate) fn load<T: Record + Default>(host: &impl Shared, name: &str) -> Result<T, HostError> {
+    let loaded = host.load(&key(name, T::SCHEMA))?;
     Ok(loaded
         .and_then(|(bytes, _)| decode(&bytes))
         .unwrap_or_default())
 }
 
-/// Changes the record at `key`. `change` gets it as [`load`] returns it, and returns whether it changed it, beside
+/// Changes the record `name`. `change` gets it as [`load`] returns it, and returns whether it changed it, beside
 /// its own result. Returns the record as it is now, and that result.
 ///
 /// # Errors
 /// [`HostError`]; the record is as it was. [`HostError::Conflict`] where other workers kept changing it.
-pub(crate) fn change<T: Serialize + DeserializeOwned + Default, R>(
+pub(crate) fn change<T: Record + Default, R>(
     host: &impl Shared,
-    key: &str,
+    name: &str,
     mut change: impl FnMut(&mut T) -> (bool, R),
 ) -> Result<(T, R), HostError> {
-    change_bytes(host, key, ATTEMPTS, |bytes| {
+    change_bytes(host, &key(name, T::SCHEMA), ATTEMPTS, |bytes| {
         let mut record = decode(bytes).unwrap_or_default();
         let (changed, result) = change(&mut record);
         if changed {
@@ -122,8 +155,8 @@ pub(crate) fn change<T: Serialize + DeserializeOwned + Default, R>(
     })
 }
 
-/// As [`change`], for who reads and writes the bytes itself and knows how many `attempts` to make. `change` returns whether
-/// the bytes are to be stored.
+/// As [`change`], for the blob at `key`, at most `attempts` times. `change` reads and writes the bytes itself, and returns
+/// whether they are to be stored.
 pub(crate) fn change_bytes<R>(
     host: &impl Shared,
     key: &str,
@@ -145,6 +178,9 @@ pub(crate) fn change_bytes<R>(
     }
     Err(HostError::Conflict)
 }
+
+#[cfg(test)]
+pub(crate) mod layout;
 
 #[cfg(test)]
 mod tests {
@@ -231,7 +267,7 @@ mod tests {
     #[test]
     fn other_bytes_are_no_record() {
         let host = MemoryHost::new();
-        host.store("r", b"something else", Expected::Absent)
+        host.store(&key("r", u64::SCHEMA), b"something else", Expected::Absent)
             .unwrap();
         assert_eq!(load::<u64>(&host, "r"), Ok(0));
         let begun = change(&host, "r", |n: &mut u64| (true, std::mem::replace(n, 7)));
@@ -239,10 +275,62 @@ mod tests {
         assert_eq!(load(&host, "r"), Ok(7_u64));
     }
 
+    /// A record and its successor, of the same length.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, serde::Deserialize)]
+    struct Old {
+        rate: f64,
+        since: f64,
+    }
+
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, serde::Deserialize)]
+    struct New {
+        since: f64,
+        rate: f64,
+    }
+
+    impl Record for Old {
+        const SCHEMA: u32 = u32::MAX - 1;
+    }
+
+    impl Record for New {
+        const SCHEMA: u32 = u32::MAX;
+    }
+
+    #[test]
+    fn two_versions_keep_a_record_each() {
+        let host = MemoryHost::new();
+        for n in 1..4 {
+            let (old, ()) = change(&host, "r", |old: &mut Old| {
+                old.rate += 1.0;
+                (true, ())
+            })
+            .unwrap();
+            let (new, ()) = change(&host, "r", |new: &mut New| {
+                new.since -= 1.0;
+                (true, ())
+            })
+            .unwrap();
+            assert_eq!((old.rate, old.since), (f64::from(n), 0.0));
+            assert_eq!((new.rate, new.since), (0.0, -f64::from(n)));
+        }
+    }
+
+    #[test]
+    fn another_layout_of_the_same_length_is_not_read() {
+        let mut bytes = Vec::new();
+        encode(&Old::default(), &mut bytes);
+        assert_eq!(decode::<New>(&bytes), None);
+        assert_eq!(decode(&bytes), Some(Old::default()));
+    }
+
+    impl Record for Vec<(u16, Option<String>, f64)> {
+        const SCHEMA: u32 = 0;
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
-            let mut blob = if ours { HEADER.to_vec() } else { Vec::new() };
+            let mut blob = if ours { header(0).to_vec() } else { Vec::new() };
             blob.extend(bytes);
             let _ = decode::<Vec<(u16, Option<String>, f64)>>(&blob);
         }

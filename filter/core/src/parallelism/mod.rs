@@ -364,6 +364,10 @@ impl Auto {
 }
 
 impl Controlled for Auto {
+    fn schema(&self) -> u32 {
+        <Law as shared::Record>::SCHEMA
+    }
+
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let known = shared::decode(record).filter(Law::is_sound);
         let new = || Law::new(now, self.first, self.wall_clock_offset);

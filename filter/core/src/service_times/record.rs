@@ -90,6 +90,8 @@ pub(super) struct Record {
     steps: VecDeque<Step>,
 }
 
+crate::shared::record!(Record, 3);
+
 impl Record {
     /// Adds samples. [`Record::advance`] first, so that they fall into their own step.
     pub(super) fn add(&mut self, now: Instant, samples: &Histogram) {

@@ -9,6 +9,10 @@ use crate::host::memory::MemoryHost;
 
 const PREFIX: &str = "headgate/times/default/search";
 const KEY: &str = "headgate/times/default/search/type/slow";
+
+fn blob(name: &str) -> String {
+    crate::shared::key(name, <Record as crate::shared::Record>::SCHEMA)
+}
 const SLOW: TypeId = TypeId(0);
 const STEPS: u32 = 10;
 const STEP_MS: u64 = 100;
@@ -185,7 +189,7 @@ fn a_window_of_another_kind_reads_on_and_takes_its_own_shape_within_an_interval(
         assert_eq!(after.mean(SLOW), learned, "{from} to {to}");
         run(&mut after, 20, 260);
         assert_eq!(after.mean(SLOW), Some(ms(20)), "{from} to {to}");
-        let (bytes, _) = host.load(KEY).unwrap().unwrap();
+        let (bytes, _) = host.load(&blob(KEY)).unwrap().unwrap();
         let histograms = 1 + to as usize;
         assert!(bytes.len() < 40 * histograms + 40, "{} bytes", bytes.len());
     }
@@ -199,7 +203,7 @@ fn every_truncation_and_flipped_byte_of_a_window_is_survived() {
         (0..10).for_each(|n| times.record(SLOW, ms(n), 1));
         times.sync(at(tick * 10), &host, PREFIX).unwrap();
     }
-    let (good, _) = host.load(KEY).unwrap().unwrap();
+    let (good, _) = host.load(&blob(KEY)).unwrap().unwrap();
     let cuts = (0..good.len()).map(|n| good[..n].to_vec());
     let flips = (0..good.len()).map(|n| {
         let mut bad = good.clone();
@@ -207,8 +211,8 @@ fn every_truncation_and_flipped_byte_of_a_window_is_survived() {
         bad
     });
     for bad in cuts.chain(flips) {
-        let version = host.load(KEY).unwrap().map(|(_, version)| version);
-        host.store(KEY, &bad, version.into()).unwrap();
+        let version = host.load(&blob(KEY)).unwrap().map(|(_, version)| version);
+        host.store(&blob(KEY), &bad, version.into()).unwrap();
         let mut reader = sliding(50);
         for tick in 0..30 {
             (0..60).for_each(|_| reader.record(SLOW, ms(9), 1));

@@ -11,6 +11,10 @@ const FAST: TypeId = TypeId(0);
 const SLOW: TypeId = TypeId(1);
 const DEFAULT: TypeId = TypeId(2);
 
+fn blob(name: &str) -> String {
+    crate::shared::key(name, <Record as crate::shared::Record>::SCHEMA)
+}
+
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -265,7 +269,7 @@ fn foreign_and_corrupt_blobs_restart_learning() {
             "general",
             "change",
         ] {
-            host.store(&format!("{PREFIX}/{key}"), bytes, Expected::Absent)
+            host.store(&blob(&format!("{PREFIX}/{key}")), bytes, Expected::Absent)
                 .unwrap();
         }
         let mut times = ServiceTimes::new(settings());
@@ -287,7 +291,7 @@ fn every_truncation_and_flipped_byte_of_a_record_is_survived() {
     record_ramp(&mut times, FAST, 60);
     times.flush(at(0), &host, PREFIX).unwrap();
     let key = format!("{PREFIX}/type/fast");
-    let (good, _) = host.load(&key).unwrap().unwrap();
+    let (good, _) = host.load(&blob(&key)).unwrap().unwrap();
     let cuts = (0..good.len()).map(|n| good[..n].to_vec());
     let flips = (0..good.len()).map(|n| {
         let mut bad = good.clone();
@@ -295,8 +299,8 @@ fn every_truncation_and_flipped_byte_of_a_record_is_survived() {
         bad
     });
     for bad in cuts.chain(flips) {
-        let version = host.load(&key).unwrap().map(|(_, version)| version);
-        host.store(&key, &bad, version.into()).unwrap();
+        let version = host.load(&blob(&key)).unwrap().map(|(_, version)| version);
+        host.store(&blob(&key), &bad, version.into()).unwrap();
         let mut reader = ServiceTimes::new(settings());
         record_ramp(&mut reader, FAST, 60);
         reader.flush(at(2000), &host, PREFIX).unwrap();

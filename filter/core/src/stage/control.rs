@@ -53,7 +53,8 @@ impl Control {
         now: Instant,
         controlled: &mut dyn Controlled,
     ) -> Result<(), HostError> {
-        let stored = shared::change_bytes(host, &self.key, shared::ATTEMPTS, |record| {
+        let key = shared::key(&self.key, controlled.schema());
+        let stored = shared::change_bytes(host, &key, shared::ATTEMPTS, |record| {
             let changed = controlled.sync(now, record);
             (changed, changed)
         });
@@ -80,7 +81,15 @@ mod tests {
         limit: f64,
     }
 
+    impl shared::Record for f64 {
+        const SCHEMA: u32 = 0;
+    }
+
     impl Controlled for Counting {
+        fn schema(&self) -> u32 {
+            <f64 as shared::Record>::SCHEMA
+        }
+
         fn sync(&mut self, _now: Instant, record: &mut Vec<u8>) -> bool {
             let known = shared::decode(record);
             self.limit = known.unwrap_or(1_000.0) + self.fresh;
@@ -122,7 +131,8 @@ mod tests {
     fn what_is_no_record_starts_anew() {
         let host = MemoryHost::new();
         let key = "headgate/control/default/a";
-        host.store(key, &[0; 16], Expected::Absent).unwrap();
+        host.store(&shared::key(key, 0), &[0; 16], Expected::Absent)
+            .unwrap();
         let mut counting = Counting::default();
         Control::of_strategy("default/a", Mode::Enforce)
             .advance(&host, Instant::default(), &mut counting)

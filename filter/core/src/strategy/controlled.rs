@@ -10,6 +10,9 @@ use crate::time::Instant;
 
 /// A strategy whose parameters are the output of a control law.
 pub trait Controlled {
+    /// The id of the record's layout: [`crate::shared::Record::SCHEMA`].
+    fn schema(&self) -> u32;
+
     /// Whether [`Controlled::sync`] has something to do at `now`. Until then the record is not read.
     fn due(&self, _now: Instant) -> bool {
         true

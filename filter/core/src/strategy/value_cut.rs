@@ -185,6 +185,8 @@ struct Record {
     held: Vec<Held>,
 }
 
+crate::shared::record!(Record, 5);
+
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Row {
     /// Slots asked for: λm.
@@ -852,6 +854,10 @@ impl Kind {
 }
 
 impl Controlled for ValueCut {
+    fn schema(&self) -> u32 {
+        <Record as shared::Record>::SCHEMA
+    }
+
     fn due(&self, now: Instant) -> bool {
         now < self.synced || now.since(self.synced) >= EXCHANGE
     }

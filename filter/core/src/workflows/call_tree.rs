@@ -240,6 +240,8 @@ pub(super) struct Children {
     ended: u64,
 }
 
+crate::shared::record!(Children, 10);
+
 impl Children {
     fn began(&mut self, now: Instant) {
         if self.outstanding == 0 {

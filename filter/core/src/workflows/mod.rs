@@ -54,6 +54,8 @@ pub const OTHER_NAME: &str = "_other";
 )]
 pub struct ProcessId(pub u64);
 
+crate::shared::record!(ProcessId, 2);
+
 impl ProcessId {
     /// Whoever it was: a process that didn't name itself. No process draws this one.
     pub const UNKNOWN: Self = Self(0);

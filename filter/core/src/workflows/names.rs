@@ -37,6 +37,8 @@ struct Id {
     reused: bool,
 }
 
+crate::shared::record!(Vec<Id>, 9);
+
 /// See the module.
 #[derive(Debug)]
 pub struct Directory {
@@ -314,7 +316,7 @@ mod tests {
             let (found, bound) = (worker.bytes(), bytes_for(usize::from(cap)));
             assert!(found <= bound, "{found} bytes, at most {bound}");
         }
-        let blob = host.load("names").unwrap().unwrap().0;
+        let blob = host.load(&shared::key("names", 9)).unwrap().unwrap().0;
         assert!(blob.len() <= 8 + usize::from(cap) * (MAX_NAME + 3));
         let calls = host.calls();
         for n in 10_000..20_000 {
@@ -383,10 +385,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200), ours in any::<bool>()) {
-            let mut blob = if ours { shared::HEADER.to_vec() } else { Vec::new() };
+            let mut blob = if ours { shared::header(9).to_vec() } else { Vec::new() };
             blob.extend(bytes);
             let host = MemoryHost::new();
-            host.store("names", &blob, Expected::Absent).unwrap();
+            host.store(&shared::key("names", 9), &blob, Expected::Absent).unwrap();
             let mut worker = directory(&host, 10);
             worker.sync(&host).unwrap();
             prop_assert!(worker.len() <= 10);

@@ -54,6 +54,8 @@ pub(super) struct Record {
     pub(super) published: Published,
 }
 
+crate::shared::record!(Record, 8);
+
 /// What a run is about.
 pub(super) struct Run<'a> {
     pub(super) now: Instant,
@@ -408,7 +410,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = shared::decode::<Record>(&[&shared::HEADER[..], &bytes].concat());
+            let _ = shared::decode::<Record>(&[&shared::header(8)[..], &bytes].concat());
         }
     }
 }

@@ -129,6 +129,8 @@ pub struct Law {
     slopes: [Slope; 2],
 }
 
+crate::shared::record!(Law, 4);
+
 impl Law {
     /// Begins with so many slots.
     #[must_use]

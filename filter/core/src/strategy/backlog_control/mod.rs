@@ -331,6 +331,10 @@ impl Admission for BacklogControl {
 }
 
 impl Controlled for BacklogControl {
+    fn schema(&self) -> u32 {
+        <Record as shared::Record>::SCHEMA
+    }
+
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let ours = |record: &Record| record.signature == self.signature && record.is_finite();
         let read = shared::decode(record).filter(ours);

@@ -73,6 +73,8 @@ pub(super) struct Record {
     pub(super) largest: f64,
 }
 
+crate::shared::record!(Record, 6);
+
 impl Record {
     pub(super) fn new(signature: f64, now: Instant, period: Duration) -> Self {
         Self {

@@ -257,6 +257,10 @@ impl Admission for ResponseTimeController {
 }
 
 impl Controlled for ResponseTimeController {
+    fn schema(&self) -> u32 {
+        <(u64, Vec<Controller>) as shared::Record>::SCHEMA
+    }
+
     fn sync(&mut self, now: Instant, record: &mut Vec<u8>) -> bool {
         let secs = seconds(now);
         // Where types or classes have changed, the controllers are somebody else's.
@@ -288,7 +292,9 @@ impl Controlled for ResponseTimeController {
         for (part, controller) in self.parts.iter_mut().zip(&self.controllers) {
             part.bucket.adopt(now, controller);
         }
-        shared::encode(&(self.fingerprint, &self.controllers), record);
+        let known = (self.fingerprint, std::mem::take(&mut self.controllers));
+        shared::encode(&known, record);
+        self.controllers = known.1;
         changed
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Controller {
     pub(super) accounted: f64,
 }
 
+crate::shared::record!((u64, Vec<Controller>), 7);
+
 impl Controller {
     /// Whether all its numbers are finite: one that is not would stay in all that follow.
     pub(super) fn is_finite(&self) -> bool {

@@ -8,6 +8,10 @@ use crate::shared;
 
 mod figure_3;
 
+impl shared::Record for State {
+    const SCHEMA: u32 = 0;
+}
+
 fn config(quantile: f64, sharing: SharingConfig) -> WorkflowsConfig {
     WorkflowsConfig {
         identify: vec![WorkflowSource::Type],
@@ -471,7 +475,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let bytes = [&shared::HEADER[..], &bytes].concat();
+        let bytes = [&shared::header(0)[..], &bytes].concat();
         if let Some(read) = shared::decode(&bytes).filter(State::is_valid) {
             let mut adaptation = Adaptation::new(&config(0.5, bottleneck(0.9)));
             adaptation.exchange(read);

@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = Parent::of_token(ProcessId(1), &bytes);
-        let mut ours = shared::HEADER.to_vec();
+        let mut ours = shared::header(10).to_vec();
         ours.extend(&bytes);
         if let Some(children) = shared::decode::<Children>(&ours) {
             let _ = children.progress(at(0), at(1));
