@@ -215,7 +215,8 @@ impl Engine {
             };
             self.gateway = self.outbound.is_some();
         }
-        self.degrades = config.stages.iter().any(StageConfig::degrades);
+        let mut stages = listeners.iter().flat_map(|(_, config)| &config.stages);
+        self.degrades = stages.any(StageConfig::degrades);
         self.compiled = compiled;
         self.listeners = listeners.iter().map(Listener::new).collect();
         if let Some((_, newest)) = listeners.last() {
