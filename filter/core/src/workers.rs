@@ -14,6 +14,11 @@
 //!
 //! A number may become free with a share still booked under it: whoever buried it may not have had the stage. Members
 //! look through free numbers in turn, under the same mark as a burial.
+//!
+//! Several lists of VMs may be in one process: Envoy keeps shared data per `vm_id`, but numbers for all of them. Totals are
+//! then of all lists, so no two VMs may have the same worker number. A VM therefore takes a number only if no VM of any
+//! list renews its heartbeat, and an audit covers all numbers that any list gave out. A number whose VMs are all of other
+//! lists looks free here: it is swept when its heartbeat has been silent for longer than its own list needs to bury it.
 
 use std::time::Duration;
 
@@ -49,8 +54,11 @@ pub struct Membership {
     ticked: Instant,
     judge_after: Instant,
     others: Vec<WorkerId>,
-    /// Numbers 0.. that were ever given out.
+    /// How many numbers were ever given out, by any list, as last read.
     numbers: u32,
+    all_numbers: Number,
+    /// Each VM sets it to 1, so more than that is the sum of two processes.
+    processes: Number,
     swept: Instant,
     /// The number from which on the next free one is looked for.
     sweep_from: WorkerId,
@@ -67,7 +75,7 @@ pub struct Changes {
     pub free: Vec<WorkerId>,
     /// Our own lease had run out and we have a new number: book our share again.
     pub rejoined: bool,
-    /// Our heartbeat reads as more than we wrote: after a hot restart Envoy adds the gauges of its parent process to those
+    /// Gauges read as more than this process wrote: after a hot restart Envoy adds the gauges of its parent process to those
     /// of the same name, in intervals and without a sign. Totals, shares and heads are as wrong.
     pub hot_restart: bool,
 }
@@ -89,9 +97,11 @@ impl Membership {
     /// [`HostError`] when shared data is out of reach, or all numbers are taken.
     pub fn join(now: Instant, nonce: u64, host: &impl Shared) -> Result<Self, HostError> {
         let nonce = (nonce & !BURIAL).max(1);
+        let all_numbers = host.number("headgate.worker_numbers")?;
+        let processes = host.number("headgate.worker_processes")?;
         let id = claim(now, nonce, host)?;
         let heartbeat = heartbeat_number(host, id)?;
-        host.set(heartbeat, millis(now))?;
+        host.set(processes, 1)?;
         let mut this = Self {
             id,
             nonce,
@@ -102,10 +112,12 @@ impl Membership {
             judge_after: now + LEASE,
             others: Vec::new(),
             numbers: 0,
+            all_numbers,
+            processes,
             swept: now,
             sweep_from: 0,
         };
-        this.look(&entries(host)?);
+        this.look(&entries(host)?, host)?;
         Ok(this)
     }
 
@@ -128,15 +140,22 @@ impl Membership {
         &self.others
     }
 
-    /// How many numbers were ever given out, ours among them: 0 up to this.
+    /// How many numbers were ever given out in this process, ours among them: 0 up to this.
     #[must_use]
     pub fn numbers(&self) -> u32 {
         self.numbers
     }
 
-    fn look(&mut self, list: &[u64]) {
+    fn look(&mut self, list: &[u64], host: &impl Shared) -> Result<(), HostError> {
         self.others = others(list, self.id);
-        self.numbers = (list.len() as u32).max(self.id + 1);
+        let ours = (list.len() as u32).max(self.id + 1);
+        let known = host.get(self.all_numbers)?;
+        if known < u64::from(ours) {
+            // A lower value may overwrite a higher one that another list writes now; its next tick writes it again.
+            host.set(self.all_numbers, u64::from(ours))?;
+        }
+        self.numbers = ours.max(known.min(u64::from(MAX_WORKERS)) as u32);
+        Ok(())
     }
 
     /// Whether our lease may have run out, so that numbers booked under our id can't be trusted before
@@ -162,6 +181,7 @@ impl Membership {
         }
         // Before the list is read: see the module.
         host.set(self.heartbeat, millis(now))?;
+        host.set(self.processes, 1)?;
         let list = entries(host)?;
         if list.get(self.id as usize) != Some(&self.nonce) {
             self.id = claim(now, self.nonce, host)?;
@@ -170,9 +190,10 @@ impl Membership {
             changes.rejoined = true;
         }
         let found = host.get(self.heartbeat)?;
-        changes.hot_restart = found.saturating_sub(millis(now)) > LEASE.as_millis() as u64;
+        changes.hot_restart = found.saturating_sub(millis(now)) > LEASE.as_millis() as u64
+            || host.get(self.processes)? > 1;
         self.renewed = now;
-        self.look(&list);
+        self.look(&list, host)?;
         if now >= self.judge_after {
             for &other in &self.others {
                 if self.bury(other, &list, now, host)? {
@@ -182,7 +203,7 @@ impl Membership {
         }
         if now.since(self.swept) >= LEASE {
             self.swept = now;
-            changes.free.extend(self.sweep(&list, host)?);
+            changes.free.extend(self.sweep(now, &list, host)?);
         }
         Ok(changes)
     }
@@ -210,7 +231,7 @@ impl Membership {
             };
         }
         let heartbeat = heartbeat_number(host, other)?;
-        let stale = |last| millis(now).saturating_sub(last) > LEASE.as_millis() as u64;
+        let stale = |last| is_older(last, LEASE, now);
         // Marked as ours before it is freed: nobody can claim the number while its share is still booked, and should we
         // die over it, somebody else finds the mark of a VM that is gone.
         if !stale(host.get(heartbeat)?) || !replace(other, entry, mark, host)? {
@@ -238,16 +259,27 @@ impl Membership {
         }
     }
 
-    /// Marks the next number that nobody has as being buried by us.
-    fn sweep(&mut self, list: &[u64], host: &impl Shared) -> Result<Option<WorkerId>, HostError> {
-        let free = |from: WorkerId| {
-            let mut numbers = (0u32..).zip(list).skip(from as usize);
-            numbers.find(|&(_, &nonce)| nonce == 0).map(|(id, _)| id)
-        };
-        let Some(next) = free(self.sweep_from).or_else(|| free(0)) else {
+    /// Claims the next number that no VM of any list has for clean-up by this worker.
+    fn sweep(
+        &mut self,
+        now: Instant,
+        list: &[u64],
+        host: &impl Shared,
+    ) -> Result<Option<WorkerId>, HostError> {
+        let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
+        let mut from_here = self.sweep_from..self.numbers;
+        let Some(next) = from_here
+            .find(is_free)
+            .or_else(|| (0..self.numbers).find(is_free))
+        else {
             return Ok(None);
         };
         self.sweep_from = next + 1;
+        // Its own list, if it has another one, buries it first.
+        let last = host.get(heartbeat_number(host, next)?)?;
+        if !is_older(last, 2 * LEASE, now) {
+            return Ok(None);
+        }
         let marked = replace(next, 0, self.nonce | BURIAL, host)?;
         Ok(marked.then_some(next))
     }
@@ -266,7 +298,11 @@ impl Membership {
     /// # Errors
     /// [`HostError`]; the lease then runs out instead.
     pub fn leave(self, host: &impl Shared) -> Result<(), HostError> {
-        replace(self.id, self.nonce, 0, host).map(drop)
+        if replace(self.id, self.nonce, 0, host)? {
+            // Without it the number would be free only when the lease has run out.
+            host.set(self.heartbeat, 0)?;
+        }
+        Ok(())
     }
 }
 
@@ -306,32 +342,67 @@ fn update<T>(
     })
 }
 
+/// Claims the lowest number that no VM has, neither of this list nor of another one.
 fn claim(now: Instant, nonce: u64, host: &impl Shared) -> Result<WorkerId, HostError> {
-    let mut heartbeat = Ok(());
-    let claimed = update(host, |list| {
-        let id = list.iter().position(|&n| n == 0).unwrap_or(list.len());
-        let number = u32::try_from(id).ok().filter(|&id| id < MAX_WORKERS)?;
-        // Before the number shows: its gauge still has the heartbeat of whoever had it last, by which
-        // the others would bury us at once.
-        heartbeat =
-            heartbeat_number(host, number).and_then(|heartbeat| host.set(heartbeat, millis(now)));
-        heartbeat.as_ref().ok()?;
-        list.resize(list.len().max(id + 1), 0);
-        list[id] = nonce;
-        Some(number)
-    })?;
-    heartbeat?;
-    claimed.ok_or(HostError::Call {
+    let mark = nonce | BURIAL;
+    let mut from: WorkerId = 0;
+    while from < MAX_WORKERS {
+        let claimed = update(host, |list| {
+            let is_free = |id: &WorkerId| list.get(*id as usize).is_none_or(|&nonce| nonce == 0);
+            let id = (from..MAX_WORKERS).find(is_free)?;
+            list.resize(list.len().max(id as usize + 1), 0);
+            // Marked until it has a heartbeat: its last owner's is stale, by which others would bury us at once.
+            list[id as usize] = mark;
+            Some(id)
+        })?;
+        let Some(id) = claimed else {
+            break;
+        };
+        let occupied = occupy(id, now, host);
+        let entry = if let Ok(true) = occupied { nonce } else { 0 };
+        let replaced = replace(id, mark, entry, host)?;
+        if occupied? && replaced {
+            return Ok(id);
+        }
+        from = id + 1;
+    }
+    Err(HostError::Call {
         call: "join: all worker numbers are taken",
         status: 0,
     })
 }
 
-/// Replaces the entry of `id` if it is still `from`; true for the one caller that did.
+/// Begins the heartbeat of worker `id`, unless a VM of another list has that number. Of two VMs that begin it at once at
+/// most one succeeds, as each adds before it reads; the other one takes its addition back before the first renewal.
+fn occupy(id: WorkerId, now: Instant, host: &impl Shared) -> Result<bool, HostError> {
+    let heartbeat = heartbeat_number(host, id)?;
+    let last = host.get(heartbeat)?;
+    if !is_older(last, LEASE, now) {
+        return Ok(false);
+    }
+    let step = millis(now).cast_signed() - last.cast_signed();
+    host.add_to(heartbeat, step)?;
+    if host.get(heartbeat)? == millis(now) {
+        return Ok(true);
+    }
+    host.add_to(heartbeat, -step)?;
+    Ok(false)
+}
+
+/// Whether a heartbeat was last renewed longer than `age` ago, or never.
+fn is_older(last: u64, age: Duration, now: Instant) -> bool {
+    last == 0 || millis(now).saturating_sub(last) > age.as_millis() as u64
+}
+
+/// Replaces the entry of `id` if it is still `from`, 0 where the list is shorter; true for the one caller that did.
 fn replace(id: WorkerId, from: u64, to: u64, host: &impl Shared) -> Result<bool, HostError> {
     let replaced = update(host, |list| {
-        let entry = list.get_mut(id as usize).filter(|entry| **entry == from)?;
-        *entry = to;
+        let at = id as usize;
+        if list.get(at).copied().unwrap_or_default() != from {
+            return None;
+        }
+        list.resize(list.len().max(at + 1), 0);
+        list[at] = to;
         Some(())
     })?;
     Ok(replaced.is_some())

@@ -377,5 +377,69 @@ impl Shared for MemoryHost {
     }
 }
 
+/// VMs of one `vm_id` in the process: numbers are those of all VMs, blobs their own.
+#[derive(Debug, Clone, Copy)]
+pub struct Group<'a> {
+    memory: &'a MemoryHost,
+    id: &'a str,
+}
+
+impl<'a> Group<'a> {
+    /// The VMs of `id`.
+    #[must_use]
+    pub fn new(memory: &'a MemoryHost, id: &'a str) -> Self {
+        Self { memory, id }
+    }
+}
+
+impl Metrics for Group<'_> {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        self.memory.define(kind, name)
+    }
+
+    fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
+        self.memory.add(metric, delta)
+    }
+
+    fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
+        self.memory.record(metric, value)
+    }
+}
+
+impl Shared for Group<'_> {
+    fn wall_clock_offset(&self) -> Duration {
+        self.memory.wall_clock_offset()
+    }
+
+    fn number(&self, name: &str) -> Result<Number, HostError> {
+        self.memory.number(name)
+    }
+
+    fn add_to(&self, number: Number, delta: i64) -> Result<(), HostError> {
+        self.memory.add_to(number, delta)
+    }
+
+    fn set(&self, number: Number, value: u64) -> Result<(), HostError> {
+        self.memory.set(number, value)
+    }
+
+    fn get(&self, number: Number) -> Result<u64, HostError> {
+        self.memory.get(number)
+    }
+
+    fn load(&self, key: &str) -> Result<Option<(Vec<u8>, Version)>, HostError> {
+        self.memory.load(&format!("{}/{key}", self.id))
+    }
+
+    fn store(&self, key: &str, value: &[u8], expected: Expected) -> Result<(), HostError> {
+        self.memory
+            .store(&format!("{}/{key}", self.id), value, expected)
+    }
+
+    fn wake(&self, worker: u32) -> Result<(), HostError> {
+        self.memory.wake(worker)
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::thread;
 
 use super::*;
-use crate::host::memory::MemoryHost;
+use crate::host::memory::{Group, MemoryHost};
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + ms * 1_000_000)
@@ -190,4 +190,75 @@ fn gauges_that_include_a_parent_process_are_noticed() {
     // The parent has ended.
     host.import("headgate.worker.0.heartbeat_ms", 0);
     assert!(!one.tick(at(300), &host).unwrap().hot_restart);
+}
+
+#[test]
+fn a_sum_of_two_processes_is_noticed_whatever_number_the_parent_had() {
+    let host = MemoryHost::new();
+    let mut one = Membership::join(at(0), 1, &host).unwrap();
+    assert!(!one.tick(at(100), &host).unwrap().hot_restart);
+    host.import("headgate.worker_processes", 1);
+    assert!(one.tick(at(200), &host).unwrap().hot_restart);
+}
+
+#[test]
+fn no_number_is_given_out_twice_in_a_process_with_two_lists() {
+    let host = MemoryHost::new();
+    let ids: Vec<WorkerId> = thread::scope(|scope| {
+        let join = |nonce: u64| {
+            let host = Group::new(&host, if nonce.is_multiple_of(2) { "a" } else { "b" });
+            scope.spawn(move || Membership::join(at(0), nonce, &host).unwrap().id())
+        };
+        let threads: Vec<_> = (1..=16).map(join).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), 16, "{ids:?}");
+}
+
+#[test]
+fn a_list_buries_its_dead_while_another_list_lives_and_nobody_else() {
+    let memory = MemoryHost::new();
+    let [a, b] = ["a", "b"].map(|group| Group::new(&memory, group));
+    let mut stays = Membership::join(at(0), 1, &a).unwrap();
+    let dies = Membership::join(at(0), 2, &a).unwrap();
+    let mut other = Membership::join(at(0), 3, &b).unwrap();
+    assert!(other.others().is_empty());
+    let mut dead: Vec<WorkerId> = Vec::new();
+    for ms in (50..20_000).step_by(50) {
+        let changes = stays.tick(at(ms), &a).unwrap();
+        assert!(!changes.free.contains(&other.id()), "{ms} ms");
+        dead.extend(&changes.dead);
+        for &gone in changes.dead.iter().chain(&changes.free) {
+            stays.buried(gone, &a).unwrap();
+        }
+        let changes = other.tick(at(ms), &b).unwrap();
+        assert!(!changes.free.contains(&stays.id()), "{ms} ms");
+        assert!(!changes.rejoined && changes.dead.is_empty(), "{ms} ms");
+        for gone in changes.free {
+            other.buried(gone, &b).unwrap();
+        }
+    }
+    assert_eq!(dead, [dies.id()]);
+    assert_eq!((stays.numbers(), other.numbers()), (3, 3));
+}
+
+#[test]
+fn numbers_of_a_list_that_is_gone_are_swept_by_another() {
+    let memory = MemoryHost::new();
+    let [a, b] = ["a", "b"].map(|group| Group::new(&memory, group));
+    let mut stays = Membership::join(at(0), 1, &a).unwrap();
+    let gone = Membership::join(at(0), 2, &b).unwrap().id();
+    let mut swept = None;
+    for ms in (50..20_000).step_by(50) {
+        for number in stays.tick(at(ms), &a).unwrap().free {
+            assert_eq!(number, gone);
+            swept = swept.or(Some(ms));
+            stays.buried(number, &a).unwrap();
+        }
+    }
+    let swept = swept.unwrap();
+    assert!(swept > 6_000, "not before its own list had time: {swept}");
 }

@@ -1,6 +1,7 @@
 //! Leases lost, and judged in races: workers that die, stall, or come back.
 
 use super::*;
+use crate::host::memory::Group;
 
 #[test]
 fn a_dead_workers_share_of_a_stage_that_the_survivor_lacks() {
@@ -407,4 +408,35 @@ fn a_worker_that_returns_while_it_is_being_buried_keeps_what_it_booked() {
         }
         assert_eq!(slots(&m), 6, "before the mark: {before_the_mark}");
     }
+}
+
+/// Two VMs of different `vm_id`s, each with a request under way, for longer than audits need to agree.
+#[test]
+fn two_lists_of_workers_share_the_slots_and_correct_nothing() {
+    let m = MemoryHost::new();
+    let [one, two] = ["a", "b"].map(|id| Group::new(&m, id));
+    let c = config(3, |_| {});
+    let start = |host: &Group<'_>, seed: u64| {
+        let (mut engine, mut a) = (Engine::new(seed), Vec::new());
+        engine.configure(host, t(0), &c, &mut a).unwrap();
+        engine
+            .arrive(host, t(0), 1, &MemoryRequest::get("/"), None, &mut a)
+            .unwrap();
+        engine
+    };
+    let mut engines = [(start(&one, 1), one), (start(&two, 2), two)];
+    let mut a = Vec::new();
+    for n in 1..2_000 {
+        for (engine, host) in &mut engines {
+            engine.tick(host, t(n * 10), &mut a).unwrap();
+        }
+        assert_eq!(slots(&m), 2, "after {} ms", n * 10);
+    }
+    // The second VM dies, and with it its list: the first one gives its slot back.
+    let [(mut engine, host), dead] = engines;
+    drop(dead);
+    for n in 2_000..4_000 {
+        engine.tick(&host, t(n * 10), &mut a).unwrap();
+    }
+    assert_eq!(slots(&m), 1);
 }
