@@ -39,7 +39,7 @@ use crate::rng::Rng;
 use crate::service_times::{Estimate, Objective, ServiceTimes};
 
 /// Part of the slots, and number of slots at least, that stay free for requests above the cut.
-const SPARE: (f64, f64) = (0.06, 3.0);
+const SPARE: (f64, f64) = (0.25, 3.0);
 
 /// Bouncer's basic formulation, below a value cut.
 #[derive(Debug, Default)]

@@ -73,7 +73,7 @@
 //! 0.02; 1.0 would leave a FIFO nothing to spare.
 //!
 //! *Room.* The averages follow a load that has ended by a second, and ρ by several. So a request below the cut is admitted
-//! where slots are free (6% and three at least are kept for others) and nothing above the cut was refused for a second. The
+//! where slots are free (a quarter, and three at least, is kept for others) and nothing above the cut was refused for a second. The
 //! second condition is for a P that is higher than what the backend can work on: there, slots are always free.
 //!
 //! **Exceptions.** A type with fewer than 20 samples has no known cost: it is admitted, and its work is set

@@ -163,34 +163,3 @@ fn under_overload_a_type_that_only_fails_comes_last() {
     let search = mean(&faults, 1);
     assert!(search > 0.95, "{search:.3} of search in time");
 }
-
-#[test]
-fn explore_cold() {
-    use headgate_simulator::backend::Paced;
-    use service::{NATURAL, PAPER, PAPER_NATURAL, TIGHT};
-    let _ = (TIGHT,);
-    const CORE: &[(f64, Step)] = &[(1.0, Step::cores(1.0))];
-    for (name, kinds, workers, steps, capacity) in [
-        ("16 workers paper", PAPER, 16, SLEEP, 16.0),
-        ("16 workers natural", NATURAL, 16, SLEEP, 16.0),
-        ("16 workers papernat", PAPER_NATURAL, 16, SLEEP, 16.0),
-        ("core natural", NATURAL, u32::MAX, CORE, 1.0),
-    ] {
-        for load in [0.5, 0.75, 0.9, 0.95, 1.5] {
-            for slots in [Some(UNFILTERED), Some(workers.min(16)), None] {
-                let mut rows = vec![0.0; 12];
-                let (mut refused, mut late) = (0.0, 0.0);
-                for seed in 7..11 {
-                    let service = Service { load, seed, seconds: 12, warm_up: 0, shed_by_value: true, ..Service::new(kinds, workers, steps, capacity) };
-                    let found = service.run_on(slots, Paced::new(service.network(), &[], &[]));
-                    for (row, at) in rows.iter_mut().zip(0..12) { *row += (0..kinds.len()).map(|k| f64::from(found.kinds[k].get(at).map_or(0, |c| c.1))).sum::<f64>() / 4.0 / service.per_second(); }
-                    refused += found.refused / 4.0;
-                    let later = Service { warm_up: 5, ..service }.run_on(slots, Paced::new(service.network(), &[], &[]));
-                    late += later.refused / 4.0;
-                }
-                let rows: Vec<String> = rows.iter().map(|r| format!("{:4.0}", 100.0 * r)).collect();
-                println!("{name:20} {load} {:>8} {} refused {:.2}% later {:.2}%", slots.map_or("found".into(), |s| s.to_string()), rows.join(""), 100.0 * refused, 100.0 * late);
-            }
-        }
-    }
-}
