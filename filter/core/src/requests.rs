@@ -53,8 +53,8 @@ pub(crate) struct Request {
     pub(crate) turn: Option<Turn>,
     /// Its part of the queued work, in the unit of [`crate::work::Work`].
     pub(crate) work: i64,
-    /// Estimated queue wait at its arrival if the queue were a FIFO.
-    pub(crate) fifo_wait: Duration,
+    /// Estimated queue wait at its arrival if the queue were a FIFO; `None` where no service time was known then.
+    pub(crate) fifo_wait: Option<Duration>,
     /// Answers that its own stands for.
     pub(crate) weight: u32,
     /// When its processing time ended, of a stream that goes on.
@@ -77,7 +77,7 @@ impl Request {
             rank: 0,
             turn: None,
             work: 0,
-            fifo_wait: Duration::ZERO,
+            fifo_wait: None,
             weight: 1,
             first_byte: None,
             counts: Counts::Real,

@@ -179,8 +179,9 @@ impl Stage {
         let (stream, work) = (request.stream, request.work);
         let waited = dequeued.since(request.arrived);
         let group = self.order.group(&request.attributes);
-        let fifo_wait = request.fifo_wait;
-        self.places.left(group, waited, fifo_wait);
+        if let Some(fifo_wait) = request.fifo_wait {
+            self.places.left(group, waited, fifo_wait);
+        }
         // Dequeued even if the gauge updates below fail.
         if holds && let Some(ticket) = self.requests.ticket(slot) {
             actions.push(Action::Resume { stream, ticket });
@@ -244,7 +245,9 @@ impl Stage {
     pub(super) fn gave_up(&mut self, now: Instant, request: &Request) {
         let waited = now.since(request.arrived);
         let group = self.order.group(&request.attributes);
-        self.places.left(group, waited, request.fifo_wait);
+        if let Some(fifo_wait) = request.fifo_wait {
+            self.places.left(group, waited, fifo_wait);
+        }
     }
 
     pub(super) fn push(&mut self, slot: u32, request: &Request) {

@@ -100,6 +100,12 @@ impl Stage {
         }
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
+        if !self.knows_times && self.work_is_known() {
+            // Requests that came before count as no work so far. Those behind them would seem to wait for many times their
+            // estimate, and estimates would follow that for seconds.
+            self.knows_times = true;
+            self.recount_work(host)?;
+        }
         self.exchange_demand(host, now)?;
         self.find_overdue(now);
         self.strategy
@@ -306,6 +312,14 @@ impl Stage {
             self.push(slot, &request);
         }
         self.publish_head(host)
+    }
+
+    /// Whether the work of a request can be told by now.
+    fn work_is_known(&self) -> bool {
+        match self.work {
+            Work::Time => self.service_times.mean_of_all().is_some(),
+            Work::Type(_) | Work::Header => true,
+        }
     }
 
     /// Counts the work of all requests in the unit that holds from now on.

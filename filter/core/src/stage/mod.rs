@@ -88,6 +88,8 @@ pub struct Stage {
     strategy: Strategy,
     acceptance: Option<Exchange>,
     sampling: Sampling,
+    /// Whether the work of queued requests is known: a service time was.
+    knows_times: bool,
     demand: Option<DemandExchange>,
     control: Control,
     backlog: Backlog,
@@ -135,6 +137,7 @@ impl Stage {
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
+            knows_times: false,
             demand: DemandExchange::new(host, &prefix, &config)?,
             control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
@@ -430,7 +433,7 @@ impl Stage {
         let placed = order.place(host, now, &attributes, times, expected_us, queued);
         let Place { rank, turn } = placed?;
         (request.rank, request.turn) = (rank, turn);
-        request.fifo_wait = self.drain_time(sight.queue);
+        request.fifo_wait = self.knows_times.then(|| self.drain_time(sight.queue));
         request.phase = Phase::Queued;
         self.accept(ticket, request);
         // It may be first in line with a slot free.
