@@ -1,4 +1,4 @@
-//! What slots deliver, for the value cut: outcomes of requests that ended, and of those that are in the backend for too long.
+//! Outcomes for the value cut: those of requests that ended, and of requests that are in the backend for too long.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Stage {
         }
     }
 
-    /// A request that held a slot since `dequeued` ended; `measured` says that its time, or its last objective in place of a
+    /// A request that held a slot since `dequeued` ended, or its stream began; `measured` says that its time, or its last objective in place of a
     /// longer one, is in the histogram of its type.
     pub(super) fn delivered(
         &mut self,
@@ -29,11 +29,7 @@ impl Stage {
         let (Some(cut), Some(dequeued)) = (self.strategy.base.value_cut_mut(), dequeued) else {
             return;
         };
-        // A stream delivered once it began.
-        let (time, outcome) = match request.first_byte {
-            Some(at) => (at.since(dequeued), Outcome::Completed),
-            None => (now.since(dequeued), outcome),
-        };
+        let time = now.since(dequeued);
         let last = self.service_times.objectives(kind).last();
         let last = last.map_or(Duration::MAX, |objective| objective.response_time);
         let late = time > last;
@@ -76,7 +72,9 @@ impl Stage {
                 continue;
             };
             let kind = request.attributes.kind;
-            if !request.overdue
+            // A stream that has begun is answered, however long it goes on.
+            if request.first_byte.is_none()
+                && !request.overdue
                 && cut
                     .late_after(kind)
                     .is_some_and(|most| now.since(at) > most)

@@ -489,7 +489,10 @@ impl Stage {
         match request.phase {
             Phase::Running {
                 dequeued: Some(dequeued),
-            } => self.measure(host, now, &request, dequeued),
+            } => {
+                self.delivered(now, &request, Some(dequeued), outcome, true);
+                self.measure(host, now, &request, dequeued)
+            }
             _ => Ok(()),
         }
     }
@@ -534,13 +537,15 @@ impl Stage {
                     let taken = now.since(dequeued);
                     (self.order).ended(host, attributes, turn, usual_us, taken)
                 });
-                let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned)
-                    && request.first_byte.is_none();
-                let measured = match dequeued.filter(|_| is_bound) {
-                    Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
-                    None => outcome == Outcome::Completed || request.first_byte.is_some(),
-                };
-                self.delivered(now, &request, dequeued, outcome, measured);
+                // A stream delivered when it began.
+                if request.first_byte.is_none() {
+                    let is_bound = matches!(outcome, Outcome::Failed | Outcome::Abandoned);
+                    let measured = match dequeued.filter(|_| is_bound) {
+                        Some(dequeued) => self.took_at_least(kind, now.since(dequeued)),
+                        None => outcome == Outcome::Completed,
+                    };
+                    self.delivered(now, &request, dequeued, outcome, measured);
+                }
                 match (outcome, dequeued) {
                     (_, Some(dequeued)) if request.first_byte.is_some() => {
                         self.streamed(now, &request, dequeued, outcome);

@@ -101,3 +101,30 @@ fn a_type_that_hung_is_let_in_again_after_a_few_answers() {
     assert_eq!(refused_late, 0, "after a second");
     process.assert_nothing_booked();
 }
+
+/// Streams go on for longer than their last objective, which is for their first byte.
+#[test]
+fn a_stream_that_has_begun_is_answered() {
+    let mut config = by_value(16);
+    config.stages[0].measure = crate::config::Measure::FirstByte;
+    let mut process = Process::new(2, &config);
+    let streams: Vec<u32> = (0..6).map(|at| process.arrive(at % 2, "/slow")).collect();
+    process.run_for(20 * MS);
+    for stream in &streams {
+        let (worker, _, at) = process.requests[stream];
+        let At::Backend(ticket) = at else {
+            panic!("{at:?}")
+        };
+        let begun = process.with(worker, |engine, host, now, _| {
+            engine.first_byte(host, now, ticket, Outcome::Completed)
+        });
+        begun.unwrap().unwrap();
+    }
+    for at in 0..200 {
+        let other = process.arrive(at % 2, "/");
+        process.run_for(10 * MS);
+        process.finish(other, Outcome::Completed);
+    }
+    process.arrive(0, "/slow");
+    assert_eq!(process.refused, []);
+}
