@@ -81,6 +81,7 @@ impl Stage {
             {
                 request.overdue = true;
                 cut.overdue(kind);
+                self.slots.answered(kind, now.since(request.arrived));
             }
         }
     }

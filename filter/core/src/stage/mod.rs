@@ -167,7 +167,7 @@ impl Stage {
     /// P, as configured or as found.
     #[must_use]
     pub fn parallelism(&self) -> u32 {
-        self.slots.count()
+        self.slots.known()
     }
 
     /// Measured processing times.
@@ -462,8 +462,12 @@ impl Stage {
     fn accept(&mut self, ticket: Ticket, request: Request) {
         let Attributes { kind, class, .. } = request.attributes;
         self.strategy.base.entered(kind, class);
+        let in_use = self.slots.in_use(self.ledger.booked().slots);
         if let Some(row) = self.requests.of_mut(ticket) {
-            *row = request;
+            *row = Request {
+                beside: in_use,
+                ..request
+            };
         }
     }
 
@@ -618,7 +622,8 @@ impl Stage {
         };
         self.service_times
             .record_slot(kind, now.since(dequeued), weight);
-        self.slots.completed(kind, dequeued, now, waited, weight);
+        let met = (waited, request.beside);
+        self.slots.completed(kind, dequeued, now, met, weight);
     }
 
     /// Takes a request out that the caller won't tell the end of.
@@ -648,6 +653,9 @@ impl Stage {
         let Attributes { kind, class, .. } = request.attributes;
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
+        if !request.overdue {
+            self.slots.answered(kind, now.since(request.arrived));
+        }
         self.service_times.record(kind, processing, request.weight);
         // Of a slot that is still held, the time is what others of the type lead to expect.
         let slot = match request.first_byte {

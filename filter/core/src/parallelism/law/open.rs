@@ -1,0 +1,109 @@
+//! An open law: no limit until objectives are about to be missed.
+//!
+//! A proxy that has just started knows neither P nor a service time. Few slots that grow keep requests waiting, and have
+//! them refused, in front of a backend that has room for all. So while a backend keeps the objectives by itself nothing is
+//! limited, at the start as well as later. With x = 1 for an answer whose response time exceeds the limit of its type, and
+//! averages over the latest 32 answers of all types (exponential; requests that are overdue count without an answer):
+//!
+//! ```text
+//! late_k   x of the limits max(objective, 2 · reference), first objective, and max(objective, 4 · reference), last
+//! late_first > 0.45  or  late_last > 0.25                          the law closes, with P slots
+//! late_first < 0.1 and nothing refused for want of slots, for 1 s  it opens again
+//! ```
+//!
+//! The reference is what requests of the type take beside few others ([`super::super`]): a type that misses an objective
+//! by itself says nothing of slots.
+//!
+//! By Little's law the work that ends in a second, in units of unloaded service time, is the number of slots that the
+//! backend has. With N requests in flight,
+//!
+//! ```text
+//! P = 1.1 · Σ reference / elapsed      within N/8 ..= N/2, over about 0.3 s
+//! ```
+//!
+//! and the search goes on from there. A P that the search had found before the law opened stands, within N/8 ..= N. A dry
+//! run holds no requests: its law closes and opens, and has no other part.
+
+use super::{Law, View, reach_at_first};
+use crate::time::Instant;
+
+/// Weight of the latest answer.
+const GAIN: f64 = 1.0 / 32.0;
+/// Parts of the answers beyond the first and the last objective above which the law closes.
+const LATE: (f64, f64) = (0.45, 0.25);
+/// Part of the answers beyond the first objective below which it may open.
+const IN_TIME: f64 = 0.1;
+/// Time without a refusal after which it opens, ns.
+const CALM: f64 = 1e9;
+/// Time over which ended work is averaged, s.
+const WATCHED: f64 = 0.3;
+/// Time constant in which the most requests in flight are forgotten, s.
+const FORGET: f64 = 10.0;
+/// Bounds of P at the end, in parts of the requests in flight.
+const PARTS: (f64, f64) = (1.0 / 8.0, 1.0 / 2.0);
+/// Slots for the work that ends.
+const SPARE: f64 = 1.1;
+
+impl Law {
+    /// Whether there is no limit.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open > 0.0
+    }
+
+    /// Adds answers: their number, and those beyond the first and the last limit.
+    pub(super) fn answered(&mut self, [answers, first, last]: [f64; 3]) {
+        if answers > 0.0 {
+            let weight = 1.0 - (1.0 - GAIN).powf(answers);
+            for (late, of) in self.late.iter_mut().zip([first, last]) {
+                *late += weight * (of / answers - *late);
+            }
+        }
+    }
+
+    /// Closes an open law when objectives are about to be missed.
+    pub(super) fn watch(&mut self, now: Instant, view: &View) {
+        if self.times[0] <= 0.0 && view.in_flight <= self.base {
+            return;
+        }
+        let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
+        self.watched_since = now.as_nanos() as f64;
+        let fade = (-secs / WATCHED).exp();
+        let [.., reference, _, _] = std::mem::take(&mut self.times);
+        self.work = fade * self.work + reference;
+        self.watched = fade * self.watched + secs;
+        let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
+        self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
+        if self.late[0] <= LATE.0 && self.late[1] <= LATE.1 {
+            return;
+        }
+        let (least, most) = (PARTS.0 * view.in_flight, PARTS.1 * view.in_flight);
+        let target = if self.found > 0.0 {
+            self.found.clamp(least, view.in_flight.max(least))
+        } else {
+            (SPARE * self.work / self.watched.max(1e-3)).clamp(least, most)
+        };
+        (self.open, self.late, self.needed) = (0.0, [0.0; 2], now.as_nanos() as f64);
+        (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
+        self.go(target.ceil(), now, view);
+    }
+
+    /// Opens a law whose limit is not needed any more. Returns whether it did.
+    pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
+        let now_ns = now.as_nanos() as f64;
+        if std::mem::take(&mut self.shed) > 0.0 || self.late[0] >= IN_TIME || now_ns < self.needed {
+            self.needed = now_ns;
+        }
+        if now_ns - self.needed < CALM {
+            return false;
+        }
+        if self.resting > 0.0 {
+            self.found = self.base;
+        }
+        (self.open, self.late) = (1.0, [0.0; 2]);
+        (self.work, self.watched) = (0.0, 0.0);
+        (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
+        self.go(self.base, now, view);
+        true
+    }
+}

@@ -1,0 +1,103 @@
+//! A proxy that has just started, P left out, beside the service as it is.
+
+use headgate_simulator::backend::Step;
+
+use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
+use crate::{CORE, CORES, SLEEP};
+
+/// Name, types, workers, steps, capacity.
+type Row = (
+    &'static str,
+    &'static [Kind],
+    u32,
+    &'static [(f64, Step)],
+    f64,
+);
+
+const ROWS: &[Row] = &[
+    ("16 workers, paper", PAPER, 16, SLEEP, 16.0),
+    ("16 workers, own objectives", PAPER_NATURAL, 16, SLEEP, 16.0),
+    ("16 workers, natural", NATURAL, 16, SLEEP, 16.0),
+    ("4 cores, natural", NATURAL, u32::MAX, CORES, 4.0),
+    ("one core, natural", NATURAL, u32::MAX, CORE, 1.0),
+];
+const SEEDS: std::ops::Range<u64> = 7..11;
+
+/// A cold start, with P found and without a filter, over all seeds.
+struct Start {
+    /// Parts of the requests that were refused.
+    refused: f64,
+    /// Answers in time until the end of each second, with P found and without a filter.
+    good: [Vec<f64>; 2],
+    /// By type: the 90th percentiles of the response time, ms, means over the seeds.
+    p90: Vec<[f64; 2]>,
+    /// By type and second of arrival: the part that was answered in time, of those not refused.
+    slots: Vec<Vec<u32>>,
+}
+
+impl Start {
+    fn of(&(_, kinds, workers, steps, capacity): &Row, load: f64, seconds: u64) -> Self {
+        let mut start = Self {
+            refused: 0.0,
+            good: [vec![0.0; seconds as usize], vec![0.0; seconds as usize]],
+            p90: vec![[0.0; 2]; kinds.len()],
+            slots: Vec::new(),
+        };
+        let part = 1.0 / SEEDS.count() as f64;
+        for seed in SEEDS {
+            let service = Service {
+                load,
+                seed,
+                seconds,
+                warm_up: 0,
+                shed_by_value: true,
+                ..Service::new(kinds, workers, steps, capacity)
+            };
+            let [found, unfiltered] = [None, Some(UNFILTERED)].map(|slots| service.run(slots));
+            start.refused += part * found.refused;
+            for (at, run) in [&found, &unfiltered].into_iter().enumerate() {
+                let mut sum = 0.0;
+                for (good, second) in start.good[at].iter_mut().zip(&run.good) {
+                    sum += f64::from(*second);
+                    *good += sum;
+                }
+                for (kind, p90) in start.p90.iter_mut().enumerate() {
+                    p90[at] += part * run.p90(kind);
+                }
+            }
+            start.slots.push(found.slots);
+        }
+        start
+    }
+
+    /// Answers in time until the end of so many seconds, in parts of those without a filter.
+    fn until(&self, seconds: usize) -> f64 {
+        self.good[0][seconds - 1] / self.good[1][seconds - 1]
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn cold_starts() {
+    for row in ROWS {
+        for load in [0.3, 0.5, 0.75, 0.9, 0.95, 1.2, 1.5, 2.0] {
+            let start = Start::of(row, load, 20);
+            let p90: Vec<String> = start
+                .p90
+                .iter()
+                .map(|[found, unfiltered]| format!("{found:.0}/{unfiltered:.0}"))
+                .collect();
+            println!(
+                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 20 s {:.3}  p90 {:30} P {:?}",
+                row.0,
+                100.0 * start.refused,
+                start.until(1),
+                start.until(2),
+                start.until(5),
+                start.until(20),
+                p90.join(" "),
+                &start.slots[0][..8]
+            );
+        }
+    }
+}
