@@ -188,6 +188,12 @@ impl Auto {
         self.law.is_open()
     }
 
+    /// Whether the time of a request that got its slot beside so many says what requests take within a limit.
+    #[must_use]
+    pub fn is_representative(&self, beside: u32) -> bool {
+        f64::from(beside) <= law::open::knob("SKIP", 2.0) * self.law.working()
+    }
+
     /// The number of slots that decisions are based on.
     #[must_use]
     pub fn limit(&self) -> u32 {

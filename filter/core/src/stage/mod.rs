@@ -355,6 +355,10 @@ impl Stage {
     ) -> Refusal {
         let kind = request.kind;
         self.slots.refused(reason);
+        if crate::parallelism::law::open::knob("TRACE", 0.0) > 1.0 && self.config.mode == Mode::Enforce {
+            let e = self.service_times.estimate(kind);
+            eprintln!("refused {kind:?} {reason:?} wait {queue_wait:?} {:?} mean {:?} cond {} adm {:.2} rho {:.2}", e.quantiles, e.mean, e.condemned, self.strategy.base.value_cut().map_or(0.0, |c| c.admitted(kind)), self.strategy.base.value_cut().map_or(0.0, |c| c.budget()));
+        }
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;
@@ -620,8 +624,10 @@ impl Stage {
             Counts::Modelled(wait) => wait > Duration::ZERO,
             Counts::Refused => true,
         };
-        self.service_times
-            .record_slot(kind, now.since(dequeued), weight);
+        if self.slots.is_representative(request.beside) {
+            self.service_times
+                .record_slot(kind, now.since(dequeued), weight);
+        }
         let met = (waited, request.beside);
         self.slots.completed(kind, dequeued, now, met, weight);
     }
@@ -656,7 +662,9 @@ impl Stage {
         if !request.overdue {
             self.slots.answered(kind, now.since(request.arrived));
         }
-        self.service_times.record(kind, processing, request.weight);
+        if self.slots.is_representative(request.beside) {
+            self.service_times.record(kind, processing, request.weight);
+        }
         // Of a slot that is still held, the time is what others of the type lead to expect.
         let slot = match request.first_byte {
             Some(_) => self.service_times.mean(kind).unwrap_or_default(),

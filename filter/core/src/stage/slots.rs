@@ -85,6 +85,12 @@ impl Slots {
             .is_some_and(|found| found.auto.is_open())
     }
 
+    /// See [`Auto::is_representative`].
+    pub(super) fn is_representative(&self, beside: u32) -> bool {
+        let found = self.found.as_ref();
+        found.is_none_or(|found| found.auto.is_representative(beside))
+    }
+
     /// The number of slots in use, with so many on this worker: those of others are as of the last look.
     pub(super) fn in_use(&self, here: i64) -> u32 {
         let elsewhere = self.found.as_ref().map_or(0, |found| found.elsewhere);

@@ -2,7 +2,7 @@
 
 use headgate_simulator::backend::Step;
 
-use crate::service::{Found, Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
+use crate::service::{Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
 use crate::{CORE, CORES, SLEEP};
 
 /// Name, types, workers, steps, capacity.
@@ -31,7 +31,8 @@ struct Start {
     good: [Vec<f64>; 2],
     /// By type: the 90th percentiles of the response time, ms, means over the seeds.
     p90: Vec<[f64; 2]>,
-    /// By type and second of arrival: the part that was answered in time, of those not refused.
+    /// By type: with P found, the percentiles for which there are objectives, from the third second on, in parts of these.
+    late: Vec<[f64; 2]>,
     slots: Vec<Vec<u32>>,
 }
 
@@ -41,10 +42,11 @@ impl Start {
             refused: 0.0,
             good: [vec![0.0; seconds as usize], vec![0.0; seconds as usize]],
             p90: vec![[0.0; 2]; kinds.len()],
+            late: vec![[0.0; 2]; kinds.len()],
             slots: Vec::new(),
         };
         let part = 1.0 / SEEDS.count() as f64;
-        for seed in SEEDS {
+        for seed in std::env::var("SEED").map_or(SEEDS, |s| { let s: u64 = s.parse().unwrap(); s..s + 1 }) {
             let service = Service {
                 load,
                 seed,
@@ -53,7 +55,7 @@ impl Start {
                 shed_by_value: true,
                 ..Service::new(kinds, workers, steps, capacity)
             };
-            let [found, unfiltered] = [None, Some(UNFILTERED)].map(|slots| service.run(slots));
+            let [found, unfiltered] = [std::env::var("FIXED").ok().map(|p| p.parse().unwrap()), Some(UNFILTERED)].map(|slots| service.run(slots));
             start.refused += part * found.refused;
             for (at, run) in [&found, &unfiltered].into_iter().enumerate() {
                 let mut sum = 0.0;
@@ -62,12 +64,23 @@ impl Start {
                     *good += sum;
                 }
                 for (kind, p90) in start.p90.iter_mut().enumerate() {
-                    p90[at] += part * run.p90(kind);
+                    p90[at] += part * run.percentile(kind, 90, 0);
+                }
+            }
+            for (kind, late) in start.late.iter_mut().enumerate() {
+                for (at, percentile) in [50, 90].into_iter().enumerate() {
+                    let objective = kinds[kind].4[at] as f64;
+                    late[at] += part * found.percentile(kind, percentile, 2) / objective;
                 }
             }
             start.slots.push(found.slots);
         }
         start
+    }
+
+    fn steps(&self) -> Vec<u32> {
+        let mut last = 0.0;
+        self.good[0].iter().take(5).map(|g| { let d = g - last; last = *g; (d / 4.0) as u32 }).collect()
     }
 
     /// Answers in time until the end of so many seconds, in parts of those without a filter.
@@ -79,24 +92,27 @@ impl Start {
 #[test]
 #[ignore = "prints a table"]
 fn cold_starts() {
-    for row in ROWS {
-        for load in [0.3, 0.5, 0.75, 0.9, 0.95, 1.2, 1.5, 2.0] {
-            let start = Start::of(row, load, 20);
+    let only = std::env::var("ROW").unwrap_or_default();
+    let loads = std::env::var("LOADS").unwrap_or("0.3,0.5,0.75,0.9,0.95,1.2,1.5,2.0".into());
+    for row in ROWS.iter().filter(|row| row.0.contains(&only)) {
+        for load in loads.split(',').map(|l| l.parse().unwrap()) {
+            let start = Start::of(row, load, 10);
             let p90: Vec<String> = start
                 .p90
                 .iter()
                 .map(|[found, unfiltered]| format!("{found:.0}/{unfiltered:.0}"))
                 .collect();
             println!(
-                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 20 s {:.3}  p90 {:30} P {:?}",
+                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 10 s {:.3}  p90 {:30} of objectives {} P {:?} {:?}",
                 row.0,
                 100.0 * start.refused,
                 start.until(1),
                 start.until(2),
                 start.until(5),
-                start.until(20),
+                start.until(10),
                 p90.join(" "),
-                &start.slots[0][..8]
+                start.late.iter().map(|[p50, p90]| format!("{p50:.1}/{p90:.1}")).collect::<Vec<_>>().join(" "),
+                start.slots[0].get(..8), &start.steps()
             );
         }
     }

@@ -82,16 +82,17 @@ pub(crate) struct Found {
     pub(crate) goodput: f64,
     /// By type and second of arrival: requests, and those answered within the objective at p90.
     pub(crate) kinds: Vec<Vec<(u32, u32)>>,
-    /// By type: response times of the answers, ns.
-    pub(crate) times: Vec<Vec<u64>>,
+    /// By type: arrivals and response times of the answers, ns.
+    pub(crate) times: Vec<Vec<(u64, u64)>>,
 }
 
 impl Found {
-    /// The 90th percentile of a type's response times, ms.
-    pub(crate) fn p90(&self, kind: usize) -> f64 {
-        let mut times = self.times[kind].clone();
+    /// A percentile of the response times of a type's requests that came from this second on, ms.
+    pub(crate) fn percentile(&self, kind: usize, percentile: usize, from: u64) -> f64 {
+        let times = self.times[kind].iter().filter(|(at, _)| *at >= from * SECOND);
+        let mut times: Vec<u64> = times.map(|(_, time)| *time).collect();
         times.sort_unstable();
-        times[times.len() * 9 / 10] as f64 / 1e6
+        times[times.len() * percentile / 100] as f64 / 1e6
     }
 
     /// The part of a type's requests of these seconds that was answered within the objective at p90.
@@ -271,7 +272,7 @@ struct Counting<S> {
     limits: Vec<u64>,
     good: Vec<u32>,
     by_kind: Vec<Vec<(u32, u32)>>,
-    times: Vec<Vec<u64>>,
+    times: Vec<Vec<(u64, u64)>>,
     /// Requests that ended after this time, ns, and those refused.
     from: u64,
     ended: u32,
@@ -309,7 +310,7 @@ impl<S: Source> Source for Counting<S> {
             answer.ending == Ending::Served && at - request.at <= self.limits[request.kind];
         self.good[second] += u32::from(in_time);
         if answer.ending == Ending::Served {
-            self.times[request.kind].push(at - request.at);
+            self.times[request.kind].push((request.at, at - request.at));
         }
         let (seconds, came) = (
             &mut self.by_kind[request.kind],

@@ -6,7 +6,7 @@
 
 mod jump;
 mod knee;
-mod open;
+pub mod open;
 mod sharing;
 
 use std::time::Duration;
@@ -293,6 +293,9 @@ impl Law {
     /// Begins a new schedule around so many slots.
     fn go(&mut self, slots: f64, now: Instant, view: &View) {
         let (least, most) = view.bounds;
+        if open::knob("TRACE", 0.0) > 0.0 && slots != self.base {
+            eprintln!("{:.2} go {} -> {slots}, N {} late {:.2?} stretch {:.2}", now.as_nanos() as f64/1e9, self.base, view.in_flight, self.late, self.stretch);
+        }
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
         self.epoch += 1.0;
         if view.mean > 0.0 {

@@ -44,6 +44,17 @@ const PARTS: (f64, f64) = (1.0 / 8.0, 1.0 / 2.0);
 /// Slots for the work that ends.
 const SPARE: f64 = 1.1;
 
+pub fn knob(name: &str, default: f64) -> f64 {
+    use std::collections::HashMap;
+    use std::sync::{Mutex, OnceLock};
+    static KNOBS: OnceLock<Mutex<HashMap<String, f64>>> = OnceLock::new();
+    let map = KNOBS.get_or_init(Default::default);
+    let mut map = map.lock().unwrap();
+    *map.entry(name.to_owned()).or_insert_with(|| {
+        std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+    })
+}
+
 impl Law {
     /// Whether there is no limit.
     #[must_use]
@@ -51,11 +62,21 @@ impl Law {
         self.open > 0.0
     }
 
+    /// The number of slots that work: P, and while nothing is limited the work that ends.
+    #[must_use]
+    pub fn working(&self) -> f64 {
+        if self.is_open() {
+            (self.work / self.watched.max(1e-3)).max(knob("LEASTW", 4.0))
+        } else {
+            self.base
+        }
+    }
+
     /// Adds answers: their number, and those beyond the first and the last limit.
     pub(super) fn answered(&mut self, [answers, first, last]: [f64; 3]) {
         if answers > 0.0 {
-            let weight = 1.0 - (1.0 - GAIN).powf(answers);
-            for (late, of) in self.late.iter_mut().zip([first, last]) {
+            for ((late, of), gain) in self.late.iter_mut().zip([first, last]).zip([1.0 / knob("G0", 512.0), 1.0 / knob("G1", 32.0)]) {
+                let weight = 1.0 - (1.0 - gain).powf(answers);
                 *late += weight * (of / answers - *late);
             }
         }
@@ -74,31 +95,37 @@ impl Law {
         self.watched = fade * self.watched + secs;
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
-        if self.late[0] <= LATE.0 && self.late[1] <= LATE.1 {
+        if self.late[0] <= knob("LATE0", 0.5) && self.late[1] <= knob("LATE1", LATE.1) {
             return;
         }
-        let (least, most) = (PARTS.0 * view.in_flight, PARTS.1 * view.in_flight);
+        let (least, most) = (knob("PART0", PARTS.0) * view.in_flight, knob("PART1", PARTS.1) * view.in_flight);
         let target = if self.found > 0.0 {
             self.found.clamp(least, view.in_flight.max(least))
         } else {
-            (SPARE * self.work / self.watched.max(1e-3)).clamp(least, most)
+            (SPARE * self.working()).clamp(least, most)
         };
         (self.open, self.late, self.needed) = (0.0, [0.0; 2], now.as_nanos() as f64);
         (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
+        if knob("TRACE", 0.0) > 0.0 {
+            eprintln!("{:.2} close at {target:.1}, N {}, working {:.1} found {}", now.as_nanos() as f64/1e9, view.in_flight, (self.work / self.watched.max(1e-3)), self.found);
+        }
         self.go(target.ceil(), now, view);
     }
 
     /// Opens a law whose limit is not needed any more. Returns whether it did.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
-        if std::mem::take(&mut self.shed) > 0.0 || self.late[0] >= IN_TIME || now_ns < self.needed {
+        if std::mem::take(&mut self.shed) > 0.0 || self.late[1] >= knob("IN_TIME", IN_TIME) || now_ns < self.needed {
             self.needed = now_ns;
         }
-        if now_ns - self.needed < CALM {
+        if now_ns - self.needed < knob("CALM", 1.0) * CALM {
             return false;
         }
         if self.resting > 0.0 {
             self.found = self.base;
+        }
+        if knob("TRACE", 0.0) > 0.0 {
+            eprintln!("{:.2} open, P {}, N {}", now.as_nanos() as f64/1e9, self.base, view.in_flight);
         }
         (self.open, self.late) = (1.0, [0.0; 2]);
         (self.work, self.watched) = (0.0, 0.0);
