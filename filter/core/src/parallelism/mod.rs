@@ -39,8 +39,12 @@ const MEMORY: f64 = 300.0;
 const FIRST: f64 = 100.0;
 /// Requests in flight up to which a service time counts in full for the reference.
 const COMPARABLE: f64 = 4.0;
-/// Multiples of the reference up to which a response time is not late, whatever the first and the last objective.
-const BY_ITSELF: [f64; 2] = [2.0, 4.0];
+/// Part of the last objective beyond which a reference exceeds it too often.
+const BY_ITSELF: f64 = 0.7;
+/// First and last objective of a type without any, in references.
+const WITHOUT: (f64, f64) = (2.0, 4.0);
+/// Requests in flight up to which service times are those within a limit, in parts of the slots that work.
+const REPRESENTATIVE: f64 = 2.0;
 /// Requests without which it is no reference.
 const FEWEST: f64 = 3.0;
 /// Requests that a type's mean of today stands for.
@@ -84,24 +88,15 @@ impl Kind {
         self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
     }
 
-    /// Whether a response time, s, exceeds the first and the last limit.
-    fn lateness(&self, secs: f64) -> [f64; 3] {
-        let by_itself = if self.referred >= FEWEST {
-            self.reference
-        } else {
-            0.0
-        };
-        let [first, last] = (self.objectives)
-            .or((by_itself > 0.0).then_some([0.0; 2]))
-            .unwrap_or([f64::INFINITY; 2]);
-        let is_late = |objective: f64, times: f64| {
-            f64::from(u8::from(secs > objective.max(times * by_itself)))
-        };
-        [
-            1.0,
-            is_late(first, BY_ITSELF[0]),
-            is_late(last, BY_ITSELF[1]),
-        ]
+    /// Whether a response time, s, exceeds the first and the last objective; `None` of a type that says nothing about
+    /// slots, as it exceeds the last one by itself.
+    fn lateness(&self, secs: f64) -> Option<[f64; 3]> {
+        let known = Some(self.reference).filter(|_| self.referred >= FEWEST);
+        let without = || known.map(|reference| [WITHOUT.0 * reference, WITHOUT.1 * reference]);
+        let [first, last] = self.objectives.or_else(without)?;
+        let is_late = |objective: f64| f64::from(u8::from(secs > objective));
+        let by_itself = known.is_some_and(|reference| reference > BY_ITSELF * last);
+        (!by_itself).then(|| [1.0, is_late(first), is_late(last)])
     }
 
     /// Whether today's times are shorter than the reference, by more than chance.
@@ -191,7 +186,7 @@ impl Auto {
     /// Whether the time of a request that got its slot beside so many says what requests take within a limit.
     #[must_use]
     pub fn is_representative(&self, beside: u32) -> bool {
-        f64::from(beside) <= law::open::knob("SKIP", 2.0) * self.law.working()
+        f64::from(beside) <= REPRESENTATIVE * self.law.working()
     }
 
     /// The number of slots that decisions are based on.
@@ -213,8 +208,9 @@ impl Auto {
     /// A request of `kind` was answered after this response time, or will be no sooner.
     pub fn answered(&mut self, kind: TypeId, response: Duration) {
         let kind = self.kinds.get(usize::from(kind.0));
-        if let Some(kind) = kind.filter(|kind| !kind.is_broken) {
-            add(&mut self.fresh.late, kind.lateness(response.as_secs_f64()));
+        let lateness = |kind: &Kind| kind.lateness(response.as_secs_f64());
+        if let Some(late) = kind.filter(|kind| !kind.is_broken).and_then(lateness) {
+            add(&mut self.fresh.late, late);
         }
     }
 
@@ -247,11 +243,12 @@ impl Auto {
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
         if kind.referred < FIRST {
             // A type whose reference is not known has no choice once there is a limit.
-            let alike = if !self.law.is_open() && kind.referred < FEWEST {
-                1.0
+            let few = if !self.law.is_open() && kind.referred < FEWEST {
+                self.law.working().max(COMPARABLE)
             } else {
-                (COMPARABLE / f64::from(beside.max(1))).min(1.0).powi(2)
+                COMPARABLE
             };
+            let alike = (few / f64::from(beside.max(1))).min(1.0).powi(2);
             kind.referred += alike;
             kind.reference += alike / kind.referred * (pt - kind.reference);
         }

@@ -355,9 +355,21 @@ impl Stage {
     ) -> Refusal {
         let kind = request.kind;
         self.slots.refused(reason);
-        if crate::parallelism::law::open::knob("TRACE", 0.0) > 1.0 && self.config.mode == Mode::Enforce {
+        if crate::parallelism::law::open::knob("TRACE", 0.0) > 1.0
+            && self.config.mode == Mode::Enforce
+        {
             let e = self.service_times.estimate(kind);
-            eprintln!("refused {kind:?} {reason:?} wait {queue_wait:?} {:?} mean {:?} cond {} adm {:.2} rho {:.2}", e.quantiles, e.mean, e.condemned, self.strategy.base.value_cut().map_or(0.0, |c| c.admitted(kind)), self.strategy.base.value_cut().map_or(0.0, |c| c.budget()));
+            eprintln!(
+                "refused {kind:?} {reason:?} wait {queue_wait:?} {:?} mean {:?} cond {} adm {:.2} rho {:.2}",
+                e.quantiles,
+                e.mean,
+                e.condemned,
+                self.strategy
+                    .base
+                    .value_cut()
+                    .map_or(0.0, |c| c.admitted(kind)),
+                self.strategy.base.value_cut().map_or(0.0, |c| c.budget())
+            );
         }
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
@@ -616,6 +628,12 @@ impl Stage {
         }
     }
 
+    /// The most slots in use that a request met, when it got its own and now.
+    fn beside(&self, request: &Request) -> u32 {
+        let now = self.slots.in_use(self.ledger.booked().slots);
+        request.beside.max(now)
+    }
+
     /// The backend is done with a request, which held its slot from `dequeued` to `now`.
     fn held(&mut self, now: Instant, request: &Request, dequeued: Instant) {
         let (kind, weight) = (request.attributes.kind, request.weight);
@@ -624,11 +642,11 @@ impl Stage {
             Counts::Modelled(wait) => wait > Duration::ZERO,
             Counts::Refused => true,
         };
-        if self.slots.is_representative(request.beside) {
+        if self.slots.is_representative(self.beside(request)) {
             self.service_times
                 .record_slot(kind, now.since(dequeued), weight);
         }
-        let met = (waited, request.beside);
+        let met = (waited, self.beside(request));
         self.slots.completed(kind, dequeued, now, met, weight);
     }
 
@@ -662,7 +680,7 @@ impl Stage {
         if !request.overdue {
             self.slots.answered(kind, now.since(request.arrived));
         }
-        if self.slots.is_representative(request.beside) {
+        if self.slots.is_representative(self.beside(request)) {
             self.service_times.record(kind, processing, request.weight);
         }
         // Of a slot that is still held, the time is what others of the type lead to expect.

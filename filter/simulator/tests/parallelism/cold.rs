@@ -46,7 +46,10 @@ impl Start {
             slots: Vec::new(),
         };
         let part = 1.0 / SEEDS.count() as f64;
-        for seed in std::env::var("SEED").map_or(SEEDS, |s| { let s: u64 = s.parse().unwrap(); s..s + 1 }) {
+        for seed in std::env::var("SEED").map_or(SEEDS, |s| {
+            let s: u64 = s.parse().unwrap();
+            s..s + 1
+        }) {
             let service = Service {
                 load,
                 seed,
@@ -55,7 +58,11 @@ impl Start {
                 shed_by_value: true,
                 ..Service::new(kinds, workers, steps, capacity)
             };
-            let [found, unfiltered] = [std::env::var("FIXED").ok().map(|p| p.parse().unwrap()), Some(UNFILTERED)].map(|slots| service.run(slots));
+            let [found, unfiltered] = [
+                std::env::var("FIXED").ok().map(|p| p.parse().unwrap()),
+                Some(UNFILTERED),
+            ]
+            .map(|slots| service.run(slots));
             start.refused += part * found.refused;
             for (at, run) in [&found, &unfiltered].into_iter().enumerate() {
                 let mut sum = 0.0;
@@ -80,7 +87,15 @@ impl Start {
 
     fn steps(&self) -> Vec<u32> {
         let mut last = 0.0;
-        self.good[0].iter().take(5).map(|g| { let d = g - last; last = *g; (d / 4.0) as u32 }).collect()
+        self.good[0]
+            .iter()
+            .take(5)
+            .map(|g| {
+                let d = g - last;
+                last = *g;
+                (d / 4.0) as u32
+            })
+            .collect()
     }
 
     /// Answers in time until the end of so many seconds, in parts of those without a filter.
@@ -111,8 +126,14 @@ fn cold_starts() {
                 start.until(5),
                 start.until(10),
                 p90.join(" "),
-                start.late.iter().map(|[p50, p90]| format!("{p50:.1}/{p90:.1}")).collect::<Vec<_>>().join(" "),
-                start.slots[0].get(..8), &start.steps()
+                start
+                    .late
+                    .iter()
+                    .map(|[p50, p90]| format!("{p50:.1}/{p90:.1}"))
+                    .collect::<Vec<_>>()
+                    .join(" "),
+                start.slots[0].get(..8),
+                &start.steps()
             );
         }
     }

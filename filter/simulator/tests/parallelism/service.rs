@@ -89,7 +89,9 @@ pub(crate) struct Found {
 impl Found {
     /// A percentile of the response times of a type's requests that came from this second on, ms.
     pub(crate) fn percentile(&self, kind: usize, percentile: usize, from: u64) -> f64 {
-        let times = self.times[kind].iter().filter(|(at, _)| *at >= from * SECOND);
+        let times = self.times[kind]
+            .iter()
+            .filter(|(at, _)| *at >= from * SECOND);
         let mut times: Vec<u64> = times.map(|(_, time)| *time).collect();
         times.sort_unstable();
         times[times.len() * percentile / 100] as f64 / 1e6

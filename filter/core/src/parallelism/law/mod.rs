@@ -98,6 +98,8 @@ pub struct Law {
     /// While the law is open: Σ of the references of requests that ended, and the time that they are of, s.
     work: f64,
     watched: f64,
+    /// The most slots' work that ended of late.
+    peak: f64,
     reach: f64,
     resting: f64,
     run: f64,
@@ -294,7 +296,14 @@ impl Law {
     fn go(&mut self, slots: f64, now: Instant, view: &View) {
         let (least, most) = view.bounds;
         if open::knob("TRACE", 0.0) > 0.0 && slots != self.base {
-            eprintln!("{:.2} go {} -> {slots}, N {} late {:.2?} stretch {:.2}", now.as_nanos() as f64/1e9, self.base, view.in_flight, self.late, self.stretch);
+            eprintln!(
+                "{:.2} go {} -> {slots}, N {} late {:.2?} stretch {:.2}",
+                now.as_nanos() as f64 / 1e9,
+                self.base,
+                view.in_flight,
+                self.late,
+                self.stretch
+            );
         }
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
         self.epoch += 1.0;

@@ -27,11 +27,11 @@
 use super::{Law, View, reach_at_first};
 use crate::time::Instant;
 
-/// Weight of the latest answer.
-const GAIN: f64 = 1.0 / 32.0;
-/// Parts of the answers beyond the first and the last objective above which the law closes.
-const LATE: (f64, f64) = (0.45, 0.25);
-/// Part of the answers beyond the first objective below which it may open.
+/// Weights of the latest answer in the parts beyond the first and the last objective.
+const GAIN: [f64; 2] = [1.0 / 512.0, 1.0 / 32.0];
+/// Parts above which the law closes.
+const LATE: [f64; 2] = [0.5, 0.25];
+/// Part beyond the last objective below which it may open.
 const IN_TIME: f64 = 0.1;
 /// Time without a refusal after which it opens, ns.
 const CALM: f64 = 1e9;
@@ -40,9 +40,11 @@ const WATCHED: f64 = 0.3;
 /// Time constant in which the most requests in flight are forgotten, s.
 const FORGET: f64 = 10.0;
 /// Bounds of P at the end, in parts of the requests in flight.
-const PARTS: (f64, f64) = (1.0 / 8.0, 1.0 / 2.0);
-/// Slots for the work that ends.
-const SPARE: f64 = 1.1;
+const PARTS: (f64, f64) = (1.0 / 16.0, 1.0 / 2.0);
+/// Time without which ended work says nothing, s.
+const LEAST_WATCHED: f64 = 0.1;
+/// Slots that work at least.
+const LEAST: f64 = 4.0;
 
 pub fn knob(name: &str, default: f64) -> f64 {
     use std::collections::HashMap;
@@ -51,7 +53,10 @@ pub fn knob(name: &str, default: f64) -> f64 {
     let map = KNOBS.get_or_init(Default::default);
     let mut map = map.lock().unwrap();
     *map.entry(name.to_owned()).or_insert_with(|| {
-        std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+        std::env::var(name)
+            .ok()
+            .and_then(|v| v.parse().ok())
+            .unwrap_or(default)
     })
 }
 
@@ -66,7 +71,7 @@ impl Law {
     #[must_use]
     pub fn working(&self) -> f64 {
         if self.is_open() {
-            (self.work / self.watched.max(1e-3)).max(knob("LEASTW", 4.0))
+            self.peak.max(LEAST)
         } else {
             self.base
         }
@@ -75,7 +80,7 @@ impl Law {
     /// Adds answers: their number, and those beyond the first and the last limit.
     pub(super) fn answered(&mut self, [answers, first, last]: [f64; 3]) {
         if answers > 0.0 {
-            for ((late, of), gain) in self.late.iter_mut().zip([first, last]).zip([1.0 / knob("G0", 512.0), 1.0 / knob("G1", 32.0)]) {
+            for ((late, of), gain) in self.late.iter_mut().zip([first, last]).zip(GAIN) {
                 let weight = 1.0 - (1.0 - gain).powf(answers);
                 *late += weight * (of / answers - *late);
             }
@@ -93,39 +98,57 @@ impl Law {
         let [.., reference, _, _] = std::mem::take(&mut self.times);
         self.work = fade * self.work + reference;
         self.watched = fade * self.watched + secs;
+        self.peak *= (-secs / FORGET).exp();
+        if self.watched > LEAST_WATCHED {
+            self.peak = self.peak.max(self.work / self.watched);
+        }
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
-        if self.late[0] <= knob("LATE0", 0.5) && self.late[1] <= knob("LATE1", LATE.1) {
+        if self.late[0] <= LATE[0] && self.late[1] <= LATE[1] {
             return;
         }
-        let (least, most) = (knob("PART0", PARTS.0) * view.in_flight, knob("PART1", PARTS.1) * view.in_flight);
+        let (least, most) = (PARTS.0 * view.in_flight, PARTS.1 * view.in_flight);
         let target = if self.found > 0.0 {
             self.found.clamp(least, view.in_flight.max(least))
         } else {
-            (SPARE * self.working()).clamp(least, most)
+            (self.peak + self.peak.sqrt()).clamp(least, most)
         };
         (self.open, self.late, self.needed) = (0.0, [0.0; 2], now.as_nanos() as f64);
         (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
         if knob("TRACE", 0.0) > 0.0 {
-            eprintln!("{:.2} close at {target:.1}, N {}, working {:.1} found {}", now.as_nanos() as f64/1e9, view.in_flight, (self.work / self.watched.max(1e-3)), self.found);
+            eprintln!(
+                "{:.2} close at {target:.1}, N {}, working {:.1} peak {:.1} found {}",
+                now.as_nanos() as f64 / 1e9,
+                view.in_flight,
+                (self.work / self.watched.max(1e-3)),
+                self.peak,
+                self.found
+            );
         }
-        self.go(target.ceil(), now, view);
+        // The schedule is for the times of requests within the limit (Little's law).
+        let mean = view.mean * (target / view.in_flight).min(1.0);
+        self.go(target.ceil(), now, &View { mean, ..*view });
     }
 
     /// Opens a law whose limit is not needed any more. Returns whether it did.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
-        if std::mem::take(&mut self.shed) > 0.0 || self.late[1] >= knob("IN_TIME", IN_TIME) || now_ns < self.needed {
+        if std::mem::take(&mut self.shed) > 0.0 || self.late[1] >= IN_TIME || now_ns < self.needed {
             self.needed = now_ns;
         }
-        if now_ns - self.needed < knob("CALM", 1.0) * CALM {
+        if now_ns - self.needed < CALM {
             return false;
         }
         if self.resting > 0.0 {
             self.found = self.base;
         }
         if knob("TRACE", 0.0) > 0.0 {
-            eprintln!("{:.2} open, P {}, N {}", now.as_nanos() as f64/1e9, self.base, view.in_flight);
+            eprintln!(
+                "{:.2} open, P {}, N {}",
+                now.as_nanos() as f64 / 1e9,
+                self.base,
+                view.in_flight
+            );
         }
         (self.open, self.late) = (1.0, [0.0; 2]);
         (self.work, self.watched) = (0.0, 0.0);
