@@ -44,7 +44,7 @@ impl Stage {
             cut.ended(
                 kind,
                 &End {
-                    answered,
+                    answered: answered.then_some(time),
                     delivered: answered && !late,
                     late,
                     was_overdue: request.overdue,

@@ -399,8 +399,8 @@ struct Presence {
 /// How a request ended, for what its slot delivered.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
-    /// The backend answered.
-    pub answered: bool,
+    /// The backend answered, after so much time in its slot.
+    pub answered: Option<Duration>,
     /// It was no error, and in time for the last objective.
     pub delivered: bool,
     /// It held its slot for longer than the last objective.
@@ -549,8 +549,8 @@ impl ValueCut {
     /// A request of `kind` ended.
     pub fn ended(&mut self, kind: TypeId, end: &End) {
         let fresh = &mut self.presence(kind).fresh;
-        if end.answered {
-            fresh.answered();
+        if let Some(answered) = end.answered {
+            fresh.answered(answered.as_secs_f64());
         }
         if !end.was_overdue || end.delivered {
             fresh.outcome(end.delivered, end.late);
@@ -661,8 +661,18 @@ impl ValueCut {
             ..
         } = self;
         let any_broken = deliveries.iter().any(Delivery::is_broken);
+        let fastest = deliveries.iter().filter_map(|d| d.fastest(self.stepped));
+        let delay = fastest.reduce(f64::min).unwrap_or(0.0);
+        let is_victim = |kind: &Kind, delivery: &Delivery| {
+            kind.objectives
+                .is_some_and(|(_, last)| delivery.is_victim(delay, last))
+        };
         for (kind, delivery) in kinds.iter_mut().zip(deliveries.iter()) {
-            kind.part = delivery.part();
+            kind.part = if is_victim(kind, delivery) {
+                1.0
+            } else {
+                delivery.part()
+            };
             kind.mean = delivery.slot_time(kind.measured);
             kind.cold = kind.unmeasured && !delivery.tells_slot_time();
             let may_be_victim = any_broken || delivery.recovers();
@@ -695,8 +705,9 @@ impl ValueCut {
                     }
                 })
             };
-            kinds[at].is_broken =
-                this.is_broken() && deliveries.iter().zip(&densities).any(is_before);
+            kinds[at].is_broken = this.is_broken()
+                && !is_victim(&kinds[at], this)
+                && deliveries.iter().zip(&densities).any(is_before);
         }
         let works =
             |(at, cell): (usize, &Cell)| (!kinds[at / *classes].is_broken).then_some(cell.rate);

@@ -208,19 +208,31 @@ fn from_calm_to_overload_in_seven_seconds() {
 /// and reports in a queue of the backend do that to short requests. Neither turns the order of value around.
 #[test]
 fn what_misses_its_objective_by_itself_does_not_keep_the_slots() {
-    for (kinds, workers, steps) in [
-        (NATURAL, u32::MAX, CORE),
-        (TIGHT, u32::MAX, CORE),
-        (TIGHT, 3, CORE),
-        (NATURAL, 1, SLEEP),
+    for (kinds, workers, steps, slots, least) in [
+        (NATURAL, u32::MAX, CORE, 6, 0.97),
+        (TIGHT, u32::MAX, CORE, 6, 0.97),
+        (TIGHT, 3, CORE, 6, 0.94),
+        (NATURAL, 1, SLEEP, 6, 0.86),
+        (NATURAL, 1, SLEEP, 20, 0.5),
     ] {
-        let service = Service {
-            load: 2.0,
-            shed_by_value: true,
-            ..Service::new(kinds, workers, steps, 1.0)
+        let goodput = |slots| {
+            let of = |seed| {
+                let service = Service {
+                    load: 2.0,
+                    shed_by_value: true,
+                    seed,
+                    ..Service::new(kinds, workers, steps, 1.0)
+                };
+                service.run(Some(slots)).goodput
+            };
+            (7..15).map(of).sum::<f64>() / 8.0
         };
-        let [few, many] = [2, 6].map(|slots| service.run(Some(slots)).goodput);
-        assert!(many >= 0.88 * few, "{many:.0} of {few:.0} with more slots");
+        let (few, many) = (goodput(2), goodput(slots));
+        println!("{many:.0}/s with {slots} slots, {few:.0}/s with 2");
+        assert!(
+            many >= least * few,
+            "{many:.0} of {few:.0} with {slots} slots"
+        );
     }
 }
 

@@ -26,6 +26,11 @@
 //! most fail, has five times the weight of another, so that four good answers in a row end it. Probes are not judged by
 //! Alg. 1: they have to be let in for the type to come back.
 //!
+//! *Victims.* A queue inside the backend delays the answers of all types alike, and those with the tightest objectives are
+//! late first. Such a type is no cause: it keeps its rank and is not broken, although all of its answers are late. A
+//! type of which answers come is a victim if its last objective is at most twice the backend's delay: the least slot
+//! time of recent answers over all types, which the answers of a backend without a queue keep low.
+//!
 //! A type that hangs soon makes others late, and they are broken, too. The one that broke last is not held back: it is no
 //! cause, there is nobody to protect from it, and its answers show that the backend is well again.
 //!
@@ -57,6 +62,10 @@ const USUAL: f64 = 0.8;
 const LEAST: f64 = 1e-3;
 /// Parts of the slots for probes of a broken type, at once and after [`PAUSE`].
 const PROBES: (f64, f64) = (1.0 / 8.0, 1.0 / 4.0);
+/// Time constant of the least slot time of answers, s.
+const RECENT: f64 = 1.0;
+/// Multiple of the backend's delay that makes a type a victim whose last objective is no more.
+const DELAYED: f64 = 2.0;
 /// Time between probes that are not back yet, s.
 const PAUSE: f64 = 2.0;
 
@@ -70,6 +79,8 @@ pub(super) struct Sums {
     silent: f64,
     /// Answers, late ones and those of silent requests included.
     answers: f64,
+    /// Least slot time of an answer, s.
+    fastest: Option<f64>,
     /// Outcomes that the histogram has not.
     unmeasured: f64,
     /// Slot time beyond what the histogram has, s.
@@ -90,9 +101,10 @@ impl Sums {
         self.silent += 1.0;
     }
 
-    /// Adds an answer of the backend.
-    pub(super) fn answered(&mut self) {
+    /// Adds an answer of the backend, with its slot time, s.
+    pub(super) fn answered(&mut self, secs: f64) {
         self.answers += 1.0;
+        self.fastest = least(self.fastest, Some(secs));
     }
 
     /// Adds slot time, s, that the histogram has not; `whole` if it has nothing of the request.
@@ -111,9 +123,14 @@ impl Sums {
         self.stuck += other.stuck;
         self.silent += other.silent;
         self.answers += other.answers;
+        self.fastest = least(self.fastest, other.fastest);
         self.unmeasured += other.unmeasured;
         self.beyond += other.beyond;
     }
+}
+
+fn least(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.into_iter().chain(b).reduce(f64::min)
 }
 
 /// What is known of a type: part of the record that all workers share.
@@ -125,6 +142,9 @@ pub(super) struct Delivery {
     stuck: f64,
     /// Silent requests since the last answer.
     silent: f64,
+    /// Least slot time of recent answers, s, and the time of the last answer, s.
+    fastest: Option<f64>,
+    answered: f64,
     /// Part of the outcomes that the histogram has not.
     unmeasured: f64,
     /// Mean slot time beyond what the histogram has, s.
@@ -145,6 +165,8 @@ impl Default for Delivery {
             delivered: 0.0,
             stuck: 0.0,
             silent: 0.0,
+            fastest: None,
+            answered: 0.0,
             unmeasured: 0.0,
             beyond: 0.0,
             last: 0.0,
@@ -168,6 +190,7 @@ impl Delivery {
             stuck,
             silent,
             answers,
+            fastest,
             unmeasured,
             beyond,
         } = self.fresh;
@@ -178,10 +201,13 @@ impl Delivery {
             self.silent,
             self.unmeasured,
             self.beyond,
+            self.answered,
             self.last,
         ];
         let fresh = [count, delivered, stuck, silent, answers, unmeasured, beyond];
-        own.into_iter().chain(fresh).all(f64::is_finite) && !self.broken.is_nan()
+        let fastest = [fastest, self.fastest].into_iter().flatten();
+        let all = own.into_iter().chain(fresh).chain(fastest);
+        all.into_iter().all(f64::is_finite) && !self.broken.is_nan()
     }
 
     /// Advances the averages, with so many slots in all.
@@ -192,6 +218,12 @@ impl Delivery {
         } else {
             self.silent + fresh.silent
         };
+        if let Some(new) = fresh.fastest {
+            let weight = 1.0 - (-(secs - self.answered).clamp(0.0, RECENT) / RECENT).exp();
+            let old = self.fastest.unwrap_or(new);
+            self.fastest = Some(new.min(old + weight * (new - old)));
+            self.answered = secs;
+        }
         if fresh.count > 0.0 {
             self.follow(&fresh);
             self.last = secs;
@@ -210,6 +242,8 @@ impl Delivery {
             *self = Self {
                 last: secs,
                 recovers: true,
+                fastest: self.fastest,
+                answered: self.answered,
                 ..Self::default()
             };
         }
@@ -251,6 +285,16 @@ impl Delivery {
     /// Whether the type is broken.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_finite()
+    }
+
+    /// Least slot time of recent answers, s, at `secs`; `None` without any.
+    pub(super) fn fastest(&self, secs: f64) -> Option<f64> {
+        (self.fastest).filter(|_| (0.0..2.0 * RECENT).contains(&(secs - self.answered)))
+    }
+
+    /// Whether its answers are late because the backend delays all answers by `delay`, s; `last` is its last objective, s.
+    pub(super) fn is_victim(&self, delay: f64, last: f64) -> bool {
+        self.silent <= 0.0 && last <= DELAYED * delay
     }
 
     /// Whether it broke before the other did, if that one is broken.
@@ -386,7 +430,7 @@ mod tests {
         silent(&mut delivery, 1);
         assert!(delivery.is_broken());
         let mut late = Sums::default();
-        late.answered();
+        late.answered(1.0);
         delivery.add(&late);
         delivery.step(102.0, 40.0);
         assert!(!delivery.is_broken());
