@@ -41,8 +41,10 @@ const FIRST: f64 = 100.0;
 const COMPARABLE: f64 = 4.0;
 /// Part of the last objective beyond which a reference exceeds it too often.
 const BY_ITSELF: f64 = 0.7;
-/// First and last objective of a type without any, in references.
-const WITHOUT: (f64, f64) = (2.0, 4.0);
+/// Part of the requests that may exceed the last objective beyond what its percentile allows.
+const BEYOND: f64 = 0.15;
+/// Last objective, at p90, of a type without any, in references.
+const WITHOUT: f64 = 4.0;
 /// Requests in flight up to which service times are those within a limit, in parts of the slots that work.
 const REPRESENTATIVE: f64 = 2.0;
 /// Requests without which it is no reference.
@@ -74,8 +76,8 @@ struct Kind {
     reference: f64,
     /// Requests that the reference is of.
     referred: f64,
-    /// First and last objective, s; `None` without any.
-    objectives: Option<[f64; 2]>,
+    /// Last objective: its part of the requests and its time, s. `None` without any.
+    objective: Option<(f64, f64)>,
     /// Others are protected from it.
     is_broken: bool,
     seen: f64,
@@ -88,15 +90,16 @@ impl Kind {
         self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
     }
 
-    /// Whether a response time, s, exceeds the first and the last objective; `None` of a type that says nothing about
-    /// slots, as it exceeds the last one by itself.
-    fn lateness(&self, secs: f64) -> Option<[f64; 3]> {
+    /// One answer and by how much it is late, with this response time, s ([`law::open`]); `None` of a type that says
+    /// nothing about slots, as its requests are late by themselves.
+    fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
         let known = Some(self.reference).filter(|_| self.referred >= FEWEST);
-        let without = || known.map(|reference| [WITHOUT.0 * reference, WITHOUT.1 * reference]);
-        let [first, last] = self.objectives.or_else(without)?;
-        let is_late = |objective: f64| f64::from(u8::from(secs > objective));
+        let without = || Some((0.9, WITHOUT * known?));
+        let (part, last) = self.objective.or_else(without)?;
+        let late = 1.0 / (1.0 - part + BEYOND);
+        let is_late = f64::from(u8::from(secs > last));
         let by_itself = known.is_some_and(|reference| reference > BY_ITSELF * last);
-        (!by_itself).then(|| [1.0, is_late(first), is_late(last)])
+        (!by_itself).then_some([1.0, is_late * late])
     }
 
     /// Whether today's times are shorter than the reference, by more than chance.
@@ -330,10 +333,9 @@ impl Auto {
         }
         for (at, kind) in self.kinds.iter_mut().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
-            let secs = |objective: &Objective| objective.response_time.as_secs_f64();
-            let objectives = times.objectives(id);
-            kind.objectives = (objectives.first().zip(objectives.last()))
-                .map(|(first, last)| [secs(first), secs(last)]);
+            let last = times.objectives(id).last();
+            let of = |last: &Objective| (last.percentile / 100.0, last.response_time.as_secs_f64());
+            kind.objective = last.map(of);
             kind.is_broken = is_broken(id);
         }
         let (mut roomy, mut condemned) = (0.0, false);

@@ -53,8 +53,8 @@ pub struct Fresh {
     /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the references' standard
     /// errors, s, Σ pt², s².
     pub times: [f64; 5],
-    /// Answers, and those beyond the first and the last objective.
-    pub late: [f64; 3],
+    /// Answers, and by how much they are late ([`open`]).
+    pub late: [f64; 2],
     /// Of those that had waited: the regression's sums.
     pub sums: Sums,
     /// Of those that had waited, short and long types: n, Σx, Σy, Σx², Σxy.
@@ -90,12 +90,13 @@ pub struct Law {
     base: f64,
     /// P that was found before the law opened, 0 for none.
     found: f64,
-    /// Parts of the latest answers beyond the first and the last objective.
-    late: [f64; 2],
-    /// Requests refused since the last look, and when the limit was needed last.
+    /// Average of the latest answers.
+    late: f64,
+    /// While there is a limit: requests refused for want of slots, and the last look at those in use.
     shed: f64,
-    needed: f64,
-    /// While the law is open: Σ of the references of requests that ended, and the time that they are of, s.
+    watched_used: f64,
+    /// While the law is open: Σ of the references of requests that ended; else slots in use × time; and the time that
+    /// it is of, s.
     work: f64,
     watched: f64,
     /// The most slots' work that ended of late.

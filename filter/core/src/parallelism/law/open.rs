@@ -27,23 +27,23 @@
 use super::{Law, View, reach_at_first};
 use crate::time::Instant;
 
-/// Weights of the latest answer in the parts beyond the first and the last objective.
-const GAIN: [f64; 2] = [1.0 / 512.0, 1.0 / 32.0];
-/// Parts above which the law closes.
-const LATE: [f64; 2] = [0.5, 0.25];
-/// Part beyond the last objective below which it may open.
-const IN_TIME: f64 = 0.1;
-/// Time without a refusal after which it opens, ns.
-const CALM: f64 = 1e9;
+/// Weight of the latest answer.
+const GAIN: f64 = 1.0 / 32.0;
+/// `late` above which the law closes, and below which it may open.
+const LATE: (f64, f64) = (1.0, 0.4);
+/// Part of the slots that are asked for below which it opens.
+const ROOM: f64 = 0.85;
+/// Time over which these are counted, s.
+const CALM: f64 = 1.0;
 /// Time over which ended work is averaged, s.
 const WATCHED: f64 = 0.3;
 /// Time constant in which the most requests in flight are forgotten, s.
 const FORGET: f64 = 10.0;
-/// Bounds of P at the end, in parts of the requests in flight.
-const PARTS: (f64, f64) = (1.0 / 16.0, 1.0 / 2.0);
+/// Most that P is when the law closes, in parts of the requests in flight.
+const MOST: f64 = 0.5;
 /// Time without which ended work says nothing, s.
 const LEAST_WATCHED: f64 = 0.1;
-/// Slots that work at least.
+/// Slots that are taken to work at least.
 const LEAST: f64 = 4.0;
 
 pub fn knob(name: &str, default: f64) -> f64 {
@@ -77,13 +77,11 @@ impl Law {
         }
     }
 
-    /// Adds answers: their number, and those beyond the first and the last limit.
-    pub(super) fn answered(&mut self, [answers, first, last]: [f64; 3]) {
+    /// Adds answers: their number and Σ x.
+    pub(super) fn answered(&mut self, [answers, late]: [f64; 2]) {
         if answers > 0.0 {
-            for ((late, of), gain) in self.late.iter_mut().zip([first, last]).zip(GAIN) {
-                let weight = 1.0 - (1.0 - gain).powf(answers);
-                *late += weight * (of / answers - *late);
-            }
+            let weight = 1.0 - (1.0 - GAIN).powf(answers);
+            self.late += weight * (late / answers - self.late);
         }
     }
 
@@ -104,16 +102,18 @@ impl Law {
         }
         let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
         self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
-        if self.late[0] <= LATE[0] && self.late[1] <= LATE[1] {
+        if self.late <= LATE.0 {
             return;
         }
-        let (least, most) = (PARTS.0 * view.in_flight, PARTS.1 * view.in_flight);
         let target = if self.found > 0.0 {
-            self.found.clamp(least, view.in_flight.max(least))
+            self.found.min(view.in_flight)
         } else {
-            (self.peak + self.peak.sqrt()).clamp(least, most)
+            (self.peak + self.peak.sqrt())
+                .max(LEAST)
+                .min(MOST * view.in_flight)
         };
-        (self.open, self.late, self.needed) = (0.0, [0.0; 2], now.as_nanos() as f64);
+        (self.open, self.late, self.watched_used) = (0.0, 0.0, now.as_nanos() as f64);
+        (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
         (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
         if knob("TRACE", 0.0) > 0.0 {
             eprintln!(
@@ -133,10 +133,16 @@ impl Law {
     /// Opens a law whose limit is not needed any more. Returns whether it did.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
-        if std::mem::take(&mut self.shed) > 0.0 || self.late[1] >= IN_TIME || now_ns < self.needed {
-            self.needed = now_ns;
+        let secs = (now_ns - self.watched_used).max(0.0) / 1e9;
+        self.watched_used = now_ns;
+        self.watched += secs;
+        self.work += secs * view.in_flight;
+        if self.watched < CALM {
+            return false;
         }
-        if now_ns - self.needed < CALM {
+        let asked = (self.work + self.shed * view.mean) / self.watched;
+        (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
+        if asked >= ROOM * self.base || self.late >= LATE.1 {
             return false;
         }
         if self.resting > 0.0 {
@@ -150,7 +156,7 @@ impl Law {
                 view.in_flight
             );
         }
-        (self.open, self.late) = (1.0, [0.0; 2]);
+        (self.open, self.late) = (1.0, 0.0);
         (self.work, self.watched) = (0.0, 0.0);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
         self.go(self.base, now, view);
