@@ -305,9 +305,11 @@ impl Auto {
         self.fresh.requests += f64::from(weight);
     }
 
-    /// A request was refused for want of slots.
-    pub fn refused(&mut self) {
+    /// A request of `kind` was refused for want of slots.
+    pub fn refused(&mut self, kind: TypeId) {
         self.fresh.refused += 1.0;
+        let kind = self.kinds.get(usize::from(kind.0));
+        self.fresh.shed += kind.map_or(0.0, |kind| kind.mean);
     }
 
     /// Looks at what the law needs to know of the stage; `enforced` says that slots are, `in_flight` how many are in use.
@@ -403,6 +405,7 @@ impl Auto {
                 requests: self.fresh.requests,
                 refused: self.fresh.refused,
                 late: self.fresh.late,
+                shed: self.fresh.shed,
                 ..Fresh::default()
             };
         }
@@ -499,28 +502,46 @@ mod tests {
     fn nothing_is_limited_while_objectives_are_kept() {
         let (mut auto, mut record) = new();
         for second in 1..20 {
-            serve(&mut auto, second, 45, 30);
-            look(&mut auto, &mut record, at(1_000 * second + 200), 50);
+            serve(&mut auto, second, 140, 30);
+            look(&mut auto, &mut record, at(1_000 * second + 300), 50);
             assert!(auto.is_open());
             assert_eq!((auto.limit(), auto.level(at(1_000 * second))), (64, 64));
         }
         assert_eq!(auto.slots(), 50, "the most in use");
     }
 
-    #[test]
-    fn late_answers_close_it_at_the_slots_that_work_and_calm_opens_it() {
+    /// A law that has closed after 1.3 s.
+    fn closed() -> (Auto, Vec<u8>) {
         let (mut auto, mut record) = new();
         serve(&mut auto, 1, 10, 4);
-        look(&mut auto, &mut record, at(1_200), 40);
-        // 100 requests of 10 ms each in 100 ms: ten slots.
-        serve(&mut auto, 2, 60, 40);
+        look(&mut auto, &mut record, at(1_100), 40);
+        serve(&mut auto, 2, 160, 40);
         look(&mut auto, &mut record, at(1_300), 40);
         assert!(!auto.is_open());
-        assert!((8..=13).contains(&auto.slots()), "{}", auto.slots());
-        auto.refused();
-        for (ms, is_open) in [(1_400, false), (2_300, false), (2_410, true)] {
-            look(&mut auto, &mut record, at(ms), 4);
-            assert_eq!(auto.is_open(), is_open, "after {ms} ms");
+        (auto, record)
+    }
+
+    #[test]
+    fn late_answers_close_it_at_the_slots_that_work() {
+        let (auto, _) = closed();
+        // 200 requests of 10 ms each in 300 ms, and the root of that.
+        assert!((6..=13).contains(&auto.slots()), "{}", auto.slots());
+    }
+
+    #[test]
+    fn it_opens_while_fewer_slots_are_asked_for() {
+        for (in_flight, refused, opens) in [(2, 0, true), (40, 0, false), (2, 2_000, false)] {
+            let (mut auto, mut record) = closed();
+            for ms in (1_310..2_400).step_by(10) {
+                (0..refused / 100).for_each(|_| auto.refused(TypeId(0)));
+                serve(&mut auto, 2, 10, 4);
+                look(&mut auto, &mut record, at(ms), in_flight);
+            }
+            assert_eq!(
+                auto.is_open(),
+                opens,
+                "{in_flight} in flight, {refused} refused"
+            );
         }
     }
 
@@ -539,13 +560,13 @@ mod tests {
     #[test]
     fn a_worker_that_is_new_goes_on_where_the_others_are() {
         let (mut old, mut record) = new();
-        serve(&mut old, 1, 60, 40);
-        look(&mut old, &mut record, at(1_200), 40);
+        serve(&mut old, 1, 160, 40);
+        look(&mut old, &mut record, at(1_260), 40);
         let found = old.slots();
-        assert!(found > 4 && !old.is_open());
+        assert!(!old.is_open());
         let mut new = Auto::new("default/a", &BOUNDS, 4, 1);
-        look(&mut new, &mut record, at(1_210), 40);
-        look(&mut old, &mut record, at(1_210), 40);
+        look(&mut new, &mut record, at(1_270), 40);
+        look(&mut old, &mut record, at(1_270), 40);
         assert_eq!(new.slots(), found);
         for ms in 1_400..2_400 {
             assert_eq!(new.level(at(ms)), old.level(at(ms)));

@@ -354,23 +354,7 @@ impl Stage {
         queue_wait: Duration,
     ) -> Refusal {
         let kind = request.kind;
-        self.slots.refused(reason);
-        if crate::parallelism::law::open::knob("TRACE", 0.0) > 1.0
-            && self.config.mode == Mode::Enforce
-        {
-            let e = self.service_times.estimate(kind);
-            eprintln!(
-                "refused {kind:?} {reason:?} wait {queue_wait:?} {:?} mean {:?} cond {} adm {:.2} rho {:.2}",
-                e.quantiles,
-                e.mean,
-                e.condemned,
-                self.strategy
-                    .base
-                    .value_cut()
-                    .map_or(0.0, |c| c.admitted(kind)),
-                self.strategy.base.value_cut().map_or(0.0, |c| c.budget())
-            );
-        }
+        self.slots.refused(kind, reason);
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;

@@ -132,8 +132,8 @@ impl Slots {
         }
     }
 
-    /// A request was refused for this reason.
-    pub(super) fn refused(&mut self, reason: Reason) {
+    /// A request of `kind` was refused for this reason.
+    pub(super) fn refused(&mut self, kind: TypeId, reason: Reason) {
         let lacks_slots = match reason {
             Reason::Objective(_) | Reason::Value | Reason::QueueFull | Reason::QueueTimeout => true,
             // More slots would not help, and other strategies have targets of their own.
@@ -146,7 +146,7 @@ impl Slots {
             | Reason::RateLimited => false,
         };
         if let Some(found) = self.found.as_mut().filter(|_| lacks_slots) {
-            found.auto.refused();
+            found.auto.refused(kind);
         }
     }
 

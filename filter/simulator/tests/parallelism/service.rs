@@ -94,7 +94,9 @@ impl Found {
             .filter(|(at, _)| *at >= from * SECOND);
         let mut times: Vec<u64> = times.map(|(_, time)| *time).collect();
         times.sort_unstable();
-        times[times.len() * percentile / 100] as f64 / 1e6
+        times
+            .get(times.len() * percentile / 100)
+            .map_or(0.0, |time| *time as f64 / 1e6)
     }
 
     /// The part of a type's requests of these seconds that was answered within the objective at p90.

@@ -6,7 +6,7 @@
 
 mod jump;
 mod knee;
-pub mod open;
+mod open;
 mod sharing;
 
 use std::time::Duration;
@@ -55,6 +55,8 @@ pub struct Fresh {
     pub times: [f64; 5],
     /// Answers, and by how much they are late ([`open`]).
     pub late: [f64; 2],
+    /// Slot time that refused requests would have taken, s.
+    pub shed: f64,
     /// Of those that had waited: the regression's sums.
     pub sums: Sums,
     /// Of those that had waited, short and long types: n, Σx, Σy, Σx², Σxy.
@@ -92,9 +94,9 @@ pub struct Law {
     found: f64,
     /// Average of the latest answers.
     late: f64,
-    /// While there is a limit: requests refused for want of slots, and the last look at those in use.
+    /// While there is a limit: slot time that refused requests would have taken, s, and the last look at slots in use.
     shed: f64,
-    watched_used: f64,
+    looked: f64,
     /// While the law is open: Σ of the references of requests that ended; else slots in use × time; and the time that
     /// it is of, s.
     work: f64,
@@ -227,7 +229,7 @@ impl Law {
         self.counted += fresh.requests;
         self.ended += fresh.requests;
         self.refused += fresh.refused;
-        self.shed += fresh.refused;
+        self.shed += fresh.shed;
         if fresh.epoch != self.epoch {
             return;
         }
@@ -296,16 +298,6 @@ impl Law {
     /// Begins a new schedule around so many slots.
     fn go(&mut self, slots: f64, now: Instant, view: &View) {
         let (least, most) = view.bounds;
-        if open::knob("TRACE", 0.0) > 0.0 && slots != self.base {
-            eprintln!(
-                "{:.2} go {} -> {slots}, N {} late {:.2?} stretch {:.2}",
-                now.as_nanos() as f64 / 1e9,
-                self.base,
-                view.in_flight,
-                self.late,
-                self.stretch
-            );
-        }
         self.base = slots.clamp(f64::from(least.max(1)), f64::from(most));
         self.epoch += 1.0;
         if view.mean > 0.0 {

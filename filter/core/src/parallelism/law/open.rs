@@ -46,20 +46,6 @@ const LEAST_WATCHED: f64 = 0.1;
 /// Slots that are taken to work at least.
 const LEAST: f64 = 4.0;
 
-pub fn knob(name: &str, default: f64) -> f64 {
-    use std::collections::HashMap;
-    use std::sync::{Mutex, OnceLock};
-    static KNOBS: OnceLock<Mutex<HashMap<String, f64>>> = OnceLock::new();
-    let map = KNOBS.get_or_init(Default::default);
-    let mut map = map.lock().unwrap();
-    *map.entry(name.to_owned()).or_insert_with(|| {
-        std::env::var(name)
-            .ok()
-            .and_then(|v| v.parse().ok())
-            .unwrap_or(default)
-    })
-}
-
 impl Law {
     /// Whether there is no limit.
     #[must_use]
@@ -112,19 +98,9 @@ impl Law {
                 .max(LEAST)
                 .min(MOST * view.in_flight)
         };
-        (self.open, self.late, self.watched_used) = (0.0, 0.0, now.as_nanos() as f64);
+        (self.open, self.late, self.looked) = (0.0, 0.0, now.as_nanos() as f64);
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
         (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
-        if knob("TRACE", 0.0) > 0.0 {
-            eprintln!(
-                "{:.2} close at {target:.1}, N {}, working {:.1} peak {:.1} found {}",
-                now.as_nanos() as f64 / 1e9,
-                view.in_flight,
-                (self.work / self.watched.max(1e-3)),
-                self.peak,
-                self.found
-            );
-        }
         // The schedule is for the times of requests within the limit (Little's law).
         let mean = view.mean * (target / view.in_flight).min(1.0);
         self.go(target.ceil(), now, &View { mean, ..*view });
@@ -133,28 +109,20 @@ impl Law {
     /// Opens a law whose limit is not needed any more. Returns whether it did.
     pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
         let now_ns = now.as_nanos() as f64;
-        let secs = (now_ns - self.watched_used).max(0.0) / 1e9;
-        self.watched_used = now_ns;
+        let secs = (now_ns - self.looked).max(0.0) / 1e9;
+        self.looked = now_ns;
         self.watched += secs;
         self.work += secs * view.in_flight;
         if self.watched < CALM {
             return false;
         }
-        let asked = (self.work + self.shed * view.mean) / self.watched;
+        let asked = (self.work + self.shed) / self.watched;
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
         if asked >= ROOM * self.base || self.late >= LATE.1 {
             return false;
         }
         if self.resting > 0.0 {
             self.found = self.base;
-        }
-        if knob("TRACE", 0.0) > 0.0 {
-            eprintln!(
-                "{:.2} open, P {}, N {}",
-                now.as_nanos() as f64 / 1e9,
-                self.base,
-                view.in_flight
-            );
         }
         (self.open, self.late) = (1.0, 0.0);
         (self.work, self.watched) = (0.0, 0.0);
