@@ -2,27 +2,32 @@
 //!
 //! A proxy that has just started knows neither P nor a service time. Few slots that grow keep requests waiting, and have
 //! them refused, in front of a backend that has room for all. So while a backend keeps the objectives by itself nothing is
-//! limited, at the start as well as later. With x = 1 for an answer whose response time exceeds the limit of its type, and
-//! averages over the latest 32 answers of all types (exponential; requests that are overdue count without an answer):
+//! limited, at the start as well as later. With x = 1 for a response time beyond the last objective of its type, which is
+//! for the part p of the requests, and the average over the latest 32 answers of all types (exponential; requests that
+//! are overdue count at once; broken types don't count):
 //!
 //! ```text
-//! late_k   x of the limits max(objective, 2 · reference), first objective, and max(objective, 4 · reference), last
-//! late_first > 0.45  or  late_last > 0.25                          the law closes, with P slots
-//! late_first < 0.1 and nothing refused for want of slots, for 1 s  it opens again
+//! late = mean of x / (1 − p + 0.15)
+//! late > 1                                         the law closes, with P slots
+//! late < 0.4 and less than 0.85 P asked for, 1 s   it opens again
 //! ```
 //!
-//! The reference is what requests of the type take beside few others ([`super::super`]): a type that misses an objective
-//! by itself says nothing of slots.
+//! What is asked for is the mean of the slots in use, and the slot time of requests that were refused for want of them. A
+//! type of which the reference, that is what its requests take beside few others, nearly misses the objective by itself
+//! says nothing of slots. A type without objectives is late at four references.
 //!
-//! By Little's law the work that ends in a second, in units of unloaded service time, is the number of slots that the
-//! backend has. With N requests in flight,
+//! By Little's law the work that ends in a second, in units of unloaded service time, is the number of slots that work:
 //!
 //! ```text
-//! P = 1.1 · Σ reference / elapsed      within N/8 ..= N/2, over about 0.3 s
+//! w = Σ reference / elapsed, over about 0.3 s; the most of the last 10 s
+//! P = w + √w        4 at least, N/2 at most, with N requests in flight
 //! ```
 //!
-//! and the search goes on from there. A P that the search had found before the law opened stands, within N/8 ..= N. A dry
-//! run holds no requests: its law closes and opens, and has no other part.
+//! The search goes on from there, as P may be too low where the backend was not full. A P that it had found before the law
+//! opened stands. Service times of requests that met more than twice as many others as work are those of no limit: they
+//! are left out of histograms, by which decisions are made once there is one.
+//!
+//! A dry run holds no requests: its law closes and opens, and has no other part.
 
 use super::{Law, View, reach_at_first};
 use crate::time::Instant;
