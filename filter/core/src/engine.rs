@@ -358,6 +358,7 @@ impl Engine {
             workflow: flow,
             weight,
             own_deadline,
+            is_retry: request.is_retry(),
             cost: compiled
                 .cost_header()
                 .and_then(|name| work::cost(request.header(name)?)),

@@ -100,7 +100,9 @@ impl Policy {
         match workflows.arrive(host, now, requests, &request, hopeless) {
             Passage::Hold(ticket) => Ok(Decision::Hold(ticket)),
             Passage::Refuse(reason, wait) => {
-                let refusal = self.stage.refuse_before(attributes, *origin, reason, wait);
+                let refusal = self
+                    .stage
+                    .refuse_before(now, attributes, *origin, reason, wait);
                 Ok(Decision::Refuse(refusal))
             }
             Passage::Forward(ticket) => self.enter(host, now, ticket, actions),
@@ -260,7 +262,8 @@ impl Policy {
                     retry_after,
                 } => {
                     let stage = &mut self.stage;
-                    let refusal = stage.refuse_before(&attributes, origin, reason, retry_after);
+                    let refusal =
+                        stage.refuse_before(now, &attributes, origin, reason, retry_after);
                     actions.push(Action::Refuse { stream, refusal });
                 }
             }

@@ -17,6 +17,7 @@ mod broken;
 mod deadlines;
 mod dry_run;
 mod edits;
+mod retries;
 mod streams;
 
 fn config(parallelism: u32, change: impl FnOnce(&mut StageConfig)) -> FilterConfig {

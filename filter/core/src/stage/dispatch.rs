@@ -363,7 +363,7 @@ impl Stage {
         self.stats.count(kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
-        let refusal = self.refuse(&request.attributes, origin, request.late, queue_wait);
+        let refusal = self.refuse(now, &request.attributes, origin, request.late, queue_wait);
         actions.push(Action::Refuse {
             stream: request.stream,
             refusal,

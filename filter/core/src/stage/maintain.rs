@@ -16,6 +16,7 @@ use crate::ledger::Share;
 use crate::queue::Queue;
 use crate::request::{ClassId, TypeId};
 use crate::requests::{Phase, Request};
+use crate::retries::FirstAttempts;
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
 use crate::strategy::Strategy;
@@ -237,6 +238,7 @@ impl Stage {
         }
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
+            self.firsts = FirstAttempts::new(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));

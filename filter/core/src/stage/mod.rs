@@ -31,6 +31,7 @@ use crate::queue::Queue;
 use crate::refusal::{Origin, Reason, Refusal};
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::requests::{Counts, Phase, Request, Requests};
+use crate::retries::FirstAttempts;
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::stats::{self, Count, StageCount, StageStats};
@@ -88,6 +89,7 @@ pub struct Stage {
     strategy: Strategy,
     acceptance: Option<Exchange>,
     sampling: Sampling,
+    firsts: FirstAttempts,
     /// Whether the work of queued requests is known: a service time was.
     knows_times: bool,
     demand: Option<DemandExchange>,
@@ -137,6 +139,7 @@ impl Stage {
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
+            firsts: FirstAttempts::new(config.types.len()),
             knows_times: false,
             demand: DemandExchange::new(host, &prefix, &config)?,
             control: Control::of_strategy(&config.policy, config.mode),
@@ -285,7 +288,11 @@ impl Stage {
         }
         let queue = self.ledger.queue(host)?;
         let sight = self.look(host, now, attributes, queue)?;
-        let mut decision = self.decide(host, now, attributes, &sight)?;
+        let mut decision = if self.firsts.precede(attributes, now) {
+            Err(Reason::Retry)
+        } else {
+            self.decide(host, now, attributes, &sight)?
+        };
         let stream = self.stream(ticket).unwrap_or_default();
         if decision.is_ok() && self.is_hopeless(stream, attributes) {
             self.strategy.withdrawn(attributes);
@@ -298,7 +305,7 @@ impl Stage {
         if let Err(reason) = decision {
             self.decided(kind, false);
             let origin = self.requests.origin(ticket);
-            let refusal = self.refuse(attributes, origin, reason, sight.judged_wait);
+            let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Decision::Refuse(refusal));
             }
@@ -348,12 +355,14 @@ impl Stage {
     /// Counts a rejection and says when coming back is worth it.
     fn refuse(
         &mut self,
+        now: Instant,
         request: &Attributes,
         origin: Option<Origin>,
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
         let kind = request.kind;
+        self.firsts.refused(request, now);
         self.slots.refused(reason);
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
@@ -366,13 +375,14 @@ impl Stage {
     /// passed.
     pub(crate) fn refuse_before(
         &mut self,
+        now: Instant,
         request: &Attributes,
         origin: Origin,
         reason: Reason,
         wait: Duration,
     ) -> Refusal {
         self.stats.count(request.kind, Count::Total);
-        self.refuse(request, Some(origin), reason, wait)
+        self.refuse(now, request, Some(origin), reason, wait)
     }
 
     /// One in [`ESTIMATES`]: a distribution needs no more, and each record is a host call.
@@ -425,7 +435,7 @@ impl Stage {
         {
             self.strategy.withdrawn(&attributes);
             let origin = self.requests.origin(ticket);
-            let refusal = self.refuse(&attributes, origin, reason, sight.wait);
+            let refusal = self.refuse(now, &attributes, origin, reason, sight.wait);
             return Ok(Decision::Refuse(refusal));
         }
         let expected_us = self.time_us(sight.work);
