@@ -91,7 +91,8 @@ pub enum Count {
     /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a reset. An estimate
     /// where answers are sampled: one counts for those that it stands for.
     Failed,
-    /// Answered while the type was answered faster than [`crate::stage::SAMPLES_PER_SECOND`]; not measured.
+    /// Answered while the type was answered more than 800 times a second
+    /// ([`crate::stage::SAMPLES_PER_SECOND`]); not measured.
     Unsampled,
 }
 

@@ -9,6 +9,7 @@ mod examples;
 #[cfg(test)]
 mod links;
 pub mod reference;
+mod stats;
 
 use std::path::{Path, PathBuf};
 

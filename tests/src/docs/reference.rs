@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Command, CommandFactory as _};
 use headgate::cli::Cli;
 use headgate_core::refusal::Reason;
-use serde_json::Value;
+use regex_lite::Regex;
+use serde_json::{Value, json};
 
+use super::stats;
 use crate::chart;
 use crate::kube::programs::repository;
 
@@ -22,7 +24,7 @@ pub type Page = (&'static str, String);
 pub fn pages() -> Result<Vec<Page>> {
     Ok(vec![
         ("fields.md", fields()?),
-        ("stats.md", stats()?),
+        ("stats.md", stats::page()?),
         ("reasons.md", reasons()),
         ("cli.md", cli()),
         ("chart.md", values()?),
@@ -32,18 +34,20 @@ pub fn pages() -> Result<Vec<Page>> {
 }
 
 /// The head of a page that was made from `source`.
-fn head(title: &str, source: &str, text: &str) -> String {
+pub(super) fn head(title: &str, source: &str, text: &str) -> String {
     format!(
         "<!-- Made from {source} by a test of tests/src/docs; don't edit. -->\n# {title}\n\n{text}\n\n"
     )
 }
 
-fn read(path: &str) -> Result<String> {
+pub(super) fn read(path: &str) -> Result<String> {
     fs::read_to_string(repository().join(path)).with_context(|| path.to_owned())
 }
 
 /// A text of several paragraphs, for a cell of a table.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
+    let link = Regex::new(r"\[`(?:\w+::)*(\w+)`\]").map(|r| r.replace_all(text, "`$1`"));
+    let text = link.unwrap_or(text.into());
     text.trim()
         .replace('|', "\\|")
         .replace('<', "&lt;")
@@ -99,7 +103,11 @@ fn nested(schema: &Value, at: &str, rows: &mut String) {
             _ => format!("{at}.{name}"),
         };
         let text = cell(of["description"].as_str().unwrap_or_default());
+        let required = schema["required"].as_array();
         let default = match &of["default"] {
+            Value::Null if required.is_some_and(|all| all.contains(&json!(name))) => {
+                "*required*".to_owned()
+            }
             Value::Null => String::new(),
             Value::String(text) => format!("`{text}`"),
             other => format!("`{other}`"),
@@ -115,6 +123,21 @@ fn kind(schema: &Value) -> String {
         Some("object") if schema["additionalProperties"].is_object() => {
             format!("map to {}", kind(&schema["additionalProperties"]))
         }
+        // Other enumerations have their values in the description.
+        Some("string")
+            if !schema["description"]
+                .as_str()
+                .is_some_and(|d| d.contains("\n\n")) =>
+        {
+            let values = schema["enum"].as_array().into_iter().flatten();
+            let values: Vec<String> = values
+                .filter_map(|v| Some(format!("`{}`", v.as_str()?)))
+                .collect();
+            match values.is_empty() {
+                true => "string".to_owned(),
+                false => values.join(", "),
+            }
+        }
         Some(other) => other.to_owned(),
         None => "any".to_owned(),
     }
@@ -125,103 +148,6 @@ fn facts(schema: &Value) -> String {
         Some(default) => format!("Type: {}. Default: `{default}`.", kind(schema)),
         None => format!("Type: {}.", kind(schema)),
     }
-}
-
-/// Files of `filter/core/src` with stats of a policy, and their counters.
-const STATS: [(&str, &str); 2] = [
-    ("stats.rs", "Requests, by policy and type"),
-    ("workflows/stats.rs", "Workflows, by policy"),
-];
-
-fn stats() -> Result<String> {
-    let mut page = head(
-        "Stats of the filter",
-        "filter/core/src/stats.rs and workflows/stats.rs",
-        "In `/stats` of Envoy's admin interface each begins with `wasmcustom.headgate.policy.NAMESPACE/NAME.` or, with the \
-         native filter, `dynamicmodulescustom.headgate.policy.NAMESPACE/NAME.`. Prometheus sees \
-         `headgate_rq_total{headgate_policy=\"shop/search\", headgate_type=\"slow\"}` where Envoy has the \
-         [tags](metrics.md#labels-of-the-proxies-metrics). Counters appear with the first tick, distributions as they are \
-         recorded. `headgate.panics`, without a policy, is a gauge of the native filter: its panics so far.",
-    );
-    for (file, title) in STATS {
-        let source = read(&format!("filter/core/src/{file}"))?;
-        let _ = writeln!(page, "## {title}\n\n| stat | | |\n|---|---|---|");
-        for line in source
-            .lines()
-            .filter_map(|l| l.strip_prefix("//! headgate.policy.<namespace>/<name>."))
-        {
-            let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
-            let (kind, text) = rest.trim().split_once(' ').unwrap_or((rest.trim(), ""));
-            if !name.ends_with("<counter>") && !text.is_empty() {
-                row(&mut page, name, kind.trim_end_matches('s'), text);
-            }
-        }
-        let of = if file == "stats.rs" {
-            "type.<type>"
-        } else {
-            "workflow.<workflow>"
-        };
-        for (name, text) in counters(
-            &source,
-            "pub enum Count {",
-            "pub(super) enum Count {",
-            "COUNTERS",
-        )? {
-            row(&mut page, &format!("{of}.{name}"), "counter", &text);
-        }
-        if file == "stats.rs" {
-            for (name, text) in counters(&source, "pub enum StageCount {", "", "STAGE_COUNTERS")? {
-                row(&mut page, &name, "counter", &text);
-            }
-        }
-        page.push('\n');
-    }
-    Ok(page)
-}
-
-/// Writes a row for each of the names that `name` with its `{…}` stands for.
-fn row(page: &mut String, name: &str, kind: &str, text: &str) {
-    match name
-        .split_once('{')
-        .and_then(|(a, rest)| Some((a, rest.split_once('}')?)))
-    {
-        Some((before, (names, after))) => {
-            for one in names.split(',') {
-                row(page, &format!("{before}{one}{after}"), kind, text);
-            }
-        }
-        None => {
-            let _ = writeln!(page, "| `{name}` | {kind} | {} |", cell(text));
-        }
-    }
-}
-
-/// The names in the array `names` of `source`, each with the doc comment of the variant in its place.
-fn counters(source: &str, head: &str, or: &str, names: &str) -> Result<Vec<(String, String)>> {
-    let body = |from: &str, end: &str| {
-        let (_, rest) = source.split_once(from)?;
-        rest.split_once(end).map(|(body, _)| body.to_owned())
-    };
-    let docs = body(head, "\n}").or_else(|| body(or, "\n}"));
-    let names = body(&format!("const {names}: [&str; "), "];").with_context(|| names.to_owned())?;
-    let (mut texts, mut text) = (Vec::new(), String::new());
-    for line in docs
-        .with_context(|| head.to_owned())?
-        .lines()
-        .map(str::trim)
-    {
-        match line.strip_prefix("///") {
-            Some(more) => text.push_str(more),
-            None if line.ends_with(',') => texts.push(std::mem::take(&mut text)),
-            None => {}
-        }
-    }
-    let names: Vec<&str> = names.split('"').skip(1).step_by(2).collect();
-    ensure!(
-        names.len() == texts.len(),
-        "{head}: {names:?} and {texts:?}"
-    );
-    Ok(names.into_iter().map(str::to_owned).zip(texts).collect())
 }
 
 fn reasons() -> String {
@@ -329,8 +255,8 @@ fn alerts() -> Result<String> {
                             "### {name}\n\nSeverity: {severity}{wait}. {description}\n\n**What to do.** {runbook}\n\n\
                              ```promql\n{expr}\n```\n",
                             severity = text("/labels/severity"),
-                            description = escaped(text("/annotations/description")),
-                            runbook = escaped(text("/annotations/runbook")),
+                            description = plain(text("/annotations/description")),
+                            runbook = plain(text("/annotations/runbook")),
                         );
                     }
                 }
@@ -340,9 +266,19 @@ fn alerts() -> Result<String> {
     Ok(page)
 }
 
-/// A text without what Markdown takes for HTML.
-fn escaped(text: &str) -> String {
-    text.replace('<', "&lt;")
+/// The text of an alert without Prometheus' templates.
+fn plain(text: &str) -> String {
+    let mut text = text.replace('<', "&lt;");
+    for (template, value) in [
+        (r"\{\{ \$labels\.(\w+) \}\}", "`$1`"),
+        (r"\{\{ \$value[^}]*Percentage \}\}", "N%"),
+        (r"\{\{ \$value[^}]*\}\}", "N"),
+    ] {
+        if let Ok(regex) = Regex::new(template) {
+            text = regex.replace_all(&text, value).into_owned();
+        }
+    }
+    text
 }
 
 fn metrics() -> Result<String> {
