@@ -109,7 +109,8 @@ fn commands_and_policies_in_pages_are_right() {
 
 #[test]
 fn commands_are_found_in_shell_only() {
-    let text = "```sh\n$ kubectl headgate top -n 'a b' \\\n  -o json > x   # why\nheadgate crd | kubectl apply -f -\n```\n```text\nheadgate x\n```\n";
+    let text = "```sh\n$ kubectl headgate top -n 'a b' \\\n  -o json > x   # why\n\
+                headgate crd | kubectl apply -f -\n```\n```text\nheadgate x\n```\n";
     let found: Vec<Vec<String>> = blocks(text).0.iter().flat_map(commands).collect();
     let top = ["headgate", "top", "-n", "a b", "-o", "json"];
     assert_eq!(found, [&top[..], &["headgate", "crd"][..]]);

@@ -65,9 +65,9 @@ fn fields() -> Result<String> {
     let mut page = head(
         "Fields of an AdmissionPolicy",
         SOURCE,
-        "`apiVersion: headgate.dev/v1alpha1`, `kind: AdmissionPolicy`. `kubectl explain admissionpolicy.spec --recursive` \
-         says the same. `headgate validate` names a mistake by its field and says what would be right. Durations are \
-         written `18ms`, `1s`, `1m30s`.",
+        "`apiVersion: headgate.dev/v1alpha1`, `kind: AdmissionPolicy`. `kubectl explain \
+         admissionpolicy.spec --recursive` says the same. `headgate validate` names a mistake by \
+         its field and says what would be right. Durations are written `18ms`, `1s`, `1m30s`.",
     );
     for (name, schema) in all {
         let _ = writeln!(
@@ -155,8 +155,9 @@ fn reasons() -> String {
         "Reasons of refusals",
         "filter/core/src/refusal.rs",
         "The reason is in the header `x-headgate-refused` of the answer, in the access log as \
-         `%RESPONSE_CODE_DETAILS%` (`headgate_refused{REASON}`), in `rq_rejected.reason.REASON` of the type's stats, and in \
-         the columns of `headgate top`. [Debugging a refusal](../tasks/refusal.md) says what to do about each.",
+         `%RESPONSE_CODE_DETAILS%` (`headgate_refused{REASON}`), in `rq_rejected.reason.REASON` \
+         of the type's stats, and in the columns of `headgate top`. [Debugging a \
+         refusal](../tasks/refusal.md) says what to do about each.",
     );
     page.push_str("| reason | HTTP | gRPC | refused because |\n|---|---|---|---|\n");
     let objective = Reason::Objective(50.0);
@@ -182,8 +183,9 @@ fn cli() -> String {
     let mut page = head(
         "Command line",
         "operator/src/cli",
-        "`headgate COMMAND --help` prints the same. `kubectl headgate COMMAND` is the same program under the name by which \
-         kubectl finds it. Exit codes: 0; 1 when something is wrong with the input or the system; 2 when the command line is.",
+        "`headgate COMMAND --help` prints the same. `kubectl headgate COMMAND` is the same \
+         program under the name by which kubectl finds it. Exit codes: 0; 1 when something is \
+         wrong with the input or the system; 2 when the command line is.",
     );
     let mut command = Cli::command();
     command.build();
@@ -225,8 +227,9 @@ fn alerts() -> Result<String> {
     let mut page = head(
         "Alerts",
         "charts/headgate/alerts",
-        "`metrics.prometheusRule.enabled` of the chart makes a PrometheusRule of them. The files are rule files for a \
-         Prometheus without an operator, too. promtool runs tests of each alert.",
+        "`metrics.prometheusRule.enabled` of the chart makes a PrometheusRule of them. The files \
+         are rule files for a Prometheus without an operator, too. promtool runs tests of each \
+         alert.",
     );
     for file in ["policies", "workflows", "operator", "recording"] {
         let path = format!("charts/headgate/alerts/{file}.yaml");
@@ -252,8 +255,8 @@ fn alerts() -> Result<String> {
                         };
                         let _ = writeln!(
                             page,
-                            "### {name}\n\nSeverity: {severity}{wait}. {description}\n\n**What to do.** {runbook}\n\n\
-                             ```promql\n{expr}\n```\n",
+                            "### {name}\n\nSeverity: {severity}{wait}. {description}\n\n**What to \
+                             do.** {runbook}\n\n```promql\n{expr}\n```\n",
                             severity = text("/labels/severity"),
                             description = plain(text("/annotations/description")),
                             runbook = plain(text("/annotations/runbook")),
@@ -313,8 +316,8 @@ mod tests {
         }
         assert!(
             stale.is_empty(),
-            "docs/src/reference: {stale:?} are not what the code says; run HEADGATE_RENEW=1 cargo test --release -p \
-             headgate-tests --lib docs::reference"
+            "docs/src/reference: {stale:?} are not what the code says; run HEADGATE_RENEW=1 cargo \
+             test --release -p headgate-tests --lib docs::reference"
         );
     }
 }

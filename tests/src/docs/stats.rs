@@ -16,11 +16,13 @@ pub(super) fn page() -> Result<String> {
     let mut page = head(
         "Stats of the filter",
         "filter/core/src/stats.rs and workflows/stats.rs",
-        "In `/stats` of Envoy's admin interface each begins with `wasmcustom.headgate.policy.NAMESPACE/NAME.` or, with the \
-         native filter, `dynamicmodulescustom.headgate.policy.NAMESPACE/NAME.`. Prometheus sees \
-         `headgate_rq_total{headgate_policy=\"shop/search\", headgate_type=\"slow\"}` where Envoy has the \
-         [tags](metrics.md#labels-of-the-proxies-metrics). Counters are added to at each tick, distributions \
-         as they happen. `headgate.panics`, without a policy, is a gauge of the native filter: its panics so far.",
+        "In `/stats` of Envoy's admin interface each begins with \
+         `wasmcustom.headgate.policy.NAMESPACE/NAME.` or, with the native filter, \
+         `dynamicmodulescustom.headgate.policy.NAMESPACE/NAME.`. Prometheus sees \
+         `headgate_rq_total{headgate_policy=\"shop/search\", headgate_type=\"slow\"}` where Envoy \
+         has the [tags](metrics.md#labels-of-the-proxies-metrics). Counters are added to at each \
+         tick, distributions as they happen. `headgate.panics`, without a policy, is a gauge of \
+         the native filter: its panics so far.",
     );
     for (file, title) in STATS {
         let source = read(&format!("filter/core/src/{file}"))?;
@@ -58,7 +60,7 @@ pub(super) fn page() -> Result<String> {
     Ok(page)
 }
 
-/// Writes a row for each of the names that `name` with its `{…}` stands for.
+/// Writes a row for `name`, or for each name that a list in it (`{a,b}`) makes.
 fn row(page: &mut String, name: &str, kind: &str, text: &str) {
     match name
         .split_once('{')
