@@ -76,7 +76,7 @@ fn fields() -> Result<String> {
             schema["description"].as_str().unwrap_or_default()
         );
         let mut rows = String::new();
-        nested(schema, "", &mut rows);
+        nested(schema, name, &mut rows);
         if rows.is_empty() {
             let _ = writeln!(page, "{}\n", facts(schema));
         } else {
@@ -94,14 +94,11 @@ fn nested(schema: &Value, at: &str, rows: &mut String) {
     if schema["items"].is_object() {
         return nested(&schema["items"], &format!("{at}[]"), rows);
     }
-    if schema["additionalProperties"].is_object() && !at.is_empty() {
+    if schema["additionalProperties"].is_object() {
         return nested(&schema["additionalProperties"], &format!("{at}.NAME"), rows);
     }
     for (name, of) in schema["properties"].as_object().into_iter().flatten() {
-        let path = match at {
-            "" => name.clone(),
-            _ => format!("{at}.{name}"),
-        };
+        let path = format!("{at}.{name}");
         let text = cell(of["description"].as_str().unwrap_or_default());
         let required = schema["required"].as_array();
         let default = match &of["default"] {
@@ -109,7 +106,7 @@ fn nested(schema: &Value, at: &str, rows: &mut String) {
                 "*required*".to_owned()
             }
             Value::Null => String::new(),
-            Value::String(text) => format!("`{text}`"),
+            Value::String(text) if !text.is_empty() => format!("`{text}`"),
             other => format!("`{other}`"),
         };
         let _ = writeln!(rows, "| `{path}` | {} | {default} | {text} |", kind(of));
