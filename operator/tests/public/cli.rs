@@ -45,6 +45,15 @@ fn validate_tells_by_exit_code_and_one_line() {
         (text(&good.stdout), good.status.code()),
         ("ok: 1 policy\n", Some(0))
     );
+    let examples = headgate(&["validate", "examples/policies"]);
+    assert_eq!(
+        (
+            text(&examples.stdout),
+            text(&examples.stderr),
+            examples.status.code()
+        ),
+        ("ok: 12 policies\n", "", Some(0))
+    );
 
     let bad = headgate(&[
         "validate",
