@@ -21,6 +21,9 @@ use crate::process::{self, Configuration, Head};
 use crate::recovery;
 use crate::stream::Request;
 
+#[cfg(test)]
+pub(crate) mod fake;
+
 /// A buffer of either side.
 #[repr(C)]
 #[derive(Clone, Copy)]

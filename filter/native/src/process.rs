@@ -42,10 +42,17 @@ static WOKEN: AtomicBool = AtomicBool::new(false);
 static STREAMS: AtomicU32 = AtomicU32::new(0);
 static CONFIGURATIONS: AtomicU32 = AtomicU32::new(0);
 
+/// The main thread is late when no tick came for so many of their periods.
+const LATE: u32 = 2;
+
 /// Panics since the start of the process, of all libraries.
 const PANICS: &str = "headgate.panics";
 
+#[cfg(test)]
+pub(crate) use crate::abi::fake::now;
+
 /// The system's monotonic clock: the same for all threads, and for all libraries of the process.
+#[cfg(not(test))]
 pub(crate) fn now() -> Instant {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let part = |part: i64| u64::try_from(part).unwrap_or_default();
@@ -83,6 +90,8 @@ pub(crate) struct Process {
     waiting: HashMap<u32, Waiting>,
     /// The number under which others wake the engine.
     listening: Option<WorkerId>,
+    /// The last tick.
+    ticked: Instant,
 }
 
 /// The main thread, where no stream is.
@@ -103,6 +112,20 @@ fn lock() -> MutexGuard<'static, Option<Process>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A new process.
+#[cfg(test)]
+pub(crate) fn reset() {
+    *lock() = None;
+    PROCESS.clear_poison();
+    FAILED.store(false, Ordering::SeqCst);
+}
+
+/// Whether a thread has the engine.
+#[cfg(test)]
+pub(crate) fn is_locked() -> bool {
+    PROCESS.try_lock().is_err()
+}
+
 /// Runs `f` with the lock; then wakes whom it concerns. `None` where there is nothing to run it with.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     // A lock is poisoned before `failed` runs, and a panic elsewhere poisons none.
@@ -112,6 +135,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     }
     let process = locked.as_mut()?;
     let result = f(process);
+    process.tick_if_late();
     let due = process.due();
     let busy = !process.waiting.is_empty();
     drop(locked);
@@ -196,6 +220,26 @@ impl Process {
             epoch: 1,
             waiting: HashMap::new(),
             listening: None,
+            ticked: now(),
+        }
+    }
+
+    /// Housekeeping, on any thread.
+    fn tick(&mut self, now: Instant) {
+        self.ticked = now;
+        if WOKEN.swap(false, Ordering::SeqCst) {
+            self.filter.woken(&Main);
+        }
+        self.filter.tick(&Main);
+        self.listen();
+    }
+
+    /// Housekeeping by a worker while the main thread is late, as it may be for seconds: a large update, a scrape of many
+    /// stats. Metrics and reports have to wait for it.
+    fn tick_if_late(&mut self) {
+        let now = now();
+        if now.since(self.ticked) > LATE * Clock::period() {
+            self.tick(now);
         }
     }
 
@@ -353,11 +397,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
         if process.filter.listeners().last() != Some(configuration.id) {
             return;
         }
-        if WOKEN.swap(false, Ordering::SeqCst) {
-            process.filter.woken(&Main);
-        }
-        process.filter.tick(&Main);
-        process.listen();
+        process.tick(now());
         callout = process.filter.report(&Main);
         if let Some(defined) = configuration.defined.get() {
             process.take_metrics(defined, &mut changed);
@@ -380,4 +420,78 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
 /// The answer to what a tick sent; `None`: there is none.
 pub(crate) fn reported(answer: Option<&[u8]>) {
     with(|process| process.filter.reported(&Main, answer));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::abi::fake::{self, Became, Listener, Stream};
+
+    /// One slot, and a queue in which requests wait for at most a second.
+    const ONE_SLOT: &str = r#"{"stages":[{"policy":"ns/one","parallelism":1,
+        "queue":{"max_length":10,"timeout_us":1000000},
+        "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
+
+    #[test]
+    fn the_next_request_gets_the_slot() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (first, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Forwarded);
+        let (second, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        first.answer();
+        fake::run_scheduled();
+        assert_eq!(second.became(), Some(Became::Forwarded));
+    }
+
+    /// Envoy's main thread may be busy for seconds.
+    #[test]
+    fn a_worker_ticks_while_the_main_thread_is_late() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (running, _) = Stream::arrive(&listener, "/");
+        let (late, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        fake::pass(990);
+        let (_behind, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        fake::run_scheduled();
+        assert_eq!(late.became(), None);
+        fake::pass(25);
+        let (_another, _) = Stream::arrive(&listener, "/");
+        fake::run_scheduled();
+        assert_eq!(late.became(), Some(Became::Answered(503)));
+        drop(running);
+    }
+
+    #[test]
+    fn a_tick_writes_what_was_counted() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (_running, _) = Stream::arrive(&listener, "/");
+        let (_waiting, _) = Stream::arrive(&listener, "/");
+        let total = "headgate.policy.ns/one.type.default.rq_total";
+        let written = || {
+            let seen = fake::seen();
+            let of = seen.written.iter().filter(|(name, _)| name == total);
+            of.map(|(_, value)| *value).collect::<Vec<_>>()
+        };
+        assert!(written().is_empty());
+        listener.tick();
+        assert_eq!(written(), [2]);
+        listener.tick();
+        assert_eq!(written(), [2]);
+    }
+
+    #[test]
+    fn a_refused_configuration_is_told_and_leaves_the_last_one() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        assert!(Listener::new(r#"{"stages":1}"#).is_none());
+        let told = fake::seen().log.last().cloned().unwrap();
+        assert!(told.contains("the last good one stays"), "{told}");
+        let (_running, _) = Stream::arrive(&listener, "/");
+        let (_waiting, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+    }
 }

@@ -69,6 +69,12 @@ fn with_state<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(state.get_or_insert_default())
 }
 
+/// A new process.
+#[cfg(test)]
+pub(crate) fn reset() {
+    with_state(|state| *state = State::default());
+}
+
 static TABLE: Table = Table {
     number: {
         unsafe extern "C" fn number(name: Buffer) -> *const AtomicU64 {
