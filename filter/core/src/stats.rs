@@ -127,13 +127,13 @@ pub fn prefix(policy: &str) -> String {
     format!("headgate.policy.{}", policy.replace('.', "_"))
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Counter {
     metric: MetricId,
     pending: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct TypeStats {
     /// Whether anything is pending, so that a flush visits only types that had traffic.
     dirty: bool,
@@ -147,7 +147,7 @@ struct TypeStats {
 }
 
 /// A stage's stats.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StageStats {
     types: Vec<TypeStats>,
     dirty: Vec<u16>,

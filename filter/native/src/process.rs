@@ -13,16 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::decision::Action;
-use headgate_core::host::{HostError, MetricKind, Metrics, Shared};
+use headgate_core::engine::Prepared;
+use headgate_core::host::{HostError, Shared};
 use headgate_core::http::{Filter, Level, LocalReply, Proxy};
 use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
 use crate::abi::{self, Envoy, Scheduler, Scope};
 use crate::clock::Clock;
-use crate::metrics::{Change, Defined};
+use crate::metrics::{self, Change, Defined, Names};
 use crate::recovery;
-use crate::shared::Host;
+use crate::shared::{Host, PANICS};
 
 /// What becomes of a request at its headers.
 pub(crate) enum Head {
@@ -44,9 +45,6 @@ static CONFIGURATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// The main thread is late when no tick came for so many of their periods.
 const LATE: u32 = 2;
-
-/// Panics since the start of the process, of all libraries.
-const PANICS: &str = "headgate.panics";
 
 #[cfg(test)]
 pub(crate) use crate::abi::fake::now;
@@ -128,6 +126,7 @@ pub(crate) fn is_locked() -> bool {
 
 /// Runs `f` with the lock; then wakes whom it concerns. `None` where there is nothing to run it with.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
+    let now = now();
     // A lock is poisoned before `failed` runs, and a panic elsewhere poisons none.
     let mut locked = PROCESS.lock().ok()?;
     if FAILED.load(Ordering::Relaxed) {
@@ -135,7 +134,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     }
     let process = locked.as_mut()?;
     let result = f(process);
-    process.tick_if_late();
+    process.tick_if_late(now);
     let due = process.due();
     let busy = !process.waiting.is_empty();
     drop(locked);
@@ -225,8 +224,8 @@ impl Process {
     }
 
     /// Housekeeping, on any thread.
-    fn tick(&mut self, now: Instant) {
-        self.ticked = now;
+    fn tick(&mut self) {
+        self.ticked = now();
         if WOKEN.swap(false, Ordering::SeqCst) {
             self.filter.woken(&Main);
         }
@@ -236,10 +235,9 @@ impl Process {
 
     /// Housekeeping by a worker while the main thread is late, as it may be for seconds: a large update, a scrape of many
     /// stats. Metrics and reports have to wait for it.
-    fn tick_if_late(&mut self) {
-        let now = now();
+    fn tick_if_late(&mut self, now: Instant) {
         if now.since(self.ticked) > LATE * Clock::period() {
-            self.tick(now);
+            self.tick();
         }
     }
 
@@ -297,24 +295,9 @@ impl Process {
     fn take_metrics(&self, defined: &Defined, out: &mut Vec<Change>) {
         let host = self.filter.host();
         // Counting in memory does not fail.
-        publish(host).unwrap_or(());
+        host.publish().unwrap_or(());
         host.metrics().take(defined, out);
     }
-}
-
-/// Sets gauges of numbers that people look at: panics, and the slots in use, by which the engine decides.
-fn publish(host: &Host) -> Result<(), HostError> {
-    host.number(PANICS)?;
-    let mut done = Ok(());
-    host.numbers(|name, value| {
-        let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
-        if slots || name == PANICS {
-            let gauge = host.define(MetricKind::Gauge, name);
-            let written = gauge.and_then(|gauge| host.record(gauge, value));
-            done = std::mem::replace(&mut done, Ok(())).and(written);
-        }
-    });
-    done
 }
 
 /// One configuration of one listener.
@@ -341,21 +324,17 @@ impl Configuration {
         // What is in force then includes this configuration, unless it is refused.
         recovery::hurry();
         recover();
+        let prepared = Prepared::from_json(&Names, json);
         let mut locked = lock();
         let process = locked.get_or_insert_with(Process::new);
         let applied = process
             .filter
-            .configure(&Main, now(), (this.id, name), json);
+            .take_over(&Main, now(), (this.id, name), prepared);
         if applied.is_ok() {
             process.filter.join(&Main);
             process.listen();
-            let host = process.filter.host();
-            publish(host).unwrap_or(());
-            let defined = host.metrics().define_in(scope);
-            for member in &host.metrics().members(&defined) {
-                scope.write(member);
-            }
-            this.defined.get_or_init(|| defined);
+            // Counting in memory does not fail.
+            process.filter.host().publish().unwrap_or(());
         }
         let due = process.due();
         drop(locked);
@@ -363,6 +342,12 @@ impl Configuration {
             scheduler.commit();
         }
         applied.ok()?;
+        // Envoy takes a microsecond for each of some thousand definitions.
+        let defined = this.defined.get_or_init(|| metrics::define_in(scope));
+        let members = with(|process| process.filter.host().metrics().members(defined));
+        for member in &members.unwrap_or_default() {
+            scope.write(member);
+        }
         Clock::add(&this, scope.ticker());
         Some(this)
     }
@@ -397,7 +382,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
         if process.filter.listeners().last() != Some(configuration.id) {
             return;
         }
-        process.tick(now());
+        process.tick();
         callout = process.filter.report(&Main);
         if let Some(defined) = configuration.defined.get() {
             process.take_metrics(defined, &mut changed);
@@ -481,6 +466,17 @@ mod tests {
         assert_eq!(written(), [2]);
         listener.tick();
         assert_eq!(written(), [2]);
+    }
+
+    #[test]
+    fn slow_calls_of_envoy_are_made_without_the_lock() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        assert!(!fake::seen().metrics.is_empty());
+        let (_running, _) = Stream::arrive(&listener, "/");
+        listener.tick();
+        assert!(!fake::seen().written.is_empty());
+        assert_eq!(fake::seen().locked, [""; 0]);
     }
 
     #[test]

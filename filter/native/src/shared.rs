@@ -29,6 +29,9 @@ use crate::process;
 /// The table's name in Envoy's registry.
 const KEY: &str = "headgate.state/1";
 
+/// Panics since the start of the process, of all libraries.
+pub(crate) const PANICS: &str = "headgate.panics";
+
 /// [`HostError::Call`]'s status of what nobody defined: proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
 
@@ -159,6 +162,14 @@ pub(crate) struct Host {
     wall_clock_offset: Duration,
     names: RefCell<HashMap<String, Number>>,
     numbers: RefCell<Vec<&'static AtomicU64>>,
+    /// Numbers that people look at, with their gauges.
+    shown: RefCell<Vec<(Number, MetricId)>>,
+}
+
+/// Whether people look at a number: panics, and the slots in use, by which the engine decides.
+fn is_shown(name: &str) -> bool {
+    let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
+    slots || name == PANICS
 }
 
 impl Host {
@@ -173,6 +184,7 @@ impl Host {
             wall_clock_offset: since_1970.saturating_sub(since_boot),
             names: RefCell::default(),
             numbers: RefCell::default(),
+            shown: RefCell::default(),
         }
     }
 
@@ -180,14 +192,19 @@ impl Host {
         &self.metrics
     }
 
-    /// Calls `f` with the name and value of each number that the engine asked for.
-    pub(crate) fn numbers(&self, mut f: impl FnMut(&str, u64)) {
-        let numbers = self.numbers.borrow();
-        for (name, number) in self.names.borrow().iter() {
-            if let Some(value) = numbers.get(number.0 as usize) {
-                f(name, value.load(Ordering::SeqCst));
-            }
+    /// Sets the gauges of numbers that people look at.
+    ///
+    /// # Errors
+    /// [`HostError`]: that of the last that failed.
+    pub(crate) fn publish(&self) -> Result<(), HostError> {
+        self.number(PANICS)?;
+        let mut done = Ok(());
+        for &(number, gauge) in self.shown.borrow().iter() {
+            let value = self.get(number);
+            let written = value.and_then(|value| self.metrics.record(gauge, value));
+            done = written.and(done);
         }
+        done
     }
 
     /// From now on this library is woken for `worker`.
@@ -241,6 +258,10 @@ impl Shared for Host {
         let number = Number(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
         numbers.push(value);
         self.names.borrow_mut().insert(name.to_owned(), number);
+        if is_shown(name) {
+            let gauge = self.define(MetricKind::Gauge, name)?;
+            self.shown.borrow_mut().push((number, gauge));
+        }
         Ok(number)
     }
 

@@ -26,7 +26,7 @@ use crate::config::{ClassConfig, ConfigError, MAX_TYPES, Match, StageConfig};
 use crate::request::{ClassId, TypeId};
 use condition::Conditions;
 use index::Index;
-pub(crate) use routes::Routes;
+use routes::Routes;
 
 pub use condition::{Condition, MAX_PATTERN, check_pattern};
 

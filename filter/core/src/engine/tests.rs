@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::classify::memory::MemoryRequest;
-use crate::config::{FilterConfig, Logic, Objective};
+use crate::config::{FilterConfig, Logic, Objective, StrategyConfig};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::refusal::Reason;
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};

@@ -109,14 +109,15 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The stage of `policy`, configured by `config`, on the worker that `membership` names. `seed` makes its
-    /// random decisions repeatable.
+    /// The stage of `policy`, configured by `config`, whose stats are `stats`, on the worker that `membership` names.
+    /// `seed` makes its random decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(
         policy: PolicyId,
         config: StageConfig,
+        stats: StageStats,
         membership: &Membership,
         seed: u64,
         host: &impl Host,
@@ -141,7 +142,7 @@ impl Stage {
             demand: DemandExchange::new(host, &prefix, &config)?,
             control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
-            stats: StageStats::new(host, &config)?,
+            stats,
             handed_over: None,
             handed_to: Vec::new(),
             rng: Rng::new(seed),
