@@ -251,6 +251,12 @@ impl Engine {
         done
     }
 
+    /// The policies that requests here belong to, also those that are gone but whose requests are not.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
+        let policies = self.running.iter().chain(&self.retired);
+        policies.map(|policy| policy.stage.config().policy.as_str())
+    }
+
     /// Joins the process now rather than with the first request.
     ///
     /// # Errors

@@ -33,7 +33,8 @@ pub(crate) struct Name {
 #[derive(Debug, Default)]
 struct Table {
     ids: HashMap<String, u32>,
-    all: Vec<Arc<Name>>,
+    /// A number is not used again: older configurations of Envoy's go by it.
+    all: Vec<Option<Arc<Name>>>,
 }
 
 static NAMES: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
@@ -59,11 +60,11 @@ impl Metrics for Names {
         }
         let id = u32::try_from(names.all.len()).unwrap_or(u32::MAX);
         names.ids.insert(name.to_owned(), id);
-        names.all.push(Arc::new(Name {
+        names.all.push(Some(Arc::new(Name {
             kind,
             name: name.to_owned(),
             member: Member::of(name),
-        }));
+        })));
         Ok(MetricId(id))
     }
 
@@ -92,7 +93,7 @@ pub(crate) struct Counts(RefCell<Cells>);
 #[derive(Debug, Default)]
 struct Cells {
     /// By their names' numbers.
-    all: Vec<Cell>,
+    all: Vec<Option<Cell>>,
     /// Those that Envoy is to hear of.
     changed: Vec<u32>,
     /// Values of histograms.
@@ -139,12 +140,16 @@ pub(crate) fn define_in(scope: Scope) -> Defined {
             of_kind.insert(name.to_owned(), id);
         }
     };
-    let single = all.iter().map(|name| match &name.member {
-        Some(member) => {
-            define(name.kind, &member.family, &member.labels);
+    let single = all.iter().map(|name| match name.as_deref()? {
+        Name {
+            kind,
+            member: Some(member),
+            ..
+        } => {
+            define(*kind, &member.family, &member.labels);
             None
         }
-        None => scope.define(name.kind, &name.name, &[]),
+        Name { kind, name, .. } => scope.define(*kind, name, &[]),
     });
     let single = single.collect();
     let (name, labels) = family::SERVICES;
@@ -157,29 +162,44 @@ impl Cells {
     fn grow(&mut self) {
         let names = names();
         for name in names.all.iter().skip(self.all.len()) {
-            // A gauge shows from the start.
-            let changed = name.kind == MetricKind::Gauge;
-            if changed {
-                self.changed
-                    .push(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
-            }
-            self.all.push(Cell {
+            let cell = name.as_ref().map(|name| Cell {
                 name: Arc::clone(name),
                 value: 0,
-                changed,
+                // A gauge shows from the start.
+                changed: name.kind == MetricKind::Gauge,
             });
+            if cell.as_ref().is_some_and(|cell| cell.changed) {
+                let metric = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+                self.changed.push(metric);
+            }
+            self.all.push(cell);
         }
     }
 }
 
 impl Counts {
+    /// Forgets the metrics of policies for which `is_gone`; of each some bytes are left. Not while a configuration is
+    /// prepared, as its metrics are nobody's yet.
+    pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
+        let mut cells = self.0.borrow_mut();
+        cells.grow();
+        let mut names = names();
+        names.ids.retain(|name, _| !is_gone(name));
+        for (name, cell) in names.all.iter_mut().zip(&mut cells.all) {
+            if name.as_ref().is_some_and(|name| is_gone(&name.name)) {
+                (*name, *cell) = (None, None);
+            }
+        }
+    }
+
     /// What makes Envoy know the members of families in a new configuration. Envoy forgets them with the configuration
     /// that wrote them, and counters start at 0 again, unless another one has written them by then. A distribution can't be
     /// written without a value: that of a workflow starts over.
     pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {
         let mut cells = self.0.borrow_mut();
         cells.grow();
-        let member = |(at, cell): (usize, &Cell)| {
+        let member = |(at, cell): (usize, &Option<Cell>)| {
+            let cell = cell.as_ref()?;
             cell.name.member.as_ref()?;
             let value = match cell.name.kind {
                 MetricKind::Counter => 0,
@@ -206,7 +226,7 @@ impl Counts {
         } = &mut *cells;
         changed.retain(|&metric| {
             let at = metric as usize;
-            let Some(cell) = all.get_mut(at) else {
+            let Some(Some(cell)) = all.get_mut(at) else {
                 return false;
             };
             let Some(id) = defined.id(at, &cell.name) else {
@@ -225,7 +245,7 @@ impl Counts {
         });
         for (metric, value) in values.drain(..) {
             let at = metric as usize;
-            if let Some(cell) = all.get(at)
+            if let Some(Some(cell)) = all.get(at)
                 && let Some(id) = defined.id(at, &cell.name)
             {
                 let name = Arc::clone(&cell.name);
@@ -250,7 +270,8 @@ impl Counts {
             changed,
             values,
         } = &mut *cells;
-        let cell = all.get_mut(at).ok_or_else(unknown)?;
+        let cell = all.get_mut(at).and_then(Option::as_mut);
+        let cell = cell.ok_or_else(unknown)?;
         if f(cell, values) && !cell.changed {
             cell.changed = true;
             changed.push(metric.0);

@@ -333,8 +333,10 @@ impl Configuration {
         if applied.is_ok() {
             process.filter.join(&Main);
             process.listen();
+            let (filter, host) = (&process.filter, process.filter.host());
+            host.forget_others(filter.policies());
             // Counting in memory does not fail.
-            process.filter.host().publish().unwrap_or(());
+            host.publish().unwrap_or(());
         }
         let due = process.due();
         drop(locked);
@@ -466,6 +468,34 @@ mod tests {
         assert_eq!(written(), [2]);
         listener.tick();
         assert_eq!(written(), [2]);
+    }
+
+    #[test]
+    fn metrics_of_a_policy_go_with_it_and_come_back() {
+        let _turn = fake::start();
+        let two = ONE_SLOT.replace("ns/one", "ns/two");
+        let of_one = || {
+            let metrics = &fake::seen().metrics;
+            let of_one = metrics.iter().filter(|name| name.contains("ns/one"));
+            of_one.count()
+        };
+        let one = Listener::new(ONE_SLOT).unwrap();
+        let (_running, _) = Stream::arrive(&one, "/");
+        let second = Listener::new(&two).unwrap();
+        drop((_running, one));
+        second.tick();
+        fake::seen().metrics.clear();
+        let third = Listener::new(&two).unwrap();
+        assert_eq!(of_one(), 0);
+        let back = Listener::new(ONE_SLOT).unwrap();
+        assert!(of_one() > 0);
+        let (_running, _) = Stream::arrive(&back, "/");
+        back.tick();
+        for (metric, value) in [("type.default.rq_total", 1), ("slots_in_use", 1)] {
+            let name = format!("headgate.policy.ns/one.{metric}");
+            assert!(fake::seen().written.contains(&(name, value)), "{metric}");
+        }
+        drop((second, third));
     }
 
     #[test]

@@ -8,10 +8,13 @@
 //!
 //! The table is a format between versions: a field never changes its meaning. Another layout needs another [`KEY`];
 //! such a library starts without state. Times in the state are of the system's monotonic clock.
+//!
+//! Nothing in the state is ever freed: another library may be using it. Each policy name that a process has had costs some
+//! kilobytes, and what was learned serves a policy that comes back.
 #![allow(unsafe_code)] // functions of another library
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,6 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use headgate_core::host::{
     Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
 };
+use headgate_core::stats;
 use headgate_core::workers::WorkerId;
 
 use crate::abi::{self, Buffer};
@@ -29,6 +33,8 @@ use crate::process;
 /// The table's name in Envoy's registry.
 const KEY: &str = "headgate.state/1";
 
+/// Names of policies' metrics and numbers begin with it.
+const POLICY: &str = "headgate.policy.";
 /// Panics since the start of the process, of all libraries.
 pub(crate) const PANICS: &str = "headgate.panics";
 
@@ -163,7 +169,9 @@ pub(crate) struct Host {
     names: RefCell<HashMap<String, Number>>,
     numbers: RefCell<Vec<&'static AtomicU64>>,
     /// Numbers that people look at, with their gauges.
-    shown: RefCell<Vec<(Number, MetricId)>>,
+    shown: RefCell<Vec<(String, Number, MetricId)>>,
+    /// What names of policies that are not gone begin with.
+    live: RefCell<HashSet<String>>,
 }
 
 /// Whether people look at a number: panics, and the slots in use, by which the engine decides.
@@ -185,11 +193,30 @@ impl Host {
             names: RefCell::default(),
             numbers: RefCell::default(),
             shown: RefCell::default(),
+            live: RefCell::default(),
         }
     }
 
     pub(crate) fn metrics(&self) -> &Counts {
         &self.metrics
+    }
+
+    /// Forgets what people look at of policies that are not among `live`, and their metrics.
+    pub(crate) fn forget_others<'a>(&self, live: impl Iterator<Item = &'a str>) {
+        let before = self.live.replace(live.map(stats::prefix).collect());
+        let live = self.live.borrow();
+        if before.is_subset(&live) {
+            return;
+        }
+        let is_gone = |name: &str| {
+            let of = name.strip_prefix(POLICY).and_then(|of| of.find('.'));
+            of.is_some_and(|end| !live.contains(&name[..POLICY.len() + end]))
+        };
+        self.metrics.forget(is_gone);
+        self.names.borrow_mut().retain(|name, _| !is_gone(name));
+        self.shown
+            .borrow_mut()
+            .retain(|(name, _, _)| !is_gone(name));
     }
 
     /// Sets the gauges of numbers that people look at.
@@ -199,9 +226,9 @@ impl Host {
     pub(crate) fn publish(&self) -> Result<(), HostError> {
         self.number(PANICS)?;
         let mut done = Ok(());
-        for &(number, gauge) in self.shown.borrow().iter() {
-            let value = self.get(number);
-            let written = value.and_then(|value| self.metrics.record(gauge, value));
+        for (_, number, gauge) in self.shown.borrow().iter() {
+            let value = self.get(*number);
+            let written = value.and_then(|value| self.metrics.record(*gauge, value));
             done = written.and(done);
         }
         done
@@ -260,7 +287,8 @@ impl Shared for Host {
         self.names.borrow_mut().insert(name.to_owned(), number);
         if is_shown(name) {
             let gauge = self.define(MetricKind::Gauge, name)?;
-            self.shown.borrow_mut().push((number, gauge));
+            let shown = (name.to_owned(), number, gauge);
+            self.shown.borrow_mut().push(shown);
         }
         Ok(number)
     }

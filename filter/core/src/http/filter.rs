@@ -91,6 +91,12 @@ impl<H: Host> Filter<H> {
         &self.listeners
     }
 
+    /// The policies of the proxy's configurations and of requests under way. A host may forget the metrics of others:
+    /// nothing here has their ids.
+    pub fn policies(&self) -> impl Iterator<Item = &str> {
+        self.listeners.policies().chain(self.engine.policies())
+    }
+
     /// The time of the last request or end of a request.
     pub fn last(&self) -> Instant {
         self.last

@@ -95,6 +95,20 @@ impl Listeners {
         in_force.map(|(name, p)| (name, &p.config)).collect()
     }
 
+    /// The policies of all configurations, in force or not.
+    pub(super) fn policies(&self) -> impl Iterator<Item = &str> {
+        let configs = self
+            .0
+            .iter()
+            .filter_map(|listener| listener.config.as_ref());
+        configs.flat_map(|prepared| {
+            let config = &prepared.config;
+            let stages = config.stages.iter().map(|stage| &stage.policy);
+            let called = config.outbound.iter().map(|outbound| &outbound.policy);
+            stages.chain(called).map(String::as_str)
+        })
+    }
+
     /// The listeners of `direction`, newest first.
     fn of(&self, direction: Direction) -> impl Iterator<Item = &Listener> {
         let newest_first = self.0.iter().rev();
