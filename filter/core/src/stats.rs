@@ -61,7 +61,7 @@ pub const MAX_TYPES_IN_STATS: usize = 256;
 pub enum Count {
     /// Arrived.
     Total,
-    /// Decided to admit.
+    /// Let pass, at arrival or from the queue; in a dry run, decided to admit.
     Accepted,
     /// Decided to reject, at arrival or while queued, enforced or not.
     Rejected,

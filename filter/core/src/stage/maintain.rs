@@ -472,6 +472,9 @@ impl Stage {
         // Its turn goes to the next: it takes none.
         request.turn = None;
         let request = waiting;
+        if dequeued.is_some() {
+            self.lets_pass(&request);
+        }
         let booked = self.ledger.acquire_over_limit(host);
         let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
         if ticket

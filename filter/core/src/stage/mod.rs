@@ -313,11 +313,7 @@ impl Stage {
         };
         let decision = self.admit(host, now, ticket, &sight, counts, actions)?;
         if !rejected {
-            let admitted = !matches!(decision, Decision::Refuse(_));
-            if admitted {
-                self.stats.count(kind, Count::Accepted);
-            }
-            self.decided(kind, admitted);
+            self.decided(kind, !matches!(decision, Decision::Refuse(_)));
         }
         Ok(decision)
     }
@@ -419,6 +415,7 @@ impl Stage {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
             self.accept(ticket, request);
+            self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
         if self.holds()
@@ -451,6 +448,7 @@ impl Stage {
             return Err(error);
         }
         if !self.holds() {
+            self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
         if let Some(at) = actions[before..].iter().position(own_turn) {
@@ -458,6 +456,13 @@ impl Stage {
             return Ok(Decision::Forward(ticket));
         }
         Ok(Decision::Hold(ticket))
+    }
+
+    /// Counts a request that goes to the backend. One that expires in the queue counts as rejected, and only so.
+    fn lets_pass(&mut self, request: &Request) {
+        if request.counts != Counts::Refused {
+            self.stats.count(request.attributes.kind, Count::Accepted);
+        }
     }
 
     fn accept(&mut self, ticket: Ticket, request: Request) {
