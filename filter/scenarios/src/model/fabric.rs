@@ -49,11 +49,7 @@ enum PatternEntry {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(
-    tag = "type",
-    rename_all_fields = "camelCase",
-    deny_unknown_fields
-)]
+#[serde(tag = "type", rename_all_fields = "camelCase", deny_unknown_fields)]
 enum MethodEntry {
     None,
     Distributed,
