@@ -552,6 +552,7 @@ const LEFT: [(&str, &str); 3] = [
 const FILTERS: &str = "networking.istio.io/envoyfilters";
 const EXTENSIONS: &str = "extensions.istio.io/trafficextensions";
 const PLUGINS: &str = "extensions.istio.io/wasmplugins";
+const POLICIES: &str = "gateway.envoyproxy.io/envoyextensionpolicies";
 
 /// With Istio before 1.30, which is upgraded then.
 #[test]
@@ -623,15 +624,16 @@ fn what_a_delivery_left_that_was_turned_off_is_removed() {
     let left = [
         LEFT[0],
         LEFT[1],
+        LEFT[2],
         (
             "envoyextensionpolicies",
-            "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyExtensionPolicy\nspec: {targetRefs: [{group: \
+            "{apiVersion: gateway.envoyproxy.io/v1alpha1, kind: EnvoyExtensionPolicy, spec: {targetRefs: [{group: \
              gateway.networking.k8s.io, kind: Gateway, name: edge}]}",
         ),
     ];
     for (_, object) in left {
         let of = |name: &str, labels: &str| {
-            format!("{object}\nmetadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}")
+            format!("{object}, metadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}}}")
         };
         let ours = "app.kubernetes.io/managed-by: headgate, headgate.dev/adapter: istio";
         server.apply(&of("left", ours)).unwrap();
@@ -648,7 +650,7 @@ fn what_a_delivery_left_that_was_turned_off_is_removed() {
             .collect();
         assert_eq!(names, ["theirs"], "{kind}");
     }
-    let all = [PLUGINS, EXTENSIONS, FILTERS, ENVOY_GATEWAY];
+    let all = [PLUGINS, EXTENSIONS, FILTERS, POLICIES];
     let list_and_delete = permissions(&all.map(|resource| (resource, "list delete")));
     let granted = granted(&server);
     judge(&operator.stop(), &granted, &(&needed() | &list_and_delete));

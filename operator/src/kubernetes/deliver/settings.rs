@@ -116,6 +116,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether any delivery is on.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.istio || self.envoy_gateway || self.config_map_module.is_some()
+    }
+
     /// What the arguments say, for an operator in `namespace`.
     ///
     /// # Errors
