@@ -209,7 +209,7 @@ fn locked(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
 /// SHA-256 of a token, or of one and a path: the tokens themselves are not kept.
 type Key = [u8; 32];
 
-/// What was answered alike, and until when that counts.
+/// Keys with the same answer, each with the time until which it counts.
 #[derive(Debug, Default)]
 struct Kept(HashMap<Key, Instant>);
 

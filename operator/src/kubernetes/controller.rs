@@ -45,8 +45,8 @@ pub struct Outputs {
     pub plans: watch::Sender<Arc<Plan>>,
     /// The cluster that was seen last, with the plan made of it.
     pub resolved: watch::Sender<Option<Resolved>>,
-    /// Whether something is delivered, which reads [`Resolved::cluster`]. Otherwise it stays empty: whoever keeps a
-    /// cluster has it copied at the next change.
+    /// Whether something is delivered, which reads [`Resolved::cluster`]. Otherwise it stays empty, because a
+    /// cluster that is kept is copied at the next change.
     pub delivers: bool,
     /// What is being waited for before the first plan.
     pub waiting: watch::Sender<String>,
@@ -383,7 +383,7 @@ mod tests {
         )
     }
 
-    /// Changes are made in place while nobody else holds the cluster.
+    /// Changes are made in place while nothing else holds the cluster.
     #[tokio::test]
     async fn a_cluster_is_kept_only_for_deliveries() {
         for (delivers, holders) in [(false, 1), (true, 2)] {

@@ -18,14 +18,14 @@ pub const MAX_ANCESTORS: usize = 16;
 /// Longest message, in bytes.
 const MAX_MESSAGE: usize = 2_048;
 
-/// What is known of a policy besides its statuses.
+/// The inputs of a policy's status.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
-    /// What the plan says of it.
+    /// The policy in the plan.
     pub state: &'a PolicyState,
-    /// What proxies say.
+    /// The counts of its proxies.
     pub tallies: &'a Tallies,
-    /// What became of it where another control plane's objects carry it.
+    /// The outcome of its deliveries, where another control plane's objects carry it.
     pub delivered: Option<&'a conditions::Condition>,
     /// Whether proxies may be on their way.
     pub settling: Option<Settling>,
@@ -39,7 +39,7 @@ pub struct Settling {
     pub was_seen: bool,
 }
 
-/// What follows for a status.
+/// The outcome for a status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
     /// The status to write; `None` when the old one says all of it.

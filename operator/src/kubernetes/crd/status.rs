@@ -28,7 +28,7 @@ pub(super) fn constrain(status: &mut Value) {
     }
 }
 
-/// What the API's own type says of a list of conditions and of the fields of one.
+/// Adds what the API's own type says of a list of conditions and of the fields of one.
 fn conditions(list: &mut Value) {
     list["maxItems"] = json!(MAX_CONDITIONS);
     list["x-kubernetes-list-type"] = json!("map");

@@ -109,7 +109,7 @@ fn routes<'a>(
 ///
 /// It tells whether the policy was translated and taken over by the data plane's configuration, with the module
 /// fetched and its SHA-256 checked; not whether each Envoy took it. Its condition `Overridden` names routes that have a
-/// policy of somebody else: the others still have this one, so it is no failure.
+/// policy of another owner: the others still have this one, so it is no failure.
 #[must_use]
 pub fn state(observed: &Value) -> State {
     let generation = observed["metadata"]["generation"].as_i64();

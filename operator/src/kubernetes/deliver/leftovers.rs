@@ -1,6 +1,6 @@
 //! Objects of a delivery that was turned off.
 //!
-//! Nothing watches their kind any more, so they would stay in force, and stale, until somebody deletes them. One look at
+//! Nothing watches their kind any more, so they would stay in force, and stale, for ever. One look at
 //! the start of a leader finds them: a setting changes only with a new process.
 
 use kube::api::{DynamicObject, ListParams};

@@ -318,7 +318,7 @@ fn a_condition_of_all_holds_where_it_does_at_each_target() {
         None
     );
 
-    // A status from before there were such conditions, and one in which somebody changed them.
+    // A status from before there were such conditions, and one that another writer changed.
     let old = AdmissionPolicyStatus {
         conditions: Vec::new(),
         ancestors: all.ancestors.clone(),
@@ -343,7 +343,7 @@ fn a_listener_is_named() {
     assert_eq!(accepted.message, "Gateway/a/g/web: no such listener");
 }
 
-/// What is written while proxies may be on their way.
+/// The outcome while proxies may be on their way.
 fn settling(
     state: &PolicyState,
     tallies: &Tallies,
