@@ -244,8 +244,8 @@ impl Shop {
             PATIENCE,
             &format!("{slots} slots in {proxies} proxies"),
             || {
-                let proxies = self.proxies().map_err(|error| format!("{error:#}"))?;
-                let seen: Vec<_> = proxies.iter().map(|&proxy| self.slots(proxy)).collect();
+                let addresses = self.proxies().map_err(|error| format!("{error:#}"))?;
+                let seen: Vec<_> = addresses.iter().map(|&proxy| self.slots(proxy)).collect();
                 if seen == vec![Ok(slots); proxies] {
                     Ok(())
                 } else {
