@@ -20,6 +20,7 @@
 //! application sends them ([`outbound`]).
 
 mod outbound;
+mod stats;
 mod tls;
 
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use headgate_core::class_admission::protocol::CLUSTER;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, LOCALHOST};
 use crate::plan::{
     ARCHITECTURE_METADATA, FILTER_METADATA, LABELS_METADATA, MODULE_METADATA, NAMESPACE_METADATA,
     NATIVE_MODULE_METADATA, TARGET_METADATA, TargetRef,
@@ -43,9 +44,9 @@ pub use tls::{SdsFiles, XdsTls};
 /// What the bootstrap says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bootstrap {
-    /// Where Envoy listens.
+    /// Where Envoy listens; `[::]` is any address of both families.
     pub listen: Endpoint,
-    /// The backend.
+    /// The backend. On `localhost` it may listen on either loopback address.
     pub upstream: Endpoint,
     /// Whether the backend speaks HTTP/2 (gRPC) rather than HTTP/1.1.
     pub upstream_http2: bool,
@@ -57,6 +58,8 @@ pub struct Bootstrap {
     pub admission: Option<Admission>,
     /// Envoy's admin address.
     pub admin: Endpoint,
+    /// The address of a listener for Prometheus and probes, if any: all that others need of the admin interface.
+    pub stats: Option<Endpoint>,
     /// The target that this proxy stands for.
     pub target: Option<TargetRef>,
     /// The Pod that it runs in.
@@ -152,7 +155,7 @@ pub enum ConfigSource {
 }
 
 /// A YAML scalar that is this text, whatever is in it.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
@@ -164,11 +167,30 @@ fn indented(block: &str, spaces: usize) -> String {
 }
 
 fn socket(endpoint: &Endpoint) -> String {
+    let both = match endpoint.host.as_str() {
+        "::" => ", ipv4_compat: true",
+        _ => "",
+    };
     format!(
-        "{{socket_address: {{address: {}, port_value: {}}}}}",
+        "{{socket_address: {{address: {}, port_value: {}{both}}}}}",
         quoted(&endpoint.host),
         endpoint.port
     )
+}
+
+/// An endpoint of a cluster. DNS would choose one family for `localhost`, and applications listen on one, the other or
+/// both: Envoy connects to the first loopback address that accepts.
+fn lb_endpoint(endpoint: &Endpoint) -> String {
+    if endpoint.host != LOCALHOST {
+        return format!("{{address: {}}}", socket(endpoint));
+    }
+    let [v4, v6] = ["127.0.0.1", "::1"].map(|host| {
+        socket(&Endpoint {
+            host: host.to_owned(),
+            port: endpoint.port,
+        })
+    });
+    format!("{{address: {v4}, additional_addresses: [{{address: {v6}}}]}}")
 }
 
 impl Bootstrap {
@@ -185,9 +207,9 @@ admin:
   address: {admin}
 {dynamic}{stats}{runtime}static_resources:
   listeners:
-  - {ingress}{outbound}
+  - {ingress}{outbound}{stats_listener}
   clusters:
-  - {upstream}{services}{xds}{admission}
+  - {upstream}{services}{xds}{admission}{stats_cluster}
 ",
             node = quoted(&self.node_id),
             metadata = self.metadata(),
@@ -207,6 +229,14 @@ admin:
                 .map_or_else(String::new, Outbound::clusters),
             xds = self.xds_cluster(),
             admission = self.admission_cluster(),
+            stats_listener = self
+                .stats
+                .as_ref()
+                .map_or_else(String::new, stats::listener),
+            stats_cluster = match self.stats {
+                Some(_) => stats::cluster(&self.admin),
+                None => String::new(),
+            },
         )
     }
 
@@ -439,7 +469,7 @@ connect_timeout: 1s
   endpoints:
   - lb_endpoints:
     - endpoint: {{address: {address}}}{tls}",
-        discovery = discovery(std::slice::from_ref(address)),
+        discovery = discovery(address.is_address()),
         address = socket(address),
     );
     format!("\n  - {}", indented(&block, 4))
@@ -482,8 +512,9 @@ config_discovery:
 fn cluster(name: &str, endpoints: &[Endpoint], http2: bool) -> String {
     let addresses: Vec<String> = endpoints
         .iter()
-        .map(|e| format!("    - endpoint: {{address: {}}}", socket(e)))
+        .map(|e| format!("    - endpoint: {}", lb_endpoint(e)))
         .collect();
+    let is_static = |e: &Endpoint| e.is_address() || e.host == LOCALHOST;
     format!(
         "\
 name: {name}
@@ -498,17 +529,16 @@ circuit_breakers:
   endpoints:
   - lb_endpoints:
 {addresses}",
-        discovery = discovery(endpoints),
+        discovery = discovery(endpoints.iter().all(is_static)),
         protocol = if http2 { HTTP2 } else { "" },
         addresses = addresses.join("\n"),
     )
 }
 
-fn discovery(endpoints: &[Endpoint]) -> &'static str {
-    if endpoints.iter().all(Endpoint::is_address) {
-        "type: STATIC"
-    } else {
-        "type: STRICT_DNS"
+fn discovery(is_static: bool) -> &'static str {
+    match is_static {
+        true => "type: STATIC",
+        false => "type: STRICT_DNS",
     }
 }
 
@@ -593,7 +623,7 @@ mod tests {
     fn texts_can_not_break_out_of_their_scalar() {
         let bootstrap = Bootstrap {
             listen: "127.0.0.1:1".parse().unwrap(),
-            upstream: "localhost:2".parse().unwrap(),
+            upstream: "backend:2".parse().unwrap(),
             upstream_http2: false,
             outbound: None,
             source: ConfigSource::File("/x\"\n y: z".into()),
@@ -602,6 +632,7 @@ mod tests {
                 tls: None,
             }),
             admin: "127.0.0.1:3".parse().unwrap(),
+            stats: None,
             target: None,
             pod: Pod {
                 namespace: Some("n\"\n".into()),

@@ -1,8 +1,11 @@
 //! `HOST:PORT` as people write it on a command line.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
+
+/// The name of this machine's two loopback addresses.
+pub const LOCALHOST: &str = "localhost";
 
 /// A host and a port, as in `127.0.0.1:8080`, `[::1]:8080` or `backend:8080`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +21,28 @@ impl Endpoint {
     #[must_use]
     pub fn is_address(&self) -> bool {
         self.host.parse::<IpAddr>().is_ok()
+    }
+
+    /// Returns the endpoint as Envoy takes it on this machine: an Envoy without IPv6 refuses a configuration with any
+    /// address of it.
+    #[must_use]
+    pub fn on_this_machine(&self) -> Self {
+        match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+            Ok(_) => self.clone(),
+            Err(_) => self.without_ipv6(),
+        }
+    }
+
+    fn without_ipv6(&self) -> Self {
+        let host = match self.host.as_str() {
+            "::" => "0.0.0.0",
+            LOCALHOST => "127.0.0.1",
+            host => host,
+        };
+        Self {
+            host: host.to_owned(),
+            port: self.port,
+        }
     }
 }
 
@@ -66,6 +91,19 @@ impl fmt::Display for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_ipv6_both_families_are_one() {
+        for (text, expected) in [
+            ("[::]:1", "0.0.0.0:1"),
+            ("localhost:2", "127.0.0.1:2"),
+            ("[fd00::1]:3", "[fd00::1]:3"),
+            ("search.shop.svc:4", "search.shop.svc:4"),
+        ] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!(endpoint.without_ipv6().to_string(), expected);
+        }
+    }
 
     #[test]
     fn endpoints_read_back_what_they_print() {

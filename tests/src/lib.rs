@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod chart;
 pub mod dashboard;
+pub mod docs;
 pub mod fleet;
 pub mod kube;
 pub mod mesh;

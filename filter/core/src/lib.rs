@@ -27,6 +27,7 @@ pub mod queue;
 pub mod refusal;
 pub mod request;
 mod requests;
+mod retries;
 pub mod rng;
 pub mod service_times;
 mod shared;

@@ -139,6 +139,14 @@ reasons! {
         grpc: UNAVAILABLE,
         about_objectives: true,
     }
+    /// It is a retry, and first attempts of its type are refused ([`crate::retries`]).
+    Retry {
+        name: "retry",
+        text: "it is a retry, and first attempts of its type are refused at the moment",
+        http: 503,
+        grpc: UNAVAILABLE,
+        about_objectives: false,
+    }
     /// Its workflow sends more than it may, here or at a process further down (Wisp §4.1).
     RateLimited {
         name: "rate_limit",

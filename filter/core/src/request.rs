@@ -26,6 +26,8 @@ pub struct Attributes {
     pub weight: f64,
     /// What it says it costs.
     pub cost: Option<u32>,
+    /// Whether it repeats an earlier attempt ([`crate::retries`]).
+    pub is_retry: bool,
     /// How far the work it is part of has come.
     pub progress: Progress,
 }
@@ -41,6 +43,7 @@ impl Attributes {
             weight: 1.0,
             own_deadline: None,
             cost: None,
+            is_retry: false,
             progress: Progress::UNKNOWN,
         }
     }

@@ -3,20 +3,23 @@
 //! Names follow Envoy's style and carry policy and type, so that `stats_tags` turn them into labels:
 //!
 //! ```text
-//! headgate.policy.<namespace>/<name>.slots                               gauge      P
-//! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      the number that decides
-//! headgate.policy.<namespace>/<name>.{queue_length,queued_work_us}       gauges     as of the last tick
+//! headgate.policy.<namespace>/<name>.slots                               gauge      P: requests that may be in the backend at once
+//! headgate.policy.<namespace>/<name>.slots_in_use                        gauge      requests that hold a slot; the number that decides
+//! headgate.policy.<namespace>/<name>.queue_length                        gauge      requests that wait, as of the last tick
+//! headgate.policy.<namespace>/<name>.queued_work_us                      gauge      processing time of what waits, as of the last tick
 //! headgate.policy.<namespace>/<name>.backlog_bound                       gauge      d_t: cost, µs of work where that is measured, requests for FC-Q; AC's probability in millionths
 //! headgate.policy.<namespace>/<name>.service_delay_us                    gauge      s(k) of backlog control, the last period's
 //! headgate.policy.<namespace>/<name>.handover_us                         histogram  freed slot to its next request on another worker
 //! headgate.policy.<namespace>/<name>.{rq_excluded,rq_unmanaged,rq_cost_unknown,ledger_corrected,workers_lost}   counters
 //! headgate.policy.<namespace>/<name>.type.<type>.<counter>               see [`Count`]
-//! headgate.policy.<namespace>/<name>.type.<type>.rq_rejected.reason.<reason>        counter
-//! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter
+//! headgate.policy.<namespace>/<name>.type.<type>.rq_rejected.reason.<reason>        counter    rejected for this reason, enforced or not
+//! headgate.policy.<namespace>/<name>.type.<type>.rq_slo_met.objective.<pNN>         counter    completed within the objective
 //! headgate.policy.<namespace>/<name>.type.<type>.slo_response_time_us.objective.<pNN>   gauge    the objective
 //! headgate.policy.<namespace>/<name>.type.<type>.slo_quantile_ppm.objective.<pNN>       gauge    500000: half of the responses
-//! headgate.policy.<namespace>/<name>.type.<type>.{queue_wait,processing_time,response_time}_us   histograms
-//! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram
+//! headgate.policy.<namespace>/<name>.type.<type>.queue_wait_us           histogram  arrival to slot
+//! headgate.policy.<namespace>/<name>.type.<type>.processing_time_us      histogram  slot to the end of the response, or its first byte with `measure`
+//! headgate.policy.<namespace>/<name>.type.<type>.response_time_us        histogram  the sum of both
+//! headgate.policy.<namespace>/<name>.type.<type>.estimated_response_time_us.objective.<pNN>      histogram  the estimate by which a request was admitted
 //! headgate.policy.<namespace>/<name>.type.<type>.admission_rate_mhz[.class.<class>]  gauge      requests admitted in 1000 s, at most
 //! headgate.policy.<namespace>/<name>.type.<type>.controlled_response_time_us[.class.<class>]   gauge   cur of SEDA §3.2
 //! headgate.policy.<namespace>/<name>.type.<type>.quality_permille[.class.<class>]    gauge      1000: full
@@ -32,6 +35,18 @@
 //! headgate.policy.<namespace>/<name>.type.<type>.value_admitted_permille    gauge      part of the requests above the cut
 //! headgate.policy.<namespace>/<name>.value_budget_permille                  gauge      ρ: slots that are given out, 1000: P
 //! headgate.policy.<namespace>/<name>.floors_over_capacity                   gauge      1: starvation avoidance asks for more than P
+//! ```
+//!
+//! Calls to other services, where the policy has `classAdmission` or smoothing, have
+//!
+//! ```text
+//! headgate.policy.<namespace>/<name>.service.<service>.calls_delayed        counter    calls delayed by smoothing
+//! headgate.policy.<namespace>/<name>.service.<service>.rejection_permille   gauge      rejection rate that the service announced last
+//! headgate.policy.<namespace>/<name>.service.<service>.calls.class.<class>  counter    calls that asked for the class
+//! headgate.policy.<namespace>/<name>.service.<service>.calls_downgraded.class.<class>   counter    of these, run in the lowest class
+//! headgate.policy.<namespace>/<name>.service.<service>.admit_permille.class.<class>     gauge      probability of staying in the class
+//! headgate.policy.<namespace>/<name>.admission_reports         counter    reports sent to the admission server
+//! headgate.policy.<namespace>/<name>.admission_reports_lost    counter    of these, without an answer
 //! ```
 //!
 //! Counters are tallied in the worker and added to the host's once a tick: a host call per tick instead
@@ -61,7 +76,7 @@ pub const MAX_TYPES_IN_STATS: usize = 256;
 pub enum Count {
     /// Arrived.
     Total,
-    /// Decided to admit.
+    /// Let pass, at arrival or from the queue; in a dry run, decided to admit.
     Accepted,
     /// Decided to reject, at arrival or while queued, enforced or not.
     Rejected,
@@ -76,7 +91,8 @@ pub enum Count {
     /// Answered with an error, or not at all: a status that the policy counts as one, a timeout, a reset. An estimate
     /// where answers are sampled: one counts for those that it stands for.
     Failed,
-    /// Answered while the type was answered faster than [`crate::stage::SAMPLES_PER_SECOND`]; not measured.
+    /// Answered while the type was answered more than 800 times a second
+    /// ([`crate::stage::SAMPLES_PER_SECOND`]); not measured.
     Unsampled,
 }
 
@@ -127,13 +143,13 @@ pub fn prefix(policy: &str) -> String {
     format!("headgate.policy.{}", policy.replace('.', "_"))
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Counter {
     metric: MetricId,
     pending: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct TypeStats {
     /// Whether anything is pending, so that a flush visits only types that had traffic.
     dirty: bool,
@@ -147,7 +163,7 @@ struct TypeStats {
 }
 
 /// A stage's stats.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StageStats {
     types: Vec<TypeStats>,
     dirty: Vec<u16>,

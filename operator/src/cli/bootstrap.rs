@@ -26,10 +26,10 @@ use crate::xds::module::Kind;
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]
 pub struct BootstrapArgs {
-    /// Where Envoy listens
+    /// Where Envoy listens; [::]:PORT is any address of both families
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10000")]
     pub listen: Endpoint,
-    /// The backend to protect
+    /// The backend to protect; localhost:PORT is the loopback address of either family, whichever it listens on
     #[arg(long, value_name = "HOST:PORT")]
     pub upstream: Endpoint,
     /// The backend speaks HTTP/2, as gRPC servers do
@@ -73,6 +73,10 @@ pub struct BootstrapArgs {
     /// Envoy's admin address
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
     pub admin: Endpoint,
+    /// A listener for Prometheus and probes, such as [::]:9902: it has /stats/prometheus and /ready of the admin
+    /// interface, and nothing else of it
+    #[arg(long, value_name = "HOST:PORT")]
+    pub stats: Option<Endpoint>,
     /// Target whose policies this proxy enforces, such as Service/default/search; needed where the policies
     /// have several and the proxy has no --label
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
@@ -161,13 +165,14 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
 impl BootstrapArgs {
     fn bootstrap(&self) -> anyhow::Result<Bootstrap> {
         Ok(Bootstrap {
-            listen: self.listen.clone(),
-            upstream: self.upstream.clone(),
+            listen: self.listen.on_this_machine(),
+            upstream: self.upstream.on_this_machine(),
             upstream_http2: self.upstream_http2,
             outbound: self.outbound()?,
             source: self.source()?,
             admission: self.admission()?,
-            admin: self.admin.clone(),
+            admin: self.admin.on_this_machine(),
+            stats: self.stats.as_ref().map(Endpoint::on_this_machine),
             target: self.target.clone(),
             pod: self.pod()?,
             node_id: self.node_id.clone(),
@@ -189,7 +194,7 @@ impl BootstrapArgs {
             );
         }
         Ok(Some(Outbound {
-            listen: self.outbound_listen.clone(),
+            listen: self.outbound_listen.on_this_machine(),
             services: service::by_name(&self.outbound),
             http2: self.outbound_http2,
             config_file: self.outbound_config_file.clone(),

@@ -1,58 +1,36 @@
-//! `headgate inject`: an Envoy with a Headgate slot in the Pods of workloads.
+//! `headgate inject` and `headgate uninject`: an Envoy with a Headgate slot in the Pods of workloads.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use serde_json::Value;
 
 use super::Output;
 use super::input::text_of;
-use crate::endpoint::Endpoint;
-use crate::inject::{self, Injected, Outcome, Settings};
-use crate::xds::module::Kind;
+use crate::inject::{self, INJECTED_ANNOTATION, Injected, Outcome, Settings};
 
 /// Adds an Envoy with a Headgate slot to the Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets and Pods, and
 /// prints them with all other objects: `headgate inject app.yaml | kubectl apply -f -`. Services in the same input
-/// that point at the application's port by number are pointed at Envoy
+/// that point at the application's port by number are pointed at Envoy. What an earlier injection added is replaced
 #[derive(Debug, Clone, Args)]
 pub struct InjectArgs {
     /// Files with Kubernetes objects, or - for standard input
     #[arg(value_name = "FILE", default_value = "-")]
     pub files: Vec<PathBuf>,
-    /// Where the application listens [default: the annotation headgate.dev/app-port of the Pods, else their only port]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    pub app_port: Option<u16>,
-    /// Where Envoy listens
-    #[arg(long, value_name = "PORT", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
-    pub listen_port: u16,
-    /// Address of the operator
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        default_value = "headgate.headgate-system.svc:18000"
-    )]
-    pub xds: Endpoint,
-    /// Secret with the namespace's certificate, which headgate certificate proxy makes
-    #[arg(long, value_name = "NAME", default_value = "headgate-proxy-tls")]
-    pub tls_secret: String,
-    /// Image with this program and the filter modules
-    #[arg(long, value_name = "IMAGE", default_value_t = format!("headgate:{}", env!("CARGO_PKG_VERSION")))]
-    pub image: String,
-    /// Envoy's image
-    #[arg(long, value_name = "IMAGE", default_value = "envoyproxy/envoy:v1.40.0")]
-    pub envoy_image: String,
-    /// The application speaks HTTP/2, as gRPC servers do
-    #[arg(long)]
-    pub upstream_http2: bool,
-    /// Worker threads of Envoy
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
-    pub concurrency: u32,
-    /// In what form Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. One that can't load it gets
-    /// wasm
-    #[arg(long, value_name = "KIND", default_value = "wasm")]
-    pub filter: Kind,
+    /// The proxy.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Removes what `headgate inject` added to objects, and prints them with all others:
+/// `kubectl get deployment,service -o yaml | headgate uninject | kubectl apply -f -`
+#[derive(Debug, Clone, Args)]
+pub struct UninjectArgs {
+    /// Files with Kubernetes objects, or - for standard input
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub files: Vec<PathBuf>,
 }
 
 /// Prints the objects.
@@ -60,25 +38,10 @@ pub struct InjectArgs {
 /// # Errors
 /// One line that names the object at fault and what to do.
 pub fn run(args: &InjectArgs) -> anyhow::Result<Output> {
-    let mut objects = Vec::new();
-    for file in &args.files {
-        let (name, text) = text_of(file)?;
-        objects.extend(read(&text).with_context(|| name)?);
-    }
-    let settings = Settings {
-        image: args.image.clone(),
-        envoy_image: args.envoy_image.clone(),
-        xds: args.xds.clone(),
-        tls_secret: args.tls_secret.clone(),
-        listen_port: args.listen_port,
-        app_port: args.app_port,
-        upstream_http2: args.upstream_http2,
-        concurrency: args.concurrency,
-        filter: args.filter,
-    };
+    let mut objects = read(&args.files)?;
     let (mut injected, mut notes) = (Vec::new(), String::new());
     for object in &mut objects {
-        match inject::inject(object, &settings) {
+        match inject::inject(object, &args.settings) {
             Ok(Outcome::Injected(one)) => injected.push(one),
             Ok(Outcome::Skipped(why)) => writeln!(notes, "warning: {why}")?,
             Ok(Outcome::NoWorkload) => {}
@@ -91,21 +54,32 @@ pub fn run(args: &InjectArgs) -> anyhow::Result<Output> {
     for one in &injected {
         let mut is_reached = one.took_name;
         for object in &mut objects {
-            is_reached |= inject::redirect(object, one);
+            is_reached |= inject::redirect(object, one).map_err(|problem| anyhow!(problem))?;
+            if let Some(warning) = inject::cut_off(object, one) {
+                writeln!(notes, "warning: {warning}")?;
+            }
         }
         if !is_reached {
             writeln!(notes, "warning: {}", unreached(one))?;
         }
     }
-    let mut text = String::new();
-    for object in &objects {
-        write!(text, "---\n{}", serde_saphyr::to_string(object)?)?;
+    print(&objects, notes)
+}
+
+/// Prints the objects without what was injected.
+///
+/// # Errors
+/// One line that names the object at fault and what to do.
+pub fn remove(args: &UninjectArgs) -> anyhow::Result<Output> {
+    let mut objects = read(&args.files)?;
+    let mut notes =
+        format!("warning: no object in the input has the annotation {INJECTED_ANNOTATION}\n");
+    for object in &mut objects {
+        if inject::uninject(object).map_err(|problem| anyhow!(problem))? {
+            notes.clear();
+        }
     }
-    Ok(Output {
-        text,
-        notes,
-        ok: true,
-    })
+    print(&objects, notes)
 }
 
 fn unreached(one: &Injected) -> String {
@@ -116,8 +90,30 @@ fn unreached(one: &Injected) -> String {
     )
 }
 
+fn print(objects: &[Value], notes: String) -> anyhow::Result<Output> {
+    let mut text = String::new();
+    for object in objects {
+        write!(text, "---\n{}", serde_saphyr::to_string(object)?)?;
+    }
+    Ok(Output {
+        text,
+        notes,
+        ok: true,
+    })
+}
+
+/// Objects of files.
+fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for file in files {
+        let (name, text) = text_of(file)?;
+        objects.extend(objects_of(&text).with_context(|| name)?);
+    }
+    Ok(objects)
+}
+
 /// Objects of a text, those of lists one by one.
-fn read(text: &str) -> anyhow::Result<Vec<Value>> {
+fn objects_of(text: &str) -> anyhow::Result<Vec<Value>> {
     // As the API server reads it: `defaultMode: 0440` is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;

@@ -58,6 +58,8 @@ pub enum Command {
     Bootstrap(Box<bootstrap::BootstrapArgs>),
     /// Add an Envoy with a Headgate slot to the Pods of workloads
     Inject(Box<inject::InjectArgs>),
+    /// Remove what inject added to workloads
+    Uninject(inject::UninjectArgs),
     /// Issue certificates for TLS between the operator and proxies
     Certificate(certificate::CertificateArgs),
     /// Show policies and proxies: of a cluster, or of a running `headgate run`
@@ -115,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).map(|()| Output::ok(String::new())),
         Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Inject(args) => inject::run(&args),
+        Command::Uninject(args) => inject::remove(&args),
         Command::Certificate(args) => certificate::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),

@@ -1,15 +1,24 @@
 //! Adds an Envoy with a Headgate slot to the Pods of a workload, so that nobody writes it by hand.
 //!
-//! Objects are plain JSON values: whatever else they say stays. What is added has names of its own
-//! ([`sidecar`]) and replaces what an earlier injection added, so that a second one upgrades the first.
+//! Objects are plain JSON values: whatever else they say stays. An annotation lists what was added and changed
+//! ([`mark`]), so that a second injection upgrades the first and [`uninject`] leaves what there was before.
 //!
 //! Envoy takes the name of the application's port over: Services that point at the port by name reach Envoy without a
 //! change. Those that point at it by number are changed if they stand beside the workload ([`redirect`]).
 
+mod mark;
+mod network;
+mod service;
+mod settings;
+mod sidecar;
+
 use serde_json::{Map, Value, json};
 
-use crate::endpoint::Endpoint;
-use crate::xds::module::Kind;
+pub use mark::INJECTED_ANNOTATION;
+use mark::Mark;
+pub use network::cut_off;
+pub use service::redirect;
+pub use settings::Settings;
 
 /// Port of the application behind Envoy, an annotation of the Pod.
 pub const APP_PORT_ANNOTATION: &str = "headgate.dev/app-port";
@@ -19,31 +28,6 @@ pub const INJECT_ANNOTATION: &str = "headgate.dev/inject";
 const PROXY_LABEL: &str = "headgate.dev/proxy";
 /// Name of Envoy's port where the application's has none.
 const PORT_NAME: &str = "headgate-http";
-const CONTAINERS: [&str; 2] = ["headgate", "envoy"];
-const VOLUMES: [&str; 3] = ["headgate", "headgate-tls", "headgate-podinfo"];
-
-/// What an injected proxy runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// Image with the `headgate` program and the filter modules.
-    pub image: String,
-    /// Envoy's image.
-    pub envoy_image: String,
-    /// The operator.
-    pub xds: Endpoint,
-    /// Secret with the namespace's certificate for the operator.
-    pub tls_secret: String,
-    /// Where Envoy listens.
-    pub listen_port: u16,
-    /// Where the application listens, if its Pods don't say.
-    pub app_port: Option<u16>,
-    /// The application speaks HTTP/2, as gRPC servers do.
-    pub upstream_http2: bool,
-    /// Worker threads of Envoy.
-    pub concurrency: u32,
-    /// The kind of filter.
-    pub filter: Kind,
-}
 
 /// A workload that has an Envoy now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,10 +38,19 @@ pub struct Injected {
     labels: Map<String, Value>,
     /// Where the application listens.
     pub app_port: u16,
+    /// Where Envoy listens.
+    pub listen_port: u16,
     /// Name of Envoy's port.
     pub port_name: String,
     /// The name was the application's before, so Services that know it reach Envoy.
     pub took_name: bool,
+}
+
+impl Injected {
+    /// Whether `object` is in the workload's namespace.
+    fn is_beside(&self, object: &Value) -> bool {
+        object["metadata"]["namespace"].as_str() == self.namespace.as_deref()
+    }
 }
 
 /// What became of an object.
@@ -71,32 +64,17 @@ pub enum Outcome {
     Skipped(String),
 }
 
-/// Adds Envoy to a workload.
+/// Adds Envoy to a workload, in place of what an earlier injection added.
 ///
 /// # Errors
 /// What the object lacks, and what would be right.
 pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String> {
     let workload = name_of(object);
     let namespace = object["metadata"]["namespace"].as_str().map(str::to_owned);
-    let pointer = match object["kind"].as_str() {
-        Some("Pod") => "",
-        Some("Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => "/spec/template",
-        _ => return Ok(Outcome::NoWorkload),
-    };
     let at = |problem: &str| format!("{workload}: {problem}");
-    let template = object
-        .pointer_mut(pointer)
-        .filter(|template| template["spec"]["containers"].is_array())
-        .ok_or_else(|| at("its Pods have no spec.containers"))?;
-    for field in ["/metadata", "/metadata/labels", "/metadata/annotations"] {
-        let value = template.pointer(field).unwrap_or(&Value::Null);
-        if !(value.is_null() || value.is_object()) {
-            return Err(at(&format!(
-                "{} of its Pods is no mapping",
-                &field[1..].replace('/', ".")
-            )));
-        }
-    }
+    let Some(template) = template_of(object).map_err(|problem| at(&problem))? else {
+        return Ok(Outcome::NoWorkload);
+    };
     if template["metadata"]["annotations"][INJECT_ANNOTATION] == "disabled" {
         return Ok(Outcome::Skipped(at(&format!(
             "not injected, as its annotation {INJECT_ANNOTATION} says"
@@ -107,53 +85,123 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
             "not injected: with hostNetwork, Envoys of two Pods would share a node's ports",
         )));
     }
-    let app_port = app_port(template, settings).map_err(|problem| at(&problem))?;
-    let earlier = port_name_of_envoy(&template["spec"]);
-    let taken = take_port_name(&mut template["spec"], app_port);
-    let took_name = taken.is_some() || earlier.as_ref().is_some_and(|name| name != PORT_NAME);
-    let port_name = taken.or(earlier).unwrap_or_else(|| PORT_NAME.to_owned());
-    add(
-        &mut template["spec"],
-        &sidecar(settings, app_port, &port_name),
-    );
-    let metadata = &mut template["metadata"];
-    metadata["labels"][PROXY_LABEL] = json!("true");
-    metadata["annotations"][APP_PORT_ANNOTATION] = json!(app_port.to_string());
+    let (app_port, port_name, took_name) =
+        add(template, settings).map_err(|problem| at(&problem))?;
+    let labels = template["metadata"]["labels"].as_object();
     Ok(Outcome::Injected(Injected {
+        labels: labels.cloned().unwrap_or_default(),
         workload,
         namespace,
-        labels: metadata["labels"].as_object().cloned().unwrap_or_default(),
         app_port,
+        listen_port: settings.listen_port,
         port_name,
         took_name,
     }))
 }
 
-/// Points a Service that selects these Pods at Envoy, where it points at the application's port by number. Returns
-/// whether it selects them and reaches Envoy now.
-pub fn redirect(service: &mut Value, injected: &Injected) -> bool {
-    let namespace = service["metadata"]["namespace"].as_str();
-    let selector = service["spec"]["selector"].as_object();
-    let selects = selector.is_some_and(|selector| {
-        !selector.is_empty()
-            && (selector.iter()).all(|(key, value)| injected.labels.get(key) == Some(value))
-    });
-    if service["kind"] != "Service" || namespace != injected.namespace.as_deref() || !selects {
-        return false;
-    }
-    let mut reaches = false;
-    let ports = service["spec"]["ports"].as_array_mut();
-    for port in ports.into_iter().flatten() {
-        let target = match &port["targetPort"] {
-            Value::Null => port["port"].as_u64(),
-            target => target.as_u64(),
-        };
-        if target == Some(u64::from(injected.app_port)) {
-            port["targetPort"] = json!(injected.port_name);
+/// Removes what [`inject`] and [`redirect`] added to an object or changed in it. Returns whether they did.
+///
+/// # Errors
+/// What is wrong with the object or its annotation.
+pub fn uninject(object: &mut Value) -> Result<bool, String> {
+    let name = name_of(object);
+    let removed = match object["kind"] == "Service" {
+        true => service::restore(object),
+        false => template_of(object).and_then(|template| match template {
+            Some(template) => mark::remove(template).map(|mark| mark.is_some()),
+            None => Ok(false),
+        }),
+    };
+    removed.map_err(|problem| format!("{name}: {problem}"))
+}
+
+/// The Pod or Pod template of a workload, with containers and a metadata that may be written to.
+fn template_of(object: &mut Value) -> Result<Option<&mut Value>, String> {
+    let pointer = match object["kind"].as_str() {
+        Some("Pod") => "",
+        Some("Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => "/spec/template",
+        _ => return Ok(None),
+    };
+    let template = object
+        .pointer_mut(pointer)
+        .filter(|template| template["spec"]["containers"].is_array())
+        .ok_or("its Pods have no spec.containers")?;
+    for field in ["/metadata", "/metadata/labels", "/metadata/annotations"] {
+        let value = template.pointer(field).unwrap_or(&Value::Null);
+        if !(value.is_null() || value.is_object()) {
+            let field = field[1..].replace('/', ".");
+            return Err(format!("{field} of its Pods is no mapping"));
         }
-        reaches |= port["targetPort"] == injected.port_name.as_str();
     }
-    reaches
+    Ok(Some(template))
+}
+
+/// Adds Envoy to a Pod. Returns the application's port, the name of Envoy's, and whether the application's had it.
+fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool), String> {
+    let earlier = mark::remove(template)?.map(|mark| mark.app_port);
+    let app_port = app_port(template, settings, earlier)?;
+    let mut mark = Mark {
+        app_port,
+        ..Mark::default()
+    };
+    let spec = &mut template["spec"];
+    keep_ports_free(spec, settings)?;
+    (mark.port_name, mark.renamed) = take_port_name(spec, app_port);
+    let port_name = mark.port_name.as_deref().unwrap_or(PORT_NAME).to_owned();
+    let added = sidecar::render(settings, spec, app_port, &port_name)?;
+    mark.init_containers = prepend(spec, &added, "initContainers");
+    mark.volumes = prepend(spec, &added, "volumes");
+    if template["metadata"]["labels"][PROXY_LABEL].is_null() {
+        mark::set(template, "labels", PROXY_LABEL, "true");
+        mark.labels.push(PROXY_LABEL.to_owned());
+    }
+    let took_name = mark.port_name.is_some();
+    let mark = serde_json::to_string(&mark).map_err(|error| error.to_string())?;
+    mark::set(template, "annotations", INJECTED_ANNOTATION, &mark);
+    Ok((app_port, port_name, took_name))
+}
+
+/// Adds `field` of `added` to a Pod's spec, in front: containers that start after Envoy can call through it. Returns
+/// the names.
+fn prepend(spec: &mut Value, added: &Value, field: &str) -> Vec<String> {
+    let added = &added[field];
+    let own = names(added).into_iter().map(str::to_owned).collect();
+    let items = [added.as_array(), spec[field].as_array()];
+    spec[field] = items.into_iter().flatten().flatten().cloned().collect();
+    own
+}
+
+/// Names of containers or volumes.
+fn names(items: &Value) -> Vec<&str> {
+    let items = items.as_array().into_iter().flatten();
+    items.filter_map(|item| item["name"].as_str()).collect()
+}
+
+/// Whether a label selector matches.
+fn selects(selector: &Value, labels: &Map<String, Value>) -> bool {
+    let equal = selector["matchLabels"].as_object().into_iter().flatten();
+    let expressions = selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let matches = |expression: &Value| {
+        let label = expression["key"].as_str().and_then(|key| labels.get(key));
+        let is_listed = || {
+            let values = expression["values"].as_array().into_iter().flatten();
+            label.is_some_and(|label| values.into_iter().any(|value| value == label))
+        };
+        match expression["operator"].as_str() {
+            Some("In") => is_listed(),
+            Some("NotIn") => !is_listed(),
+            Some("Exists") => label.is_some(),
+            Some("DoesNotExist") => label.is_none(),
+            _ => false,
+        }
+    };
+    equal
+        .into_iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+        && expressions.into_iter().all(matches)
 }
 
 /// `Deployment shop/search`.
@@ -166,8 +214,9 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Where the application listens: by the annotation, else by the settings, else its only port.
-fn app_port(template: &Value, settings: &Settings) -> Result<u16, String> {
+/// Where the application listens: by the annotation, else by the settings, else as in an earlier injection, else its
+/// only port.
+fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];
     let port = if let Some(text) = annotation.as_str() {
         let wrong =
@@ -176,7 +225,7 @@ fn app_port(template: &Value, settings: &Settings) -> Result<u16, String> {
             .ok()
             .filter(|&port| port > 0)
             .ok_or_else(wrong)?
-    } else if let Some(port) = settings.app_port {
+    } else if let Some(port) = settings.app_port.or(earlier) {
         port
     } else {
         let mut ports = application_ports(&template["spec"]);
@@ -208,170 +257,91 @@ fn app_port(template: &Value, settings: &Settings) -> Result<u16, String> {
 /// TCP ports of the containers.
 fn application_ports(spec: &Value) -> Vec<u16> {
     let containers = spec["containers"].as_array().into_iter().flatten();
-    let ports =
-        containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    containers.flat_map(tcp_ports).collect()
+}
+
+/// TCP ports of a container.
+fn tcp_ports(container: &Value) -> impl Iterator<Item = u16> {
+    let ports = container["ports"].as_array().into_iter().flatten();
     let tcp = ports.filter(|port| matches!(port["protocol"].as_str(), None | Some("TCP")));
     tcp.filter_map(|port| u16::try_from(port["containerPort"].as_u64()?).ok())
-        .collect()
 }
 
-/// The name that an earlier injection gave to Envoy's port.
-fn port_name_of_envoy(spec: &Value) -> Option<String> {
-    let containers = spec["initContainers"].as_array()?;
-    let envoy = containers
-        .iter()
-        .find(|container| container["name"] == "envoy")?;
-    envoy["ports"][0]["name"].as_str().map(str::to_owned)
+/// # Errors
+/// If a container has a port that Envoy is to listen on.
+fn keep_ports_free(spec: &Value, settings: &Settings) -> Result<(), String> {
+    let needed = [
+        (
+            settings.listen_port,
+            "for requests: choose another --listen-port",
+        ),
+        (sidecar::ADMIN_PORT, "for its admin interface"),
+        (sidecar::STATS_PORT, "for its statistics"),
+    ];
+    let containers = ["containers", "initContainers"].map(|field| spec[field].as_array());
+    for container in containers.into_iter().flatten().flatten() {
+        for port in tcp_ports(container) {
+            if let Some((_, what)) = needed.iter().find(|(needed, _)| *needed == port) {
+                let name = container["name"].as_str().unwrap_or("?");
+                return Err(format!(
+                    "container {name} has port {port}, where Envoy is to listen {what}"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
-/// Takes the name off the application's port; probes and hooks that used the name get the number.
-fn take_port_name(spec: &mut Value, app_port: u16) -> Option<String> {
+/// The application's port.
+fn port_of(spec: &mut Value, number: u16) -> Option<&mut Value> {
     let containers = spec["containers"].as_array_mut()?;
-    for container in containers {
-        let ports = container["ports"].as_array_mut();
-        let mut ports = ports.into_iter().flatten();
-        let Some(port) = ports.find(|port| port["containerPort"] == app_port) else {
+    let ports = containers
+        .iter_mut()
+        .filter_map(|container| container["ports"].as_array_mut());
+    ports.flatten().find(|port| port["containerPort"] == number)
+}
+
+/// Takes the name off the application's port; probes and hooks that used the name get the number. Returns the name,
+/// and JSON pointers to these.
+fn take_port_name(spec: &mut Value, app_port: u16) -> (Option<String>, Vec<String>) {
+    let port = port_of(spec, app_port).and_then(Value::as_object_mut);
+    let Some(Value::String(name)) = port.and_then(|port| port.remove("name")) else {
+        return (None, Vec::new());
+    };
+    let mut renamed = Vec::new();
+    let containers = spec["containers"].as_array_mut();
+    for (at, container) in containers.into_iter().flatten().enumerate() {
+        if !tcp_ports(container).any(|port| port == app_port) {
             continue;
-        };
-        let Some(Value::String(name)) = port.as_object_mut().and_then(|port| port.remove("name"))
-        else {
-            return None;
-        };
+        }
         for user in [
             "livenessProbe",
             "readinessProbe",
             "startupProbe",
             "lifecycle",
         ] {
-            if let Some(user) = container.get_mut(user) {
-                rename(user, &name, app_port);
+            if let Some(user_of) = container.get_mut(user) {
+                let path = format!("/containers/{at}/{user}");
+                rename(user_of, &path, &name, app_port, &mut renamed);
             }
         }
-        return Some(name);
     }
-    None
+    (Some(name), renamed)
 }
 
-/// Replaces `port: name` at any depth.
-fn rename(value: &mut Value, name: &str, number: u16) {
-    match value {
-        Value::Object(fields) => {
-            for (key, value) in fields {
-                if key == "port" && value == name {
-                    *value = json!(number);
-                } else {
-                    rename(value, name, number);
-                }
-            }
+/// Replaces `port: name` at any depth of what is at `path`.
+fn rename(value: &mut Value, path: &str, name: &str, number: u16, renamed: &mut Vec<String>) {
+    let Some(fields) = value.as_object_mut() else {
+        return;
+    };
+    for (key, value) in fields {
+        let path = format!("{path}/{key}");
+        if key == "port" && value == name {
+            *value = json!(number);
+            renamed.push(path);
+        } else {
+            rename(value, &path, name, number, renamed);
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| rename(item, name, number)),
-        _ => {}
-    }
-}
-
-/// Init containers and volumes for a Pod.
-fn sidecar(settings: &Settings, app_port: u16, port_name: &str) -> Value {
-    let restricted = json!({
-        "runAsNonRoot": true,
-        "runAsUser": 65_532,
-        "runAsGroup": 65_532,
-        "allowPrivilegeEscalation": false,
-        "readOnlyRootFilesystem": true,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    });
-    let mut args = vec![
-        "bootstrap".to_owned(),
-        format!("--listen=0.0.0.0:{}", settings.listen_port),
-        format!("--upstream=127.0.0.1:{app_port}"),
-        "--admin=0.0.0.0:9901".to_owned(),
-        format!("--xds={}", settings.xds),
-        "--xds-tls-cert=/etc/headgate/tls/tls.crt".to_owned(),
-        "--xds-tls-key=/etc/headgate/tls/tls.key".to_owned(),
-        "--xds-tls-ca=/etc/headgate/tls/ca.crt".to_owned(),
-        "--labels-file=/etc/headgate/podinfo/labels".to_owned(),
-        "--install-module=/headgate".to_owned(),
-        "--output=/headgate/envoy.yaml".to_owned(),
-    ];
-    if settings.upstream_http2 {
-        args.push("--upstream-http2".to_owned());
-    }
-    if settings.filter == Kind::Native {
-        args.push("--filter=native".to_owned());
-    }
-    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
-    // Copies the filter module and writes Envoy's bootstrap with this Pod's namespace and labels: by them the operator
-    // knows which policies are for it.
-    let headgate = json!({
-        "name": "headgate",
-        "image": settings.image,
-        "args": args,
-        "env": [
-            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
-            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
-        ],
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
-        "securityContext": restricted,
-        "volumeMounts": [
-            {"name": "headgate", "mountPath": "/headgate"},
-            {"name": "headgate-tls", "mountPath": "/etc/headgate/tls", "readOnly": true},
-            {"name": "headgate-podinfo", "mountPath": "/etc/headgate/podinfo", "readOnly": true},
-        ],
-    });
-    let concurrency = settings.concurrency.to_string();
-    // A sidecar (restartPolicy Always): runs before the application and ends after it.
-    let envoy = json!({
-        "name": "envoy",
-        "image": settings.envoy_image,
-        "restartPolicy": "Always",
-        "command": ["envoy"],
-        "args": ["--config-path", "/headgate/envoy.yaml", "--concurrency", concurrency, "--disable-hot-restart"],
-        "ports": [
-            {"name": port_name, "containerPort": settings.listen_port},
-            {"name": "envoy-admin", "containerPort": 9901},
-        ],
-        "startupProbe": {
-            "httpGet": {"path": "/ready", "port": "envoy-admin"},
-            "periodSeconds": 1,
-            "failureThreshold": 60,
-        },
-        "resources": {"requests": {"cpu": "100m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": restricted,
-        "volumeMounts": [
-            {"name": "headgate", "mountPath": "/headgate", "readOnly": true},
-            {"name": "headgate-tls", "mountPath": "/etc/headgate/tls", "readOnly": true},
-        ],
-    });
-    json!({
-        "initContainers": [headgate, envoy],
-        "volumes": [
-            {"name": "headgate", "emptyDir": {"sizeLimit": "64Mi"}},
-            // Readable by Envoy's user without an fsGroup, which would be the application's, too.
-            {"name": "headgate-tls", "secret": {"secretName": settings.tls_secret, "defaultMode": 0o444}},
-            {"name": "headgate-podinfo", "downwardAPI": {"items": [
-                {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
-            ]}},
-        ],
-    })
-}
-
-/// Adds to a Pod's spec; what an earlier injection added goes.
-fn add(spec: &mut Value, sidecar: &Value) {
-    for (field, names) in [
-        ("initContainers", &CONTAINERS[..]),
-        ("volumes", &VOLUMES[..]),
-    ] {
-        let added = sidecar[field].as_array().cloned().unwrap_or_default();
-        let kept = match spec[field].take() {
-            Value::Array(items) => items,
-            _ => Vec::new(),
-        };
-        let kept = kept.into_iter().filter(|item| {
-            let name = item["name"].as_str();
-            !name.is_some_and(|name| names.contains(&name))
-        });
-        // First: containers that start after Envoy can call through it.
-        spec[field] = Value::Array(added.into_iter().chain(kept).collect());
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::xds::module::Kind;
 
 fn settings() -> Settings {
     Settings {
@@ -11,6 +12,10 @@ fn settings() -> Settings {
         upstream_http2: false,
         concurrency: 3,
         filter: Kind::Wasm,
+        proxy_cpu_request: "100m".into(),
+        proxy_cpu_limit: None,
+        proxy_memory_request: "96Mi".into(),
+        proxy_memory_limit: "256Mi".into(),
     }
 }
 
@@ -43,14 +48,6 @@ fn injected(object: &mut Value) -> Injected {
     }
 }
 
-fn names(items: &Value) -> Vec<&str> {
-    let items = items.as_array().unwrap();
-    items
-        .iter()
-        .filter_map(|item| item["name"].as_str())
-        .collect()
-}
-
 #[test]
 fn envoy_stands_in_front_of_the_applications_port_and_has_its_name() {
     let mut object = deployment();
@@ -65,7 +62,10 @@ fn envoy_stands_in_front_of_the_applications_port_and_has_its_name() {
         names(&spec["initContainers"]),
         ["headgate", "envoy", "migrate"]
     );
-    assert_eq!(names(&spec["volumes"]), VOLUMES);
+    assert_eq!(
+        names(&spec["volumes"]),
+        ["headgate", "headgate-tls", "headgate-podinfo"]
+    );
     let [headgate, envoy] = [0, 1].map(|at| &spec["initContainers"][at]);
     let args: Vec<&str> = headgate["args"]
         .as_array()
@@ -74,8 +74,10 @@ fn envoy_stands_in_front_of_the_applications_port_and_has_its_name() {
         .filter_map(Value::as_str)
         .collect();
     for argument in [
-        "--listen=0.0.0.0:10000",
-        "--upstream=127.0.0.1:8080",
+        "--listen=[::]:10000",
+        "--upstream=localhost:8080",
+        "--admin=127.0.0.1:9901",
+        "--stats=[::]:9902",
         "--xds=headgate.headgate-system.svc:18000",
     ] {
         assert!(args.contains(&argument), "{argument} in {args:?}");
@@ -157,8 +159,14 @@ fn services_reach_envoy() {
         (json!({"port": 80, "targetPort": "http"}), json!("http")),
     ] {
         let mut service = service("shop", "search", port);
-        assert!(redirect(&mut service, &injected));
-        assert_eq!(service["spec"]["ports"][0]["targetPort"], target);
+        let before = service.clone();
+        for _ in 0..2 {
+            assert_eq!(redirect(&mut service, &injected), Ok(true));
+            assert_eq!(service["spec"]["ports"][0]["targetPort"], target);
+        }
+        let is_changed = service != before;
+        assert_eq!(uninject(&mut service), Ok(is_changed));
+        assert_eq!(service, before);
     }
     for (namespace, app, port) in [
         ("shop", "search", json!({"port": 80, "targetPort": 9090})),
@@ -171,7 +179,7 @@ fn services_reach_envoy() {
     ] {
         let mut service = service(namespace, app, port);
         let before = service.clone();
-        assert!(!redirect(&mut service, &injected));
+        assert_eq!(redirect(&mut service, &injected), Ok(false));
         assert_eq!(service, before);
     }
 }
@@ -225,5 +233,179 @@ fn what_is_no_workload_or_asks_to_be_left_alone_stays() {
             Ok(Outcome::Skipped(_))
         ));
         assert_eq!(object, before);
+    }
+}
+
+#[test]
+fn containers_and_volumes_of_the_same_names_stay() {
+    let mut object = deployment();
+    let spec = &mut object["spec"]["template"]["spec"];
+    spec["initContainers"] = json!([{"name": "envoy", "image": "mine/preflight:1"}]);
+    spec["volumes"] = json!([{"name": "headgate-tls", "emptyDir": {}}]);
+    spec["containers"][0]["name"] = json!("headgate");
+    let before = object.clone();
+    for _ in 0..2 {
+        injected(&mut object);
+        let spec = &object["spec"]["template"]["spec"];
+        let containers = &spec["initContainers"];
+        assert_eq!(names(containers), ["headgate-2", "envoy-2", "envoy"]);
+        assert_eq!(containers[2]["image"], "mine/preflight:1");
+        let volumes = ["headgate-2", "headgate-2-tls", "headgate-2-podinfo"];
+        assert_eq!(names(&spec["volumes"])[..3], volumes);
+        assert_eq!(names(&containers[0]["volumeMounts"]), volumes);
+        assert_eq!(names(&containers[1]["volumeMounts"]), volumes[..2]);
+    }
+    assert_eq!(uninject(&mut object), Ok(true));
+    assert_eq!(object, before);
+    assert_eq!(uninject(&mut object), Ok(false));
+}
+
+#[test]
+fn what_the_user_has_changed_since_stays() {
+    let mut object = deployment();
+    injected(&mut object);
+    let template = &mut object["spec"]["template"];
+    template["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"] = json!(9000);
+    template["metadata"]["labels"]["tier"] = json!("front");
+    assert_eq!(uninject(&mut object), Ok(true));
+    let mut expected = deployment();
+    let template = &mut expected["spec"]["template"];
+    template["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"] = json!(9000);
+    template["metadata"]["labels"]["tier"] = json!("front");
+    assert_eq!(object, expected);
+
+    let mut object = deployment();
+    object["spec"]["template"]["metadata"]["annotations"] = json!({INJECTED_ANNOTATION: "true"});
+    for problem in [
+        inject(&mut object, &settings()).unwrap_err(),
+        uninject(&mut object).unwrap_err(),
+    ] {
+        let start = "Deployment shop/search: annotation headgate.dev/injected is not as headgate inject writes it: ";
+        assert!(problem.starts_with(start), "{problem}");
+    }
+}
+
+#[test]
+fn an_earlier_injections_port_is_kept() {
+    let mut object = deployment();
+    object["spec"]["template"]["spec"]["containers"][0]["ports"] =
+        json!([{"containerPort": 8080}, {"containerPort": 9090}]);
+    let by_argument = Settings {
+        app_port: Some(9090),
+        ..settings()
+    };
+    inject(&mut object, &by_argument).unwrap();
+    let once = object.clone();
+    assert_eq!(injected(&mut object).app_port, 9090);
+    assert_eq!(object, once);
+}
+
+#[test]
+fn ports_that_envoy_needs_are_not_another_containers() {
+    for (port, problem) in [
+        (10_000, "for requests: choose another --listen-port"),
+        (9901, "for its admin interface"),
+        (9902, "for its statistics"),
+    ] {
+        let mut object = deployment();
+        object["spec"]["template"]["spec"]["initContainers"][0]["ports"] =
+            json!([{"containerPort": port}]);
+        let expected = format!(
+            "Deployment shop/search: container migrate has port {port}, where Envoy is to listen {problem}"
+        );
+        assert_eq!(inject(&mut object, &settings()), Err(expected));
+    }
+}
+
+#[test]
+fn envoy_has_the_resources_asked_for() {
+    let resources = |settings: &Settings| {
+        let mut object = deployment();
+        inject(&mut object, settings).unwrap();
+        object["spec"]["template"]["spec"]["initContainers"][1]["resources"].clone()
+    };
+    assert_eq!(
+        resources(&settings()),
+        json!({"requests": {"cpu": "100m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}})
+    );
+    let asked = Settings {
+        proxy_cpu_request: "1".into(),
+        proxy_cpu_limit: Some("2".into()),
+        proxy_memory_request: "1Gi".into(),
+        proxy_memory_limit: "2Gi".into(),
+        ..settings()
+    };
+    assert_eq!(
+        resources(&asked),
+        json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}})
+    );
+}
+
+#[test]
+fn values_stay_single_words_of_the_template() {
+    let mut object = deployment();
+    let odd = Settings {
+        image: "a@sha256:0\", x: [@XDS@".into(),
+        ..settings()
+    };
+    inject(&mut object, &odd).unwrap();
+    let containers = &object["spec"]["template"]["spec"]["initContainers"];
+    assert_eq!(containers[0]["image"], odd.image.as_str());
+}
+
+#[test]
+fn network_policies_are_judged_by_the_pods_and_ports_they_name() {
+    let mut object = deployment();
+    let injected = injected(&mut object);
+    let warned = |spec: Value| {
+        let policy = json!({"kind": "NetworkPolicy", "metadata": {"name": "n", "namespace": "shop"},
+            "spec": spec});
+        cut_off(&policy, &injected)
+    };
+    let all = json!({});
+    let app = json!({"ports": [{"port": 8080}]});
+    assert_eq!(
+        warned(json!({"podSelector": all, "ingress": [app]})).as_deref(),
+        Some(
+            "NetworkPolicy shop/n admits port 8080 and not port 10000, where Envoy listens: requests to Deployment \
+             shop/search are cut off until the policy admits port http"
+        )
+    );
+    let is_one_of = |values: Value| json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
+    for spec in [
+        json!({"podSelector": {"matchLabels": {"app": "search"}}, "ingress": [app]}),
+        json!({"podSelector": is_one_of(json!(["search"])), "ingress": [app]}),
+        json!({"podSelector": all, "ingress": [{"ports": [{"port": 8000, "endPort": 9000}]}]}),
+        json!({"podSelector": all, "ingress": [app], "policyTypes": ["Egress", "Ingress"]}),
+    ] {
+        assert!(warned(spec.clone()).is_some(), "{spec}");
+    }
+    for spec in [
+        json!({"podSelector": {"matchLabels": {"app": "other"}}, "ingress": [app]}),
+        json!({"podSelector": is_one_of(json!(["other"])), "ingress": [app]}),
+        json!({"podSelector": all, "ingress": [app], "policyTypes": ["Egress"]}),
+        json!({"podSelector": all, "ingress": [app, {"ports": [{"port": 10_000}]}]}),
+        json!({"podSelector": all, "ingress": [app, {"ports": [{"port": "http"}]}]}),
+        json!({"podSelector": all, "ingress": [app, {}]}),
+        json!({"podSelector": all, "ingress": [{"ports": [{"port": 8080, "protocol": "UDP"}]}]}),
+        // It admits nothing, before and after.
+        json!({"podSelector": all}),
+    ] {
+        assert_eq!(warned(spec.clone()), None, "{spec}");
+    }
+    let elsewhere = json!({"kind": "NetworkPolicy", "metadata": {"name": "n"},
+        "spec": {"podSelector": all, "ingress": [app]}});
+    assert_eq!(cut_off(&elsewhere, &injected), None);
+}
+
+#[test]
+fn the_default_image_is_that_of_a_release() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        settings::released(Some("ghcr.io/owner/headgate")),
+        Some(format!("ghcr.io/owner/headgate:{version}"))
+    );
+    for none in [None, Some("")] {
+        assert_eq!(settings::released(none), None);
     }
 }

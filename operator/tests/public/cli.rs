@@ -45,6 +45,15 @@ fn validate_tells_by_exit_code_and_one_line() {
         (text(&good.stdout), good.status.code()),
         ("ok: 1 policy\n", Some(0))
     );
+    let examples = headgate(&["validate", "examples/policies"]);
+    assert_eq!(
+        (
+            text(&examples.stdout),
+            text(&examples.stderr),
+            examples.status.code()
+        ),
+        ("ok: 12 policies\n", "", Some(0))
+    );
 
     let bad = headgate(&[
         "validate",
@@ -606,7 +615,8 @@ fn validate_warns_of_what_is_seldom_meant() {
 
 #[test]
 fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
-    let done = headgate(&["inject", "examples/sidecar/search.yaml"]);
+    let file = "examples/sidecar/search.yaml";
+    let done = headgate(&["inject", "--image=mine:1", file]);
     assert_eq!((text(&done.stderr), done.status.code()), ("", Some(0)));
     let objects: Vec<serde_json::Value> = serde_saphyr::from_multiple(text(&done.stdout)).unwrap();
     let before = std::fs::read_to_string("../examples/sidecar/search.yaml").unwrap();
@@ -618,6 +628,18 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
     assert_eq!([service, account, policy], [0, 1, 3].map(|at| &before[at]));
     let containers = &deployment["spec"]["template"]["spec"]["initContainers"];
     assert_eq!(containers[1]["ports"][0]["name"], "http");
+    // And back.
+    let removed = fed(&["uninject"], text(&done.stdout));
+    assert_eq!(
+        (text(&removed.stderr), removed.status.code()),
+        ("", Some(0))
+    );
+    let after: Vec<serde_json::Value> = serde_saphyr::from_multiple(text(&removed.stdout)).unwrap();
+    assert_eq!(after, before);
+    assert_eq!(
+        text(&headgate(&["uninject", file]).stderr),
+        "warning: no object in the input has the annotation headgate.dev/injected\n"
+    );
 
     // A proxy's own image, a list, and a Service that knows the port by number, from standard input.
     let list = r#"{"kind": "List", "items": [
@@ -636,9 +658,25 @@ fn inject_prints_all_objects_and_those_of_workloads_with_envoy() {
 }
 
 #[test]
+fn examples_listen_on_both_families_and_leave_the_admin_interface_on_loopback() {
+    let files = std::fs::read_dir("../examples")
+        .unwrap()
+        .filter_map(|folder| std::fs::read_dir(folder.unwrap().path()).ok())
+        .flatten()
+        .map(|file| file.unwrap().path())
+        .filter(|file| file.extension().is_some_and(|e| e == "yaml"));
+    for file in files {
+        let content = std::fs::read_to_string(&file).unwrap();
+        for part in ["0.0.0.0", "--admin", "9901"] {
+            assert!(!content.contains(part), "{}: {part}", file.display());
+        }
+    }
+}
+
+#[test]
 fn inject_says_what_it_can_not_do() {
     let refused = |input: &str| {
-        let output = fed(&["inject"], input);
+        let output = fed(&["inject", "--image=mine:1"], input);
         assert_eq!((text(&output.stdout), output.status.code()), ("", Some(1)));
         text(&output.stderr).to_owned()
     };
@@ -659,7 +697,7 @@ fn inject_says_what_it_can_not_do() {
         "error: Pod p: metadata.labels of its Pods is no mapping\n"
     );
     let unreached = fed(
-        &["inject", "--app-port=80"],
+        &["inject", "--image=mine:1", "--app-port=80"],
         "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}",
     );
     assert_eq!(unreached.status.code(), Some(0));
@@ -668,4 +706,31 @@ fn inject_says_what_it_can_not_do() {
         "warning: Pod p: no Service in the input reaches its Envoy; those that point at port 80 pass it by until their \
          targetPort is headgate-http\n"
     );
+    // No registry has an image of a build like this one.
+    let unnamed = fed(&["inject"], "kind: ConfigMap");
+    assert_eq!(unnamed.status.code(), Some(2));
+    assert!(text(&unnamed.stderr).contains("not provided:\n  --image <IMAGE>"));
+}
+
+#[test]
+fn inject_warns_of_network_policies_that_cut_envoy_off() {
+    let pod = "kind: Pod\nmetadata: {name: p, labels: {app: a}}\nspec: {containers: [{name: c, ports: [{name: http, \
+               containerPort: 80}]}]}";
+    let warned = |rule: &str| {
+        let policy = format!(
+            "kind: NetworkPolicy\nmetadata: {{name: net}}\nspec: {{podSelector: {{}}, ingress: [{rule}]}}"
+        );
+        let done = fed(
+            &["inject", "--image=mine:1"],
+            &format!("{pod}\n---\n{policy}"),
+        );
+        assert_eq!(done.status.code(), Some(0));
+        text(&done.stderr).to_owned()
+    };
+    assert_eq!(
+        warned("{ports: [{port: 80}]}"),
+        "warning: NetworkPolicy net admits port 80 and not port 10000, where Envoy listens: requests to Pod p are cut \
+         off until the policy admits port http\n"
+    );
+    assert_eq!(warned("{ports: [{port: http}]}"), "");
 }

@@ -2,18 +2,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 
 use headgate::bootstrap::{ConfigSource, Outbound};
+use headgate::endpoint::Endpoint;
 use headgate::plan::Plan;
 use headgate::xds::Limits;
+use headgate::xds::conditions::Type::Programmed;
 use headgate::xds::module::{Module, Modules};
 use headgate::xds::resource::discovery_json;
 use tempfile::TempDir;
 
 use crate::common::{ADS, SEARCH, World, get, module_at, plan, wasm};
-use crate::envoy::{Envoy, backend, bootstrap, poll, validate};
+use crate::envoy::{Envoy, backend, backend_at, bootstrap, poll, validate};
 
 /// A module file and the folder that proxies load from.
 struct Store(TempDir);
@@ -105,7 +108,7 @@ async fn follows_edits_and_keeps_the_last_good_one(ads: bool, delta: bool) {
         .iter()
         .find(|p| p.name == "default/search")
         .unwrap();
-    assert_eq!(programmed.programmed.reason, "EnvoyRejected");
+    assert_eq!(programmed.conditions[Programmed].reason, "EnvoyRejected");
     assert_eq!(
         envoy.request().await,
         200,
@@ -278,12 +281,93 @@ async fn every_bootstrap_is_valid() {
             bootstrap.upstream_http2 = full;
             bootstrap.access_log = full.then(|| "/dev/null".into());
             bootstrap.outbound = full.then(outbound);
+            bootstrap.stats = full.then(|| "[::]:9902".parse().unwrap());
             if !full {
                 bootstrap.target = None;
             }
             if let Err(log) = validate(&bootstrap, store.0.path()) {
                 panic!("{log}\n{}", bootstrap.to_yaml());
             }
+        }
+    }
+}
+
+/// A source for tests without an operator.
+fn file_source(store: &Store) -> ConfigSource {
+    let file = store.0.path().join("ecds.json");
+    write_file(&file, "r1", &store.install(true));
+    ConfigSource::File(file)
+}
+
+/// A port at this machine's loopback addresses, one a family.
+fn loopbacks(port: u16) -> Vec<SocketAddr> {
+    let all = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let all = all.map(|ip: IpAddr| SocketAddr::new(ip, port));
+    let exists = |address: &SocketAddr| TcpListener::bind((address.ip(), 0)).is_ok();
+    all.into_iter().filter(exists).collect()
+}
+
+fn here(endpoint: &str) -> Endpoint {
+    endpoint.parse::<Endpoint>().unwrap().on_this_machine()
+}
+
+#[tokio::test]
+async fn others_reach_statistics_and_readiness_and_nothing_else_of_the_admin_interface() {
+    let store = Store::new();
+    let mut bootstrap = bootstrap(file_source(&store), backend().await);
+    let admin = TcpListener::bind("127.0.0.1:0").unwrap();
+    bootstrap.admin.port = admin.local_addr().unwrap().port();
+    bootstrap.stats = Some(here("[::]:0"));
+    drop(admin);
+    let envoy = Envoy::start(&bootstrap).await;
+    let (_, listeners) = get(envoy.admin, "/listeners").await.unwrap();
+    let stats = listeners
+        .lines()
+        .find(|line| line.starts_with("stats::"))
+        .unwrap();
+    let port = stats.rsplit_once(':').unwrap().1.trim().parse().unwrap();
+    for address in loopbacks(port) {
+        let (status, body) = get(address, "/stats/prometheus?filter=server.live$")
+            .await
+            .unwrap();
+        assert_eq!(status, 200);
+        assert!(body.contains("envoy_server_live{} 1"), "{body}");
+        let (status, body) = get(address, "/ready").await.unwrap();
+        assert_eq!(status, 200);
+        assert!(body.contains("LIVE"), "{body}");
+        for path in [
+            "/",
+            "/quitquitquit",
+            "/config_dump",
+            "/stats",
+            "/ready/",
+            "/ready/../quitquitquit",
+            "/stats/prometheus/../../config_dump",
+            "//config_dump",
+        ] {
+            assert_eq!(get(address, path).await.unwrap().0, 404, "{path}");
+        }
+    }
+    // An admin interface at all addresses would answer here, too.
+    let other = SocketAddr::from(([127, 0, 0, 2], envoy.admin.port()));
+    assert!(TcpStream::connect(envoy.admin).is_ok());
+    assert!(TcpStream::connect(other).is_err());
+}
+
+#[tokio::test]
+async fn both_families_reach_applications_on_either_loopback_address() {
+    let store = Store::new();
+    let mut applications = vec![here("[::]:0").to_string(), "0.0.0.0:0".to_owned()];
+    applications.extend(loopbacks(0).iter().map(SocketAddr::to_string));
+    for application in applications {
+        let upstream = backend_at(&application).await;
+        let mut bootstrap = bootstrap(file_source(&store), upstream);
+        bootstrap.upstream = here(&format!("localhost:{}", upstream.port()));
+        bootstrap.listen = here("[::]:0");
+        let envoy = Envoy::start(&bootstrap).await;
+        for client in loopbacks(envoy.listener.port()) {
+            let (status, _) = get(client, "/q/fast").await.unwrap();
+            assert_eq!(status, 200, "{client} to an application at {application}");
         }
     }
 }

@@ -110,17 +110,13 @@ fn open_shop(node: Node) -> Result<Shop> {
     ])?;
     shop.service.set_ip(address.parse()?);
     shop.wait_for_slots(2, WORKERS)?;
-    until_within(PATIENCE, "the policy to be programmed", || {
-        let path =
-            "--output=jsonpath={.status.ancestors[0].conditions[?(@.type==\"Programmed\")].status}";
-        match shop
-            .node
-            .kubectl(&["get", "admissionpolicy", "search", SHOP, path])
-        {
-            Ok(status) if status == "True" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })?;
+    shop.node.kubectl(&[
+        "wait",
+        "--for=condition=Programmed",
+        "admissionpolicy/search",
+        SHOP,
+        &format!("--timeout={}s", PATIENCE.as_secs()),
+    ])?;
     Ok(shop)
 }
 
@@ -206,8 +202,8 @@ impl Shop {
         );
     }
 
-    /// Addresses of Envoys' admin interfaces, of Pods that run and are to stay.
-    fn admins(&self) -> Result<Vec<SocketAddr>> {
+    /// Addresses of Envoys' statistics, of Pods that run and are to stay.
+    fn proxies(&self) -> Result<Vec<SocketAddr>> {
         let arguments = [
             "get",
             "pods",
@@ -223,19 +219,19 @@ impl Shop {
         };
         let address = |pod: &Value| {
             let ip = pod["status"]["podIP"].as_str().context("no address yet")?;
-            Ok(SocketAddr::new(ip.parse()?, 9901))
+            Ok(SocketAddr::new(ip.parse()?, 9902))
         };
         pods.filter(runs).map(address).collect()
     }
 
-    fn slots(&self, admin: SocketAddr) -> Result<usize, String> {
-        let path = "/stats?filter=headgate.policy.shop/search.slots$";
+    fn slots(&self, proxy: SocketAddr) -> Result<usize, String> {
+        let path = "/stats/prometheus?filter=headgate.policy.shop/search.slots$";
         let answer = self
             .node
-            .in_network(|| http::get(admin, path))
+            .in_network(|| http::get(proxy, path))
             .and_then(|answer| answer);
         let answer = answer.map_err(|error| format!("{error:#}"))?;
-        let value = answer.body.trim().rsplit(": ").next().map(str::parse);
+        let value = answer.body.trim().rsplit(' ').next().map(str::parse);
         match value {
             Some(Ok(slots)) => Ok(slots),
             _ => Err(format!("no slots in {:?}", answer.body)),
@@ -248,8 +244,8 @@ impl Shop {
             PATIENCE,
             &format!("{slots} slots in {proxies} proxies"),
             || {
-                let admins = self.admins().map_err(|error| format!("{error:#}"))?;
-                let seen: Vec<_> = admins.iter().map(|&admin| self.slots(admin)).collect();
+                let addresses = self.proxies().map_err(|error| format!("{error:#}"))?;
+                let seen: Vec<_> = addresses.iter().map(|&proxy| self.slots(proxy)).collect();
                 if seen == vec![Ok(slots); proxies] {
                     Ok(())
                 } else {
@@ -270,17 +266,17 @@ impl Shop {
 
     /// Time from the return of kubectl to the last proxy that enforces; printed, not judged: the machine decides.
     fn edits_are_enforced(&self, edits: usize) -> Result<()> {
-        let admins = self.admins()?;
+        let proxies = self.proxies()?;
         let mut times = Vec::with_capacity(edits);
         for edit in 0..edits {
             let slots = WORKERS + 1 + edit % 2;
             self.patch(&format!("{{\"perEndpoint\": {slots}}}"))?;
             let started = Instant::now();
             until("the edit to be enforced", || {
-                for &admin in &admins {
-                    let now = self.slots(admin)?;
+                for &proxy in &proxies {
+                    let now = self.slots(proxy)?;
                     if now != slots {
-                        return Err(format!("{now} slots in {admin}"));
+                        return Err(format!("{now} slots in {proxy}"));
                     }
                 }
                 Ok(())

@@ -24,9 +24,10 @@ use std::borrow::Cow;
 
 use crate::config::{ClassConfig, ConfigError, MAX_TYPES, Match, StageConfig};
 use crate::request::{ClassId, TypeId};
+use crate::retries;
 use condition::Conditions;
 use index::Index;
-pub(crate) use routes::Routes;
+use routes::Routes;
 
 pub use condition::{Condition, MAX_PATTERN, check_pattern};
 
@@ -51,6 +52,10 @@ pub trait RequestView {
     /// A value of Envoy's dynamic metadata: the namespace of the filter that wrote it, then keys.
     fn metadata(&self, _path: &[String]) -> Option<Cow<'_, [u8]>> {
         None
+    }
+    /// Whether it says that it repeats an earlier attempt.
+    fn is_retry(&self) -> bool {
+        retries::is_retry(self)
     }
     /// SPIFFE id of the peer, by its certificate.
     fn peer(&self) -> Option<Cow<'_, [u8]>> {

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use crate::classify::RequestView;
 use crate::host::HostError;
+use crate::retries::{self, ATTEMPTS};
 use crate::workflows::{baggage, wire};
 
 use super::{Property, Stream};
@@ -26,6 +27,7 @@ pub struct Headers<'a, S> {
     method: Range<usize>,
     upgrade: bool,
     timeout: bool,
+    attempt: bool,
     baggage: bool,
     /// Whether a name begins with [`OURS`].
     ours: bool,
@@ -91,6 +93,7 @@ impl<'a, S: Stream> Headers<'a, S> {
             method: 0..0,
             upgrade: false,
             timeout: false,
+            attempt: false,
             baggage: false,
             ours: false,
             mesh: 0,
@@ -113,6 +116,7 @@ impl<'a, S: Stream> Headers<'a, S> {
                 b"upgrade" => this.upgrade = true,
                 b"baggage" => this.baggage = true,
                 name if TIMEOUTS.iter().any(|t| t.as_bytes() == name) => this.timeout = true,
+                name if ATTEMPTS.iter().any(|(a, _)| a.as_bytes() == name) => this.attempt = true,
                 _ => {}
             }
         }
@@ -191,6 +195,10 @@ impl<S: Stream> RequestView for Headers<'_, S> {
 
     fn method(&self) -> Option<&[u8]> {
         Some(&self.bytes[self.method.clone()]).filter(|method| !method.is_empty())
+    }
+
+    fn is_retry(&self) -> bool {
+        self.attempt && retries::is_retry(self)
     }
 
     fn header(&self, name: &str) -> Option<&[u8]> {

@@ -7,6 +7,7 @@ use super::*;
 use crate::config::{Direction, FilterConfig};
 use crate::decision::{Action, Decision};
 use crate::host::memory::{Fault, MemoryHost};
+use crate::refusal::Reason;
 use crate::time::Instant;
 use crate::workflows::wire;
 
@@ -141,6 +142,26 @@ impl Proxy {
         let slots = self.filter.host.value("headgate.policy.ns/p.slots_in_use");
         slots.unwrap()
     }
+}
+
+#[test]
+fn a_retry_is_known_by_its_headers() {
+    let mut proxy = Proxy::new(&stage(MAX_QUEUE_LENGTH));
+    let _running = proxy.forwarded(&[]);
+    let mut waiting = proxy.held(&[("x-envoy-attempt-count", "2")]);
+    let reason = |proxy: &mut Proxy, headers: &[(&str, &str)]| match proxy.arrive(headers).1 {
+        Decision::Refuse(refusal) => refusal.reason,
+        decision => panic!("{decision:?}"),
+    };
+    assert_eq!(reason(&mut proxy, &[]), Reason::QueueFull);
+    proxy.done(&mut waiting);
+    for retry in [
+        ("x-envoy-attempt-count", "2"),
+        ("grpc-previous-rpc-attempts", "1"),
+    ] {
+        assert_eq!(reason(&mut proxy, &[retry]), Reason::Retry);
+    }
+    let _first = proxy.held(&[("x-envoy-attempt-count", "1")]);
 }
 
 #[test]

@@ -177,11 +177,15 @@ impl Stage {
             dequeued: Some(dequeued),
         };
         request.beside = self.slots.in_use(self.ledger.booked().slots);
+        let request = *request;
         let (stream, work) = (request.stream, request.work);
         let waited = dequeued.since(request.arrived);
         let group = self.order.group(&request.attributes);
         if let Some(fifo_wait) = request.fifo_wait {
             self.places.left(group, waited, fifo_wait);
+        }
+        if holds {
+            self.lets_pass(&request);
         }
         // Dequeued even if the gauge updates below fail.
         if holds && let Some(ticket) = self.requests.ticket(slot) {
@@ -364,7 +368,7 @@ impl Stage {
         self.stats.count(kind, Count::Unmeasured);
         let queue = self.ledger.queue(host);
         let queue_wait = self.drain_time(queue.clone().unwrap_or_default());
-        let refusal = self.refuse(&request.attributes, origin, request.late, queue_wait);
+        let refusal = self.refuse(now, &request.attributes, origin, request.late, queue_wait);
         actions.push(Action::Refuse {
             stream: request.stream,
             refusal,

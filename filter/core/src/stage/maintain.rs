@@ -16,6 +16,7 @@ use crate::ledger::Share;
 use crate::queue::Queue;
 use crate::request::{ClassId, TypeId};
 use crate::requests::{Phase, Request};
+use crate::retries::FirstAttempts;
 use crate::service_times::{ServiceTimes, Settings};
 use crate::stats::{self, StageCount, StageStats};
 use crate::strategy::Strategy;
@@ -157,7 +158,8 @@ impl Stage {
     }
 
     /// Takes a new version of its policy over. Requests that wait or run stay, learned times stay (they
-    /// are kept by type name), and so does whatever part of the strategy the new version doesn't change.
+    /// are kept by type name), and so does whatever part of the strategy the new version doesn't change. `stats` are those
+    /// of `config`.
     ///
     /// # Errors
     /// [`HostError`]. Whether the new version was taken over, [`Stage::config`] says: all that can fail is
@@ -166,14 +168,16 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        config: StageConfig,
+        config: &StageConfig,
+        stats: &StageStats,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let held = self.holds();
         let revived = std::mem::take(&mut self.retired);
-        if config == self.config && !revived {
+        if config == &self.config && !revived {
             return Ok(());
         }
+        let config = config.clone();
         let same_mode = config.mode == self.config.mode;
         let same_strategy = config.strategy == self.config.strategy
             && (same_mode || self.strategy.base.controlled_mut().is_none())
@@ -192,7 +196,7 @@ impl Stage {
         } else {
             Some(Order::new(host, &prefix, &config)?)
         };
-        let new_stats = StageStats::new(host, &config)?;
+        let new_stats = stats.clone();
         new_stats.configured(host, config.parallelism, Some(&self.stats))?;
         let exchanges = if same_strategy {
             None
@@ -242,6 +246,7 @@ impl Stage {
         }
         if config.types.len() != self.config.types.len() {
             self.sampling = Sampling::new(config.types.len());
+            self.firsts = FirstAttempts::new(config.types.len());
         }
         let old_order = new_order.map(|order| std::mem::replace(&mut self.order, order));
         let old_work = std::mem::replace(&mut self.work, Work::from_config(&config));
@@ -474,6 +479,9 @@ impl Stage {
         // Its turn goes to the next: it takes none.
         request.turn = None;
         let request = waiting;
+        if dequeued.is_some() {
+            self.lets_pass(&request);
+        }
         let booked = self.ledger.acquire_over_limit(host);
         let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
         if ticket

@@ -31,6 +31,7 @@ use crate::queue::Queue;
 use crate::refusal::{Origin, Reason, Refusal};
 use crate::request::{Attributes, ClassId, Served, TypeId};
 use crate::requests::{Counts, Phase, Request, Requests};
+use crate::retries::FirstAttempts;
 use crate::rng::Rng;
 use crate::service_times::ServiceTimes;
 use crate::stats::{self, Count, StageCount, StageStats};
@@ -88,6 +89,7 @@ pub struct Stage {
     strategy: Strategy,
     acceptance: Option<Exchange>,
     sampling: Sampling,
+    firsts: FirstAttempts,
     /// Whether the work of queued requests is known: a service time was.
     knows_times: bool,
     demand: Option<DemandExchange>,
@@ -109,14 +111,15 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The stage of `policy`, configured by `config`, on the worker that `membership` names. `seed` makes its
-    /// random decisions repeatable.
+    /// The stage of `policy`, configured by `config`, whose stats are `stats`, on the worker that `membership` names.
+    /// `seed` makes its random decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(
         policy: PolicyId,
         config: StageConfig,
+        stats: StageStats,
         membership: &Membership,
         seed: u64,
         host: &impl Host,
@@ -137,11 +140,12 @@ impl Stage {
             strategy: Strategy::from_config(&config),
             acceptance: Exchange::new(host, &prefix, &config)?,
             sampling: Sampling::new(config.types.len()),
+            firsts: FirstAttempts::new(config.types.len()),
             knows_times: false,
             demand: DemandExchange::new(host, &prefix, &config)?,
             control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
-            stats: StageStats::new(host, &config)?,
+            stats,
             handed_over: None,
             handed_to: Vec::new(),
             rng: Rng::new(seed),
@@ -285,7 +289,11 @@ impl Stage {
         }
         let queue = self.ledger.queue(host)?;
         let sight = self.look(host, now, attributes, queue)?;
-        let mut decision = self.decide(host, now, attributes, &sight)?;
+        let mut decision = if self.firsts.precede(attributes, now) {
+            Err(Reason::Retry)
+        } else {
+            self.decide(host, now, attributes, &sight)?
+        };
         let stream = self.stream(ticket).unwrap_or_default();
         if decision.is_ok() && self.is_hopeless(stream, attributes) {
             self.strategy.withdrawn(attributes);
@@ -298,7 +306,7 @@ impl Stage {
         if let Err(reason) = decision {
             self.decided(kind, false);
             let origin = self.requests.origin(ticket);
-            let refusal = self.refuse(attributes, origin, reason, sight.judged_wait);
+            let refusal = self.refuse(now, attributes, origin, reason, sight.judged_wait);
             if self.config.mode == Mode::Enforce {
                 return Ok(Decision::Refuse(refusal));
             }
@@ -312,11 +320,7 @@ impl Stage {
         };
         let decision = self.admit(host, now, ticket, &sight, counts, actions)?;
         if !rejected {
-            let admitted = !matches!(decision, Decision::Refuse(_));
-            if admitted {
-                self.stats.count(kind, Count::Accepted);
-            }
-            self.decided(kind, admitted);
+            self.decided(kind, !matches!(decision, Decision::Refuse(_)));
         }
         Ok(decision)
     }
@@ -348,12 +352,14 @@ impl Stage {
     /// Counts a rejection and says when coming back is worth it.
     fn refuse(
         &mut self,
+        now: Instant,
         request: &Attributes,
         origin: Option<Origin>,
         reason: Reason,
         queue_wait: Duration,
     ) -> Refusal {
         let kind = request.kind;
+        self.firsts.refused(request, now);
         self.slots.refused(kind, reason);
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
@@ -366,13 +372,14 @@ impl Stage {
     /// passed.
     pub(crate) fn refuse_before(
         &mut self,
+        now: Instant,
         request: &Attributes,
         origin: Origin,
         reason: Reason,
         wait: Duration,
     ) -> Refusal {
         self.stats.count(request.kind, Count::Total);
-        self.refuse(request, Some(origin), reason, wait)
+        self.refuse(now, request, Some(origin), reason, wait)
     }
 
     /// One in [`ESTIMATES`]: a distribution needs no more, and each record is a host call.
@@ -418,6 +425,7 @@ impl Stage {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
             self.accept(ticket, request);
+            self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
         if self.holds()
@@ -425,7 +433,7 @@ impl Stage {
         {
             self.strategy.withdrawn(&attributes);
             let origin = self.requests.origin(ticket);
-            let refusal = self.refuse(&attributes, origin, reason, sight.wait);
+            let refusal = self.refuse(now, &attributes, origin, reason, sight.wait);
             return Ok(Decision::Refuse(refusal));
         }
         let expected_us = self.time_us(sight.work);
@@ -450,6 +458,7 @@ impl Stage {
             return Err(error);
         }
         if !self.holds() {
+            self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
         if let Some(at) = actions[before..].iter().position(own_turn) {
@@ -457,6 +466,13 @@ impl Stage {
             return Ok(Decision::Forward(ticket));
         }
         Ok(Decision::Hold(ticket))
+    }
+
+    /// Counts a request that goes to the backend. One that expires in the queue counts as rejected, and only so.
+    fn lets_pass(&mut self, request: &Request) {
+        if request.counts != Counts::Refused {
+            self.stats.count(request.attributes.kind, Count::Accepted);
+        }
     }
 
     fn accept(&mut self, ticket: Ticket, request: Request) {

@@ -143,7 +143,8 @@ impl Slots {
             | Reason::Utilization
             | Reason::Backlog
             | Reason::ResponseTime
-            | Reason::RateLimited => false,
+            | Reason::RateLimited
+            | Reason::Retry => false,
         };
         if let Some(found) = self.found.as_mut().filter(|_| lacks_slots) {
             found.auto.refused(kind);

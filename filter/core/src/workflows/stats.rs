@@ -1,17 +1,20 @@
 //! Stats of workflows.
 //!
 //! ```text
-//! headgate.policy.<namespace>/<name>.workflows                       gauge      known
+//! headgate.policy.<namespace>/<name>.workflows                           gauge      workflows that are known
 //! headgate.policy.<namespace>/<name>.workflows_folded                counter    requests of names beyond the cap, or longer than 128 bytes
 //! headgate.policy.<namespace>/<name>.service.<service>.index         gauge      what `bottleneck` calls this service
-//! headgate.policy.<namespace>/<name>.{rates_expired,rates_refused}   counters   what downstream processes announced
+//! headgate.policy.<namespace>/<name>.rates_expired                       counter    announcements of rates that ran out
+//! headgate.policy.<namespace>/<name>.rates_refused                       counter    announcements of rates that are not believed
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.<counter>   see [`Count`]
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.limited     gauge      1 where a rate is in force, else 0
-//! headgate.policy.<namespace>/<name>.workflow.<workflow>.{rate_mhz,local_rate_mhz,demand_mhz}   gauges   σ, line 1 of Algorithm 1 and λ, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.rate_mhz        gauge      σ: the rate in force, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.local_rate_mhz  gauge      line 1 of Algorithm 1: what this process takes, requests in 1000 s
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.demand_mhz      gauge      λ: the arrival rate, requests in 1000 s
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.queue_length     gauge      waiting in the limiter
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.completion_us    gauge      mean time from the limiter to the end
 //! headgate.policy.<namespace>/<name>.workflow.<workflow>.bottleneck       gauge      0 here, else 1 + the id of the downstream service
-//! headgate.policy.<namespace>/<name>.workflow.<workflow>.limiter_wait_us  histogram  of those who waited
+//! headgate.policy.<namespace>/<name>.workflow.<workflow>.limiter_wait_us  histogram  wait in the limiter, of requests that waited
 //! ```
 //!
 //! Beside these the policy has gauges that only engines read: `{names,services,rates}_changes`, by which workers

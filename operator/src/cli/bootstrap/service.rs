@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::endpoint::Endpoint;
 
 /// Clusters that the bootstrap has for other things.
-const TAKEN: [&str; 2] = ["upstream", "headgate_xds"];
+const TAKEN: [&str; 3] = ["upstream", "headgate_xds", "headgate_admin"];
 
 /// `NAME=HOST:PORT`.
 pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
@@ -26,7 +26,7 @@ pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
     let endpoint = endpoint
         .parse::<Endpoint>()
         .map_err(|error| error.to_string())?;
-    Ok((name.to_owned(), endpoint))
+    Ok((name.to_owned(), endpoint.on_this_machine()))
 }
 
 /// Endpoints by name, in the order given.

@@ -44,6 +44,7 @@ pub fn bootstrap(source: ConfigSource, upstream: SocketAddr) -> Bootstrap {
         outbound: None,
         source,
         admin: "127.0.0.1:0".parse().unwrap(),
+        stats: None,
         target: Some(common::SEARCH.parse().unwrap()),
         pod: Pod::default(),
         node_id: "edge-1".into(),
@@ -153,7 +154,12 @@ pub async fn poll<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T
 
 /// A backend that answers everything with 200.
 pub async fn backend() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    backend_at("127.0.0.1:0").await
+}
+
+/// The same on another address.
+pub async fn backend_at(address: &str) -> SocketAddr {
+    let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {

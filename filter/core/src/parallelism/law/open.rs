@@ -20,7 +20,7 @@
 //!
 //! ```text
 //! w = Σ reference / elapsed, over about 0.3 s; the most of the last 10 s
-//! P = w + √w        4 at least, N/2 at most, with N requests in flight
+//! P = w + √w        3 at least, N/2 at most, with N requests in flight
 //! ```
 //!
 //! The search goes on from there, as P may be too low where the backend was not full. A P that it had found before the law
@@ -49,7 +49,7 @@ const MOST: f64 = 0.5;
 /// Time without which ended work says nothing, s.
 const LEAST_WATCHED: f64 = 0.1;
 /// Slots that are taken to work at least.
-const LEAST: f64 = 4.0;
+const LEAST: f64 = 3.0;
 
 impl Law {
     /// Whether there is no limit.

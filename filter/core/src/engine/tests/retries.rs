@@ -1,0 +1,64 @@
+//! Retries while first attempts are refused.
+
+use super::*;
+
+/// Sends a request that says this in `x-envoy-attempt-count`.
+fn attempt(process: &mut Process, worker: usize, path: &'static str, count: &str) -> u32 {
+    let request = MemoryRequest::get(path).with("x-envoy-attempt-count", count);
+    process.arrive_as(worker, &request, None)
+}
+
+#[test]
+fn no_retry_takes_the_slot_of_a_first_attempt() {
+    let mut process = Process::new(1, &config(1, |stage| stage.queue.max_length = 0));
+    let retried = attempt(&mut process, 0, "/", "2");
+    assert!(
+        process.requests.contains_key(&retried),
+        "nothing was refused yet"
+    );
+    let first = attempt(&mut process, 0, "/", "1");
+    assert_eq!(process.refused, [(first, Reason::QueueFull)]);
+    process.finish(retried, Outcome::Completed);
+
+    let again = attempt(&mut process, 0, "/", "3");
+    assert_eq!(process.refused.last(), Some(&(again, Reason::Retry)));
+    let slow = attempt(&mut process, 0, "/slow", "2");
+    assert!(
+        process.requests.contains_key(&slow),
+        "of a type without a refusal"
+    );
+    process.finish(slow, Outcome::Completed);
+    let next = attempt(&mut process, 0, "/", "1");
+    assert!(
+        process.requests.contains_key(&next),
+        "a first attempt takes the slot"
+    );
+    process.finish(next, Outcome::Completed);
+
+    process.run_for(Duration::from_millis(1_001));
+    let late = attempt(&mut process, 0, "/", "2");
+    assert!(
+        process.requests.contains_key(&late),
+        "first attempts fit again"
+    );
+    process.finish(late, Outcome::Completed);
+    process.assert_nothing_booked();
+}
+
+#[test]
+fn refused_retries_do_not_keep_retries_out() {
+    let mut process = Process::new(1, &config(1, |stage| stage.queue.max_length = 0));
+    let running = attempt(&mut process, 0, "/", "1");
+    attempt(&mut process, 0, "/", "1");
+    process.finish(running, Outcome::Completed);
+    for _ in 0..9 {
+        process.run_for(Duration::from_millis(120));
+        attempt(&mut process, 0, "/", "2");
+    }
+    assert_eq!(
+        process.refused.len(),
+        9,
+        "one first attempt, and retries for a second"
+    );
+    assert_eq!(process.started.len(), 2);
+}

@@ -1,0 +1,112 @@
+//! Retries: no second attempt is admitted while first attempts are refused.
+//!
+//! **The problem.** A refused request costs the backend nothing, but its client may try again, and so does one that gave
+//! up on a late answer. While the backend can do less than usual, each request then arrives several times, and a retry
+//! takes the slot of a request that has not been tried yet. The load is a multiple of what users ask for, and it stays
+//! so after the cause is gone.
+//!
+//! **The rule.** A retry of a type is refused where a first attempt of that type was refused within the last second. So
+//! slots go to first attempts as long as these don't fit, and nothing changes while all are admitted. Refused retries
+//! count as no demand: the value cut and the search for P see first attempts only.
+//!
+//! **What a retry is.** Envoy numbers attempts from 1 in `x-envoy-attempt-count` (a route with
+//! `include_request_attempt_count`, as Istio's have). gRPC clients count the attempts before this one in
+//! `grpc-previous-rpc-attempts` (gRFC A6). A client that says so of a first attempt harms only itself.
+//!
+//! Each worker goes by its own refusals: in an overload all workers refuse.
+
+use std::time::Duration;
+
+use crate::classify::RequestView;
+use crate::request::Attributes;
+use crate::time::Instant;
+
+/// Time after a refused first attempt within which retries are refused.
+const MEMORY: Duration = Duration::from_secs(1);
+
+/// Headers that number attempts, with the number of a first one.
+pub(crate) const ATTEMPTS: [(&str, u32); 2] = [
+    ("x-envoy-attempt-count", 1),
+    ("grpc-previous-rpc-attempts", 0),
+];
+
+/// Whether the request says that it repeats an earlier attempt.
+#[must_use]
+pub(crate) fn is_retry(request: &(impl RequestView + ?Sized)) -> bool {
+    let attempt = |name| {
+        std::str::from_utf8(request.header(name)?)
+            .ok()?
+            .parse()
+            .ok()
+    };
+    let repeats = |(name, first)| attempt(name).is_some_and(|attempt: u32| attempt > first);
+    ATTEMPTS.into_iter().any(repeats)
+}
+
+/// When first attempts were refused, by type.
+#[derive(Debug)]
+pub(crate) struct FirstAttempts {
+    refused: Vec<Option<Instant>>,
+}
+
+impl FirstAttempts {
+    pub(crate) fn new(types: usize) -> Self {
+        Self {
+            refused: vec![None; types],
+        }
+    }
+
+    /// Notes that `request` was refused.
+    pub(crate) fn refused(&mut self, request: &Attributes, now: Instant) {
+        if let Some(at) = self.refused.get_mut(usize::from(request.kind.0))
+            && !request.is_retry
+        {
+            *at = Some(now);
+        }
+    }
+
+    /// Whether `request` is a retry and first attempts of its type don't fit.
+    pub(crate) fn precede(&self, request: &Attributes, now: Instant) -> bool {
+        let refused = self.refused.get(usize::from(request.kind.0));
+        request.is_retry && refused.is_some_and(|at| at.is_some_and(|at| now.since(at) < MEMORY))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::classify::memory::MemoryRequest;
+    use crate::request::TypeId;
+
+    #[test]
+    fn attempts_are_numbered_as_envoy_and_grpc_do() {
+        let is_retry = |name, value| is_retry(&MemoryRequest::of(&[(name, value)]));
+        assert!(!is_retry("x-envoy-attempt-count", "1"));
+        assert!(is_retry("x-envoy-attempt-count", "2"));
+        assert!(!is_retry("grpc-previous-rpc-attempts", "0"));
+        assert!(is_retry("grpc-previous-rpc-attempts", "1"));
+        for odd in ["", "-1", "two", "2 ", "99999999999"] {
+            assert!(!is_retry("x-envoy-attempt-count", odd), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_first_attempt_holds_retries_of_its_type_back_for_a_second() {
+        let mut firsts = FirstAttempts::new(2);
+        let first = |kind| Attributes::of(TypeId(kind));
+        let retry = |kind| Attributes {
+            is_retry: true,
+            ..first(kind)
+        };
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        assert!(!firsts.precede(&retry(0), at(0)));
+        firsts.refused(&retry(0), at(10));
+        assert!(!firsts.precede(&retry(0), at(20)));
+        firsts.refused(&first(0), at(30));
+        assert!(firsts.precede(&retry(0), at(40)));
+        assert!(!firsts.precede(&first(0), at(40)));
+        assert!(!firsts.precede(&retry(1), at(40)));
+        assert!(firsts.precede(&retry(0), at(1_029)));
+        assert!(!firsts.precede(&retry(0), at(1_030)));
+    }
+}

@@ -1,0 +1,116 @@
+//! An annotation with what an injection changed: another one upgrades, and `headgate uninject` removes, just that.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::port_of;
+
+/// The annotation, of Pods and of Services.
+pub const INJECTED_ANNOTATION: &str = "headgate.dev/injected";
+
+/// What was added to a Pod and changed in it.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Mark {
+    /// Names of containers.
+    pub(super) init_containers: Vec<String>,
+    /// Names of volumes.
+    pub(super) volumes: Vec<String>,
+    /// Keys of labels.
+    pub(super) labels: Vec<String>,
+    /// Where the application listens.
+    pub(super) app_port: u16,
+    /// The name that its port had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) port_name: Option<String>,
+    /// Probes' and hooks' ports that had the name in place of the number, as JSON pointers into the spec.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(super) renamed: Vec<String>,
+}
+
+/// Returns the annotation of `object`.
+///
+/// # Errors
+/// If it is not what an injection writes.
+pub(super) fn read<T: DeserializeOwned>(object: &Value) -> Result<Option<T>, String> {
+    let annotation = &object["metadata"]["annotations"][INJECTED_ANNOTATION];
+    let Some(text) = annotation.as_str() else {
+        return Ok(None);
+    };
+    serde_json::from_str(text).map(Some).map_err(|error| {
+        format!("annotation {INJECTED_ANNOTATION} is not as headgate inject writes it: {error}")
+    })
+}
+
+/// Sets a label or an annotation; false where the object's metadata has no room for one.
+pub(super) fn set(object: &mut Value, field: &str, key: &str, value: &str) -> bool {
+    let mut at = object;
+    for field in ["metadata", field] {
+        if at[field].is_null() {
+            at[field] = json!({});
+        }
+        at = &mut at[field];
+        if !at.is_object() {
+            return false;
+        }
+    }
+    at[key] = json!(value);
+    true
+}
+
+/// Removes a label or an annotation, and the mapping that it leaves empty.
+pub(super) fn unset(object: &mut Value, field: &str, key: &str) {
+    let Some(metadata) = object["metadata"].as_object_mut() else {
+        return;
+    };
+    if let Some(all) = metadata.get_mut(field).and_then(Value::as_object_mut) {
+        all.remove(key);
+        if all.is_empty() {
+            metadata.remove(field);
+        }
+    }
+}
+
+/// Removes from a Pod what an injection added, and returns what it was.
+///
+/// # Errors
+/// As of [`read`].
+pub(super) fn remove(template: &mut Value) -> Result<Option<Mark>, String> {
+    let Some(mark) = read::<Mark>(template)? else {
+        return Ok(None);
+    };
+    for label in &mark.labels {
+        unset(template, "labels", label);
+    }
+    unset(template, "annotations", INJECTED_ANNOTATION);
+    let spec = &mut template["spec"];
+    drop_named(spec, "initContainers", &mark.init_containers);
+    drop_named(spec, "volumes", &mark.volumes);
+    if let Some(name) = &mark.port_name {
+        if let Some(port) = port_of(spec, mark.app_port) {
+            port["name"] = json!(name);
+        }
+        for pointer in &mark.renamed {
+            if let Some(port) = spec.pointer_mut(pointer)
+                && *port == mark.app_port
+            {
+                *port = json!(name);
+            }
+        }
+    }
+    Ok(Some(mark))
+}
+
+fn drop_named(spec: &mut Value, field: &str, gone: &[String]) {
+    let Some(spec) = spec.as_object_mut() else {
+        return;
+    };
+    if let Some(items) = spec.get_mut(field).and_then(Value::as_array_mut) {
+        let is_gone = |item: &Value| gone.iter().any(|name| item["name"] == name.as_str());
+        items.retain(|item| !is_gone(item));
+        if items.is_empty() {
+            spec.remove(field);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! NetworkPolicies that admit requests to the application and not to the Envoy in front of it.
+
+use serde_json::Value;
+
+use super::{Injected, selects};
+
+/// Returns a warning if `policy` selects these Pods and admits the application's port, but not Envoy's.
+#[must_use]
+pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
+    let spec = &policy["spec"];
+    let types = spec["policyTypes"].as_array();
+    if policy["kind"] != "NetworkPolicy"
+        || !injected.is_beside(policy)
+        || types.is_some_and(|types| !types.iter().any(|name| name == "Ingress"))
+        || !selects(&spec["podSelector"], &injected.labels)
+        || !admits(spec, injected.app_port, None)
+        || admits(spec, injected.listen_port, Some(&injected.port_name))
+    {
+        return None;
+    }
+    Some(format!(
+        "{} admits port {} and not port {}, where Envoy listens: requests to {} are cut off until the policy admits \
+         port {}",
+        super::name_of(policy),
+        injected.app_port,
+        injected.listen_port,
+        injected.workload,
+        injected.port_name,
+    ))
+}
+
+/// Whether a rule admits the port `number`, which has this name, from anywhere.
+fn admits(spec: &Value, number: u16, name: Option<&str>) -> bool {
+    let number = u64::from(number);
+    let has = |port: &Value| {
+        let is_tcp = matches!(port["protocol"].as_str(), None | Some("TCP"));
+        let is_in = match (&port["port"], port["endPort"].as_u64()) {
+            (Value::Null, _) => true,
+            (Value::String(of), _) => name == Some(of),
+            (first, last) => first
+                .as_u64()
+                .is_some_and(|first| (first..=last.unwrap_or(first)).contains(&number)),
+        };
+        is_tcp && is_in
+    };
+    let rules = spec["ingress"].as_array().into_iter().flatten();
+    rules
+        .map(|rule| rule["ports"].as_array())
+        .any(|ports| ports.is_none_or(|ports| ports.is_empty() || ports.iter().any(has)))
+}

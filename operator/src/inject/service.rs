@@ -1,0 +1,72 @@
+//! Services that point at the application's port by number, which are pointed at Envoy.
+
+use serde_json::{Map, Value, json};
+
+use super::mark::{INJECTED_ANNOTATION, read, set, unset};
+use super::{Injected, selects};
+
+/// Original `targetPort`s by the number of the Service's port: the annotation of a Service.
+type TargetPorts = Map<String, Value>;
+
+/// Points a Service that selects these Pods at Envoy, where it points at the application's port by number. Returns
+/// whether it selects them and reaches Envoy now.
+///
+/// # Errors
+/// If its annotation is not as an earlier injection wrote it.
+pub fn redirect(service: &mut Value, injected: &Injected) -> Result<bool, String> {
+    let selector = &service["spec"]["selector"];
+    let is_empty = selector.as_object().is_none_or(Map::is_empty);
+    if service["kind"] != "Service"
+        || is_empty
+        || !injected.is_beside(service)
+        || !selects(&json!({"matchLabels": selector}), &injected.labels)
+    {
+        return Ok(false);
+    }
+    let mut originals = read::<TargetPorts>(service)?.unwrap_or_default();
+    let before = originals.len();
+    let mut reaches = false;
+    for port in tcp_ports(service) {
+        let key = port["port"].to_string();
+        let original = originals.get(&key).unwrap_or(&port["targetPort"]).clone();
+        let number = match &original {
+            Value::Null => port["port"].as_u64(),
+            target => target.as_u64(),
+        };
+        if number == Some(u64::from(injected.app_port)) {
+            port["targetPort"] = json!(injected.port_name);
+            originals.insert(key, original);
+        }
+        reaches |= port["targetPort"] == injected.port_name.as_str();
+    }
+    if originals.len() > before {
+        let mark = Value::Object(originals).to_string();
+        set(service, "annotations", INJECTED_ANNOTATION, &mark);
+    }
+    Ok(reaches)
+}
+
+/// Points a Service at the application again. Returns whether it pointed at Envoy.
+pub(super) fn restore(service: &mut Value) -> Result<bool, String> {
+    let Some(originals) = read::<TargetPorts>(service)? else {
+        return Ok(false);
+    };
+    for port in tcp_ports(service) {
+        match originals.get(&port["port"].to_string()) {
+            Some(Value::Null) => drop(
+                port.as_object_mut()
+                    .and_then(|port| port.remove("targetPort")),
+            ),
+            Some(original) => port["targetPort"] = original.clone(),
+            None => {}
+        }
+    }
+    unset(service, "annotations", INJECTED_ANNOTATION);
+    Ok(true)
+}
+
+fn tcp_ports(service: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let ports = service["spec"]["ports"].as_array_mut();
+    let ports = ports.into_iter().flatten();
+    ports.filter(|port| matches!(port["protocol"].as_str(), None | Some("TCP")))
+}

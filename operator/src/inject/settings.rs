@@ -1,0 +1,67 @@
+//! What an injected proxy runs.
+
+use std::sync::LazyLock;
+
+use clap::Args;
+
+use crate::endpoint::Endpoint;
+use crate::xds::module::Kind;
+
+/// The image of a release, which is built with the name of its repository.
+static RELEASED: LazyLock<Option<String>> =
+    LazyLock::new(|| released(option_env!("HEADGATE_IMAGE_REPOSITORY")));
+
+pub(super) fn released(repository: Option<&str>) -> Option<String> {
+    let repository = repository.filter(|repository| !repository.is_empty())?;
+    Some(format!("{repository}:{}", env!("CARGO_PKG_VERSION")))
+}
+
+/// Arguments of `headgate inject` about the proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Settings {
+    /// Image with this program and the filter modules. The default is that of the release that this program is of; one
+    /// that you built has none
+    #[arg(long, value_name = "IMAGE", default_value = RELEASED.as_deref(), required = RELEASED.is_none())]
+    pub image: String,
+    /// Envoy's image
+    #[arg(long, value_name = "IMAGE", default_value = "envoyproxy/envoy:v1.40.0")]
+    pub envoy_image: String,
+    /// Address of the operator
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "headgate.headgate-system.svc:18000"
+    )]
+    pub xds: Endpoint,
+    /// Secret with the namespace's certificate, which headgate certificate proxy makes
+    #[arg(long, value_name = "NAME", default_value = "headgate-proxy-tls")]
+    pub tls_secret: String,
+    /// Where Envoy listens
+    #[arg(long, value_name = "PORT", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
+    pub listen_port: u16,
+    /// Where the application listens [default: the annotation headgate.dev/app-port of the Pods, else their only port]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub app_port: Option<u16>,
+    /// The application speaks HTTP/2, as gRPC servers do
+    #[arg(long)]
+    pub upstream_http2: bool,
+    /// Worker threads of Envoy
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    pub concurrency: u32,
+    /// In what form Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. One that can't load it gets
+    /// wasm
+    #[arg(long, value_name = "KIND", default_value = "wasm")]
+    pub filter: Kind,
+    /// CPU that Envoy requests
+    #[arg(long, value_name = "QUANTITY", default_value = "100m")]
+    pub proxy_cpu_request: String,
+    /// The most CPU that Envoy may use; without it there is no limit
+    #[arg(long, value_name = "QUANTITY")]
+    pub proxy_cpu_limit: Option<String>,
+    /// Memory that Envoy requests
+    #[arg(long, value_name = "QUANTITY", default_value = "96Mi")]
+    pub proxy_memory_request: String,
+    /// The most memory that Envoy may use
+    #[arg(long, value_name = "QUANTITY", default_value = "256Mi")]
+    pub proxy_memory_limit: String,
+}

@@ -1,0 +1,72 @@
+//! The containers and volumes of an injected Envoy, from a template.
+
+use serde_json::Value;
+
+use super::{Settings, names};
+use crate::bootstrap::quoted;
+
+const TEMPLATE: &str = include_str!("sidecar.yaml");
+/// Port of Envoy's admin interface, on the loopback address.
+pub(super) const ADMIN_PORT: u16 = 9901;
+/// Port of `/stats/prometheus` and `/ready`.
+pub(super) const STATS_PORT: u16 = 9902;
+
+/// Returns `initContainers` and `volumes` for a Pod's spec, under names that it doesn't have.
+pub(super) fn render(
+    settings: &Settings,
+    spec: &Value,
+    app_port: u16,
+    port_name: &str,
+) -> Result<Value, String> {
+    let containers = [names(&spec["containers"]), names(&spec["initContainers"])].concat();
+    let [headgate, envoy] =
+        ["headgate", "envoy"].map(|name| free(name, |name| containers.contains(&name)));
+    let volumes = names(&spec["volumes"]);
+    let is_taken = |prefix: &str| {
+        let is_ours = |name: &str| matches!(name, "" | "-tls" | "-podinfo");
+        (volumes.iter()).any(|name| name.strip_prefix(prefix).is_some_and(is_ours))
+    };
+    let volume = free("headgate", is_taken);
+    let fill = |word: &str| match word {
+        "HEADGATE" => headgate.clone(),
+        "ENVOY" => envoy.clone(),
+        "VOLUME" => volume.clone(),
+        "IMAGE" => quoted(&settings.image),
+        "ENVOY_IMAGE" => quoted(&settings.envoy_image),
+        "LISTEN_PORT" => settings.listen_port.to_string(),
+        "APP_PORT" => app_port.to_string(),
+        "ADMIN_PORT" => ADMIN_PORT.to_string(),
+        "STATS_PORT" => STATS_PORT.to_string(),
+        "XDS" => settings.xds.to_string(),
+        "FILTER" => settings.filter.name().to_owned(),
+        "HTTP2" if settings.upstream_http2 => "\n  - --upstream-http2".to_owned(),
+        "SECRET" => quoted(&settings.tls_secret),
+        "CONCURRENCY" => settings.concurrency.to_string(),
+        "PORT_NAME" => quoted(port_name),
+        "CPU_REQUEST" => quoted(&settings.proxy_cpu_request),
+        "MEMORY_REQUEST" => quoted(&settings.proxy_memory_request),
+        "CPU_LIMIT" => (settings.proxy_cpu_limit.as_deref())
+            .map_or_else(String::new, |limit| format!("cpu: {}, ", quoted(limit))),
+        "MEMORY_LIMIT" => quoted(&settings.proxy_memory_limit),
+        _ => String::new(),
+    };
+    let parts = TEMPLATE.split('@').enumerate();
+    let filled: String = parts
+        .map(|(at, part)| match at % 2 {
+            0 => part.to_owned(),
+            _ => fill(part),
+        })
+        .collect();
+    serde_saphyr::from_str(&filled).map_err(|error| error.to_string())
+}
+
+/// Returns `name`, with a number behind it where that is taken.
+fn free(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut found = name.to_owned();
+    let mut number = 2;
+    while is_taken(&found) {
+        found = format!("{name}-{number}");
+        number += 1;
+    }
+    found
+}

@@ -1,0 +1,88 @@
+//! The documentation: its reference pages, made from the code and the chart, and checks of all Markdown files.
+//!
+//! A page that is written by hand is wrong some months later, and no compiler says so. So what the code defines is
+//! generated ([`reference`]), links lead somewhere ([`links`]), and commands and policies in pages are parsed by the
+//! program itself ([`examples`]).
+
+#[cfg(test)]
+mod examples;
+#[cfg(test)]
+mod links;
+pub mod reference;
+mod stats;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::kube::programs::repository;
+
+/// The sources of the book's pages.
+pub fn folder() -> PathBuf {
+    repository().join("docs/src")
+}
+
+/// The Markdown files of the repository, in order.
+///
+/// # Errors
+/// If a folder can't be read.
+pub fn markdown() -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    collect(&repository(), &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    let listed = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    for entry in listed {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|n| n.to_str());
+        let name = name.unwrap_or_default();
+        if path.is_dir() {
+            if !name.starts_with('.') && !["target", "dist", "node_modules"].contains(&name) {
+                collect(&path, found)?;
+            }
+        } else if path.extension().is_some_and(|e| e == "md") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// A block of code in a Markdown file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// The language behind the opening fence.
+    pub language: String,
+    /// The lines between the fences.
+    pub text: String,
+}
+
+/// Returns the blocks of code of a Markdown text, and the text without them.
+pub fn blocks(markdown: &str) -> (Vec<Block>, String) {
+    let (mut blocks, mut rest) = (Vec::new(), String::new());
+    let mut open: Option<Block> = None;
+    for line in markdown.lines() {
+        let fence = line.trim_start().strip_prefix("```");
+        match (fence, open.take()) {
+            (Some(_), Some(block)) => blocks.push(block),
+            (Some(language), None) => {
+                open = Some(Block {
+                    language: language.trim().to_owned(),
+                    text: String::new(),
+                });
+            }
+            (None, Some(mut block)) => {
+                block.text.push_str(line);
+                block.text.push('\n');
+                open = Some(block);
+            }
+            (None, None) => {
+                rest.push_str(line);
+                rest.push('\n');
+            }
+        }
+    }
+    (blocks, rest)
+}
