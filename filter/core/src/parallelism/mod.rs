@@ -246,7 +246,9 @@ impl Auto {
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
         if kind.referred < FIRST {
             // A type whose reference is not known has no choice once there is a limit.
-            let few = if !self.law.is_open() && kind.referred < FEWEST {
+            let few = if self.law.is_open() {
+                1.0
+            } else if kind.referred < FEWEST {
                 self.law.working().max(COMPARABLE)
             } else {
                 COMPARABLE
@@ -274,7 +276,7 @@ impl Auto {
         if started < self.since || self.fresh.epoch != self.law.epoch() {
             return;
         }
-        if referred > 0.0 {
+        if referred >= FEWEST || !self.law.is_starting() && referred > 0.0 {
             add(
                 &mut self.fresh.times,
                 [

@@ -8,6 +8,7 @@ mod jump;
 mod knee;
 mod open;
 mod sharing;
+mod start;
 
 use std::time::Duration;
 
@@ -97,6 +98,13 @@ pub struct Law {
     /// While there is a limit: slot time that refused requests would have taken, s, and the last look at slots in use.
     shed: f64,
     looked: f64,
+    /// When the law opened, and for how long it was open before it closed, s.
+    /// Answers so far.
+    answers: f64,
+    /// 1 while the slots double.
+    starting: f64,
+    opened: f64,
+    lasted: f64,
     /// While the law is open: Σ of the references of requests that ended; else slots in use × time; and the time that
     /// it is of, s.
     work: f64,
@@ -141,7 +149,7 @@ pub struct Law {
     slopes: [Slope; 2],
 }
 
-crate::shared::record!(Law, 11);
+crate::shared::record!(Law, 4);
 
 impl Law {
     /// Begins open, with so many slots known to be of use.
@@ -149,6 +157,7 @@ impl Law {
     pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
         Self {
             open: 1.0,
+            opened: now.as_nanos() as f64,
             base: f64::from(slots),
             reach: REACH_AT_FIRST,
             slot: 40e6,
@@ -166,6 +175,12 @@ impl Law {
     pub fn is_sound(&self) -> bool {
         let numbers = [self.base, self.slot, self.offset, self.epoch, self.ln_scale];
         numbers.iter().all(|number| number.is_finite()) && self.base >= 1.0
+    }
+
+    /// Whether the slots double until they stretch service times.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        self.starting > 0.0
     }
 
     /// The estimate, slots.
@@ -202,7 +217,7 @@ impl Law {
             self.slots().max(1)
         };
         let (mut up, mut down) = (0, 0);
-        if !self.is_open() {
+        if !self.is_open() && self.starting <= 0.0 {
             let step = (self.base * self.reach).round().max(1.0);
             let lower = (0.7 * step).round().max(1.0);
             up = (step as u32).min(most.saturating_sub(base));
@@ -255,6 +270,9 @@ impl Law {
         }
         if self.is_open() {
             return self.watch(now, view);
+        }
+        if self.starting > 0.0 && view.enforced {
+            return self.start(now, view);
         }
         if self.reopen(now, view) || !view.enforced {
             return;

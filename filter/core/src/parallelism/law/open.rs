@@ -29,6 +29,7 @@
 //!
 //! A dry run holds no requests: its law closes and opens, and has no other part.
 
+use super::start::FIRST;
 use super::{Law, View, reach_at_first};
 use crate::time::Instant;
 
@@ -38,8 +39,14 @@ const GAIN: f64 = 1.0 / 32.0;
 const LATE: (f64, f64) = (1.0, 0.4);
 /// Part of the slots that are asked for below which it opens.
 const ROOM: f64 = 0.85;
+/// Part of the slot time asked for that may be refused.
+const SHED: f64 = 0.1;
+/// Time that it has been open without limit, s.
+const TRUSTED: f64 = 5.0;
 /// Time over which these are counted, s.
 const CALM: f64 = 1.0;
+/// Answers with which references are hardly known.
+const FEW_ANSWERS: f64 = 100.0;
 /// Time over which ended work is averaged, s.
 const WATCHED: f64 = 0.3;
 /// Time constant in which the most requests in flight are forgotten, s.
@@ -70,6 +77,7 @@ impl Law {
 
     /// Adds answers: their number and Σ x.
     pub(super) fn answered(&mut self, [answers, late]: [f64; 2]) {
+        self.answers += answers;
         if answers > 0.0 {
             let weight = 1.0 - (1.0 - GAIN).powf(answers);
             self.late += weight * (late / answers - self.late);
@@ -96,14 +104,20 @@ impl Law {
         if self.late <= LATE.0 {
             return;
         }
+        let lasted = (now.as_nanos() as f64 - self.opened) / 1e9;
         let target = if self.found > 0.0 {
             self.found.min(view.in_flight)
+        } else if self.answers < FEW_ANSWERS && view.enforced {
+            self.starting = 1.0;
+            FIRST
         } else {
             (self.peak + self.peak.sqrt())
                 .max(LEAST)
                 .min(MOST * view.in_flight)
         };
-        (self.open, self.late, self.looked) = (0.0, 0.0, now.as_nanos() as f64);
+        let now_ns = now.as_nanos() as f64;
+        (self.open, self.late, self.looked) = (0.0, 0.0, now_ns);
+        self.lasted = lasted;
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
         (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
         // The schedule is for the times of requests within the limit (Little's law).
@@ -122,14 +136,16 @@ impl Law {
             return false;
         }
         let asked = (self.work + self.shed) / self.watched;
+        let sheds = self.shed > SHED * (self.work + self.shed);
+        let is_trusted = self.lasted >= TRUSTED;
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
-        if asked >= ROOM * self.base || self.late >= LATE.1 {
+        if sheds && !is_trusted || asked >= ROOM * self.base || self.late >= LATE.1 {
             return false;
         }
         if self.resting > 0.0 {
             self.found = self.base;
         }
-        (self.open, self.late) = (1.0, 0.0);
+        (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
         (self.work, self.watched) = (0.0, 0.0);
         (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
         self.go(self.base, now, view);

@@ -1,0 +1,63 @@
+//! The start of a law that closed before a backend had kept the objectives for some seconds: slots double until they
+//! stretch service times.
+//!
+//! What requests take beside few others is hardly known then, nor how many slots work. A stage of the start ends with one
+//! of these, with S = Σ pt / Σ reference pt of requests that started in it and z = 1.3 standard errors to spare:
+//!
+//! ```text
+//! S + z σ < 1.6       P doubles
+//! S − z σ > 1.3       P / S, S within 1..=3; the start is over
+//! neither for long    the nearer of the two
+//! ```
+//!
+//! By Little's law S is the number of requests in flight over those in service.
+
+use super::{CONFIDENCE, Law, View, reach_at_first};
+use crate::time::Instant;
+
+/// Slots that a start begins with.
+pub(super) const FIRST: f64 = 4.0;
+/// S below which slots double, and above which a start ends.
+const DOUBLE: f64 = 1.6;
+const END: f64 = 1.3;
+/// S beyond which a start doesn't go back: half as many slots did not stretch service times.
+const FURTHEST_BACK: f64 = 3.0;
+/// Samples without which a start doesn't move, at least and at most.
+const FEWEST: (f64, f64) = (8.0, 64.0);
+/// Samples with which it moves in any case, in parts of these; and the time after which it does, ns.
+const UNDECIDED: f64 = 8.0;
+const LONGEST_STAGE: f64 = 2e9;
+/// Part of the slots that has to be in use for their number to stretch service times.
+const USED: f64 = 0.5;
+
+impl Law {
+    /// Doubles the slots while that doesn't stretch service times.
+    pub(super) fn start(&mut self, now: Instant, view: &View) {
+        let [samples, pt, reference, doubt, squares] = self.times;
+        if samples <= 0.0 {
+            // Requests that were in flight before keep the slots.
+            self.block_began = now.as_nanos() as f64;
+        }
+        let enough = self.base.clamp(FEWEST.0, FEWEST.1);
+        let elapsed = (now.as_nanos() as f64 - self.block_began).max(1.0);
+        let is_last = samples > UNDECIDED * enough || elapsed > LONGEST_STAGE;
+        if samples < enough || reference <= 0.0 {
+            return;
+        }
+        // By Little's law; what has not ended yet is missing.
+        let is_used = pt * 1e9 / elapsed > USED * self.base;
+        let error = CONFIDENCE * squares.sqrt();
+        let most = (pt + error) / (reference - doubt).max(0.1 * reference);
+        let least = (pt - error) / (reference + doubt);
+        let stretch = pt / reference;
+        let is_less = stretch < 0.5 * (DOUBLE + END);
+        if is_used && (most < DOUBLE || is_last && is_less) {
+            self.go(2.0 * self.base, now, view);
+        } else if least > END || is_last {
+            self.starting = 0.0;
+            let target = (self.base / stretch.clamp(1.0, FURTHEST_BACK)).ceil();
+            self.reach = reach_at_first(target);
+            self.go(target, now, view);
+        }
+    }
+}
