@@ -1,8 +1,9 @@
 //! The law that moves the number of slots, by the elasticity of service times.
 //!
-//! Four parts, in the order in which a backend meets them: it is [`open`] until objectives are about to be missed, the
-//! [`knee`] moves to where more slots only add waiting, [`sharing`] keeps a slot or two above it where
-//! short requests pass long ones, and a [`jump`] follows a capacity that has halved.
+//! Five parts, in the order in which a backend meets them: the law is [`open`] until objectives are about to be missed,
+//! a [`start`] doubles few slots where hardly anything is known by then, the [`knee`] moves to where more slots only add
+//! waiting, [`sharing`] keeps a slot or two above it where short requests pass long ones, and a [`jump`] follows a
+//! capacity that has halved.
 
 mod jump;
 mod knee;
@@ -98,11 +99,11 @@ pub struct Law {
     /// While there is a limit: slot time that refused requests would have taken, s, and the last look at slots in use.
     shed: f64,
     looked: f64,
-    /// When the law opened, and for how long it was open before it closed, s.
     /// Answers so far.
     answers: f64,
     /// 1 while the slots double.
     starting: f64,
+    /// When the law opened, and the time that it was open before it closed, s.
     opened: f64,
     lasted: f64,
     /// While the law is open: Σ of the references of requests that ended; else slots in use × time; and the time that

@@ -1,33 +1,38 @@
 //! An open law: no limit until objectives are about to be missed.
 //!
-//! A proxy that has just started knows neither P nor a service time. Few slots that grow keep requests waiting, and have
-//! them refused, in front of a backend that has room for all. So while a backend keeps the objectives by itself nothing is
-//! limited, at the start as well as later. With x = 1 for a response time beyond the last objective of its type, which is
-//! for the part p of the requests, and the average over the latest 32 answers of all types (exponential; requests that
-//! are overdue count at once; broken types don't count):
+//! A proxy that has just started knows neither P nor a service time. A few slots that grow would keep requests waiting in
+//! front of a backend that has room for all. So the law sets no limit while the backend keeps the objectives by itself.
+//! x is 1 for a response time beyond the last objective of its type (percentile p), else 0:
 //!
 //! ```text
-//! late = mean of x / (1 − p + 0.15)
-//! late > 1                                         the law closes, with P slots
-//! late < 0.4 and less than 0.85 P asked for, 1 s   it opens again
+//! late = mean of x / (1 − p + 0.15)               exponential, over 32 answers of all types
+//! late > 1                                        the law closes, with P slots
+//! late < 0.4 and less than 0.85 P asked for, 1 s  the law opens again
 //! ```
 //!
-//! What is asked for is the mean of the slots in use, and the slot time of requests that were refused for want of them. A
-//! type of which the reference, that is what its requests take beside few others, nearly misses the objective by itself
-//! says nothing of slots. A type without objectives is late at four references.
+//! A request that is overdue counts as late before it ends. Broken types don't count. A type that nearly misses its last
+//! objective with few requests in flight (the reference) says nothing about slots. A type without objectives is late at
+//! four references. Asked for are the slots in use (mean) and the slot time of requests that were refused for want of
+//! slots.
 //!
-//! By Little's law the work that ends in a second, in units of unloaded service time, is the number of slots that work:
+//! A backend that was open for less than 5 s is overloaded without a limit: the law opens again only while less than 10%
+//! of the slot time that is asked for is refused. After a longer time something has changed, such as a fault that begins
+//! or ends, and opening finds out what.
+//!
+//! By Little's law, the references of requests that end within a second add up to the number of slots that work:
 //!
 //! ```text
-//! w = Σ reference / elapsed, over about 0.3 s; the most of the last 10 s
-//! P = w + √w        3 at least, N/2 at most, with N requests in flight
+//! w = Σ reference / elapsed     over about 0.3 s; the maximum of the last 10 s
+//! P = w + √w                    at least 3, at most N/2 with N requests in flight
 //! ```
 //!
-//! The search goes on from there, as P may be too low where the backend was not full. A P that it had found before the law
-//! opened stands. Service times of requests that met more than twice as many others as work are those of no limit: they
-//! are left out of histograms, by which decisions are made once there is one.
+//! P that was found before the law opened stands. After fewer than 100 answers, references say too little and the slots
+//! [`start`](super::start) at few. The search goes on from either.
 //!
-//! A dry run holds no requests: its law closes and opens, and has no other part.
+//! Histograms leave out the service time of a request that met more than 2 w others: later decisions are made with a
+//! limit.
+//!
+//! A dry run holds no requests: its law only closes and opens.
 
 use super::start::FIRST;
 use super::{Law, View, reach_at_first};
@@ -37,15 +42,14 @@ use crate::time::Instant;
 const GAIN: f64 = 1.0 / 32.0;
 /// `late` above which the law closes, and below which it may open.
 const LATE: (f64, f64) = (1.0, 0.4);
-/// Part of the slots that are asked for below which it opens.
+/// Part of P asked for, below which the law opens.
 const ROOM: f64 = 0.85;
-/// Part of the slot time asked for that may be refused.
+/// Part of the slot time asked for that may be refused, unless the law was open for this long, s.
 const SHED: f64 = 0.1;
-/// Time that it has been open without limit, s.
-const TRUSTED: f64 = 5.0;
-/// Time over which these are counted, s.
+const LONG: f64 = 5.0;
+/// Time over which slots asked for are averaged, s.
 const CALM: f64 = 1.0;
-/// Answers with which references are hardly known.
+/// Answers below which references say too little.
 const FEW_ANSWERS: f64 = 100.0;
 /// Time over which ended work is averaged, s.
 const WATCHED: f64 = 0.3;
@@ -137,9 +141,8 @@ impl Law {
         }
         let asked = (self.work + self.shed) / self.watched;
         let sheds = self.shed > SHED * (self.work + self.shed);
-        let is_trusted = self.lasted >= TRUSTED;
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
-        if sheds && !is_trusted || asked >= ROOM * self.base || self.late >= LATE.1 {
+        if sheds && self.lasted < LONG || asked >= ROOM * self.base || self.late >= LATE.1 {
             return false;
         }
         if self.resting > 0.0 {
