@@ -1,6 +1,6 @@
 //! Checks of the response time controller's settings.
 
-use crate::config::{
+use crate::{
     ConfigError, ControlScope, DegradationConfig, ResponseTimeControllerConfig, StageConfig,
 };
 
@@ -191,7 +191,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::FilterConfig;
+    use crate::FilterConfig;
 
     fn stage() -> Value {
         json!({

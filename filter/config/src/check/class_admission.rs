@@ -2,12 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use super::super::admission_law::{Method, SettingsError};
 use super::super::{
     CentralConfig, ClassAdmissionConfig, ConfigError, ServiceAdmissionConfig, StageConfig,
 };
 use super::{check_classes, workflows};
-use crate::class_admission::SettingsError;
-use crate::class_admission::protocol::Method;
 
 /// Longest name of a service, bytes.
 const MAX_NAME: usize = 512;
@@ -32,7 +31,7 @@ impl ServiceAdmissionConfig {
             let problem = format!("{targets} for {classes} classes; one for each but the last");
             return Err(ConfigError::new(format!("{at}.targets_us"), problem));
         }
-        if let Err(error) = self.law() {
+        if let Err(error) = self.settings().check() {
             return Err(ConfigError::new(at, error.to_string()));
         }
         match &self.central {
