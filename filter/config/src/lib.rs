@@ -7,6 +7,7 @@
 //! keeps the data path safe whatever arrives.
 
 pub mod admission_law;
+mod bounds;
 mod check;
 mod class_admission;
 mod service_times;
