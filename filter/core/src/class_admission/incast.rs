@@ -21,9 +21,9 @@ use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::law::{Law, SettingsError};
+use super::law::Law;
 use super::recent::Recent;
-use super::{Completion, Distributed, Limits, Scope};
+use super::{Completion, Distributed, Limits, Scope, SettingsError, class_of};
 use crate::request::ClassId;
 use crate::rng::Rng;
 use crate::time::{Instant, nanos};
@@ -104,7 +104,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         }
         let round_trip = round_trip.min(mean.latency);
         let delay = nanos(mean.latency - round_trip) as f64;
-        let key = (destination, self.scope.class(mean.class));
+        let key = (destination, class_of(self.scope, mean.class));
         let past = self
             .past
             .powi(i32::try_from(calls.get()).unwrap_or(i32::MAX));
@@ -148,7 +148,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     pub fn delay(&self, now: Instant, destination: D, class: ClassId) -> Option<Duration> {
         let incast = self
             .delays
-            .peek(now, (destination, self.scope.class(class)))?;
+            .peek(now, (destination, class_of(self.scope, class)))?;
         Some(Duration::from_nanos(incast.round() as u64))
     }
 }
@@ -157,7 +157,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::law::Settings;
+    use super::super::Settings;
     use super::*;
     use crate::rng::Rng;
 

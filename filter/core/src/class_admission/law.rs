@@ -18,67 +18,9 @@
 
 use std::time::Duration;
 
-use super::{Completion, MAX_CLASSES};
+use super::{Completion, Settings, SettingsError};
 use crate::request::ClassId;
 use crate::time::{Instant, nanos};
-
-/// The classes' targets and the steps of the probability, as configured.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// L: the target of each class but the lowest, the highest class first.
-    pub targets: Vec<Duration>,
-    /// π: percentile at which the targets are to hold, 0 ≤ π < 100.
-    pub percentile: f64,
-    /// Targets are for a unit of size, not for a call.
-    pub per_cost: bool,
-    /// α: what a window without a miss adds to the probability.
-    pub increase: f64,
-    /// β: what a miss takes away, for each unit of size.
-    pub decrease: f64,
-    /// Least probability, above 0: a class that nobody runs in would never be seen to recover.
-    pub min_probability: f64,
-}
-
-impl Settings {
-    /// The paper's constants with these targets: 99.9th percentile, α = β = 0.01, at least 0.1.
-    #[must_use]
-    pub fn new(targets: Vec<Duration>) -> Self {
-        Self {
-            targets,
-            percentile: 99.9,
-            per_cost: false,
-            increase: 0.01,
-            decrease: 0.01,
-            min_probability: 0.1,
-        }
-    }
-}
-
-/// Why [`Settings`] make no [`Law`], or a weight no [`Incast`](super::Incast).
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum SettingsError {
-    /// Not 1 to 15 targets.
-    #[error("targets: {0} targets; give 1 to {most}, one for each class but the lowest", most = MAX_CLASSES - 1)]
-    Targets(usize),
-    /// The target of this class is 0.
-    #[error("targets[{0}]: 0; must be more than 0")]
-    Target(usize),
-    /// Not 0 ≤ π < 100.
-    #[error("percentile: {0}; must be at least 0 and less than 100")]
-    Percentile(f64),
-    /// Not 0 < α ≤ 1.
-    #[error("increase: {0}; must be more than 0 and at most 1")]
-    Increase(f64),
-    /// Not 0 < β ≤ 1.
-    #[error("decrease: {0}; must be more than 0 and at most 1")]
-    Decrease(f64),
-    /// Not 0 < p ≤ 1.
-    #[error("minProbability: {0}; must be more than 0 and at most 1")]
-    MinProbability(f64),
-    /// Not 0 ≤ w < 1.
-    #[error("smoothing: {0}; must be at least 0 and less than 1")]
-    Smoothing(f64),
-}
 
 /// Checked [`Settings`].
 #[derive(Debug, Clone, PartialEq)]
@@ -103,33 +45,14 @@ impl TryFrom<Settings> for Law {
     type Error = SettingsError;
 
     fn try_from(settings: Settings) -> Result<Self, SettingsError> {
-        let step = |value: f64| value > 0.0 && value <= 1.0;
-        let targets = &settings.targets;
-        if targets.is_empty() || targets.len() >= MAX_CLASSES {
-            return Err(SettingsError::Targets(targets.len()));
-        }
-        if let Some(class) = targets.iter().position(Duration::is_zero) {
-            return Err(SettingsError::Target(class));
-        }
-        if !(0.0..100.0).contains(&settings.percentile) {
-            return Err(SettingsError::Percentile(settings.percentile));
-        }
-        if !step(settings.increase) {
-            return Err(SettingsError::Increase(settings.increase));
-        }
-        if !step(settings.decrease) {
-            return Err(SettingsError::Decrease(settings.decrease));
-        }
-        if !step(settings.min_probability) {
-            return Err(SettingsError::MinProbability(settings.min_probability));
-        }
+        settings.check()?;
         let targets_per_window = 100.0 / (100.0 - settings.percentile);
         // The conversion saturates. Rounded, since 100 − 99.9 is a little more than 0.1.
         let window = |target: &Duration| {
             Duration::from_nanos((nanos(*target) as f64 * targets_per_window).round() as u64)
         };
         Ok(Self {
-            windows: targets.iter().map(window).collect(),
+            windows: settings.targets.iter().map(window).collect(),
             settings,
         })
     }
