@@ -26,7 +26,7 @@ pub struct ValidateArgs {
 pub enum ReportFormat {
     /// For people.
     Text,
-    /// Print the results as JSON.
+    /// For programs.
     Json,
 }
 
