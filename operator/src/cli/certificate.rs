@@ -21,12 +21,12 @@ use crate::xds::timestamp::rfc3339;
 /// Issues certificates for TLS between the operator and proxies, as Secrets for `kubectl apply -f -` or as files.
 #[derive(Debug, Clone, Args)]
 pub struct CertificateArgs {
-    /// Which certificate.
+    /// The certificate to issue.
     #[command(subcommand)]
     pub what: What,
 }
 
-/// Which certificate.
+/// The certificate to issue.
 #[derive(Debug, Clone, Subcommand)]
 pub enum What {
     /// Make a CA
@@ -45,7 +45,7 @@ pub struct Destination {
     pub out_dir: Option<PathBuf>,
 }
 
-/// Who signs.
+/// The CA that signs.
 #[derive(Debug, Clone, Args)]
 pub struct Signer {
     /// Secret with the CA as tls.crt and tls.key, read with your kubeconfig
@@ -66,7 +66,7 @@ pub struct Signer {
     /// The CA's key from a file (PEM)
     #[arg(long, value_name = "FILE", requires = "ca_cert")]
     pub ca_key: Option<PathBuf>,
-    /// Where the Secret is
+    /// The Secret
     #[command(flatten)]
     pub access: Access,
 }
@@ -80,11 +80,11 @@ pub struct CaArgs {
     /// Name of the Secret
     #[arg(long, value_name = "NAME", default_value = "headgate-ca")]
     pub secret_name: String,
-    /// How long it is valid
+    /// Days of validity
     #[arg(long, value_name = "DAYS", default_value_t = 3_650, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
     #[command(flatten)]
-    /// Where it goes
+    /// The place of the result
     pub to: Destination,
 }
 
@@ -107,13 +107,13 @@ pub struct ServerArgs {
     /// An IP address; may be repeated
     #[arg(long, value_name = "IP")]
     pub ip_address: Vec<IpAddr>,
-    /// How long it is valid, at most as long as the CA
+    /// Days of validity, at most those of the CA
     #[arg(long, value_name = "DAYS", default_value_t = 730, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
-    /// Who signs
+    /// The CA that signs
     #[command(flatten)]
     pub signer: Signer,
-    /// Where it goes
+    /// The place of the result
     #[command(flatten)]
     pub to: Destination,
 }
@@ -133,13 +133,13 @@ pub struct ProxyArgs {
     /// Name of the Secret
     #[arg(long, value_name = "NAME", default_value = "headgate-proxy-tls")]
     pub secret_name: String,
-    /// How long it is valid, at most as long as the CA
+    /// Days of validity, at most those of the CA
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
-    /// Who signs
+    /// The CA that signs
     #[command(flatten)]
     pub signer: Signer,
-    /// Where it goes
+    /// The place of the result
     #[command(flatten)]
     pub to: Destination,
 }

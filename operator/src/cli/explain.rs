@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration as Span;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
@@ -15,22 +15,25 @@ use headgate_core::config::{
 };
 use serde::Serialize;
 
+use self::settings::Settings;
 use super::input::Scale;
 use super::validate::ReportFormat;
 use super::{Output, input};
 use crate::api::Duration;
 use crate::plan::TargetRef;
+use crate::validate::Document;
 
 mod admission;
 mod calls;
 mod conditions;
 mod feedback;
 mod queue;
+mod settings;
 mod strategy;
 mod text;
 mod workflow;
 
-/// Tells which type a request is of, by which rule, and what holds for it.
+/// Explains a request: its type, the rule that matches, and the settings in force.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// Policy files, folders with such files, or - for standard input
@@ -52,10 +55,10 @@ pub struct ExplainArgs {
     /// Name of the Envoy route that the request takes
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
-    /// For which object, such as Service/default/search; needed where policies have several targets
+    /// Target object, such as Service/default/search; needed where policies have several targets
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub workload: Option<TargetRef>,
-    /// How the answer looks
+    /// Format of the answer
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: ReportFormat,
 }
@@ -136,7 +139,7 @@ struct Explanation {
     /// When processing times end and slots are free, where that is not the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     measure: Option<&'static str>,
-    /// Which answers are errors, if the policy says so.
+    /// The answers that are errors, if the policy says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<String>,
     strategy: Part,
@@ -145,7 +148,7 @@ struct Explanation {
     queue: Part,
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow: Option<workflow::Workflow>,
-    /// What becomes of the backend's own calls, if anything does beside what workflows and classes mean for them.
+    /// The handling of the backend's own calls beside workflows and classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<Part>,
     /// Every rule that was tried for the type, in order.
@@ -159,9 +162,9 @@ struct Explanation {
 struct Class {
     name: String,
     matched: String,
-    /// What the class makes a difference to; empty: nothing.
+    /// The effect of the class.
     matters: &'static str,
-    /// What class admission means for it.
+    /// The effect of class admission on it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     admission: Vec<String>,
 }
@@ -194,9 +197,10 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     };
     let stage = selection.stage()?;
     let trace = trace(stage, args).map_err(|e| anyhow!("{e}"))?;
-    let file = selection.file_of(&stage.policy);
     let promises = selection.promises.get(&stage.policy);
-    let mut explanation = explain((stage, promises), &trace, args, file, &selection.target);
+    let document = selection.document_of(&stage.policy);
+    let document = document.context("the policy's document is missing")?;
+    let mut explanation = explain((stage, promises), &trace, args, document, &selection.target)?;
     let calls = selection.outbound.as_ref();
     let calls = calls.and_then(|config| config.outbound.as_ref()?.smoothing.as_ref());
     explanation.calls = calls.map(calls::calls);
@@ -211,9 +215,9 @@ fn explain(
     (stage, promises): (&StageConfig, Option<&ServiceAdmissionConfig>),
     trace: &Trace,
     request: &ExplainArgs,
-    file: &str,
+    (file, document): &(String, Document),
     workload: &TargetRef,
-) -> Explanation {
+) -> anyhow::Result<Explanation> {
     let mut tried = rules("exclude", &stage.excluded, &trace.excluded, request);
     let types = stage.types.iter().map(|t| (&t.name, t.matches.as_slice()));
     tried.extend(all_rules(types, &trace.types, request));
@@ -233,9 +237,14 @@ fn explain(
     };
     let kind = subject.type_config();
     let objectives = kind.map(|k| k.slo.as_slice()).unwrap_or_default();
-    Explanation {
+    let names = kind.map(|k| k.name.clone()).into_iter();
+    let names = names
+        .chain(subject.class_name().map(str::to_owned))
+        .collect();
+    let settings = Settings::new(document.spec.as_ref(), stage, names)?;
+    Ok(Explanation {
         policy: stage.policy.clone(),
-        file: file.to_owned(),
+        file: file.clone(),
         workload: workload.clone(),
         kind: kind.map(|k| k.name.clone()),
         matched: matched(&tried),
@@ -267,17 +276,17 @@ fn explain(
             }
         },
         errors: errors(&stage.errors),
-        strategy: strategy::strategy(&subject),
-        starvation_avoidance: strategy::starvation_avoidance(stage),
-        queue: queue::queue(&subject),
+        strategy: strategy::strategy(&subject, &settings),
+        starvation_avoidance: strategy::starvation_avoidance(stage, &settings),
+        queue: queue::queue(&subject, &settings),
         workflow: workflow::workflow(&subject, request),
         calls: None,
         tried,
         tried_for_class,
-    }
+    })
 }
 
-/// Which answers are errors, where that is not the default.
+/// The answers that are errors, where that is not the default.
 fn errors(errors: &ErrorsConfig) -> Option<String> {
     if *errors == ErrorsConfig::default() {
         return None;
@@ -292,7 +301,7 @@ fn errors(errors: &ErrorsConfig) -> Option<String> {
     Some(all.join(", "))
 }
 
-/// What is explained: a request, as far as policies tell requests apart.
+/// The request to explain, as far as policies tell requests apart.
 struct Subject<'s> {
     stage: &'s StageConfig,
     /// Index of its type; `None`: it bypasses admission.

@@ -5,7 +5,7 @@ use headgate_core::config::{Fallback, ServiceAdmissionConfig};
 
 use super::{Subject, duration};
 
-/// What class admission means for the request; nothing where the policy promises nothing to classes.
+/// The effect of class admission on the request; none where the policy promises nothing to classes.
 pub(super) fn admission(
     subject: &Subject<'_>,
     promises: Option<&ServiceAdmissionConfig>,

@@ -1,4 +1,4 @@
-//! What becomes of the calls of the backend, in words.
+//! The handling of the backend's own calls, in words.
 
 use std::time::Duration as Span;
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Explanation, Part, Rule};
 
-/// Where values begin in a line.
+/// The column at which values begin.
 const INDENT: usize = 13;
 /// Longest line.
 const WIDTH: usize = 100;
