@@ -4,7 +4,9 @@
 //! cluster, so these tests take turns.
 
 mod everywhere;
+mod large;
 mod modules;
+mod refused;
 mod stage;
 
 use std::collections::BTreeMap;
