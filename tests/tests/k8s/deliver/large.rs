@@ -167,6 +167,9 @@ async fn an_object_stays_when_its_only_policy_outgrows_it() -> Result<()> {
 
     stage.policy(&large(&stage, "search", 14))?;
     stage.show();
+    stage.wait_for("envoyextensionpolicies", "14 matches", |o| {
+        o.to_string().len() > 850_000
+    })?;
     let fits = accepted(&stage, &["search"])?;
     assert_eq!(fits["metadata"]["uid"], before["metadata"]["uid"]);
     stage
