@@ -59,11 +59,13 @@ fn until_slots(proxy: &XdsProxy, slots: u32) -> Result<()> {
 
 /// Waits until the ConfigMap for the policy's target has this many slots.
 fn until_delivered(cluster: &Cluster<'_>, space: &str, slots: u32) -> Result<()> {
-    let wanted = format!("\\\"parallelism\\\":{slots}");
+    let wanted = format!("\"parallelism\":{slots}");
     let get = ["get", "configmap", "headgate-service-search", "-n", space];
     until(&format!("{slots} slots in {space}'s ConfigMap"), || {
         let found = cluster.kubectl(&[&get[..], &["-o=json"]].concat());
-        let found = found.map_err(|e| format!("{e:#}"))?.replace(' ', "");
+        // A file of JSON in the object, and the configuration as a text in the file.
+        let found = found.map_err(|e| format!("{e:#}"))?;
+        let found = found.replace([' ', '\\'], "");
         match found.contains(&wanted) {
             true => Ok(()),
             false => Err(found),
