@@ -54,8 +54,7 @@ dist/headgate certificate proxy --namespace shop --context "kind-$cluster" | kub
 dist/headgate inject --image headgate:dev examples/sidecar/search.yaml | kubectl apply -f -
 kubectl apply -f examples/sidecar/policy.yaml
 kubectl --namespace shop rollout status deployment/search --timeout=3m
-kubectl --namespace shop wait admissionpolicy/search --timeout=60s \
-  --for=jsonpath='{.status.ancestors[0].conditions[?(@.type=="Programmed")].status}'=True
+kubectl --namespace shop wait --for=condition=Programmed admissionpolicy/search --timeout=60s
 kubectl --namespace shop get admissionpolicies
 
 say "Next, an overload of a minute, and what became of it:"

@@ -48,6 +48,15 @@ const LIMITS: HttpLimits = HttpLimits {
     connection: Duration::from_secs(30),
     keep_alive: false,
 };
+/// Bounds of the address of probes. Its requests are tiny and answered at once, so more connections are open and for less
+/// time: a few Pods must not keep the kubelet out.
+const PROBES: HttpLimits = HttpLimits {
+    connections: 1_024,
+    connections_per_address: 16,
+    head: Duration::from_secs(2),
+    connection: Duration::from_secs(4),
+    keep_alive: false,
+};
 /// Full reports in memory at once, 10 MB each with 10,000 proxies.
 const MAX_REPORTS: usize = 4;
 /// Bytes of a report that are sent at once.
@@ -158,7 +167,7 @@ impl Admin {
             StatusCode::NOT_FOUND,
             "not found; try /status, /metrics, /healthz or /readyz\n",
         ));
-        self.run(listener, app).await;
+        self.run(listener, LIMITS, app).await;
     }
 
     /// Serves `/healthz` and `/readyz` and nothing else, until `shutdown` holds `true`.
@@ -167,13 +176,13 @@ impl Admin {
             StatusCode::NOT_FOUND,
             "not found; try /healthz or /readyz\n",
         ));
-        self.run(listener, app).await;
+        self.run(listener, PROBES, app).await;
     }
 
-    async fn run(self, listener: TcpListener, app: Router<Self>) {
+    async fn run(self, listener: TcpListener, limits: HttpLimits, app: Router<Self>) {
         let shutdown = self.shutdown.clone();
         let app = app.with_state(self);
-        http_server::serve(listener, "admin", LIMITS, app, || {}, shutdown).await;
+        http_server::serve(listener, "admin", limits, app, || {}, shutdown).await;
     }
 }
 

@@ -1,3 +1,11 @@
+{{/*
+Whether objects of deliveries that are off are removed: "true" or nothing. A release that is installed has left none.
+*/}}
+{{- define "headgate.removesLeftovers" -}}
+{{- $is := .Values.delivery.removeLeftovers }}
+{{- if ternary .Release.IsUpgrade $is (kindIs "invalid" $is) }}true{{ end }}
+{{- end }}
+
 {{/* The operator's arguments: a list. */}}
 {{- define "headgate.args" -}}
 - run
@@ -40,6 +48,9 @@
 {{- end }}
 {{- if .configMap.enabled }}
 - --deliver-config-maps
+{{- end }}
+{{- if not (include "headgate.removesLeftovers" $) }}
+- --keep-leftovers
 {{- end }}
 {{- end }}
 - --modules-url=http://{{ include "headgate.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.modulesPort }}

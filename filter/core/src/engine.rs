@@ -9,15 +9,14 @@ mod central;
 mod flows;
 mod mesh;
 mod policy;
+mod prepared;
 mod smoothing;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::classify::{Classified, Classifier, RequestView, Routes};
-use crate::config::{
-    ConfigError, CostConfig, Direction, ErrorsConfig, FilterConfig, Measure, StageConfig,
-    StrategyConfig,
-};
+use crate::classify::{Classified, RequestView};
+use crate::config::{ConfigError, Direction, ErrorsConfig, FilterConfig, Measure, StageConfig};
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::discipline::Order;
 use crate::host::{Host, HostError};
@@ -25,15 +24,17 @@ use crate::progress::progress;
 use crate::refusal::{Origin, Refusal};
 use crate::request::{Attributes, ClassId, Progress, TypeId};
 use crate::stage::Outcome;
-use crate::stats::{StageCount, StageStats};
+use crate::stats::StageCount;
 use crate::time::Instant;
 use crate::work;
 use crate::workers::{Changes, Membership, WorkerId};
 
 use policy::Policy;
+use prepared::Compiled;
 
 pub use central::Callout;
 pub use mesh::{Calling, Reply, named};
+pub use prepared::Prepared;
 
 /// Between ticks while somebody waits: they expire deadlines and repair lost wake-ups. Nothing in the
 /// normal course of a request waits for a tick.
@@ -50,28 +51,11 @@ pub struct Words<'a> {
     pub kind: &'a str,
 }
 
-#[derive(Debug)]
-struct Compiled {
-    config: StageConfig,
-    classifier: Classifier,
-}
-
-/// The stages for the requests of one listener, in matching order.
+/// The stages for the requests of one listener, in matching order. Their policies may be another listener's newer ones.
 #[derive(Debug)]
 struct Listener {
     name: String,
-    /// Their routes, which another listener may have differently, and their policies.
-    stages: Vec<(Routes, String)>,
-}
-
-impl Listener {
-    fn new(&(name, config): &(&str, &FilterConfig)) -> Self {
-        let stage = |s: &StageConfig| (Routes::new(&s.routes), s.policy.clone());
-        Self {
-            name: name.to_owned(),
-            stages: config.stages.iter().map(stage).collect(),
-        }
-    }
+    stages: Vec<Arc<Compiled>>,
 }
 
 /// See the module.
@@ -83,7 +67,7 @@ pub struct Engine {
     /// The stages of each listener.
     listeners: Vec<Listener>,
     /// Policies of the current configurations, before the first request.
-    compiled: Vec<Compiled>,
+    compiled: Vec<Arc<Compiled>>,
     running: Vec<Policy>,
     /// Policies that are gone but whose requests are not.
     retired: Vec<Policy>,
@@ -99,38 +83,6 @@ pub struct Engine {
     /// Calls that wait, whatever the configuration is by then.
     held: smoothing::Held,
     scratch: mesh::Scratch,
-}
-
-impl Compiled {
-    /// The header in which requests name their cost, where it counts.
-    fn cost_header(&self) -> Option<&str> {
-        match &self.config.strategy {
-            StrategyConfig::BacklogControl(control) => match &control.cost {
-                CostConfig::Header { header } => Some(header),
-                CostConfig::Measured | CostConfig::Type { .. } => None,
-            },
-            _ => None,
-        }
-    }
-}
-
-/// The stages of all listeners. That of a policy which several have is the newest one's.
-fn compile(listeners: &[(&str, &FilterConfig)]) -> Result<Vec<Compiled>, ConfigError> {
-    let mut compiled: Vec<Compiled> = Vec::new();
-    for (_, config) in listeners.iter().rev() {
-        for (i, stage) in config.stages.iter().enumerate() {
-            if compiled.iter().any(|c| c.config.policy == stage.policy) {
-                continue;
-            }
-            let at =
-                |e: ConfigError| ConfigError::new(format!("stages[{i}].{}", e.field), e.problem);
-            compiled.push(Compiled {
-                classifier: Classifier::new(stage).map_err(at)?,
-                config: stage.clone(),
-            });
-        }
-    }
-    Ok(compiled)
 }
 
 impl Engine {
@@ -177,13 +129,21 @@ impl Engine {
         config: &FilterConfig,
         actions: &mut Vec<Action>,
     ) -> Result<(), ConfigError> {
-        config.check()?;
+        let prepared = Prepared::new(host, config.clone())?;
         if config.direction == Direction::Outbound {
-            self.outbound = self.new_outbound(host, config)?;
-            self.gateway = false;
-            return Ok(());
+            return self.call_by(host, config);
         }
-        self.listen(host, now, &[("", config)], actions)
+        self.listen(host, now, &[("", &prepared)], actions)
+    }
+
+    /// Takes an outbound configuration over, or on error nothing.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    pub fn call_by(&mut self, host: &impl Host, config: &FilterConfig) -> Result<(), ConfigError> {
+        self.outbound = self.new_outbound(host, config)?;
+        self.gateway = false;
+        Ok(())
     }
 
     /// Takes the inbound configurations of all listeners over, each with its listener's name, oldest first. A request is
@@ -196,17 +156,11 @@ impl Engine {
         &mut self,
         host: &impl Host,
         now: Instant,
-        listeners: &[(&str, &FilterConfig)],
+        listeners: &[(&str, &Prepared)],
         actions: &mut Vec<Action>,
     ) -> Result<(), ConfigError> {
-        let compiled = compile(listeners)?;
-        for (i, stage) in compiled.iter().enumerate() {
-            // Every stat exists from the start, on workers without traffic too.
-            StageStats::new(host, &stage.config)
-                .map_err(|e| ConfigError::new(format!("stages[{i}]"), e.to_string()))?;
-        }
         // A listener for calls, if there is one, has told on its own.
-        let mut newest_first = listeners.iter().rev().map(|(_, config)| *config);
+        let mut newest_first = listeners.iter().rev().map(|(_, p)| &p.config);
         let gateway = newest_first.find(|config| config.outbound.is_some());
         if gateway.is_some() || self.gateway {
             self.outbound = match gateway {
@@ -215,12 +169,22 @@ impl Engine {
             };
             self.gateway = self.outbound.is_some();
         }
-        let mut stages = listeners.iter().flat_map(|(_, config)| &config.stages);
+        let mut stages = listeners.iter().flat_map(|(_, p)| &p.config.stages);
         self.degrades = stages.any(StageConfig::degrades);
-        self.compiled = compiled;
-        self.listeners = listeners.iter().map(Listener::new).collect();
+        self.compiled.clear();
+        for stage in listeners.iter().rev().flat_map(|(_, p)| &p.stages) {
+            let same = |c: &Arc<Compiled>| c.config.policy == stage.config.policy;
+            if !self.compiled.iter().any(same) {
+                self.compiled.push(Arc::clone(stage));
+            }
+        }
+        let listener = |(name, prepared): &(&str, &Prepared)| Listener {
+            name: (*name).to_owned(),
+            stages: prepared.stages.clone(),
+        };
+        self.listeners = listeners.iter().map(listener).collect();
         if let Some((_, newest)) = listeners.last() {
-            self.revision.clone_from(&newest.revision);
+            self.revision.clone_from(&newest.config.revision);
         }
         if self.membership.is_some() {
             self.build(host, now, actions)
@@ -287,6 +251,12 @@ impl Engine {
         done
     }
 
+    /// The policies that requests here belong to, also those that are gone but whose requests are not.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &str> {
+        let policies = self.running.iter().chain(&self.retired);
+        policies.map(|policy| policy.stage.config().policy.as_str())
+    }
+
     /// Joins the process now rather than with the first request.
     ///
     /// # Errors
@@ -315,8 +285,8 @@ impl Engine {
         let name = request.listener();
         let listener = self.listeners.iter().find(|l| l.name == name)?;
         let mut stages = listener.stages.iter();
-        let covers = |(routes, _): &&(Routes, String)| routes.cover(|| request.route_name());
-        stages.find(covers).map(|(_, policy)| policy.as_str())
+        let stage = stages.find(|stage| stage.classifier.covers(request))?;
+        Some(&stage.config.policy)
     }
 
     /// A request arrives. `own_deadline` is the time it gives itself from now.

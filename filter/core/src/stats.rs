@@ -76,7 +76,7 @@ pub const MAX_TYPES_IN_STATS: usize = 256;
 pub enum Count {
     /// Arrived.
     Total,
-    /// Decided to admit.
+    /// Let pass, at arrival or from the queue; in a dry run, decided to admit.
     Accepted,
     /// Decided to reject, at arrival or while queued, enforced or not.
     Rejected,
@@ -143,13 +143,13 @@ pub fn prefix(policy: &str) -> String {
     format!("headgate.policy.{}", policy.replace('.', "_"))
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Counter {
     metric: MetricId,
     pending: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct TypeStats {
     /// Whether anything is pending, so that a flush visits only types that had traffic.
     dirty: bool,
@@ -163,7 +163,7 @@ struct TypeStats {
 }
 
 /// A stage's stats.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct StageStats {
     types: Vec<TypeStats>,
     dirty: Vec<u16>,

@@ -21,6 +21,9 @@ use crate::process::{self, Configuration, Head};
 use crate::recovery;
 use crate::stream::Request;
 
+#[cfg(test)]
+pub(crate) mod fake;
+
 /// A buffer of either side.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -476,7 +479,7 @@ impl Scope {
 
     /// Adds to a counter, sets a gauge, or records into a histogram.
     pub(crate) fn write(self, change: &Change) {
-        let write = match change.kind {
+        let write = match change.name.kind {
             MetricKind::Counter => {
                 envoy_dynamic_module_callback_http_filter_config_increment_counter
             }
@@ -485,8 +488,8 @@ impl Scope {
                 envoy_dynamic_module_callback_http_filter_config_record_histogram_value
             }
         };
-        let labels = change.labels.as_ref().map_or(&[][..], |labels| labels);
-        let labels = buffers(labels);
+        let member = change.name.member.as_ref();
+        let labels = buffers(member.map_or(&[][..], |member| &member.values));
         let (labels, count) = (labels.as_ptr(), labels.len());
         // SAFETY: the configuration is the hook's, the metric one of its own; labels are valid during the call.
         unsafe { write(self.0, change.id, labels, count, change.value) };

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use headgate_core::engine::{FAST_TICK, SLOW_TICK};
 
@@ -60,14 +61,18 @@ impl Clock {
         }
     }
 
+    /// Between two ticks.
+    pub(crate) fn period() -> Duration {
+        if BUSY.load(Ordering::Relaxed) {
+            FAST_TICK
+        } else {
+            SLOW_TICK
+        }
+    }
+
     fn run() {
         loop {
-            let period = if BUSY.load(Ordering::Relaxed) {
-                FAST_TICK
-            } else {
-                SLOW_TICK
-            };
-            thread::park_timeout(period);
+            thread::park_timeout(Self::period());
             let clock = Self::lock();
             let Some((_, newest)) = clock.tickers.last() else {
                 return;

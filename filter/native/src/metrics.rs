@@ -3,11 +3,14 @@
 //! A metric of Envoy's costs a look-up a call, and histograms can be written by Envoy's own threads only. So requests
 //! count in cells behind the lock that they hold anyway, and the main thread writes what changed.
 //!
+//! Names are apart from that lock: those of a large configuration are defined, here and in Envoy, while requests go on.
+//!
 //! Envoy takes no definitions after a configuration was made. Metrics of what requests name are defined as families
 //! beforehand ([`crate::family`]).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
 
@@ -17,38 +20,92 @@ use crate::family::{self, Labels, Member};
 /// Values of histograms between two ticks, at most; further ones are lost.
 const MOST_VALUES: usize = 1 << 16;
 
+/// A metric's name.
 #[derive(Debug)]
-struct Metric {
-    kind: MetricKind,
+pub(crate) struct Name {
+    pub(crate) kind: MetricKind,
     name: String,
     /// Labels, for one of a family.
-    member: Option<Member>,
-    /// Of a counter, what Envoy was not told yet.
-    value: u64,
-    changed: bool,
+    pub(crate) member: Option<Member>,
+}
+
+/// All names, by their numbers here.
+#[derive(Debug, Default)]
+struct Table {
+    ids: HashMap<String, u32>,
+    /// A number is not used again: older configurations of Envoy's go by it.
+    all: Vec<Option<Arc<Name>>>,
+}
+
+static NAMES: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
+
+fn names() -> MutexGuard<'static, Table> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unknown() -> HostError {
+    let (call, status) = ("write a metric", 0);
+    HostError::Call { call, status }
+}
+
+/// Metrics to define, for what is prepared without the engine's lock.
+#[derive(Debug)]
+pub(crate) struct Names;
+
+impl Metrics for Names {
+    fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        let mut names = names();
+        if let Some(&known) = names.ids.get(name) {
+            return Ok(MetricId(known));
+        }
+        let id = u32::try_from(names.all.len()).unwrap_or(u32::MAX);
+        names.ids.insert(name.to_owned(), id);
+        names.all.push(Some(Arc::new(Name {
+            kind,
+            name: name.to_owned(),
+            member: Member::of(name),
+        })));
+        Ok(MetricId(id))
+    }
+
+    fn add(&self, _metric: MetricId, _delta: i64) -> Result<(), HostError> {
+        Err(unknown())
+    }
+
+    fn record(&self, _metric: MetricId, _value: u64) -> Result<(), HostError> {
+        Err(unknown())
+    }
 }
 
 /// Something to tell Envoy.
 #[derive(Debug)]
 pub(crate) struct Change {
-    pub(crate) kind: MetricKind,
+    pub(crate) name: Arc<Name>,
     /// Envoy's number.
     pub(crate) id: usize,
-    /// Values of the labels, in a family.
-    pub(crate) labels: Option<[String; 2]>,
     pub(crate) value: u64,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Counts(RefCell<Table>);
+pub(crate) struct Counts(RefCell<Cells>);
 
 #[derive(Debug, Default)]
-struct Table {
-    ids: HashMap<String, u32>,
-    all: Vec<Metric>,
+struct Cells {
+    /// By their names' numbers.
+    all: Vec<Option<Cell>>,
+    /// Those that Envoy is to hear of.
+    changed: Vec<u32>,
     /// Values of histograms.
     values: Vec<(u32, u64)>,
+}
+
+#[derive(Debug)]
+struct Cell {
+    name: Arc<Name>,
+    /// Of a counter, what Envoy was not told yet.
+    value: u64,
+    changed: bool,
 }
 
 /// Envoy's numbers of the metrics in one configuration.
@@ -56,157 +113,197 @@ struct Table {
 pub(crate) struct Defined {
     /// In the order of ours; `None` where Envoy refused, and for members of families.
     single: Vec<Option<usize>>,
-    families: HashMap<(MetricKind, String), usize>,
+    /// By kind.
+    families: [HashMap<String, usize>; 3],
 }
 
 impl Defined {
-    fn id(&self, at: usize, metric: &Metric) -> Option<usize> {
-        match &metric.member {
-            Some(member) => {
-                let family = (metric.kind, member.family.clone());
-                self.families.get(&family).copied()
+    fn id(&self, at: usize, name: &Name) -> Option<usize> {
+        match &name.member {
+            Some(member) => self.families[name.kind as usize].get(&member.family),
+            None => self.single.get(at)?.as_ref(),
+        }
+        .copied()
+    }
+}
+
+/// Defines all metrics that there are in a configuration that is made, and the families of those to come: each policy
+/// with workflows has metrics of `_other` from the start.
+pub(crate) fn define_in(scope: Scope) -> Defined {
+    let all = names().all.clone();
+    let mut families: [HashMap<String, usize>; 3] = Default::default();
+    let mut define = |kind: MetricKind, name: &str, labels: &Labels| {
+        let of_kind = &mut families[kind as usize];
+        if !of_kind.contains_key(name)
+            && let Some(id) = scope.define(kind, name, labels)
+        {
+            of_kind.insert(name.to_owned(), id);
+        }
+    };
+    let single = all.iter().map(|name| match name.as_deref()? {
+        Name {
+            kind,
+            member: Some(member),
+            ..
+        } => {
+            define(*kind, &member.family, &member.labels);
+            None
+        }
+        Name { kind, name, .. } => scope.define(*kind, name, &[]),
+    });
+    let single = single.collect();
+    let (name, labels) = family::SERVICES;
+    define(MetricKind::Gauge, name, &labels);
+    Defined { single, families }
+}
+
+impl Cells {
+    /// Adds the cells of metrics that were defined since.
+    fn grow(&mut self) {
+        let names = names();
+        for name in names.all.iter().skip(self.all.len()) {
+            let cell = name.as_ref().map(|name| Cell {
+                name: Arc::clone(name),
+                value: 0,
+                // A gauge shows from the start.
+                changed: name.kind == MetricKind::Gauge,
+            });
+            if cell.as_ref().is_some_and(|cell| cell.changed) {
+                let metric = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+                self.changed.push(metric);
             }
-            None => self.single.get(at).copied().flatten(),
+            self.all.push(cell);
         }
     }
 }
 
 impl Counts {
-    /// Defines all metrics that there are in a configuration that is made, and the families of those to come: each
-    /// policy with workflows has metrics of `_other` from the start.
-    pub(crate) fn define_in(&self, scope: Scope) -> Defined {
-        let table = self.0.borrow();
-        let mut families = HashMap::new();
-        let mut define = |kind, name: &str, labels: &Labels| {
-            let key = (kind, name.to_owned());
-            if !families.contains_key(&key)
-                && let Some(id) = scope.define(kind, name, labels)
-            {
-                families.insert(key, id);
+    /// Forgets the metrics of policies for which `is_gone`; of each some bytes are left. Not while a configuration is
+    /// prepared, as its metrics are nobody's yet.
+    pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
+        let mut cells = self.0.borrow_mut();
+        cells.grow();
+        let mut names = names();
+        names.ids.retain(|name, _| !is_gone(name));
+        for (name, cell) in names.all.iter_mut().zip(&mut cells.all) {
+            if name.as_ref().is_some_and(|name| is_gone(&name.name)) {
+                (*name, *cell) = (None, None);
             }
-        };
-        let single = table.all.iter().map(|metric| match &metric.member {
-            Some(member) => {
-                define(metric.kind, &member.family, &member.labels);
-                None
-            }
-            None => scope.define(metric.kind, &metric.name, &[]),
-        });
-        let single = single.collect();
-        let (name, labels) = family::SERVICES;
-        define(MetricKind::Gauge, name, &labels);
-        Defined { single, families }
+        }
     }
 
     /// What makes Envoy know the members of families in a new configuration. Envoy forgets them with the configuration
-    /// that
-    /// wrote them, and counters start at 0 again, unless another one has written them by then. A distribution can't be
+    /// that wrote them, and counters start at 0 again, unless another one has written them by then. A distribution can't be
     /// written without a value: that of a workflow starts over.
     pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {
-        let table = self.0.borrow();
-        let member = |(at, metric): (usize, &Metric)| {
-            let labels = metric.member.as_ref()?.values.clone();
-            let value = match metric.kind {
+        let mut cells = self.0.borrow_mut();
+        cells.grow();
+        let member = |(at, cell): (usize, &Option<Cell>)| {
+            let cell = cell.as_ref()?;
+            cell.name.member.as_ref()?;
+            let value = match cell.name.kind {
                 MetricKind::Counter => 0,
-                MetricKind::Gauge => metric.value,
+                MetricKind::Gauge => cell.value,
                 MetricKind::Histogram => return None,
             };
             Some(Change {
-                kind: metric.kind,
-                id: defined.id(at, metric)?,
-                labels: Some(labels),
+                name: Arc::clone(&cell.name),
+                id: defined.id(at, &cell.name)?,
                 value,
             })
         };
-        table.all.iter().enumerate().filter_map(member).collect()
+        cells.all.iter().enumerate().filter_map(member).collect()
     }
 
     /// Moves what changed to `out`. What the configuration doesn't have waits for one that has.
     pub(crate) fn take(&self, defined: &Defined, out: &mut Vec<Change>) {
-        let mut table = self.0.borrow_mut();
-        let Table { all, values, .. } = &mut *table;
-        let change = |metric: &Metric, id, value| Change {
-            kind: metric.kind,
-            id,
-            labels: metric.member.as_ref().map(|member| member.values.clone()),
-            value,
-        };
-        for (at, metric) in all.iter_mut().enumerate() {
-            if metric.changed
-                && let Some(id) = defined.id(at, metric)
-            {
-                out.push(change(metric, id, metric.value));
-                metric.changed = false;
-                if metric.kind == MetricKind::Counter {
-                    metric.value = 0;
-                }
+        let mut cells = self.0.borrow_mut();
+        cells.grow();
+        let Cells {
+            all,
+            changed,
+            values,
+        } = &mut *cells;
+        changed.retain(|&metric| {
+            let at = metric as usize;
+            let Some(Some(cell)) = all.get_mut(at) else {
+                return false;
+            };
+            let Some(id) = defined.id(at, &cell.name) else {
+                return true;
+            };
+            out.push(Change {
+                name: Arc::clone(&cell.name),
+                id,
+                value: cell.value,
+            });
+            cell.changed = false;
+            if cell.name.kind == MetricKind::Counter {
+                cell.value = 0;
             }
-        }
+            false
+        });
         for (metric, value) in values.drain(..) {
             let at = metric as usize;
-            if let Some(metric) = all.get(at)
-                && let Some(id) = defined.id(at, metric)
+            if let Some(Some(cell)) = all.get(at)
+                && let Some(id) = defined.id(at, &cell.name)
             {
-                out.push(change(metric, id, value));
+                let name = Arc::clone(&cell.name);
+                out.push(Change { name, id, value });
             }
         }
     }
 
+    /// Writes a metric: `f` returns whether Envoy is to hear of its cell.
     fn with(
         &self,
         metric: MetricId,
-        f: impl FnOnce(&mut Metric, &mut Vec<(u32, u64)>),
+        f: impl FnOnce(&mut Cell, &mut Vec<(u32, u64)>) -> bool,
     ) -> Result<(), HostError> {
-        let mut table = self.0.borrow_mut();
-        let Table { all, values, .. } = &mut *table;
-        let found = all.get_mut(metric.0 as usize);
-        let (call, status) = ("write a metric", 0);
-        found
-            .map(|found| f(found, values))
-            .ok_or(HostError::Call { call, status })
+        let mut cells = self.0.borrow_mut();
+        let at = metric.0 as usize;
+        if at >= cells.all.len() {
+            cells.grow();
+        }
+        let Cells {
+            all,
+            changed,
+            values,
+        } = &mut *cells;
+        let cell = all.get_mut(at).and_then(Option::as_mut);
+        let cell = cell.ok_or_else(unknown)?;
+        if f(cell, values) && !cell.changed {
+            cell.changed = true;
+            changed.push(metric.0);
+        }
+        Ok(())
     }
 }
 
 impl Metrics for Counts {
     fn define(&self, kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
-        let mut table = self.0.borrow_mut();
-        if let Some(&known) = table.ids.get(name) {
-            return Ok(MetricId(known));
-        }
-        let id = u32::try_from(table.all.len()).unwrap_or(u32::MAX);
-        table.ids.insert(name.to_owned(), id);
-        table.all.push(Metric {
-            kind,
-            name: name.to_owned(),
-            member: Member::of(name),
-            value: 0,
-            // A gauge shows from the start.
-            changed: kind == MetricKind::Gauge,
-        });
-        Ok(MetricId(id))
+        Names.define(kind, name)
     }
 
     fn add(&self, metric: MetricId, delta: i64) -> Result<(), HostError> {
-        self.with(metric, |metric, _| {
-            metric.value = metric.value.wrapping_add_signed(delta);
-            metric.changed = true;
+        self.with(metric, |cell, _| {
+            cell.value = cell.value.wrapping_add_signed(delta);
+            true
         })
     }
 
     fn record(&self, metric: MetricId, value: u64) -> Result<(), HostError> {
-        self.with(metric, |found, values| match found.kind {
+        self.with(metric, |cell, values| match cell.name.kind {
             MetricKind::Histogram => {
                 if values.len() < MOST_VALUES {
                     values.push((metric.0, value));
                 }
+                false
             }
-            MetricKind::Gauge => {
-                found.changed |= found.value != value;
-                found.value = value;
-            }
+            MetricKind::Gauge => std::mem::replace(&mut cell.value, value) != value,
             MetricKind::Counter => {
-                found.value = found.value.wrapping_add(value);
-                found.changed = true;
+                cell.value = cell.value.wrapping_add(value);
+                true
             }
         })
     }

@@ -13,16 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use headgate_core::config::{Direction, FilterConfig};
 use headgate_core::decision::Action;
-use headgate_core::host::{HostError, MetricKind, Metrics, Shared};
+use headgate_core::engine::Prepared;
+use headgate_core::host::{HostError, Shared};
 use headgate_core::http::{Filter, Level, LocalReply, Proxy};
 use headgate_core::time::Instant;
 use headgate_core::workers::WorkerId;
 
 use crate::abi::{self, Envoy, Scheduler, Scope};
 use crate::clock::Clock;
-use crate::metrics::{Change, Defined};
+use crate::metrics::{self, Change, Defined, Names};
 use crate::recovery;
-use crate::shared::Host;
+use crate::shared::{Host, PANICS};
 
 /// What becomes of a request at its headers.
 pub(crate) enum Head {
@@ -42,10 +43,14 @@ static WOKEN: AtomicBool = AtomicBool::new(false);
 static STREAMS: AtomicU32 = AtomicU32::new(0);
 static CONFIGURATIONS: AtomicU32 = AtomicU32::new(0);
 
-/// Panics since the start of the process, of all libraries.
-const PANICS: &str = "headgate.panics";
+/// The main thread is late when no tick came for so many of their periods.
+const LATE: u32 = 2;
+
+#[cfg(test)]
+pub(crate) use crate::abi::fake::now;
 
 /// The system's monotonic clock: the same for all threads, and for all libraries of the process.
+#[cfg(not(test))]
 pub(crate) fn now() -> Instant {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let part = |part: i64| u64::try_from(part).unwrap_or_default();
@@ -83,6 +88,8 @@ pub(crate) struct Process {
     waiting: HashMap<u32, Waiting>,
     /// The number under which others wake the engine.
     listening: Option<WorkerId>,
+    /// The last tick.
+    ticked: Instant,
 }
 
 /// The main thread, where no stream is.
@@ -103,8 +110,23 @@ fn lock() -> MutexGuard<'static, Option<Process>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A new process.
+#[cfg(test)]
+pub(crate) fn reset() {
+    *lock() = None;
+    PROCESS.clear_poison();
+    FAILED.store(false, Ordering::SeqCst);
+}
+
+/// Whether a thread has the engine.
+#[cfg(test)]
+pub(crate) fn is_locked() -> bool {
+    PROCESS.try_lock().is_err()
+}
+
 /// Runs `f` with the lock; then wakes whom it concerns. `None` where there is nothing to run it with.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
+    let now = now();
     // A lock is poisoned before `failed` runs, and a panic elsewhere poisons none.
     let mut locked = PROCESS.lock().ok()?;
     if FAILED.load(Ordering::Relaxed) {
@@ -112,6 +134,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     }
     let process = locked.as_mut()?;
     let result = f(process);
+    process.tick_if_late(now);
     let due = process.due();
     let busy = !process.waiting.is_empty();
     drop(locked);
@@ -196,6 +219,25 @@ impl Process {
             epoch: 1,
             waiting: HashMap::new(),
             listening: None,
+            ticked: now(),
+        }
+    }
+
+    /// Housekeeping, on any thread.
+    fn tick(&mut self) {
+        self.ticked = now();
+        if WOKEN.swap(false, Ordering::SeqCst) {
+            self.filter.woken(&Main);
+        }
+        self.filter.tick(&Main);
+        self.listen();
+    }
+
+    /// Housekeeping by a worker while the main thread is late, as it may be for seconds: a large update, a scrape of many
+    /// stats. Metrics and reports have to wait for it.
+    fn tick_if_late(&mut self, now: Instant) {
+        if now.since(self.ticked) > LATE * Clock::period() {
+            self.tick();
         }
     }
 
@@ -253,24 +295,9 @@ impl Process {
     fn take_metrics(&self, defined: &Defined, out: &mut Vec<Change>) {
         let host = self.filter.host();
         // Counting in memory does not fail.
-        publish(host).unwrap_or(());
+        host.publish().unwrap_or(());
         host.metrics().take(defined, out);
     }
-}
-
-/// Sets gauges of numbers that people look at: panics, and the slots in use, by which the engine decides.
-fn publish(host: &Host) -> Result<(), HostError> {
-    host.number(PANICS)?;
-    let mut done = Ok(());
-    host.numbers(|name, value| {
-        let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
-        if slots || name == PANICS {
-            let gauge = host.define(MetricKind::Gauge, name);
-            let written = gauge.and_then(|gauge| host.record(gauge, value));
-            done = std::mem::replace(&mut done, Ok(())).and(written);
-        }
-    });
-    done
 }
 
 /// One configuration of one listener.
@@ -297,21 +324,19 @@ impl Configuration {
         // What is in force then includes this configuration, unless it is refused.
         recovery::hurry();
         recover();
+        let prepared = Prepared::from_json(&Names, json);
         let mut locked = lock();
         let process = locked.get_or_insert_with(Process::new);
         let applied = process
             .filter
-            .configure(&Main, now(), (this.id, name), json);
+            .take_over(&Main, now(), (this.id, name), prepared);
         if applied.is_ok() {
             process.filter.join(&Main);
             process.listen();
-            let host = process.filter.host();
-            publish(host).unwrap_or(());
-            let defined = host.metrics().define_in(scope);
-            for member in &host.metrics().members(&defined) {
-                scope.write(member);
-            }
-            this.defined.get_or_init(|| defined);
+            let (filter, host) = (&process.filter, process.filter.host());
+            host.forget_others(filter.policies());
+            // Counting in memory does not fail.
+            host.publish().unwrap_or(());
         }
         let due = process.due();
         drop(locked);
@@ -319,6 +344,12 @@ impl Configuration {
             scheduler.commit();
         }
         applied.ok()?;
+        // Envoy takes a microsecond for each of some thousand definitions.
+        let defined = this.defined.get_or_init(|| metrics::define_in(scope));
+        let members = with(|process| process.filter.host().metrics().members(defined));
+        for member in &members.unwrap_or_default() {
+            scope.write(member);
+        }
         Clock::add(&this, scope.ticker());
         Some(this)
     }
@@ -353,11 +384,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
         if process.filter.listeners().last() != Some(configuration.id) {
             return;
         }
-        if WOKEN.swap(false, Ordering::SeqCst) {
-            process.filter.woken(&Main);
-        }
-        process.filter.tick(&Main);
-        process.listen();
+        process.tick();
         callout = process.filter.report(&Main);
         if let Some(defined) = configuration.defined.get() {
             process.take_metrics(defined, &mut changed);
@@ -380,4 +407,117 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
 /// The answer to what a tick sent; `None`: there is none.
 pub(crate) fn reported(answer: Option<&[u8]>) {
     with(|process| process.filter.reported(&Main, answer));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::abi::fake::{self, Became, Listener, Stream};
+
+    /// One slot, and a queue in which requests wait for at most a second.
+    const ONE_SLOT: &str = r#"{"stages":[{"policy":"ns/one","parallelism":1,
+        "queue":{"max_length":10,"timeout_us":1000000},
+        "strategy":{"type":"MaxQueueLength"},"types":[{"name":"default"}]}]}"#;
+
+    #[test]
+    fn the_next_request_gets_the_slot() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (first, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Forwarded);
+        let (second, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        first.answer();
+        fake::run_scheduled();
+        assert_eq!(second.became(), Some(Became::Forwarded));
+    }
+
+    /// Envoy's main thread may be busy for seconds.
+    #[test]
+    fn a_worker_ticks_while_the_main_thread_is_late() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (running, _) = Stream::arrive(&listener, "/");
+        let (late, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        fake::pass(990);
+        let (_behind, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+        fake::run_scheduled();
+        assert_eq!(late.became(), None);
+        fake::pass(25);
+        let (_another, _) = Stream::arrive(&listener, "/");
+        fake::run_scheduled();
+        assert_eq!(late.became(), Some(Became::Answered(503)));
+        drop(running);
+    }
+
+    #[test]
+    fn a_tick_writes_what_was_counted() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        let (_running, _) = Stream::arrive(&listener, "/");
+        let (_waiting, _) = Stream::arrive(&listener, "/");
+        let total = "headgate.policy.ns/one.type.default.rq_total";
+        let written = || {
+            let seen = fake::seen();
+            let of = seen.written.iter().filter(|(name, _)| name == total);
+            of.map(|(_, value)| *value).collect::<Vec<_>>()
+        };
+        assert!(written().is_empty());
+        listener.tick();
+        assert_eq!(written(), [2]);
+        listener.tick();
+        assert_eq!(written(), [2]);
+    }
+
+    #[test]
+    fn metrics_of_a_policy_go_with_it_and_come_back() {
+        let _turn = fake::start();
+        let two = ONE_SLOT.replace("ns/one", "ns/two");
+        let of_one = || {
+            let metrics = &fake::seen().metrics;
+            let of_one = metrics.iter().filter(|name| name.contains("ns/one"));
+            of_one.count()
+        };
+        let one = Listener::new(ONE_SLOT).unwrap();
+        let (_running, _) = Stream::arrive(&one, "/");
+        let second = Listener::new(&two).unwrap();
+        drop((_running, one));
+        second.tick();
+        fake::seen().metrics.clear();
+        let third = Listener::new(&two).unwrap();
+        assert_eq!(of_one(), 0);
+        let back = Listener::new(ONE_SLOT).unwrap();
+        assert!(of_one() > 0);
+        let (_running, _) = Stream::arrive(&back, "/");
+        back.tick();
+        for (metric, value) in [("type.default.rq_total", 1), ("slots_in_use", 1)] {
+            let name = format!("headgate.policy.ns/one.{metric}");
+            assert!(fake::seen().written.contains(&(name, value)), "{metric}");
+        }
+        drop((second, third));
+    }
+
+    #[test]
+    fn slow_calls_of_envoy_are_made_without_the_lock() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        assert!(!fake::seen().metrics.is_empty());
+        let (_running, _) = Stream::arrive(&listener, "/");
+        listener.tick();
+        assert!(!fake::seen().written.is_empty());
+        assert_eq!(fake::seen().locked, [""; 0]);
+    }
+
+    #[test]
+    fn a_refused_configuration_is_told_and_leaves_the_last_one() {
+        let _turn = fake::start();
+        let listener = Listener::new(ONE_SLOT).unwrap();
+        assert!(Listener::new(r#"{"stages":1}"#).is_none());
+        let told = fake::seen().log.last().cloned().unwrap();
+        assert!(told.contains("the last good one stays"), "{told}");
+        let (_running, _) = Stream::arrive(&listener, "/");
+        let (_waiting, became) = Stream::arrive(&listener, "/");
+        assert_eq!(became, Became::Held);
+    }
 }

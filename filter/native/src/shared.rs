@@ -8,10 +8,13 @@
 //!
 //! The table is a format between versions: a field never changes its meaning. Another layout needs another [`KEY`];
 //! such a library starts without state. Times in the state are of the system's monotonic clock.
+//!
+//! Nothing in the state is ever freed: another library may be using it. Each policy name that a process has had costs some
+//! kilobytes, and what was learned serves a policy that comes back.
 #![allow(unsafe_code)] // functions of another library
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,6 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use headgate_core::host::{
     Expected, HostError, MetricId, MetricKind, Metrics, Number, Shared, Version,
 };
+use headgate_core::stats;
 use headgate_core::workers::WorkerId;
 
 use crate::abi::{self, Buffer};
@@ -28,6 +32,11 @@ use crate::process;
 
 /// The table's name in Envoy's registry.
 const KEY: &str = "headgate.state/1";
+
+/// Names of policies' metrics and numbers begin with it.
+const POLICY: &str = "headgate.policy.";
+/// Panics since the start of the process, of all libraries.
+pub(crate) const PANICS: &str = "headgate.panics";
 
 /// [`HostError::Call`]'s status of what nobody defined: proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
@@ -67,6 +76,12 @@ static STATE: Mutex<Option<State>> = Mutex::new(None);
 fn with_state<T>(f: impl FnOnce(&mut State) -> T) -> T {
     let mut state: MutexGuard<'_, _> = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     f(state.get_or_insert_default())
+}
+
+/// A new process.
+#[cfg(test)]
+pub(crate) fn reset() {
+    with_state(|state| *state = State::default());
 }
 
 static TABLE: Table = Table {
@@ -153,6 +168,16 @@ pub(crate) struct Host {
     wall_clock_offset: Duration,
     names: RefCell<HashMap<String, Number>>,
     numbers: RefCell<Vec<&'static AtomicU64>>,
+    /// Numbers that people look at, with their gauges.
+    shown: RefCell<Vec<(String, Number, MetricId)>>,
+    /// What names of policies that are not gone begin with.
+    live: RefCell<HashSet<String>>,
+}
+
+/// Whether people look at a number: panics, and the slots in use, by which the engine decides.
+fn is_shown(name: &str) -> bool {
+    let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
+    slots || name == PANICS
 }
 
 impl Host {
@@ -167,6 +192,8 @@ impl Host {
             wall_clock_offset: since_1970.saturating_sub(since_boot),
             names: RefCell::default(),
             numbers: RefCell::default(),
+            shown: RefCell::default(),
+            live: RefCell::default(),
         }
     }
 
@@ -174,14 +201,37 @@ impl Host {
         &self.metrics
     }
 
-    /// Calls `f` with the name and value of each number that the engine asked for.
-    pub(crate) fn numbers(&self, mut f: impl FnMut(&str, u64)) {
-        let numbers = self.numbers.borrow();
-        for (name, number) in self.names.borrow().iter() {
-            if let Some(value) = numbers.get(number.0 as usize) {
-                f(name, value.load(Ordering::SeqCst));
-            }
+    /// Forgets what people look at of policies that are not among `live`, and their metrics.
+    pub(crate) fn forget_others<'a>(&self, live: impl Iterator<Item = &'a str>) {
+        let before = self.live.replace(live.map(stats::prefix).collect());
+        let live = self.live.borrow();
+        if before.is_subset(&live) {
+            return;
         }
+        let is_gone = |name: &str| {
+            let of = name.strip_prefix(POLICY).and_then(|of| of.find('.'));
+            of.is_some_and(|end| !live.contains(&name[..POLICY.len() + end]))
+        };
+        self.metrics.forget(is_gone);
+        self.names.borrow_mut().retain(|name, _| !is_gone(name));
+        self.shown
+            .borrow_mut()
+            .retain(|(name, _, _)| !is_gone(name));
+    }
+
+    /// Sets the gauges of numbers that people look at.
+    ///
+    /// # Errors
+    /// [`HostError`]: that of the last that failed.
+    pub(crate) fn publish(&self) -> Result<(), HostError> {
+        self.number(PANICS)?;
+        let mut done = Ok(());
+        for (_, number, gauge) in self.shown.borrow().iter() {
+            let value = self.get(*number);
+            let written = value.and_then(|value| self.metrics.record(*gauge, value));
+            done = written.and(done);
+        }
+        done
     }
 
     /// From now on this library is woken for `worker`.
@@ -235,6 +285,11 @@ impl Shared for Host {
         let number = Number(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
         numbers.push(value);
         self.names.borrow_mut().insert(name.to_owned(), number);
+        if is_shown(name) {
+            let gauge = self.define(MetricKind::Gauge, name)?;
+            let shown = (name.to_owned(), number, gauge);
+            self.shown.borrow_mut().push(shown);
+        }
         Ok(number)
     }
 

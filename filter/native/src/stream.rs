@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headgate_core::config::Direction;
 use headgate_core::decision::{Action, Decision};
 use headgate_core::host::HostError;
-use headgate_core::http::{Inbound, Level, Outbound, Property, Proxy, Stream};
+use headgate_core::http::{Headers, Inbound, Level, Outbound, Property, Proxy, Stream};
 use headgate_core::time::Instant;
 
 use crate::abi::{self, Envoy, Map};
@@ -15,6 +15,8 @@ use crate::process::{self, Configuration, Head};
 /// A stream as the filter sees it; without Envoy once it is gone.
 struct Attached<'a> {
     id: u32,
+    /// When its hook ran: the time until it got the lock is part of what a request takes.
+    now: Instant,
     listener: &'a str,
     envoy: Option<Envoy>,
 }
@@ -28,7 +30,7 @@ impl Attached<'_> {
 
 impl Proxy for Attached<'_> {
     fn now(&self) -> Result<Instant, HostError> {
-        Ok(process::now())
+        Ok(self.now)
     }
 
     fn log(&self, level: Level, message: &str) {
@@ -129,6 +131,7 @@ impl Request {
     fn attached(&self, envoy: Envoy) -> Attached<'_> {
         Attached {
             id: self.id,
+            now: process::now(),
             listener: &self.listener,
             envoy: Some(envoy),
         }
@@ -148,12 +151,14 @@ impl Request {
         let Ok(mut side) = self.side.try_borrow_mut() else {
             return Head::Continue;
         };
-        process::with(|process| {
-            self.epoch.set(process.epoch);
-            trap(envoy, "request");
-            match &mut *side {
-                Side::Inbound(inbound) => {
-                    match inbound.request_headers(&mut process.filter, &stream) {
+        let decided = match &mut *side {
+            Side::Inbound(inbound) => {
+                // Before the lock: they are copied, and read once through.
+                let headers = Headers::of_request(&stream);
+                process::with(|process| {
+                    self.epoch.set(process.epoch);
+                    trap(envoy, "request");
+                    match inbound.request(&mut process.filter, &stream, headers) {
                         Decision::PassBy | Decision::Forward(_) => Head::Continue,
                         Decision::Hold(_) => {
                             process.hold(self.id, envoy);
@@ -161,17 +166,19 @@ impl Request {
                         }
                         Decision::Refuse(refusal) => Head::Reply(process.filter.reply(&refusal)),
                     }
-                }
-                Side::Outbound(outbound) => {
-                    if outbound.request_headers(&mut process.filter, &stream) {
-                        return Head::Continue;
-                    }
-                    process.hold(self.id, envoy);
-                    Head::Hold
-                }
+                })
             }
-        })
-        .unwrap_or(Head::Continue)
+            Side::Outbound(outbound) => process::with(|process| {
+                self.epoch.set(process.epoch);
+                trap(envoy, "request");
+                if outbound.request_headers(&mut process.filter, &stream) {
+                    return Head::Continue;
+                }
+                process.hold(self.id, envoy);
+                Head::Hold
+            }),
+        };
+        decided.unwrap_or(Head::Continue)
     }
 
     /// A held request's turn has come; `None` where it has not.
@@ -256,6 +263,7 @@ impl Request {
     pub(crate) fn destroyed(&self) {
         self.end(&Attached {
             id: self.id,
+            now: process::now(),
             listener: &self.listener,
             envoy: None,
         });

@@ -5,7 +5,8 @@
 //! bounds within which they are reproduced. One runner makes a [`Report`](headgate_simulator::Report) of any of them.
 //! What differs from paper to paper is the `model`: what arrives, what serves it, and what is measured.
 //!
-//! A claim that is not reproduced says why; every other claim, and every cell of a table that has a bound, holds at the
+//! A claim that is not reproduced says why, and fails once it holds; one that the model was fitted to, or that follows
+//! from the setup, is shown and not judged. Every other claim, and every cell of a table that has a bound, holds at the
 //! size of [`Scenario::check_size`], which is what `headgate simulate --scenario NAME --check --quick` runs.
 
 mod claim;

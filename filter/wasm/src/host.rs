@@ -18,7 +18,8 @@ const ABSENT: u32 = u32::MAX;
 /// The process that the VM runs in.
 #[derive(Debug, Default)]
 pub(crate) struct EnvoyHost {
-    /// Every definition makes a new id in the host, also of the same name: define once.
+    /// Every definition makes a new id in the host, also of the same name: define once. proxy-wasm can't remove a metric,
+    /// so those of policies that are gone stay until the VM ends: some 100 bytes a metric here, and what Envoy keeps.
     metrics: RefCell<HashMap<String, MetricId>>,
     /// The other workers' queues.
     queues: RefCell<HashMap<WorkerId, u32>>,

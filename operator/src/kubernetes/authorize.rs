@@ -5,22 +5,27 @@
 //! grants the API server's own paths.
 //!
 //! A token may be for [`AUDIENCE`]. The connection is plain HTTP, and such a token opens nothing else for whoever sees
-//! it there. One for the API server is accepted too, because that is what Prometheus has.
+//! it there. One for the API server is accepted too, because that is what Prometheus has. The token itself says which it
+//! is for, so that each costs one TokenReview.
 //!
-//! Only permissions are kept. So a token that isn't accepted takes no memory, and a new RoleBinding counts at once; one
-//! that is deleted counts within [`KEEP`].
+//! Permissions are kept for [`KEEP`], so that a RoleBinding that is deleted counts by then. A token that the API server
+//! doesn't accept is kept for [`KEEP_REFUSED`], so that a client with an old token doesn't cost a review a request. That
+//! a user has no permission is not kept: a new RoleBinding counts at once.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::api::{Api, PostParams};
 use kube::{Client, Error};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -31,7 +36,9 @@ pub const AUDIENCE: &str = "headgate.dev";
 pub const TOKEN_HEADER: &str = "x-headgate-token";
 /// How long a permission counts.
 const KEEP: Duration = Duration::from_secs(60);
-/// Permissions that are kept at once; those beyond are asked for again.
+/// How long it counts that the API server doesn't accept a token.
+const KEEP_REFUSED: Duration = Duration::from_secs(10);
+/// Answers of each kind that are kept at once; those beyond are asked for again.
 const MAX_KEPT: usize = 256;
 /// Reviews that the API server is asked for at once; more wait.
 const MAX_REVIEWS: usize = 8;
@@ -42,7 +49,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,
-    permissions: Arc<Mutex<Permissions>>,
+    permissions: Arc<Mutex<Kept>>,
+    refused: Arc<Mutex<Kept>>,
     reviews: Arc<Semaphore>,
 }
 
@@ -91,6 +99,7 @@ impl Authorizer {
         Self {
             client,
             permissions: Arc::default(),
+            refused: Arc::default(),
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
         }
     }
@@ -101,25 +110,29 @@ impl Authorizer {
     /// No, or nobody can tell.
     pub async fn authorize(&self, token: Option<&str>, path: &str) -> Result<(), Refusal> {
         let token = token.ok_or(Refusal::NoToken)?;
-        let key = Sha256::digest(format!("{token}\n{path}")).into();
-        let permissions = || {
-            self.permissions
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-        };
-        if permissions().has(&key, Instant::now()) {
+        let of_token: Key = Sha256::digest(token).into();
+        let of_both: Key = Sha256::digest(format!("{token}\n{path}")).into();
+        if locked(&self.permissions).has(&of_both, Instant::now()) {
             return Ok(());
         }
         let review = async {
             let _permit = self.reviews.acquire().await;
-            self.review(token, path).await
+            // Asked again behind the permit: requests that came together with one token share its refusal.
+            if locked(&self.refused).has(&of_token, Instant::now()) {
+                return Err(Refusal::UnknownToken);
+            }
+            let reviewed = self.review(token, path).await;
+            if reviewed == Err(Refusal::UnknownToken) {
+                locked(&self.refused).keep(of_token, Instant::now(), KEEP_REFUSED);
+            }
+            reviewed
         };
         let Ok(reviewed) = timeout(TIMEOUT, review).await else {
             let why = format!("no answer within {} s", TIMEOUT.as_secs());
             return Err(Refusal::Unavailable(why));
         };
         reviewed?;
-        permissions().keep(key, Instant::now());
+        locked(&self.permissions).keep(of_both, Instant::now(), KEEP);
         Ok(())
     }
 
@@ -156,53 +169,73 @@ impl Authorizer {
         })
     }
 
-    /// Whose `token` is.
+    /// Returns the user of `token`.
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, Error> {
         let reviews: Api<TokenReview> = Api::all(self.client.clone());
         // None is the API server itself.
-        for audiences in [Some(vec![AUDIENCE.to_owned()]), None] {
-            let spec = TokenReviewSpec {
-                token: token.to_owned(),
-                audiences,
-            };
-            let review = TokenReview {
-                spec,
-                ..TokenReview::default()
-            };
-            let reviewed = reviews.create(&PostParams::default(), &review).await?;
-            let status = reviewed.status.unwrap_or_default();
-            if status.authenticated == Some(true) {
-                return Ok(status.user);
-            }
-        }
-        Ok(None)
+        let audiences = is_for_operators(token).then(|| vec![AUDIENCE.to_owned()]);
+        let spec = TokenReviewSpec {
+            token: token.to_owned(),
+            audiences,
+        };
+        let review = TokenReview {
+            spec,
+            ..TokenReview::default()
+        };
+        let reviewed = reviews.create(&PostParams::default(), &review).await?;
+        let status = reviewed.status.unwrap_or_default();
+        let is_known = status.authenticated == Some(true);
+        Ok(status.user.filter(|_| is_known))
     }
 }
 
-/// SHA-256 of a token and a path: the tokens themselves are not kept.
+/// Whether a token says that it is for [`AUDIENCE`]. Only the API server knows whether that is true; one that says
+/// nothing, such as a token that is no JWT, can only be for the API server.
+fn is_for_operators(token: &str) -> bool {
+    let says = || {
+        let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?);
+        let claims: Value = serde_json::from_slice(&claims.ok()?).ok()?;
+        let audiences = &claims["aud"];
+        let is = |audience: &Value| audience == AUDIENCE;
+        Some(is(audiences) || audiences.as_array().is_some_and(|all| all.iter().any(is)))
+    };
+    says().unwrap_or(false)
+}
+
+fn locked(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// SHA-256 of a token, or of one and a path: the tokens themselves are not kept.
 type Key = [u8; 32];
 
-/// What was permitted, and until when that counts.
+/// Keys with the same answer, each with the time until which it counts.
 #[derive(Debug, Default)]
-struct Permissions(HashMap<Key, Instant>);
+struct Kept(HashMap<Key, Instant>);
 
-impl Permissions {
+impl Kept {
     fn has(&self, key: &Key, now: Instant) -> bool {
         self.0.get(key).is_some_and(|until| now < *until)
     }
 
-    fn keep(&mut self, key: Key, now: Instant) {
+    fn keep(&mut self, key: Key, now: Instant, time: Duration) {
         if self.0.len() >= MAX_KEPT {
             self.0.retain(|_, until| now < *until);
         }
         if self.0.len() < MAX_KEPT {
-            self.0.insert(key, now + KEEP);
+            self.0.insert(key, now + time);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
 
     fn key(number: usize) -> Key {
@@ -211,8 +244,8 @@ mod tests {
 
     #[test]
     fn a_permission_counts_for_a_while() {
-        let (mut permissions, now) = (Permissions::default(), Instant::now());
-        permissions.keep(key(1), now);
+        let (mut permissions, now) = (Kept::default(), Instant::now());
+        permissions.keep(key(1), now, KEEP);
         assert!(permissions.has(&key(1), now + KEEP - Duration::from_secs(1)));
         assert!(!permissions.has(&key(1), now + KEEP));
         assert!(!permissions.has(&key(2), now));
@@ -220,14 +253,78 @@ mod tests {
 
     #[test]
     fn permissions_are_bounded_and_those_that_ended_make_room() {
-        let (mut permissions, now) = (Permissions::default(), Instant::now());
+        let (mut permissions, now) = (Kept::default(), Instant::now());
         for number in 0..=MAX_KEPT {
-            permissions.keep(key(number), now);
+            permissions.keep(key(number), now, KEEP);
         }
         assert_eq!(permissions.0.len(), MAX_KEPT);
         assert!(!permissions.has(&key(MAX_KEPT), now));
-        permissions.keep(key(MAX_KEPT), now + KEEP);
+        permissions.keep(key(MAX_KEPT), now + KEEP, KEEP);
         assert!(permissions.has(&key(MAX_KEPT), now + KEEP));
         assert_eq!(permissions.0.len(), 1);
+    }
+
+    /// An API server that knows none of the tokens but `good`, with what it was asked about: tokens and audiences.
+    fn server(good: String) -> (Client, Arc<Mutex<Vec<Value>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let known = Arc::clone(&asked);
+        let answer = move |request: Request<Body>| {
+            let (good, known) = (good.clone(), Arc::clone(&known));
+            async move {
+                let is_about_tokens = request.uri().path().ends_with("/tokenreviews");
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let mut review: Value = serde_json::from_slice(&body).unwrap();
+                let is_good = review["spec"]["token"] == good.as_str();
+                review["status"] = match is_about_tokens {
+                    true => json!({"authenticated": is_good, "user": {"username": "u"}}),
+                    false => json!({"allowed": true}),
+                };
+                if is_about_tokens {
+                    known.lock().unwrap().push(review["spec"].clone());
+                }
+                let body = Body::from(review.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::new(body))
+            }
+        };
+        (Client::new(tower::service_fn(answer), "default"), asked)
+    }
+
+    fn jwt(audiences: &Value) -> String {
+        let claims = json!({"aud": audiences}).to_string();
+        format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    #[tokio::test]
+    async fn each_token_costs_one_review() {
+        let ours = jwt(&json!(["headgate.dev"]));
+        let bad = [
+            "nobody's".to_owned(),
+            jwt(&json!("headgate.dev.example.com")),
+            jwt(&json!(["https://kubernetes.default.svc"])),
+            "a.%.c".to_owned(),
+        ];
+        let (client, asked) = server(ours.clone());
+        let authorizer = Authorizer::new(client);
+        for _ in 0..3 {
+            for path in ["/metrics", "/status"] {
+                for token in &bad {
+                    let answer = authorizer.authorize(Some(token), path).await;
+                    assert_eq!(answer, Err(Refusal::UnknownToken));
+                }
+            }
+            assert_eq!(authorizer.authorize(Some(&ours), "/status").await, Ok(()));
+        }
+        let asked = asked.lock().unwrap();
+        let audiences: Vec<&Value> = asked.iter().map(|spec| &spec["audiences"]).collect();
+        let none = &Value::Null;
+        assert_eq!(audiences, [none, none, none, none, &json!([AUDIENCE])]);
+    }
+
+    #[test]
+    fn a_refusal_counts_for_a_shorter_time() {
+        let (mut refused, now) = (Kept::default(), Instant::now());
+        refused.keep(key(1), now, KEEP_REFUSED);
+        assert!(refused.has(&key(1), now + KEEP_REFUSED - Duration::from_millis(1)));
+        assert!(!refused.has(&key(1), now + KEEP_REFUSED));
     }
 }

@@ -45,6 +45,9 @@ pub struct Outputs {
     pub plans: watch::Sender<Arc<Plan>>,
     /// The cluster that was seen last, with the plan made of it.
     pub resolved: watch::Sender<Option<Resolved>>,
+    /// Whether something is delivered, which reads [`Resolved::cluster`]. Otherwise it stays empty, because a
+    /// cluster that is kept is copied at the next change.
+    pub delivers: bool,
     /// What is being waited for before the first plan.
     pub waiting: watch::Sender<String>,
     /// Marked when a policy's status changed on the API server.
@@ -176,7 +179,11 @@ impl Controller {
 
     /// Makes a plan and publishes it if it differs from the last.
     async fn plan(&mut self) -> anyhow::Result<()> {
-        let (cluster, seen) = (self.store.cluster(), self.store.cluster());
+        let cluster = self.store.cluster();
+        let seen = match self.outputs.delivers {
+            true => Arc::clone(&cluster),
+            false => Arc::default(),
+        };
         let begun = Instant::now();
         let mut planner = std::mem::take(&mut self.planner);
         let (planner, plan) = tokio::task::spawn_blocking(move || {
@@ -342,6 +349,48 @@ impl Drop for Controller {
     fn drop(&mut self) {
         for watch in self.watches.iter().chain(self.gateway_watches.values()) {
             watch.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::super::cluster::ObjectKey;
+    use super::*;
+
+    fn controller(delivers: bool) -> Controller {
+        let never = |_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>();
+        let outputs = Outputs {
+            plans: watch::channel(Arc::default()).0,
+            resolved: watch::channel(None).0,
+            delivers,
+            waiting: watch::channel(String::new()).0,
+            statuses: watch::channel(()).0,
+            replicas: watch::channel(BTreeSet::new()).0,
+        };
+        Controller::new(
+            Client::new(tower::service_fn(never), "default"),
+            Vec::new(),
+            Store::new(ObjectKey::new("a", "peers")),
+            Planner::default(),
+            Metrics::new(),
+            outputs,
+        )
+    }
+
+    /// Changes are made in place while nothing else holds the cluster.
+    #[tokio::test]
+    async fn a_cluster_is_kept_only_for_deliveries() {
+        for (delivers, holders) in [(false, 1), (true, 2)] {
+            let mut controller = controller(delivers);
+            controller.plan().await.unwrap();
+            let cluster = Arc::downgrade(&controller.store.cluster());
+            assert_eq!(cluster.strong_count(), holders, "{delivers}");
         }
     }
 }

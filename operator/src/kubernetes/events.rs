@@ -16,10 +16,10 @@ use tracing::debug;
 
 use super::cluster::ObjectKey;
 use super::resource::{AdmissionPolicyStatus, PolicyAncestorStatus};
-use super::status::{ACCEPTED, PROGRAMMED};
 use super::{CONTROLLER_NAME, FIELD_MANAGER};
 use crate::api::{API_VERSION, KIND};
 use crate::metrics::{Metrics, WriteResult};
+use crate::xds::conditions::Type;
 use crate::xds::node::clip;
 
 /// Events that wait to be written.
@@ -70,7 +70,9 @@ pub fn transitions(
                 continue;
             }
             let target = &entry.ancestor_ref;
-            let note = format!("{} {}: {}", target.kind, target.name, condition.message);
+            let section = target.section_name.iter().map(|s| format!("/{s}"));
+            let name = target.name.clone() + &section.collect::<String>();
+            let note = format!("{} {name}: {}", target.kind, condition.message);
             let key = (condition.type_.as_str(), condition.reason.as_str());
             told.entry(key).or_default().push(note);
         }
@@ -79,7 +81,7 @@ pub fn transitions(
         .map(|((_, reason), notes)| Transition {
             reason: reason.to_owned(),
             note: clip(&notes.join("; "), MAX_NOTE),
-            is_warning: !matches!(reason, "Accepted" | "Programmed"),
+            is_warning: !matches!(reason, "Accepted" | "Programmed" | "Overridden"),
         })
         .collect()
 }
@@ -91,13 +93,10 @@ fn ours(status: &AdmissionPolicyStatus) -> impl Iterator<Item = &PolicyAncestorS
         .filter(|e| e.controller_name == CONTROLLER_NAME)
 }
 
-/// What is on the way (`Pending`) or told by the other condition isn't news.
+/// Whether a reason is news. What is on the way (`Pending`) or said by another condition is not.
 fn is_told(type_: &str, reason: &str) -> bool {
-    match type_ {
-        ACCEPTED => true,
-        PROGRAMMED => matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed"),
-        _ => false,
-    }
+    type_ != Type::Programmed.as_str()
+        || matches!(reason, "Programmed" | "EnvoyRejected" | "DeliveryFailed")
 }
 
 /// Writes Events until nobody sends any more.
@@ -158,8 +157,8 @@ mod tests {
     use super::*;
 
     fn status(entries: &[(&str, &str, &str)]) -> AdmissionPolicyStatus {
-        let condition = |type_: &str, reason: &str| Condition {
-            type_: type_.to_owned(),
+        let condition = |of: Type, reason: &str| Condition {
+            type_: of.as_str().to_owned(),
             status: "True".to_owned(),
             reason: reason.to_owned(),
             message: "why".to_owned(),
@@ -178,12 +177,15 @@ mod tests {
                 },
                 controller_name: CONTROLLER_NAME.to_owned(),
                 conditions: vec![
-                    condition(ACCEPTED, accepted),
-                    condition(PROGRAMMED, programmed),
+                    condition(Type::Accepted, accepted),
+                    condition(Type::Programmed, programmed),
                 ],
             })
             .collect();
-        AdmissionPolicyStatus { ancestors }
+        AdmissionPolicyStatus {
+            conditions: Vec::new(),
+            ancestors,
+        }
     }
 
     fn told(
@@ -213,6 +215,29 @@ mod tests {
             is("Invalid", true),
             "told once, not for both conditions"
         );
+    }
+
+    #[test]
+    fn an_override_is_news_and_no_warning() {
+        let done = status(&[("s", "Accepted", "Programmed")]);
+        let mut overridden = status(&[("s", "Accepted", "Overridden")]);
+        let entry = &mut overridden.ancestors[0];
+        let condition = Condition {
+            type_: Type::Overridden.as_str().to_owned(),
+            ..entry.conditions[1].clone()
+        };
+        entry.conditions.push(condition);
+        let is = vec![("Overridden".to_owned(), false)];
+        assert_eq!(told(Some(&done), &overridden), is, "told once");
+        let over = told(Some(&overridden), &done);
+        assert_eq!(over, [("Programmed".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_listener_is_named() {
+        let mut new = status(&[("g", "Accepted", "Pending")]);
+        new.ancestors[0].ancestor_ref.section_name = Some("web".to_owned());
+        assert_eq!(transitions(None, &new)[0].note, "Service g/web: why");
     }
 
     #[test]

@@ -95,6 +95,7 @@ impl Operator {
         let outputs = Outputs {
             plans,
             resolved,
+            delivers: deliver.is_on(),
             waiting,
             statuses,
             replicas,

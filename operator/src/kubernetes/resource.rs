@@ -61,10 +61,15 @@ impl kube::Resource for PolicyResource {
     }
 }
 
-/// What became of a policy, at each object that it attaches to (GEP-713 `PolicyStatus`).
+/// What became of a policy, in all and at each object that it attaches to (GEP-713 `PolicyStatus`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionPolicyStatus {
+    /// What became of it in all: `Accepted`, `Programmed` and `Overridden` are `True` where they are at each target.
+    /// `Programmed` leaves out overridden targets, unless all are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<ConditionSchema>")]
+    pub conditions: Vec<Condition>,
     /// One entry for each target, in the order of `spec.targetRefs`.
     #[serde(default)]
     pub ancestors: Vec<PolicyAncestorStatus>,
@@ -78,22 +83,23 @@ pub struct PolicyAncestorStatus {
     pub ancestor_ref: AncestorReference,
     /// Who wrote this entry; `headgate.dev/controller`.
     pub controller_name: String,
-    /// `Accepted` tells whether the policy is right and applies to the target: reasons Accepted, Invalid,
-    /// TargetNotFound, Conflicted (an older policy has the target) and Overridden (a policy with precedence is in
-    /// force on all its proxies). `Programmed` tells whether all its proxies run it: reasons Programmed,
-    /// PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected and Invalid.
+    /// `Accepted` tells whether the policy is right and may apply to the target: reasons Accepted, Invalid,
+    /// TargetNotFound and Conflicted (an older policy has the target). `Programmed` tells whether all its proxies run it:
+    /// reasons Programmed, PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected, DeliveryFailed,
+    /// Overridden, and those of `Accepted`. `Overridden` is there while a policy with precedence is in force on all its
+    /// proxies.
     #[serde(default)]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
 }
 
-/// One aspect of what became of a policy at one target.
+/// One aspect of what became of a policy.
 // The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all its thousand types.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code)] // only its schema is used
 struct ConditionSchema {
-    /// Which aspect: `Accepted` or `Programmed`.
+    /// Which aspect: `Accepted`, `Programmed` or `Overridden`.
     #[serde(rename = "type")]
     type_: String,
     /// Whether it is so: `True`, `False` or `Unknown`.

@@ -9,7 +9,7 @@ use super::CONTROLLER_NAME;
 use super::resource::{AdmissionPolicyStatus, AncestorReference, GROUP, PolicyAncestorStatus};
 use crate::api::KIND;
 use crate::plan::{PolicyState, TargetRef};
-use crate::xds::conditions;
+use crate::xds::conditions::{self, Conditions, Type};
 use crate::xds::node::clip;
 use crate::xds::tally::Tallies;
 
@@ -17,51 +17,99 @@ use crate::xds::tally::Tallies;
 pub const MAX_ANCESTORS: usize = 16;
 /// Longest message, in bytes.
 const MAX_MESSAGE: usize = 2_048;
-/// The condition that tells whether a policy is right and may apply.
-pub const ACCEPTED: &str = "Accepted";
-/// The condition that tells whether proxies enforce it.
-pub const PROGRAMMED: &str = "Programmed";
 
-/// The status to write in place of `old`; `None` when `old` says all of it. Entries of other controllers stay
-/// as they are. `delivered` is what became of the policy where another control plane's objects carry it.
+/// The inputs of a policy's status.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The policy in the plan.
+    pub state: &'a PolicyState,
+    /// The counts of its proxies.
+    pub tallies: &'a Tallies,
+    /// The outcome of its deliveries, where another control plane's objects carry it.
+    pub delivered: Option<&'a conditions::Condition>,
+    /// Whether proxies may be on their way.
+    pub settling: Option<Settling>,
+}
+
+/// A time in which proxies may be on their way, as after a change of leader: a target at which the policy was
+/// programmed stays so for want of proxies.
+#[derive(Debug, Clone, Copy)]
+pub struct Settling {
+    /// Whether some proxy of the policy was seen in this time. That there is none is then no longer a matter of waiting.
+    pub was_seen: bool,
+}
+
+/// The outcome for a status.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Wanted {
+    /// The status to write; `None` when the old one says all of it.
+    pub status: Option<AdmissionPolicyStatus>,
+    /// Whether a target stays programmed only because proxies may be on their way.
+    pub holds: bool,
+}
+
+/// Returns the status to write in place of `old`. Entries of other controllers stay as they are.
 #[must_use]
-pub fn wanted(
-    state: &PolicyState,
-    tallies: &Tallies,
-    delivered: Option<&conditions::Condition>,
-    old: Option<&AdmissionPolicyStatus>,
-    now: &Time,
-) -> Option<AdmissionPolicyStatus> {
-    let old = old.map_or(&[][..], |status| &status.ancestors);
+pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time) -> Wanted {
+    let generation = facts.state.generation;
+    let (old_summary, old) = old.map_or((&[][..], &[][..]), |s| (&s.conditions, &s.ancestors));
     let (ours, others): (Vec<_>, Vec<_>) = old
         .iter()
         .partition(|entry| entry.controller_name == CONTROLLER_NAME);
-    let room = MAX_ANCESTORS.saturating_sub(others.len());
-    let new: Vec<PolicyAncestorStatus> = ancestors(state)
-        .take(room)
-        .map(|(ancestor_ref, target)| {
-            let before = ours.iter().find(|e| e.ancestor_ref == ancestor_ref);
-            let conditions = [ACCEPTED, PROGRAMMED]
-                .into_iter()
-                .zip(conditions::at(state, target, tallies, delivered))
-                .map(|(type_, c)| {
-                    let before =
-                        before.and_then(|e| e.conditions.iter().find(|o| o.type_ == type_));
-                    condition(type_, &c, state.generation, before, now)
-                })
-                .collect();
-            PolicyAncestorStatus {
-                ancestor_ref,
-                controller_name: CONTROLLER_NAME.to_owned(),
-                conditions,
-            }
-        })
-        .collect();
-    if ours.iter().copied().eq(&new) {
-        return None;
+    let mut holds = false;
+    let mut of_targets = Vec::new();
+    let mut new = Vec::new();
+    for (ancestor_ref, target) in ancestors(facts.state) {
+        let entry = ours.iter().find(|e| e.ancestor_ref == ancestor_ref);
+        let before = entry.map_or(&[][..], |e| &e.conditions);
+        let mut at = conditions::at(facts.state, target, facts.tallies, facts.delivered);
+        if let Some(kept) = kept(facts, before, &at[Type::Programmed]) {
+            at.set(Type::Programmed, kept);
+            holds = true;
+        }
+        new.push(PolicyAncestorStatus {
+            ancestor_ref,
+            controller_name: CONTROLLER_NAME.to_owned(),
+            conditions: as_written(&at, generation, before, now),
+        });
+        of_targets.push((target.map(ToString::to_string).unwrap_or_default(), at));
     }
-    let ancestors = others.into_iter().cloned().chain(new).collect();
-    Some(AdmissionPolicyStatus { ancestors })
+    new.truncate(MAX_ANCESTORS.saturating_sub(others.len()));
+    let summary = conditions::summary(&of_targets);
+    let summary = as_written(&summary, generation, old_summary, now);
+    let known = |c: &&Condition| Type::ALL.iter().any(|of| of.as_str() == c.type_);
+    let is_new = !ours.iter().copied().eq(&new) || !old_summary.iter().filter(known).eq(&summary);
+    let status = is_new.then(|| AdmissionPolicyStatus {
+        conditions: summary,
+        ancestors: others.into_iter().cloned().chain(new).collect(),
+    });
+    Wanted { status, holds }
+}
+
+/// Returns the condition `Programmed` of `before` if `new` differs from it only because proxies haven't answered, or
+/// aren't connected, while they may be on their way.
+fn kept(
+    facts: &Facts<'_>,
+    before: &[Condition],
+    new: &conditions::Condition,
+) -> Option<conditions::Condition> {
+    let settling = facts.settling?;
+    let waits = match new.reason.as_str() {
+        "Pending" | "PartiallyProgrammed" => true,
+        "NoProxies" => !settling.was_seen,
+        _ => false,
+    };
+    let before = find(before, Type::Programmed)?;
+    let same = before.observed_generation == Some(facts.state.generation);
+    (waits && same && before.status == "True").then(|| read(before))
+}
+
+fn find(conditions: &[Condition], of: Type) -> Option<&Condition> {
+    conditions.iter().find(|c| c.type_ == of.as_str())
+}
+
+fn read(written: &Condition) -> conditions::Condition {
+    conditions::Condition::new(written.status == "True", &written.reason, &written.message)
 }
 
 /// The objects that the policy names. One that names none that can be read speaks for itself, so that its
@@ -91,97 +139,48 @@ fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Op
     itself.into_iter().chain(named)
 }
 
-fn condition(
-    type_: &str,
-    wanted: &conditions::Condition,
+/// Returns `conditions` for a status that had `before`.
+fn as_written(
+    conditions: &Conditions,
     generation: i64,
-    before: Option<&Condition>,
+    before: &[Condition],
     now: &Time,
-) -> Condition {
-    let status = if wanted.status { "True" } else { "False" };
-    let since = before
-        .filter(|c| c.status == status)
-        .map_or(now, |c| &c.last_transition_time);
-    Condition {
-        type_: type_.to_owned(),
-        status: status.to_owned(),
-        reason: wanted.reason.clone(),
-        message: clip(&wanted.message, MAX_MESSAGE),
-        observed_generation: Some(generation),
-        last_transition_time: since.clone(),
+) -> Vec<Condition> {
+    let one = |(of, wanted): (Type, &conditions::Condition)| {
+        let status = if wanted.status { "True" } else { "False" };
+        let since = find(before, of)
+            .filter(|c| c.status == status)
+            .map_or(now, |c| &c.last_transition_time);
+        Condition {
+            type_: of.as_str().to_owned(),
+            status: status.to_owned(),
+            reason: wanted.reason.clone(),
+            message: clip(&wanted.message, MAX_MESSAGE),
+            observed_generation: Some(generation),
+            last_transition_time: since.clone(),
+        }
+    };
+    conditions.iter().map(one).collect()
+}
+
+/// Returns the conditions that the API server has of a policy, of all its targets. Before one of the plan's generation
+/// was written, it is pending.
+#[must_use]
+pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> Conditions {
+    let written = status.map_or(&[][..], |s| &s.conditions);
+    let is_news = |c: &&Condition| c.observed_generation >= Some(state.generation);
+    let found = |of| Some((of, read(find(written, of).filter(is_news)?)));
+    let found: Conditions = Type::ALL.into_iter().filter_map(found).collect();
+    if found.get(Type::Accepted).is_some() {
+        return found;
     }
-}
-
-/// The conditions that the API server has of a policy, of all its targets; what is about an older generation counts as
-/// not written.
-#[must_use]
-pub fn written(
-    state: &PolicyState,
-    status: Option<&AdmissionPolicyStatus>,
-) -> [conditions::Condition; 2] {
-    let ancestors = status.iter().flat_map(|s| &s.ancestors);
-    let ours = ancestors.filter(|entry| entry.controller_name == CONTROLLER_NAME);
-    let condition = |entry: &PolicyAncestorStatus, type_: &str| {
-        let found = entry.conditions.iter().find(|c| c.type_ == type_)?;
-        let is_news = found.observed_generation >= Some(state.generation);
-        is_news.then(|| {
-            conditions::Condition::new(found.status == "True", &found.reason, &found.message)
-        })
-    };
-    let of_targets: Option<Vec<_>> = ours
-        .map(|entry| {
-            let target = &entry.ancestor_ref;
-            let namespace = target.namespace.as_deref().unwrap_or_default();
-            let name = format!("{}/{namespace}/{}", target.kind, target.name);
-            Some((
-                name,
-                [condition(entry, ACCEPTED)?, condition(entry, PROGRAMMED)?],
-            ))
-        })
-        .collect();
-    let summary = of_targets.and_then(|all| conditions::summary(&all));
-    summary.unwrap_or_else(|| {
-        let why = format!(
-            "no replica has written what becomes of generation {}",
-            state.generation
-        );
-        let pending = conditions::Condition::new(false, "Pending", why);
-        [pending.clone(), pending]
-    })
-}
-
-/// Whether `new` says only because proxies haven't answered, or aren't there, that a generation isn't programmed that
-/// `old` says is. Where some proxy `was_seen`, that there is none is no longer a matter of waiting.
-#[must_use]
-pub fn loses_proxies(
-    old: Option<&AdmissionPolicyStatus>,
-    new: &AdmissionPolicyStatus,
-    was_seen: bool,
-) -> bool {
-    let programmed = |status: &AdmissionPolicyStatus, at: &AncestorReference| {
-        let ours = |e: &&PolicyAncestorStatus| {
-            e.controller_name == CONTROLLER_NAME && e.ancestor_ref == *at
-        };
-        let entry = status.ancestors.iter().find(ours)?;
-        entry
-            .conditions
-            .iter()
-            .find(|c| c.type_ == PROGRAMMED)
-            .cloned()
-    };
-    new.ancestors.iter().any(|entry| {
-        let at = &entry.ancestor_ref;
-        let (Some(new), Some(old)) = (programmed(new, at), old.and_then(|o| programmed(o, at)))
-        else {
-            return false;
-        };
-        let waits = match new.reason.as_str() {
-            "Pending" | "PartiallyProgrammed" => true,
-            "NoProxies" => !was_seen,
-            _ => false,
-        };
-        old.status == "True" && old.observed_generation == new.observed_generation && waits
-    })
+    let why = format!(
+        "no replica has written what becomes of generation {}",
+        state.generation
+    );
+    let pending = conditions::Condition::new(false, "Pending", why);
+    let pair = [Type::Accepted, Type::Programmed].map(|of| (of, pending.clone()));
+    pair.into_iter().collect()
 }
 
 /// Whether some proxy's answer is still awaited.
@@ -191,10 +190,8 @@ pub fn is_pending(status: &AdmissionPolicyStatus) -> bool {
         .ancestors
         .iter()
         .filter(|entry| entry.controller_name == CONTROLLER_NAME)
-        .flat_map(|entry| &entry.conditions)
-        .any(|c| {
-            c.type_ == PROGRAMMED && matches!(c.reason.as_str(), "Pending" | "PartiallyProgrammed")
-        })
+        .filter_map(|entry| find(&entry.conditions, Type::Programmed))
+        .any(|c| matches!(c.reason.as_str(), "Pending" | "PartiallyProgrammed"))
 }
 
 #[cfg(test)]

@@ -621,7 +621,7 @@ impl Namespaced for TargetRef {
 }
 
 /// Takes a change into one of the cluster's maps; whether it changed anything. The cluster is copied only
-/// while somebody still makes a plan of it, and not at all for a change that is none.
+/// while a plan is made of it or a delivery keeps it, and not at all for a change that is none.
 fn put<K, V>(
     cluster: &mut Arc<Cluster>,
     map: impl Fn(&Cluster) -> &BTreeMap<K, V>,

@@ -32,7 +32,7 @@ use super::events::{News, transitions};
 use super::leader::{Leadership, may_write};
 use super::peers::Peers;
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
-use super::status::{is_pending, loses_proxies, wanted};
+use super::status::{Facts, Settling, is_pending, wanted};
 use super::store::{Observations, Observed};
 use crate::api::{API_VERSION, KIND};
 use crate::metrics::{Metrics, WriteResult};
@@ -265,28 +265,35 @@ impl Writer {
         if before.generation != state.generation {
             return None;
         }
-        if now < self.settled && tallies.of_policy(&state.name).total > 0 {
-            self.seen.insert(key.clone());
-        }
+        let settling = (now < self.settled).then(|| {
+            if tallies.of_policy(&state.name).total > 0 {
+                self.seen.insert(key.clone());
+            }
+            Settling {
+                was_seen: self.seen.contains(&key),
+            }
+        });
+        let facts = Facts {
+            state,
+            tallies,
+            delivered,
+            settling,
+        };
         let time = Time(second(Timestamp::now()));
-        let status = wanted(state, tallies, delivered, before.status.as_ref(), &time);
-        let Some(status) = status else {
+        let wanted = wanted(&facts, before.status.as_ref(), &time);
+        // A target that waits for its proxies delays no other.
+        let looks_again = wanted.holds.then_some(self.settled);
+        let Some(status) = wanted.status else {
             if let Some(pace) = self.pace.get_mut(&key) {
                 pace.differs_since = None;
             }
-            return None;
+            return looks_again;
         };
-        if now < self.settled {
-            let was_seen = self.seen.contains(&key);
-            if loses_proxies(before.status.as_ref(), &status, was_seen) {
-                return Some(self.settled);
-            }
-        }
         let full = self.writes.len() >= CONCURRENT;
         let pace = self.pace.entry(key.clone()).or_default();
         pace.differs_since.get_or_insert(now);
         if pace.in_flight {
-            return None;
+            return looks_again;
         }
         let due = pace.due(is_pending(&status), now);
         if due > now {
@@ -294,7 +301,7 @@ impl Writer {
         }
         // The end of a write wakes this task.
         if full {
-            return None;
+            return looks_again;
         }
         *pace = Pace {
             in_flight: true,
@@ -304,7 +311,7 @@ impl Writer {
         };
         let write = write(self.client.clone(), key, before, status);
         self.writes.spawn(write);
-        None
+        looks_again
     }
 
     /// Takes in what became of a write.

@@ -7,7 +7,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::xds::status::{PolicyReport, Report};
+use crate::xds::conditions::{Conditions, Type};
+use crate::xds::status::Report;
 
 /// States of a proxy that is connected.
 const STATES: [&str; 3] = ["Running", "Pending", "Rejected"];
@@ -43,9 +44,12 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
             ConstGauge::new(first.as_second()),
         );
     }
-    let by_condition = |of: fn(&PolicyReport) -> bool| {
+    let by_condition = |of: Type, counts: fn(&Conditions) -> bool| {
         let states = [true, false].map(|status| {
-            let n = report.policies.iter().filter(|p| of(p) == status).count();
+            let policies = report.policies.iter().map(|p| &p.conditions);
+            let n = policies
+                .filter(|c| counts(c) && c[of].status == status)
+                .count();
             (status.to_string(), n)
         });
         labelled("status", states)
@@ -53,12 +57,18 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
     registry.register(
         "policies_accepted",
         "Policies by their Accepted condition",
-        by_condition(|p| p.accepted.status),
+        by_condition(Type::Accepted, |_| true),
     );
+    // An override is intended: it is no policy that fails to be programmed.
     registry.register(
         "policies_programmed",
-        "Policies by their Programmed condition",
-        by_condition(|p| p.programmed.status),
+        "Policies that aren't overridden by their Programmed condition",
+        by_condition(Type::Programmed, |c| !c[Type::Overridden].status),
+    );
+    registry.register(
+        "policies_overridden",
+        "Policies by their Overridden condition",
+        by_condition(Type::Overridden, |_| true),
     );
     registry.register(
         "source_problems",

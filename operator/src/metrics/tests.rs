@@ -1,9 +1,11 @@
 use std::time::{Duration, SystemTime};
 
+use headgate_core::config::Mode;
 use http::{Method, StatusCode, Uri};
 
 use super::*;
-use crate::xds::status::ModuleReport;
+use crate::xds::conditions::{Condition, Type};
+use crate::xds::status::{ModuleReport, PolicyReport};
 
 fn report() -> Report {
     Report {
@@ -18,6 +20,50 @@ fn report() -> Report {
         policies: Vec::new(),
         proxies: Vec::new(),
         problems: Vec::new(),
+    }
+}
+
+/// A policy with these conditions that hold, or don't.
+fn policy(conditions: &[(Type, bool)]) -> PolicyReport {
+    let condition = |&(of, status): &(Type, bool)| (of, Condition::new(status, "R", "m"));
+    PolicyReport {
+        name: "a/p".into(),
+        source: String::new(),
+        generation: 1,
+        mode: Mode::Enforce,
+        targets: Vec::new(),
+        revision: String::new(),
+        conditions: conditions.iter().map(condition).collect(),
+    }
+}
+
+/// No alert counts it, because its author may have meant it.
+#[test]
+fn an_override_is_neither_unaccepted_nor_unprogrammed() {
+    let overridden = [
+        (Type::Accepted, true),
+        (Type::Programmed, false),
+        (Type::Overridden, true),
+    ];
+    let report = Report {
+        policies: vec![
+            policy(&overridden),
+            policy(&[(Type::Accepted, true), (Type::Programmed, true)]),
+            policy(&[(Type::Accepted, true), (Type::Programmed, false)]),
+            policy(&[(Type::Accepted, false), (Type::Programmed, false)]),
+        ],
+        ..report()
+    };
+    let text = Metrics::new().render(&report);
+    for (name, [yes, no]) in [
+        ("accepted", [3, 1]),
+        ("programmed", [1, 2]),
+        ("overridden", [1, 3]),
+    ] {
+        for (status, n) in [(true, yes), (false, no)] {
+            let line = format!("headgate_policies_{name}{{status=\"{status}\"}} {n}");
+            assert!(has(&text, &line), "{line}\n{text}");
+        }
     }
 }
 

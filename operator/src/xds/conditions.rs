@@ -1,7 +1,11 @@
 //! A policy's conditions at its targets: whether it is accepted, and what the proxies that should enforce it say.
 
+use std::collections::BTreeMap;
+use std::ops::Index;
+
 use headgate_core::config::MAX_STAGES;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::tally::{Rejection, Tallies, Tally};
 use crate::plan::{PolicyState, TargetRef};
@@ -26,6 +30,89 @@ impl Condition {
             reason: reason.to_owned(),
             message: message.into(),
         }
+    }
+}
+
+/// A type of condition. One more is a variant here and an entry in [`at`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Type {
+    /// Whether the policy is right and may apply.
+    Accepted,
+    /// Whether proxies enforce it.
+    Programmed,
+    /// Whether a policy with precedence is in force on all proxies in its place, which is no mistake. Only there while
+    /// it holds.
+    Overridden,
+}
+
+impl Type {
+    /// All types.
+    pub const ALL: [Self; 3] = [Self::Accepted, Self::Programmed, Self::Overridden];
+
+    /// The name in a Kubernetes status.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::Programmed => "Programmed",
+            Self::Overridden => "Overridden",
+        }
+    }
+}
+
+/// The conditions of a policy, by type.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Conditions(BTreeMap<Type, Condition>);
+
+/// An absent condition doesn't hold.
+static ABSENT: Condition = Condition {
+    status: false,
+    reason: String::new(),
+    message: String::new(),
+};
+
+impl Conditions {
+    /// Returns the condition of this type.
+    #[must_use]
+    pub fn get(&self, of: Type) -> Option<&Condition> {
+        self.0.get(&of)
+    }
+
+    /// Returns all that there are, by type.
+    pub fn iter(&self) -> impl Iterator<Item = (Type, &Condition)> {
+        self.0.iter().map(|(of, condition)| (*of, condition))
+    }
+
+    /// Puts a condition in place of the one of its type.
+    pub fn set(&mut self, of: Type, condition: Condition) {
+        self.0.insert(of, condition);
+    }
+}
+
+impl FromIterator<(Type, Condition)> for Conditions {
+    fn from_iter<I: IntoIterator<Item = (Type, Condition)>>(all: I) -> Self {
+        Self(all.into_iter().collect())
+    }
+}
+
+impl Index<Type> for Conditions {
+    type Output = Condition;
+
+    fn index(&self, of: Type) -> &Condition {
+        self.get(of).unwrap_or(&ABSENT)
+    }
+}
+
+/// Takes the known types out of a mapping: a newer version may have more.
+impl<'de> Deserialize<'de> for Conditions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = BTreeMap::<String, Value>::deserialize(deserializer)?;
+        let known = fields.into_iter().filter_map(|(name, value)| {
+            let of: Type = serde_json::from_value(Value::String(name)).ok()?;
+            Some((of, serde_json::from_value(value).ok()?))
+        });
+        Ok(known.collect())
     }
 }
 
@@ -57,18 +144,23 @@ pub fn programmed(tally: &Tally) -> Condition {
     }
 }
 
-/// Whether a policy is right and may apply at `target` (`Accepted`), and whether proxies enforce it there
-/// (`Programmed`). A policy that names no target that can be read has none. `delivered` is what became of the policy
-/// where another control plane's objects carry it.
+/// Returns the conditions of a policy at `target`. A policy that names no target that can be read has none. `delivered`
+/// is what became of the policy where another control plane's objects carry it.
 #[must_use]
 pub fn at(
     state: &PolicyState,
     target: Option<&TargetRef>,
     tallies: &Tallies,
     delivered: Option<&Condition>,
-) -> [Condition; 2] {
+) -> Conditions {
     let accepted = accepted_at(state, target);
+    let overridden = overridden_at(state, target).filter(|_| accepted.status);
     let programmed = match target {
+        _ if overridden.is_some() => Condition::new(
+            false,
+            "Overridden",
+            "not enforced at this target; see condition Overridden",
+        ),
         Some(target) if accepted.status => {
             let tally = tallies.of_generation(&state.name, state.generation, target);
             match state.beyond_limit.get(target) {
@@ -89,9 +181,15 @@ pub fn at(
             let message = format!("the last good version stays in force: {kept}");
             Condition::new(false, &accepted.reason, message)
         }
-        _ => Condition::new(false, &accepted.reason, "nothing is enforced here"),
+        _ => Condition::new(
+            false,
+            &accepted.reason,
+            "not enforced at this target; see condition Accepted",
+        ),
     };
-    [accepted, programmed]
+    let always = [(Type::Accepted, accepted), (Type::Programmed, programmed)];
+    let overridden = overridden.map(|c| (Type::Overridden, c));
+    always.into_iter().chain(overridden).collect()
 }
 
 /// What proxies say and what became of delivered objects; a policy may reach proxies in both ways.
@@ -122,12 +220,6 @@ fn accepted_at(state: &PolicyState, target: Option<&TargetRef>) -> Condition {
             format!("{} belongs to {}, which is older", lost.target, lost.winner),
         );
     }
-    if let Some(lost) = state.overridden.iter().find(|c| Some(&c.target) == target) {
-        return refused(
-            "Overridden",
-            format!("{} is in force on its proxies", lost.winner),
-        );
-    }
     let message = match state.remarks(target) {
         Some(remarks) => format!("valid, but {remarks}"),
         None => "valid".to_owned(),
@@ -135,32 +227,38 @@ fn accepted_at(state: &PolicyState, target: Option<&TargetRef>) -> Condition {
     Condition::new(true, "Accepted", message)
 }
 
-/// The conditions at all targets of a policy in one pair: `Accepted` holds where it does at each of them, and
-/// `Programmed` where it does at each that is accepted. Else the first that doesn't hold speaks, and names its target
-/// if there are several.
+fn overridden_at(state: &PolicyState, target: Option<&TargetRef>) -> Option<Condition> {
+    let lost = state
+        .overridden
+        .iter()
+        .find(|c| Some(&c.target) == target)?;
+    let message = format!(
+        "{}, which has precedence, is in force on all proxies of this target",
+        lost.winner
+    );
+    Some(Condition::new(true, "Overridden", message))
+}
+
+/// Returns the conditions of all targets of a policy in one: each holds where it does at all targets. `Programmed` leaves
+/// out overridden targets, unless all are. Else the first that doesn't hold speaks, and names its target if there are
+/// several. A condition that some target lacks is left out.
 #[must_use]
-pub fn summary<T: AsRef<str>>(of_targets: &[(T, [Condition; 2])]) -> Option<[Condition; 2]> {
-    let several = of_targets.len() > 1;
-    let worst = |all: &[(&str, &Condition)]| {
+pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
+    let is_overridden = |c: &Conditions| c[Type::Overridden].status;
+    let all_are = of_targets.iter().all(|(_, c)| is_overridden(c));
+    let of_type = |of: Type| {
+        let counts = |c: &Conditions| of != Type::Programmed || all_are || !is_overridden(c);
+        let counted = of_targets.iter().filter(|(_, c)| counts(c));
+        let all: Option<Vec<_>> = counted.map(|(t, c)| Some((t, c.get(of)?))).collect();
+        let all = all?;
         let (target, condition) = all.iter().find(|(_, c)| !c.status).or(all.first())?;
         let mut condition = Condition::clone(condition);
-        if several && !condition.status {
-            condition.message = format!("{target}: {}", condition.message);
+        if of_targets.len() > 1 && !condition.status {
+            condition.message = format!("{}: {}", target.as_ref(), condition.message);
         }
-        Some(condition)
+        Some((of, condition))
     };
-    let pick = |which: fn(&[Condition; 2]) -> &Condition, only: fn(&[Condition; 2]) -> bool| {
-        let chosen = of_targets.iter().filter(|(_, c)| only(c));
-        let chosen: Vec<(&str, &Condition)> = chosen.map(|(t, c)| (t.as_ref(), which(c))).collect();
-        worst(&chosen)
-    };
-    let accepted = pick(|[accepted, _]| accepted, |_| true)?;
-    let programmed = pick(
-        |[_, programmed]| programmed,
-        |[accepted, _]| accepted.status,
-    );
-    let programmed = programmed.or_else(|| pick(|[_, programmed]| programmed, |_| true))?;
-    Some([accepted, programmed])
+    Type::ALL.into_iter().filter_map(of_type).collect()
 }
 
 #[cfg(test)]

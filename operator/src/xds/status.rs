@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use headgate_core::config::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::conditions::{self, Condition};
+use super::conditions::{self, Conditions};
 use super::module::Module;
 use super::node::TargetClaim;
 use super::proxy::{Proxy, RunState, Transport, Variant};
@@ -62,10 +62,9 @@ pub struct PolicyReport {
     pub targets: Vec<TargetRef>,
     /// Revision of the configuration that it is part of; empty when nothing is enforced.
     pub revision: String,
-    /// Condition `Accepted` of all targets, see [`conditions::summary`].
-    pub accepted: Condition,
-    /// Condition `Programmed` of all targets.
-    pub programmed: Condition,
+    /// Conditions of all targets, see [`conditions::summary`].
+    #[serde(flatten)]
+    pub conditions: Conditions,
 }
 
 /// One stream of a proxy.
@@ -151,8 +150,8 @@ pub struct ProblemReport {
     pub message: String,
 }
 
-/// A policy's conditions `Accepted` and `Programmed` as they were written.
-pub type Written<'a> = &'a dyn Fn(&PolicyState) -> [Condition; 2];
+/// A policy's conditions as they were written.
+pub type Written<'a> = &'a dyn Fn(&PolicyState) -> Conditions;
 
 impl Report {
     /// The state of `snapshot` and of the proxies in `registry`. `written` are a policy's conditions as the API server
@@ -213,8 +212,7 @@ pub fn share<'a>(
     (running, proxies.len())
 }
 
-fn policy(state: &PolicyState, conditions: [Condition; 2]) -> PolicyReport {
-    let [accepted, programmed] = conditions;
+fn policy(state: &PolicyState, conditions: Conditions) -> PolicyReport {
     PolicyReport {
         name: state.name.clone(),
         source: state.source.clone(),
@@ -222,19 +220,21 @@ fn policy(state: &PolicyState, conditions: [Condition; 2]) -> PolicyReport {
         mode: state.mode,
         targets: state.targets.clone(),
         revision: state.revision.clone(),
-        accepted,
-        programmed,
+        conditions,
     }
 }
 
 /// The conditions that a policy has where nobody writes them: what `tallies` says of it.
-fn counted(state: &PolicyState, tallies: &Tallies) -> [Condition; 2] {
+fn counted(state: &PolicyState, tallies: &Tallies) -> Conditions {
     let at = |target: &TargetRef| {
         let conditions = conditions::at(state, Some(target), tallies, None);
         (target.to_string(), conditions)
     };
     let of_targets: Vec<_> = state.targets.iter().map(at).collect();
-    conditions::summary(&of_targets).unwrap_or_else(|| conditions::at(state, None, tallies, None))
+    match of_targets.is_empty() {
+        true => conditions::at(state, None, tallies, None),
+        false => conditions::summary(&of_targets),
+    }
 }
 
 impl ModuleReport {

@@ -185,3 +185,24 @@ async fn who_asks_for_probes_is_told_nothing_else() {
         assert_eq!(get(at, path).await.unwrap().0, 404, "{path}");
     }
 }
+
+/// Clients at a few addresses, as Pods that hold on to all connections that they get, don't keep the kubelet out.
+#[tokio::test]
+async fn a_few_clients_do_not_keep_probes_out() {
+    let (_view, view) = watch::channel(None);
+    let (_missing, missing) = watch::channel(String::new());
+    let (_stop, shutdown) = watch::channel(false);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let probes = listener.local_addr().unwrap();
+    let shown = Admin::starting(view, missing, "a", shutdown);
+    tokio::spawn(shown.serve_probes(listener));
+    let mut held = Vec::new();
+    for client in 2..=9 {
+        for _ in 0..MAX_PER_ADDRESS {
+            held.push(connect(&format!("127.0.0.{client}"), probes).await);
+        }
+    }
+    let (status, body) = get(probes, "/healthz").await.unwrap();
+    assert_eq!((status, body.as_str()), (200, "ok\n"));
+    drop(held);
+}

@@ -10,6 +10,7 @@ use headgate::bootstrap::{ConfigSource, Outbound};
 use headgate::endpoint::Endpoint;
 use headgate::plan::Plan;
 use headgate::xds::Limits;
+use headgate::xds::conditions::Type::Programmed;
 use headgate::xds::module::{Module, Modules};
 use headgate::xds::resource::discovery_json;
 use tempfile::TempDir;
@@ -107,7 +108,7 @@ async fn follows_edits_and_keeps_the_last_good_one(ads: bool, delta: bool) {
         .iter()
         .find(|p| p.name == "default/search")
         .unwrap();
-    assert_eq!(programmed.programmed.reason, "EnvoyRejected");
+    assert_eq!(programmed.conditions[Programmed].reason, "EnvoyRejected");
     assert_eq!(
         envoy.request().await,
         200,

@@ -14,6 +14,7 @@ use headgate::plan::{
     TARGET_METADATA,
 };
 use headgate::xds::Limits;
+use headgate::xds::conditions::Type::Programmed;
 use headgate::xds::module::{Module, Modules};
 
 use crate::common::{SEARCH, World, module_at, plan};
@@ -182,7 +183,7 @@ async fn a_proxy_that_refuses_its_first_native_module_gets_wasm_until_there_is_a
         why,
         "Envoy refused it: Unable to create Wasm plugin headgate"
     );
-    assert!(report.policies[0].programmed.status);
+    assert!(report.policies[0].conditions[Programmed].status);
 
     // An edit changes nothing about that, another module does.
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));

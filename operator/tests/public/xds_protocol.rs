@@ -8,6 +8,7 @@ use envoy_types::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, Disc
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use envoy_types::pb::google::rpc::Status as RpcStatus;
 use headgate::plan::{Plan, PolicyState};
+use headgate::xds::conditions::Type::Programmed;
 use headgate_core::config::Direction;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,15 +25,19 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     let first = proxy.next().await;
     assert_eq!(revision(&first), "r1");
     let report = world
-        .until("pending", |r| r.policies[0].programmed.reason == "Pending")
+        .until("pending", |r| {
+            r.policies[0].conditions[Programmed].reason == "Pending"
+        })
         .await;
     assert_eq!(
-        report.policies[0].programmed.message,
+        report.policies[0].conditions[Programmed].message,
         "0 of 1 proxies run it"
     );
     proxy.send(ack(&first)).await;
     let report = world
-        .until("programmed", |r| r.policies[0].programmed.status)
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
         .await;
     assert_eq!(report.proxies[0].acked.as_ref().unwrap().revision, "r1");
     assert_eq!(report.proxies[0].node, "edge-1");
@@ -45,7 +50,10 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     let report = world
         .until("rejected", |r| r.proxies[0].nack.is_some())
         .await;
-    assert_eq!(report.policies[0].programmed.reason, "EnvoyRejected");
+    assert_eq!(
+        report.policies[0].conditions[Programmed].reason,
+        "EnvoyRejected"
+    );
     assert_eq!(report.proxies[0].state, "Rejected");
     assert_eq!(
         report.proxies[0].acked.as_ref().unwrap().revision,
@@ -65,7 +73,9 @@ async fn sotw_follows_the_plan_and_reports_what_the_proxy_says() {
     assert_eq!(revision(&third), "r3");
     proxy.send(ack(&third)).await;
     world
-        .until("programmed again", |r| r.policies[0].programmed.status)
+        .until("programmed again", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
         .await;
 }
 
@@ -106,14 +116,14 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
             r.proxies.iter().any(|p| p.state == "Running")
         })
         .await;
-    let message = &report.policies[0].programmed.message;
+    let message = &report.policies[0].conditions[Programmed].message;
     assert_eq!(message, "0 of 1 proxies run it");
     outbound
         .send(answer(nack(&calls, ""), "headgate-outbound"))
         .await;
     let report = world
         .until("rejected", |r| {
-            r.policies[0].programmed.reason == "EnvoyRejected"
+            r.policies[0].conditions[Programmed].reason == "EnvoyRejected"
         })
         .await;
     let refused = report.proxies.iter().find_map(|p| p.nack.as_ref()).unwrap();
@@ -140,10 +150,12 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
         .send(answer(ack(&again), "headgate-outbound"))
         .await;
     let report = world
-        .until("programmed", |r| r.policies[0].programmed.status)
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
         .await;
     assert_eq!(
-        report.policies[0].programmed.message,
+        report.policies[0].conditions[Programmed].message,
         "1 of 1 proxies run it"
     );
     assert_eq!(
@@ -163,7 +175,7 @@ async fn a_sidecar_with_two_slots_runs_a_policy_when_both_do() {
     inbound.send(answer(ack(&third), "headgate")).await;
     let report = world
         .until("programmed without the other", |r| {
-            r.policies[0].programmed.status
+            r.policies[0].conditions[Programmed].status
         })
         .await;
     let of_calls = report
@@ -191,7 +203,9 @@ async fn both_slots_of_a_sidecar_come_in_one_response_of_delta() {
     assert_eq!(revisions, ["r1", "calls of default/search"]);
     proxy.send(delta_ack(&first)).await;
     let report = world
-        .until("programmed", |r| r.policies[0].programmed.status)
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
         .await;
     assert_eq!(report.proxies[0].slots, ["headgate", "headgate-outbound"]);
     assert_eq!(report.proxies[0].acked.as_ref().unwrap().revision, "r1");
@@ -210,7 +224,9 @@ async fn delta_follows_the_plan_and_reports_what_the_proxy_says() {
     assert_eq!(delta_revision(&first), "r1");
     proxy.send(delta_ack(&first)).await;
     world
-        .until("programmed", |r| r.policies[0].programmed.status)
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
         .await;
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
     let second = proxy.next().await;
@@ -227,7 +243,7 @@ async fn delta_follows_the_plan_and_reports_what_the_proxy_says() {
         .await;
     world
         .until("rejected", |r| {
-            r.policies[0].programmed.reason == "EnvoyRejected"
+            r.policies[0].conditions[Programmed].reason == "EnvoyRejected"
         })
         .await;
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r3")])));
@@ -264,7 +280,7 @@ async fn a_restarted_operator_sends_nothing_that_the_proxy_has() {
             r.proxies.iter().filter(|p| p.state == "Running").count() == 2
         })
         .await;
-    assert!(report.policies[0].programmed.status);
+    assert!(report.policies[0].conditions[Programmed].status);
     assert!(report.proxies.iter().all(|p| p.sent.is_none()));
     after.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));
     assert_eq!(revision(&one.next().await), "r2");
@@ -463,7 +479,7 @@ async fn a_proxy_that_must_name_a_target_gets_nothing_and_is_told_why() {
         problems[1].contains("\"search\" is no target"),
         "{problems:?}"
     );
-    let programmed = &world.report().policies[0].programmed;
+    let programmed = &world.report().policies[0].conditions[Programmed];
     assert_eq!(
         (programmed.status, programmed.reason.as_str()),
         (false, "NoProxies")

@@ -8,6 +8,7 @@ use std::process::{Output, Stdio};
 
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
+use headgate::xds::conditions::Type::Programmed;
 use headgate::xds::status::Report;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -193,7 +194,9 @@ async fn a_folder_is_served_and_followed_until_sigterm() {
     };
     requests.send(answer).await.unwrap();
     running
-        .until("programmed", |r| r.policies[0].programmed.status)
+        .until("programmed", |r| {
+            r.policies[0].conditions[Programmed].status
+        })
         .await;
 
     let table = String::from_utf8(status(running.admin).await.stdout).unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use envoy_types::pb::envoy::service::discovery::v3::DiscoveryRequest;
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_client::ExtensionConfigDiscoveryServiceClient as EcdsClient;
 use headgate::xds::Limits;
+use headgate::xds::conditions::Type::Programmed;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -141,7 +142,7 @@ async fn a_thousand_proxies_follow_an_edit() {
     }
     world
         .until("a thousand run it", |r| {
-            r.policies[0].programmed.message == "1000 of 1000 proxies run it"
+            r.policies[0].conditions[Programmed].message == "1000 of 1000 proxies run it"
         })
         .await;
     world.plans.send_replace(Arc::new(plan(&[(SEARCH, "r2")])));

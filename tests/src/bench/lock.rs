@@ -1,24 +1,26 @@
 //! What the native filter's lock costs: one engine behind one lock, as `filter/native` has it, and threads that do nothing
 //! but requests. Envoy's workers do far more between two requests, so these are the most that threads can contend.
 
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Barrier, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Result, anyhow};
 use headgate_core::decision::Decision;
-use headgate_core::host::Local;
+use headgate_core::engine::Prepared;
+use headgate_core::host::{HostError, Local, MetricId, MetricKind, Metrics};
 use headgate_core::http::memory::MemoryStream;
-use headgate_core::http::{Filter, Inbound, Property};
+use headgate_core::http::{Filter, Headers, Inbound, Property};
 use headgate_core::time::Instant;
 use serde::Serialize;
 use serde_json::json;
 
 use super::table::Table;
 
-/// Headers of a request, as many as a browser sends.
-const HEADERS: [(&str, &str); 12] = [
+/// Headers of a request; the first twelve are as many as a plain client sends, all as many as a browser behind proxies.
+const HEADERS: [(&str, &str); 30] = [
     (":method", "GET"),
-    (":path", "/search?q=headgate&page=2"),
+    (":path", "/t200/search?q=headgate&page=2"),
     (":authority", "shop.example"),
     (":scheme", "https"),
     (
@@ -32,13 +34,77 @@ const HEADERS: [(&str, &str); 12] = [
     ("x-request-id", "7f9d2c66-3c53-4c5e-9a2b-4b1f0c2d9e8a"),
     ("x-forwarded-for", "192.0.2.7"),
     ("x-forwarded-proto", "https"),
+    (
+        "authorization",
+        "Bearer eyJhbGciOiJFUzI1NiIsImtpZCI6IjEifQ.e30.4b1f0c2d9e8a776655",
+    ),
+    ("referer", "https://shop.example/t200/?from=newsletter"),
+    ("sec-fetch-site", "same-origin"),
+    ("sec-fetch-mode", "cors"),
+    ("sec-fetch-dest", "empty"),
+    (
+        "sec-ch-ua",
+        "\"Chromium\";v=\"130\", \"Not?A_Brand\";v=\"99\"",
+    ),
+    ("sec-ch-ua-mobile", "?0"),
+    ("sec-ch-ua-platform", "\"Linux\""),
+    ("cache-control", "no-cache"),
+    ("pragma", "no-cache"),
+    ("dnt", "1"),
+    ("priority", "u=1, i"),
+    (
+        "traceparent",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    ),
+    ("tracestate", "rojo=00f067aa0ba902b7"),
+    ("x-b3-sampled", "1"),
+    ("x-envoy-external-address", "192.0.2.7"),
+    ("x-client-version", "4.18.2"),
+    ("if-none-match", "\"33a64df551425fcc55e4d42a148795d9\""),
 ];
+/// Between two ticks of the main thread.
+const TICK: Duration = Duration::from_millis(10);
+/// A configuration comes with each of so many ticks.
+const EDIT: u32 = 20;
 /// One wait in so many is kept for the percentiles.
 const SAMPLED: u64 = 16;
+
+/// What threads contend for.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    name: &'static str,
+    headers: usize,
+    types: usize,
+    /// Whether the main thread takes new configurations over.
+    edits: bool,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "12 headers, 2 types",
+        headers: 12,
+        types: 2,
+        edits: false,
+    },
+    Case {
+        name: "30 headers, 256 types",
+        headers: 30,
+        types: 256,
+        edits: false,
+    },
+    Case {
+        name: "30 headers, 256 types, 5 edits/s",
+        headers: 30,
+        types: 256,
+        edits: true,
+    },
+];
 
 /// What some threads did.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
+    /// The load.
+    pub case: &'static str,
     /// Threads.
     pub threads: usize,
     /// Requests, from their headers to their end, a second; each takes the lock three times.
@@ -47,11 +113,43 @@ pub struct Row {
     pub wait_ns: f64,
     /// The 99th percentile of these waits, ns.
     pub wait_p99_ns: u64,
+    /// The longest, ns.
+    pub wait_max_ns: u64,
     /// Mean time with the lock, ns.
     pub held_ns: f64,
+    /// The longest time that the main thread had the lock for a tick, ns.
+    pub tick_ns: u64,
+    /// The same, for a configuration.
+    pub edit_ns: u64,
 }
 
-type Engine = Filter<Local<()>>;
+type Engine = Filter<Local<Names>>;
+
+/// Metrics of which only the names are kept, apart from the lock.
+#[derive(Debug, Default)]
+struct Names;
+
+static NAMES: LazyLock<Mutex<HashMap<String, u32>>> = LazyLock::new(Mutex::default);
+
+impl Metrics for Names {
+    fn define(&self, _kind: MetricKind, name: &str) -> Result<MetricId, HostError> {
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = names.get(name) {
+            return Ok(MetricId(*known));
+        }
+        let id = u32::try_from(names.len()).unwrap_or(u32::MAX);
+        names.insert(name.to_owned(), id);
+        Ok(MetricId(id))
+    }
+
+    fn add(&self, _metric: MetricId, _delta: i64) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn record(&self, _metric: MetricId, _value: u64) -> Result<(), HostError> {
+        Ok(())
+    }
+}
 
 /// What one thread saw.
 #[derive(Default)]
@@ -60,6 +158,8 @@ struct Seen {
     locked: u64,
     wait_ns: u64,
     held_ns: u64,
+    longest_held_ns: u64,
+    longest_wait_ns: u64,
     waits: Vec<u64>,
 }
 
@@ -68,52 +168,73 @@ struct Seen {
 /// # Errors
 /// If the engine refuses its configuration.
 pub fn run(threads: &[usize], measured: Duration) -> Result<Vec<Row>> {
-    threads.iter().map(|&n| row(n, measured)).collect()
+    let cases = CASES
+        .iter()
+        .flat_map(|case| threads.iter().map(move |&n| (case, n)));
+    cases.map(|(case, n)| row(case, n, measured)).collect()
 }
 
-fn engine() -> Result<Engine> {
+/// The configuration of a case; `slots` tells one edit from another.
+fn config(case: &Case, slots: u32) -> String {
     let slo = json!([
         {"percentile": 50.0, "objective_us": 18_000},
-        {"percentile": 90.0, "objective_us": 50_000},
+        {"percentile": 90.0, "objective_us": 50_000 + slots},
     ]);
-    let matches = json!([{"path": {"type": "PathPrefix", "value": "/search"}}]);
+    let matches = |n: usize| json!([{"path": {"type": "PathPrefix", "value": format!("/t{n}")}}]);
+    let named = |n| json!({"name": format!("t{n}"), "matches": matches(n), "slo": slo});
+    // A request is of type 200; with fewer types, of the last before `default`.
+    let numbers = (0..case.types - 1).map(|n| n + 202_usize.saturating_sub(case.types));
+    let mut types: Vec<_> = numbers.map(named).collect();
+    types.push(json!({"name": "default", "slo": slo}));
     let stage = json!({
         "policy": "default/search",
-        "parallelism": 1_000,
+        "parallelism": slots,
         "queue": {"max_length": 100, "timeout_us": 1_000_000},
         "strategy": {"type": "Bouncer", "logic": "Any", "shed_by_value": true},
-        "types": [{"name": "search", "matches": matches, "slo": slo}, {"name": "default", "slo": slo}],
+        "types": types,
     });
-    let config = json!({"revision": "bench", "stages": [stage]}).to_string();
+    json!({"revision": "bench", "stages": [stage]}).to_string()
+}
+
+fn engine(case: &Case) -> Result<Engine> {
     let mut engine = Filter::new(Local::default(), 1);
     let proxy = MemoryStream::of(&[]);
     engine
-        .configure(&proxy, Instant::default(), (1, ""), config.as_bytes())
+        .configure(
+            &proxy,
+            Instant::default(),
+            (0, ""),
+            config(case, 1_000).as_bytes(),
+        )
         .map_err(|error| anyhow!("{error}"))?;
     engine.join(&proxy);
     Ok(engine)
 }
 
-fn row(threads: usize, measured: Duration) -> Result<Row> {
-    let engine = Mutex::new(engine()?);
-    let start = Barrier::new(threads + 1);
-    let (seen, took) = std::thread::scope(|scope| {
+fn row(case: &Case, threads: usize, measured: Duration) -> Result<Row> {
+    let engine = Mutex::new(engine(case)?);
+    let start = Barrier::new(threads + 2);
+    let (seen, main, took) = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
-            .map(|_| scope.spawn(|| work(&engine, &start, measured)))
+            .map(|_| scope.spawn(|| work(case, &engine, &start, measured)))
             .collect();
+        let main = scope.spawn(|| main_thread(case, &engine, &start, measured));
         start.wait();
         let began = Clock::now();
         let seen: Vec<Seen> = workers
             .into_iter()
             .filter_map(|worker| worker.join().ok())
             .collect();
-        (seen, began.elapsed())
+        (seen, main.join().ok(), began.elapsed())
     });
+    let [ticks, edits] = main.unwrap_or_default();
     let sum = |of: fn(&Seen) -> u64| seen.iter().map(of).sum::<u64>() as f64;
     let locked = sum(|seen| seen.locked);
     let mut waits: Vec<u64> = seen.iter().flat_map(|seen| seen.waits.clone()).collect();
     waits.sort_unstable();
+    let longest = seen.iter().map(|seen| seen.longest_wait_ns).max();
     Ok(Row {
+        case: case.name,
         threads,
         requests_per_second: sum(|seen| seen.requests) / took.as_secs_f64(),
         wait_ns: sum(|seen| seen.wait_ns) / locked,
@@ -121,13 +242,52 @@ fn row(threads: usize, measured: Duration) -> Result<Row> {
             .get(waits.len() * 99 / 100)
             .copied()
             .unwrap_or_default(),
+        wait_max_ns: longest.unwrap_or_default(),
         held_ns: sum(|seen| seen.held_ns) / locked,
+        tick_ns: ticks.longest_held_ns,
+        edit_ns: edits.longest_held_ns,
     })
 }
 
+/// Envoy's main thread: ticks, and configurations. Returns what it saw of either.
+fn main_thread(
+    case: &Case,
+    engine: &Mutex<Engine>,
+    start: &Barrier,
+    measured: Duration,
+) -> [Seen; 2] {
+    let stream = MemoryStream::of(&[]);
+    let (mut ticks, mut edits) = (Seen::default(), Seen::default());
+    start.wait();
+    let began = Clock::now();
+    for n in 1_u32.. {
+        std::thread::sleep((began + TICK * n).saturating_duration_since(Clock::now()));
+        if began.elapsed() >= measured {
+            break;
+        }
+        let now = Instant::default() + began.elapsed();
+        stream.now.set(Some(now));
+        locked(engine, &mut ticks, |engine| engine.tick(&stream));
+        if case.edits && n.is_multiple_of(EDIT) {
+            let json = config(case, 1_000 + n);
+            let prepared = Prepared::from_json(&Names, json.as_bytes());
+            let taken = locked(engine, &mut edits, |engine| {
+                engine.take_over(&stream, now, (n, ""), prepared)
+            });
+            // Its like was taken over before.
+            if taken.is_ok() {
+                locked(engine, &mut edits, |engine| {
+                    engine.gone(&stream, n.saturating_sub(EDIT));
+                });
+            }
+        }
+    }
+    [ticks, edits]
+}
+
 /// Requests one after the other, until the time is over.
-fn work(engine: &Mutex<Engine>, start: &Barrier, measured: Duration) -> Seen {
-    let stream = MemoryStream::of(&HEADERS);
+fn work(case: &Case, engine: &Mutex<Engine>, start: &Barrier, measured: Duration) -> Seen {
+    let stream = MemoryStream::of(&HEADERS[..case.headers]);
     stream.set(Property::ResponseCodeDetails, "via_upstream");
     let status = (":status".to_owned(), "200".to_owned());
     stream.response.borrow_mut().push(status);
@@ -138,8 +298,9 @@ fn work(engine: &Mutex<Engine>, start: &Barrier, measured: Duration) -> Seen {
         let now = Instant::default() + began.elapsed();
         stream.now.set(Some(now));
         let mut inbound = Inbound::default();
+        let headers = Headers::of_request(&stream);
         let decision = locked(engine, &mut seen, |engine| {
-            inbound.request_headers(engine, &stream)
+            inbound.request(engine, &stream, headers)
         });
         if matches!(decision, Decision::Forward(_)) {
             locked(engine, &mut seen, |engine| {
@@ -164,7 +325,10 @@ fn locked<T>(engine: &Mutex<Engine>, seen: &mut Seen, f: impl FnOnce(&mut Engine
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let wait = nanos(got - asked);
     seen.wait_ns += wait;
-    seen.held_ns += nanos(got.elapsed());
+    let held = nanos(got.elapsed());
+    seen.held_ns += held;
+    seen.longest_held_ns = seen.longest_held_ns.max(held);
+    seen.longest_wait_ns = seen.longest_wait_ns.max(wait);
     if seen.locked.is_multiple_of(SAMPLED) {
         seen.waits.push(wait);
     }
@@ -175,19 +339,27 @@ fn locked<T>(engine: &Mutex<Engine>, seen: &mut Seen, f: impl FnOnce(&mut Engine
 /// The rows as a table.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
+        "load",
         "threads",
         "requests/s",
         "wait for the lock, mean ns",
         "p99 ns",
+        "longest µs",
         "time with it, mean ns",
+        "a tick's longest µs",
+        "an edit's longest µs",
     ]);
     for row in rows {
         table.row([
+            row.case.to_owned(),
             row.threads.to_string(),
             format!("{:.0}", row.requests_per_second),
             format!("{:.0}", row.wait_ns),
             row.wait_p99_ns.to_string(),
+            (row.wait_max_ns / 1_000).to_string(),
             format!("{:.0}", row.held_ns),
+            (row.tick_ns / 1_000).to_string(),
+            (row.edit_ns / 1_000).to_string(),
         ]);
     }
     table
@@ -200,11 +372,12 @@ mod tests {
     #[test]
     fn every_thread_does_requests_that_pass() {
         let rows = run(&[1, 3], Duration::from_millis(50)).unwrap();
-        assert_eq!(rows.len(), 2);
+        assert_eq!(rows.len(), 2 * CASES.len());
         assert!(rows.iter().all(|row| row.requests_per_second > 0.0));
         // Three times each: none was refused.
-        let engine = Mutex::new(engine().unwrap());
-        let seen = work(&engine, &Barrier::new(1), Duration::from_millis(20));
+        let case = &CASES[2];
+        let engine = Mutex::new(engine(case).unwrap());
+        let seen = work(case, &engine, &Barrier::new(1), Duration::from_millis(20));
         assert_eq!(seen.locked, 3 * seen.requests);
     }
 }

@@ -229,7 +229,7 @@ fn cpu(args: &Args) -> Result<Value> {
 
 fn lock(args: &Args) -> Result<Value> {
     say("lock");
-    let rows = lock::run(&[1, 2, 4, 8, 16, 32], seconds(args, 2.0))?;
+    let rows = lock::run(&[1, 2, 4, 8, 16, 32], seconds(args, 1.0))?;
     println!("\n{}", lock::table(&rows));
     Ok(json!(rows))
 }

@@ -63,6 +63,15 @@ fn a_policy_lives_from_apply_to_delete() -> Result<()> {
         c.stages.first().is_some_and(|s| s.parallelism == 7)
     })?;
     let edited = cluster.until_generation(&space, "search", 2)?;
+    // By the API's own word for it, without Headgate's tool.
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Programmed",
+        "admissionpolicy/search",
+        "-n",
+        &space,
+        "--timeout=60s",
+    ])?;
     ensure!(edited["status"] == "True", "{edited}");
     ensure!(
         edited["lastTransitionTime"] == done["lastTransitionTime"],
@@ -112,6 +121,55 @@ fn the_older_of_two_policies_applies_until_it_goes() -> Result<()> {
     proxy.until_policies(&[&newer])?;
     cluster.until_condition(&space, "a-newer", 0, "Accepted", "True", "Accepted")?;
     cluster.until_condition(&space, "a-newer", 0, "Programmed", "True", "Programmed")?;
+    Ok(())
+}
+
+/// An older policy of all Pods of a Service takes the place of the Service's policy.
+#[test]
+fn an_override_is_a_condition_of_its_own() -> Result<()> {
+    let (cluster, operator) = world()?;
+    let space = cluster.namespace("override")?;
+    let of_pods = format!("{space}/z-of-pods");
+    let pods = policy(&space, "z-of-pods", "Service", "search", 3).replace(
+        "{group: \"\", kind: Service, name: search}",
+        "{kind: Pod, matchLabels: {app: search}}",
+    );
+    cluster.apply(&service(&space, "search", "app=search"))?;
+    cluster.apply(&pods)?;
+    let created = cluster.creation_second(&space, "z-of-pods")?;
+    // Age has seconds.
+    until("the next second", || {
+        let now = cluster.now().map_err(|e| e.to_string())?;
+        if now > created { Ok(()) } else { Err(now) }
+    })?;
+    cluster.apply(&policy(&space, "search", "Service", "search", 2))?;
+    let proxy = XdsProxy::start(
+        operator.xds(),
+        Claims::pod("p1", &space, &[("app", "search")]),
+    )?;
+    proxy.until_policies(&[&of_pods])?;
+    let is = |condition: &str, status: &str, reason: &str| {
+        cluster.until_condition(&space, "search", 0, condition, status, reason)
+    };
+    let overridden = is("Overridden", "True", "Overridden")?;
+    ensure!(
+        overridden["message"].to_string().contains(&of_pods),
+        "{overridden}"
+    );
+    is("Accepted", "True", "Accepted")?;
+    is("Programmed", "False", "Overridden")?;
+    let wait = |condition: &str, policy: &str| {
+        let condition = format!("--for=condition={condition}");
+        let policy = format!("admissionpolicy/{policy}");
+        cluster.kubectl(&["wait", &condition, &policy, "-n", &space, "--timeout=60s"])
+    };
+    wait("Overridden", "search")?;
+    wait("Accepted", "search")?;
+    wait("Programmed", "z-of-pods")?;
+    cluster.kubectl(&["delete", "admissionpolicy", "z-of-pods", "-n", &space])?;
+    wait("Programmed", "search")?;
+    let gone = cluster.condition(&space, "search", 0, "Overridden")?;
+    ensure!(gone.is_null(), "{gone}");
     Ok(())
 }
 

@@ -301,6 +301,49 @@ fn writing_elsewhere_is_granted_only_where_it_is_wanted() {
     );
 }
 
+/// A release that is installed has left nothing; one that is upgraded may have turned a delivery off.
+#[test]
+fn deleting_what_is_left_is_granted_only_after_an_upgrade() {
+    let left = |arguments: &[&str]| {
+        let objects = chart::render(&good("defaults"), arguments).unwrap();
+        let rules = find(&objects, "ClusterRole/headgate")["rules"].clone();
+        let rules = rules.as_array().unwrap().iter();
+        let deletes = |rule: &&Value| rule["verbs"] == json!(["list", "delete"]);
+        let resources: Vec<Value> = { rules.filter(deletes) }
+            .flat_map(|rule| rule["resources"].as_array().unwrap().clone())
+            .collect();
+        let deployment = find(&objects, "Deployment/headgate").to_string();
+        assert_eq!(
+            deployment.contains("--keep-leftovers"),
+            resources.is_empty(),
+            "{arguments:?}"
+        );
+        resources
+    };
+    let all = [
+        "trafficextensions",
+        "wasmplugins",
+        "envoyfilters",
+        "envoyextensionpolicies",
+    ];
+    let none: [&str; 0] = [];
+    assert_eq!(left(&[]), none);
+    assert_eq!(left(&["--is-upgrade"]), all);
+    assert_eq!(left(&["--set=delivery.removeLeftovers=true"]), all);
+    let never = ["--is-upgrade", "--set=delivery.removeLeftovers=false"];
+    assert_eq!(left(&never), none);
+    // Of the deliveries that are on, those kinds go that are written no longer, but are watched for it.
+    let on = "--set=delivery.istio.enabled=true,delivery.envoyGateway.enabled=true";
+    let objects = chart::render(&good("defaults"), &["--is-upgrade", on]).unwrap();
+    let rules = find(&objects, "ClusterRole/headgate")["rules"].clone();
+    let mut rules = rules.as_array().unwrap().iter();
+    let filters = rules.find(|rule| rule["resources"] == json!(["envoyfilters"]));
+    assert_eq!(
+        filters.unwrap()["verbs"],
+        json!(["list", "watch", "delete"])
+    );
+}
+
 /// With some namespaces, what a Role can grant is granted there and nowhere else.
 #[test]
 fn a_cluster_role_has_only_what_no_role_can_grant() {

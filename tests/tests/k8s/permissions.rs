@@ -552,6 +552,7 @@ const LEFT: [(&str, &str); 3] = [
 const FILTERS: &str = "networking.istio.io/envoyfilters";
 const EXTENSIONS: &str = "extensions.istio.io/trafficextensions";
 const PLUGINS: &str = "extensions.istio.io/wasmplugins";
+const POLICIES: &str = "gateway.envoyproxy.io/envoyextensionpolicies";
 
 /// With Istio before 1.30, which is upgraded then.
 #[test]
@@ -612,6 +613,49 @@ fn delivery_in_one_namespace_needs_what_it_is_granted_and_no_more() {
     assert!(places.iter().all(named), "{places:?}");
 }
 
+/// A release whose deliveries were turned off removes what they left, and has the rights to this only then.
+#[test]
+fn what_a_delivery_left_that_was_turned_off_is_removed() {
+    let server = ApiServer::start().unwrap();
+    for project in ["istio", "envoy-gateway"] {
+        chart::install_crds(&server, project).unwrap();
+    }
+    server.apply(SHOP).unwrap();
+    let left = [
+        LEFT[0],
+        LEFT[1],
+        LEFT[2],
+        (
+            "envoyextensionpolicies",
+            "{apiVersion: gateway.envoyproxy.io/v1alpha1, kind: EnvoyExtensionPolicy, spec: {targetRefs: [{group: \
+             gateway.networking.k8s.io, kind: Gateway, name: edge}]}",
+        ),
+    ];
+    for (_, object) in left {
+        let of = |name: &str, labels: &str| {
+            format!("{object}, metadata: {{name: {name}, namespace: shop, labels: {{{labels}}}}}}}")
+        };
+        let ours = "app.kubernetes.io/managed-by: headgate, headgate.dev/adapter: istio";
+        server.apply(&of("left", ours)).unwrap();
+        server.apply(&of("theirs", "app: theirs")).unwrap();
+    }
+    let operator = Operator::install(&server, &["--set", "delivery.removeLeftovers=true"]);
+    live(&operator);
+    let kinds: Vec<&str> = left.iter().map(|(kind, _)| *kind).collect();
+    operator.wait_for_writes("delete", 200, &kinds);
+    for kind in kinds {
+        let theirs = get(&server, &[kind, "--namespace=shop"]);
+        let names: Vec<&Value> = { theirs["items"].as_array().into_iter().flatten() }
+            .map(|o| &o["metadata"]["name"])
+            .collect();
+        assert_eq!(names, ["theirs"], "{kind}");
+    }
+    let all = [PLUGINS, EXTENSIONS, FILTERS, POLICIES];
+    let list_and_delete = permissions(&all.map(|resource| (resource, "list delete")));
+    let granted = granted(&server);
+    judge(&operator.stop(), &granted, &(&needed() | &list_and_delete));
+}
+
 /// An operator that delivers, with more values of the chart, and has removed what was `left` before.
 fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Operator<'a> {
     chart::install_crds(server, "envoy-gateway").unwrap();
@@ -622,7 +666,8 @@ fn deliver<'a>(server: &'a ApiServer, left: &[(&str, &str)], values: &str) -> Op
         server.apply(&format!("{object}, {metadata}}}")).unwrap();
     }
     let values = format!(
-        "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true{values}"
+        "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true,\
+         delivery.removeLeftovers=true{values}"
     );
     let operator = Operator::install(server, &["--set", &values]);
     live(&operator);

@@ -110,17 +110,13 @@ fn open_shop(node: Node) -> Result<Shop> {
     ])?;
     shop.service.set_ip(address.parse()?);
     shop.wait_for_slots(2, WORKERS)?;
-    until_within(PATIENCE, "the policy to be programmed", || {
-        let path =
-            "--output=jsonpath={.status.ancestors[0].conditions[?(@.type==\"Programmed\")].status}";
-        match shop
-            .node
-            .kubectl(&["get", "admissionpolicy", "search", SHOP, path])
-        {
-            Ok(status) if status == "True" => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })?;
+    shop.node.kubectl(&[
+        "wait",
+        "--for=condition=Programmed",
+        "admissionpolicy/search",
+        SHOP,
+        &format!("--timeout={}s", PATIENCE.as_secs()),
+    ])?;
     Ok(shop)
 }
 
@@ -248,8 +244,8 @@ impl Shop {
             PATIENCE,
             &format!("{slots} slots in {proxies} proxies"),
             || {
-                let proxies = self.proxies().map_err(|error| format!("{error:#}"))?;
-                let seen: Vec<_> = proxies.iter().map(|&proxy| self.slots(proxy)).collect();
+                let addresses = self.proxies().map_err(|error| format!("{error:#}"))?;
+                let seen: Vec<_> = addresses.iter().map(|&proxy| self.slots(proxy)).collect();
                 if seen == vec![Ok(slots); proxies] {
                     Ok(())
                 } else {

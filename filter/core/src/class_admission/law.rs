@@ -1,6 +1,6 @@
 //! When an admit probability moves, and by how much (Aequitas, Algorithm 1).
 //!
-//! Additive increase, multiplicative decrease by the size of the calls that missed, for each channel by itself:
+//! Additive increase, and additive decrease by the size of the calls that missed, for each channel by itself:
 //!
 //! ```text
 //! W = L · 100 / (100 − π)                       a window: at percentile π one miss is due in it

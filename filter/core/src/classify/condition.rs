@@ -208,14 +208,16 @@ pub(super) struct Conditions {
     route: Option<Box<[u8]>>,
 }
 
-/// Where a match is filed in an index: what it asks of the path.
+/// Where a match is filed in an index: what it asks of the path, or else of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Drawer {
     /// Only this path can match.
     Path(Box<[u8]>),
     /// Only this path and those below it can match.
     Prefix(Box<[u8]>),
-    /// Any path may match.
+    /// Any path may match, with this value of this header.
+    Header(Box<str>, Box<[u8]>),
+    /// Anything may match.
     Any,
 }
 
@@ -302,7 +304,7 @@ impl Conditions {
         }
     }
 
-    /// What it asks of the path.
+    /// What it asks of the path, or else of a header.
     pub(super) fn drawer(&self) -> Drawer {
         match (&self.path, &self.grpc) {
             (Some(Path::Whole(Text::Exact(path))), _) => Drawer::Path(path.clone()),
@@ -323,8 +325,16 @@ impl Conditions {
                 }
                 Drawer::Prefix(path.into())
             }
-            _ => Drawer::Any,
+            _ => self.header_drawer(),
         }
+    }
+
+    fn header_drawer(&self) -> Drawer {
+        let exact = |header: &Header| match &header.value {
+            Text::Exact(value) => Some(Drawer::Header(header.name.clone(), value.clone())),
+            Text::Regex(_) => None,
+        };
+        self.headers.iter().find_map(exact).unwrap_or(Drawer::Any)
     }
 
     /// Whether nothing is left to check once the drawer was found.

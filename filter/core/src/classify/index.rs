@@ -1,11 +1,13 @@
-//! Matches filed by path, so that a request tries only those that its path allows.
+//! Matches filed by path or by a header, so that a request tries only those that these allow.
 //!
 //! A match with an exact path is in the drawer of that path, one with a prefix in the drawer of that
-//! prefix, all others in one list. A request with path `/a/b/c` looks into the drawer of its path, into
-//! those of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`, and into the list. Within a drawer, matches
+//! prefix. One of the others that asks for an exact value of a header is in the drawer of that value, the rest
+//! is in one list. A request with path `/a/b/c` looks into the drawer of its path, into
+//! those of the prefixes `/`, `/a`, `/a/b` and `/a/b/c`, for each header that drawers are about into that of its
+//! value, and into the list. Within a drawer, matches
 //! are in order of their types, so the search there ends at the first hit or at the first type that
 //! comes after the best one so far; the smallest type over all drawers is the first match in the
-//! policy's order. The cost is that of the path's depth, not that of the number of types.
+//! policy's order. The cost is that of the path's depth and of the number of headers, not that of the number of types.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -14,7 +16,7 @@ use super::RequestView;
 use super::condition::{Conditions, Drawer};
 use crate::request::TypeId;
 
-/// Drawers by path. The keys come from the configuration, never from requests, so the hash needs no
+/// Drawers by path, or by a header's value. The keys come from the configuration, never from requests, so the hash needs no
 /// secret, and a WebAssembly module no source of randomness.
 type Drawers = HashMap<Box<[u8]>, Vec<Entry>, BuildHasherDefault<DefaultHasher>>;
 
@@ -32,6 +34,8 @@ pub(super) struct Index {
     prefixes: Drawers,
     /// Slashes in the longest prefix: how deep a request's path needs to be looked up.
     depth: usize,
+    /// Drawers by value, for each header.
+    headers: Vec<(Box<str>, Drawers)>,
     rest: Vec<Entry>,
 }
 
@@ -44,6 +48,14 @@ impl Index {
                 let depth = prefix.iter().filter(|b| **b == b'/').count();
                 self.depth = self.depth.max(depth);
                 self.prefixes.entry(prefix).or_default()
+            }
+            Drawer::Header(name, value) => {
+                let known = self.headers.iter().position(|(n, _)| *n == name);
+                let at = known.unwrap_or_else(|| {
+                    self.headers.push((name, Drawers::default()));
+                    self.headers.len() - 1
+                });
+                self.headers[at].1.entry(value).or_default()
             }
             Drawer::Any => &mut self.rest,
         };
@@ -84,6 +96,11 @@ impl Index {
                         search(drawer);
                     }
                 }
+            }
+        }
+        for (name, drawers) in &self.headers {
+            if let Some(drawer) = request.header(name).and_then(|value| drawers.get(value)) {
+                search(drawer);
             }
         }
         search(&self.rest);

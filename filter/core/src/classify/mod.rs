@@ -27,7 +27,7 @@ use crate::request::{ClassId, TypeId};
 use crate::retries;
 use condition::Conditions;
 use index::Index;
-pub(crate) use routes::Routes;
+use routes::Routes;
 
 pub use condition::{Condition, MAX_PATTERN, check_pattern};
 

@@ -361,3 +361,44 @@ fn bad_patterns_are_refused_with_their_place() {
         assert!(check_pattern(pattern).is_err());
     }
 }
+
+/// A request that counts how often its headers are searched.
+struct Searched(std::cell::Cell<usize>);
+
+impl RequestView for Searched {
+    fn path(&self) -> Option<&[u8]> {
+        Some(b"/")
+    }
+
+    fn method(&self) -> Option<&[u8]> {
+        Some(b"GET")
+    }
+
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        self.0.set(self.0.get() + 1);
+        (name == "x-tenant").then_some(b"t199")
+    }
+
+    fn route_name(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+#[test]
+fn types_by_a_header_are_found_without_trying_each() {
+    let of_tenant = |n| {
+        vec![Match {
+            headers: vec![HeaderMatch {
+                kind: StringMatchKind::Exact,
+                name: "X-Tenant".to_owned(),
+                value: format!("t{n}"),
+            }],
+            ..Match::default()
+        }]
+    };
+    let types = (0..200).map(of_tenant).collect();
+    let classifier = Classifier::new(&stage(types, vec![])).unwrap();
+    let request = Searched(std::cell::Cell::new(0));
+    assert_eq!(classifier.classify(&request), Classified::Type(TypeId(199)));
+    assert!(request.0.get() <= 2, "{} searches", request.0.get());
+}

@@ -140,6 +140,7 @@ mod tests {
     use crate::decision::PolicyId;
     use crate::host::Shared;
     use crate::host::memory::MemoryHost;
+    use crate::stats::StageStats;
     use crate::workers::Membership;
 
     const T: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -162,7 +163,8 @@ mod tests {
 
     fn stage(host: &MemoryHost) -> Stage {
         let membership = Membership::join(T, 1, host).unwrap();
-        Stage::new(PolicyId(0), config(), &membership, 1, host).unwrap()
+        let stats = StageStats::new(host, &config()).unwrap();
+        Stage::new(PolicyId(0), config(), stats, &membership, 1, host).unwrap()
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //! Both know a request by the same [`Ticket`]: the table of requests is the stage's, and a row has a part for
 //! the workflow.
 
-use super::Compiled;
+use std::sync::Arc;
+
 use super::flows::Flows;
+use super::prepared::Compiled;
 use crate::decision::{Action, Arrival, Decision, PolicyId, Ticket};
 use crate::host::{Host, HostError};
 use crate::requests::Phase;
@@ -21,7 +23,7 @@ use crate::workflows::{Passage, Release, Token, Workflows};
 #[derive(Debug)]
 pub(super) struct Policy {
     pub(super) id: PolicyId,
-    pub(super) compiled: Compiled,
+    pub(super) compiled: Arc<Compiled>,
     pub(super) stage: Stage,
     pub(super) workflows: Option<Workflows>,
     pub(super) flows: Option<Flows>,
@@ -37,7 +39,7 @@ impl Policy {
     /// [`HostError`] when the host refuses a metric.
     pub(super) fn new(
         id: PolicyId,
-        compiled: Compiled,
+        compiled: Arc<Compiled>,
         membership: &Membership,
         seed: u64,
         now: Instant,
@@ -48,7 +50,10 @@ impl Policy {
             id,
             workflows: Workflows::new(config, membership, seed, now, host)?,
             flows: Flows::new(host, config)?,
-            stage: Stage::new(id, config.clone(), membership, seed, host)?,
+            stage: {
+                let stats = compiled.stats.clone();
+                Stage::new(id, config.clone(), stats, membership, seed, host)?
+            },
             compiled,
             seed,
             releases: Vec::new(),
@@ -279,25 +284,26 @@ impl Policy {
         &mut self,
         host: &impl Host,
         now: Instant,
-        compiled: Compiled,
+        compiled: Arc<Compiled>,
         membership: &Membership,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
-        let old = self.stage.config().clone();
-        let config = compiled.config.clone();
+        let same = self.stage.config() == &compiled.config;
         let changed = self.in_stage(now, actions, |stage, actions| {
-            stage.reconfigure(host, now, config, actions)
+            stage.reconfigure(host, now, &compiled.config, &compiled.stats, actions)
         });
         // Also where an error came after: types are classified as the stage numbers them.
-        if self.stage.config() == &compiled.config {
+        let applied = same || self.stage.config() == &compiled.config;
+        if applied {
             self.compiled = compiled;
         }
         let revived = self.workflows.as_ref().is_some_and(Workflows::is_retired);
-        if self.stage.config() == &old && !revived {
+        if (same || !applied) && !revived {
             return changed;
         }
-        let config = self.stage.config().clone();
-        let changed = match Flows::new(host, &config) {
+        let compiled = Arc::clone(&self.compiled);
+        let config = &compiled.config;
+        let changed = match Flows::new(host, config) {
             Ok(flows) => {
                 self.flows = flows;
                 changed
@@ -307,13 +313,13 @@ impl Policy {
         let (requests, releases) = (&mut self.stage.requests, &mut self.releases);
         let kept = match (&mut self.workflows, &config.workflows) {
             (Some(workflows), Some(_)) => {
-                workflows.reconfigure(&config, now, host, requests, releases)
+                workflows.reconfigure(config, now, host, requests, releases)
             }
             (Some(workflows), None) => {
                 workflows.retire(now, requests, releases);
                 Ok(())
             }
-            (none, Some(_)) => Workflows::new(&config, membership, self.seed, now, host)
+            (none, Some(_)) => Workflows::new(config, membership, self.seed, now, host)
                 .map(|workflows| *none = workflows),
             (None, None) => Ok(()),
         };

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::classify::memory::MemoryRequest;
-use crate::config::{FilterConfig, Logic, Objective};
+use crate::config::{FilterConfig, Logic, Objective, StrategyConfig};
 use crate::host::memory::{Fault, MemoryHost};
 use crate::refusal::Reason;
 use crate::stage::{ORDER_TOLERANCE, UNRESPONSIVE_AFTER};
@@ -861,4 +861,22 @@ fn the_mean_of_all_is_known_to_a_late_worker_and_after_an_edit() {
     assert_eq!(admitted_until_refused(&mut process, 1), 3);
     process.configure(&limited_to(950_000));
     assert_eq!(admitted_until_refused(&mut process, 0), 2);
+}
+
+#[test]
+fn a_request_that_expires_in_the_queue_is_rejected_and_not_accepted() {
+    let mut process = Process::new(1, &config(1, |_| {}));
+    let running = process.arrive(0, "/slow");
+    let next = process.arrive(0, "/slow");
+    process.arrive(0, "/slow");
+    process.run_for(Duration::from_millis(900));
+    process.arrive(0, "/slow");
+    process.run_for(Duration::from_millis(90));
+    process.finish(running, Outcome::Completed);
+    process.run_for(Duration::from_millis(1_100));
+    let counted = ["total", "accepted", "rejected"];
+    let counted = counted.map(|name| process.gauge(&format!("type.slow.rq_{name}")));
+    assert_eq!(counted, [4, 2, 2]);
+    process.finish(next, Outcome::Completed);
+    process.assert_nothing_booked();
 }

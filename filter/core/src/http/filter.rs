@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::classify::RequestView as _;
-use crate::config::{ConfigError, Direction, FilterConfig, StageConfig};
+use crate::config::{ConfigError, Direction, StageConfig};
 use crate::deadline;
 use crate::decision::{Action, Decision, Ticket};
-use crate::engine::{Calling, Engine};
+use crate::engine::{Calling, Engine, Prepared};
 use crate::host::{Host, HostError};
 use crate::refusal::Refusal;
 use crate::rng::Rng;
@@ -91,6 +91,12 @@ impl<H: Host> Filter<H> {
         &self.listeners
     }
 
+    /// The policies of the proxy's configurations and of requests under way. A host may forget the metrics of others:
+    /// nothing here has their ids.
+    pub fn policies(&self) -> impl Iterator<Item = &str> {
+        self.listeners.policies().chain(self.engine.policies())
+    }
+
     /// The time of the last request or end of a request.
     pub fn last(&self) -> Instant {
         self.last
@@ -105,10 +111,7 @@ impl<H: Host> Filter<H> {
         &mut self.actions
     }
 
-    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the last good one stays, and
-    /// `id` is unknown unless the caller says that it was [`Filter::refused`]. Configurations of one name follow each
-    /// other; those of different names are in force side by side, each for the streams that say so
-    /// ([`Stream::listener`]).
+    /// As [`Filter::take_over`], of what the control plane sent.
     ///
     /// # Errors
     /// [`ConfigError`] with the field at fault.
@@ -119,10 +122,28 @@ impl<H: Host> Filter<H> {
         (id, name): (u32, &str),
         json: &[u8],
     ) -> Result<(), ConfigError> {
-        let applied = FilterConfig::from_json(json).and_then(|config| {
-            let direction = config.direction;
+        let prepared = Prepared::from_json(&self.host, json);
+        self.take_over(proxy, now, (id, name), prepared)
+    }
+
+    /// Takes configuration `id` over, which is for `name`, and logs which. On error, nothing: the last good one stays, and
+    /// `id` is unknown unless the caller says that it was [`Filter::refused`]. Configurations of one name follow each
+    /// other; those of different names are in force side by side, each for the streams that say so
+    /// ([`Stream::listener`]).
+    ///
+    /// # Errors
+    /// [`ConfigError`]: that of `prepared`, or of the host.
+    pub fn take_over(
+        &mut self,
+        proxy: &impl Proxy,
+        now: Instant,
+        (id, name): (u32, &str),
+        prepared: Result<Prepared, ConfigError>,
+    ) -> Result<(), ConfigError> {
+        let applied = prepared.and_then(|prepared| {
+            let direction = prepared.config.direction;
             let mut listeners = self.listeners.clone();
-            listeners.configured((id, name), config);
+            listeners.configured((id, name), prepared);
             self.apply(proxy, now, &listeners, direction)?;
             self.listeners = listeners;
             Ok(())
@@ -142,24 +163,24 @@ impl<H: Host> Filter<H> {
         direction: Direction,
     ) -> Result<(), ConfigError> {
         let in_force = listeners.in_force(direction);
-        let in_force: Vec<(&str, &FilterConfig)> = in_force
+        let in_force: Vec<(&str, &Prepared)> = in_force
             .iter()
-            .map(|(name, config)| (*name, &***config))
+            .map(|(name, prepared)| (*name, &***prepared))
             .collect();
-        let Some((_, config)) = in_force.last() else {
+        let Some((_, Prepared { config, .. })) = in_force.last() else {
             return Ok(());
         };
         let (engine, actions) = (&mut self.engine, &mut self.actions);
         match direction {
             Direction::Inbound => {
                 engine.listen(&self.host, now, &in_force, actions)?;
-                let stages = || in_force.iter().flat_map(|(_, config)| &config.stages);
+                let stages = || in_force.iter().flat_map(|(_, p)| &p.config.stages);
                 self.workflows = stages().any(|s| s.workflows.is_some());
                 let receives =
                     |s: &StageConfig| s.class_admission.as_ref().is_some_and(|a| a.receives);
                 self.classes = stages().any(receives);
             }
-            Direction::Outbound => engine.configure(&self.host, now, config, actions)?,
+            Direction::Outbound => engine.call_by(&self.host, config)?,
         }
         self.configured = true;
         let (revision, stages) = (&config.revision, config.stages.len());
@@ -200,7 +221,7 @@ impl<H: Host> Filter<H> {
                 Direction::Inbound => self.leave(proxy),
                 Direction::Outbound => self.engine.forget_outbound(),
             }
-        } else if left.in_force(direction) != before.in_force(direction) {
+        } else if left.configs(direction) != before.configs(direction) {
             self.apply_again(proxy, direction);
         }
     }
@@ -276,18 +297,25 @@ impl<H: Host> Filter<H> {
     }
 
     /// Point 1: request headers. Notes what the response has to know of the request.
-    pub(super) fn request(&mut self, stream: &impl Stream, asked: &mut Asked) -> Decision {
-        if self.engine.is_idle() {
-            return Decision::PassBy;
-        }
-        self.decide(stream, asked).unwrap_or_else(|error| {
+    pub(super) fn request<S: Stream>(
+        &mut self,
+        stream: &S,
+        headers: Result<Headers<'_, S>, HostError>,
+        asked: &mut Asked,
+    ) -> Decision {
+        let decision = headers.and_then(|headers| self.decide(stream, headers, asked));
+        decision.unwrap_or_else(|error| {
             self.complain(stream, &error);
             Decision::PassBy
         })
     }
 
-    fn decide(&mut self, stream: &impl Stream, asked: &mut Asked) -> Result<Decision, HostError> {
-        let mut headers = Headers::of_request(stream)?;
+    fn decide<S: Stream>(
+        &mut self,
+        stream: &S,
+        mut headers: Headers<'_, S>,
+        asked: &mut Asked,
+    ) -> Result<Decision, HostError> {
         if self.engine.degrades() && headers.any_of_ours() && headers.header(QUALITY).is_some() {
             // Of whatever becomes of the request: qualities are Headgate's to tell, and no client's.
             let removed = stream.remove_request_header(QUALITY.as_bytes());

@@ -1,10 +1,10 @@
 //! One request: from its headers to the end of its response, however it ends.
 
 use crate::decision::{Decision, Ticket};
-use crate::host::Host;
+use crate::host::{Host, HostError};
 use crate::stage::Outcome;
 
-use super::headers::Upgrade;
+use super::headers::{Headers, Upgrade};
 use super::{Filter, Property, Stream, answer};
 
 /// One request to the process behind the proxy.
@@ -61,7 +61,23 @@ impl Inbound {
         filter: &mut Filter<impl Host>,
         stream: &impl Stream,
     ) -> Decision {
-        let decision = filter.request(stream, &mut self.asked);
+        if filter.engine.is_idle() {
+            return Decision::PassBy;
+        }
+        self.request(filter, stream, Headers::of_request(stream))
+    }
+
+    /// As [`Inbound::request_headers`], for a caller that read the headers before it locked the filter.
+    pub fn request<S: Stream>(
+        &mut self,
+        filter: &mut Filter<impl Host>,
+        stream: &S,
+        headers: Result<Headers<'_, S>, HostError>,
+    ) -> Decision {
+        if filter.engine.is_idle() {
+            return Decision::PassBy;
+        }
+        let decision = filter.request(stream, headers, &mut self.asked);
         if let Decision::Forward(ticket) | Decision::Hold(ticket) = decision {
             self.ticket = Some(ticket);
         }

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use crate::config::{Direction, FilterConfig};
+use crate::engine::Prepared;
 
 /// Configurations, oldest first.
 #[derive(Debug, Clone, Default)]
@@ -21,13 +22,14 @@ struct Listener {
     name: Arc<str>,
     direction: Direction,
     /// `None`: it was refused, and no other was in force.
-    config: Option<Arc<FilterConfig>>,
+    config: Option<Arc<Prepared>>,
 }
 
 impl Listeners {
     /// Adds configuration `id` for `name`, which is the newest from now on. `id` is used again only after it went.
-    pub(super) fn configured(&mut self, (id, name): (u32, &str), config: FilterConfig) {
-        self.add((id, name), config.direction, Some(Arc::new(config)));
+    pub(super) fn configured(&mut self, (id, name): (u32, &str), config: Prepared) {
+        let direction = config.config.direction;
+        self.add((id, name), direction, Some(Arc::new(config)));
     }
 
     /// Adds `id`, whose configuration was refused while the proxy keeps the listener: the last good one stays in force for
@@ -43,7 +45,7 @@ impl Listeners {
         &mut self,
         (id, name): (u32, &str),
         direction: Direction,
-        config: Option<Arc<FilterConfig>>,
+        config: Option<Arc<Prepared>>,
     ) {
         self.0.retain(|listener| listener.id != id);
         self.0.push(Listener {
@@ -73,8 +75,8 @@ impl Listeners {
     }
 
     /// The configurations in force for `direction` with their names, oldest first.
-    pub(super) fn in_force(&self, direction: Direction) -> Vec<(&str, &Arc<FilterConfig>)> {
-        let mut in_force: Vec<(&str, &Arc<FilterConfig>)> = Vec::new();
+    pub(super) fn in_force(&self, direction: Direction) -> Vec<(&str, &Arc<Prepared>)> {
+        let mut in_force: Vec<(&str, &Arc<Prepared>)> = Vec::new();
         for listener in self.of(direction) {
             let name: &str = &listener.name;
             if let Some(config) = &listener.config
@@ -87,6 +89,26 @@ impl Listeners {
         in_force
     }
 
+    /// As [`Listeners::in_force`], to compare.
+    pub(super) fn configs(&self, direction: Direction) -> Vec<(&str, &FilterConfig)> {
+        let in_force = self.in_force(direction).into_iter();
+        in_force.map(|(name, p)| (name, &p.config)).collect()
+    }
+
+    /// The policies of all configurations, in force or not.
+    pub(super) fn policies(&self) -> impl Iterator<Item = &str> {
+        let configs = self
+            .0
+            .iter()
+            .filter_map(|listener| listener.config.as_ref());
+        configs.flat_map(|prepared| {
+            let config = &prepared.config;
+            let stages = config.stages.iter().map(|stage| &stage.policy);
+            let called = config.outbound.iter().map(|outbound| &outbound.policy);
+            stages.chain(called).map(String::as_str)
+        })
+    }
+
     /// The listeners of `direction`, newest first.
     fn of(&self, direction: Direction) -> impl Iterator<Item = &Listener> {
         let newest_first = self.0.iter().rev();
@@ -97,14 +119,16 @@ impl Listeners {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::memory::MemoryHost;
     use Direction::{Inbound, Outbound};
 
-    fn config(direction: Direction, revision: &str) -> FilterConfig {
-        FilterConfig {
+    fn config(direction: Direction, revision: &str) -> Prepared {
+        let config = FilterConfig {
             revision: revision.to_owned(),
             direction,
             ..FilterConfig::default()
-        }
+        };
+        Prepared::new(&MemoryHost::new(), config).unwrap()
     }
 
     /// Name and revision of what is in force.
@@ -112,7 +136,7 @@ mod tests {
         let in_force = listeners.in_force(direction);
         let text = in_force
             .iter()
-            .map(|(name, c)| format!("{name}{}", c.revision));
+            .map(|(name, c)| format!("{name}{}", c.config.revision));
         text.collect::<Vec<_>>().join(" ")
     }
 

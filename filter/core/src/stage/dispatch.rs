@@ -176,11 +176,15 @@ impl Stage {
         request.phase = Phase::Running {
             dequeued: Some(dequeued),
         };
+        let request = *request;
         let (stream, work) = (request.stream, request.work);
         let waited = dequeued.since(request.arrived);
         let group = self.order.group(&request.attributes);
         if let Some(fifo_wait) = request.fifo_wait {
             self.places.left(group, waited, fifo_wait);
+        }
+        if holds {
+            self.lets_pass(&request);
         }
         // Dequeued even if the gauge updates below fail.
         if holds && let Some(ticket) = self.requests.ticket(slot) {

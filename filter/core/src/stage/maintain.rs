@@ -158,7 +158,8 @@ impl Stage {
     }
 
     /// Takes a new version of its policy over. Requests that wait or run stay, learned times stay (they
-    /// are kept by type name), and so does whatever part of the strategy the new version doesn't change.
+    /// are kept by type name), and so does whatever part of the strategy the new version doesn't change. `stats` are those
+    /// of `config`.
     ///
     /// # Errors
     /// [`HostError`]. Whether the new version was taken over, [`Stage::config`] says: all that can fail is
@@ -167,14 +168,16 @@ impl Stage {
         &mut self,
         host: &impl Host,
         now: Instant,
-        config: StageConfig,
+        config: &StageConfig,
+        stats: &StageStats,
         actions: &mut Vec<Action>,
     ) -> Result<(), HostError> {
         let held = self.holds();
         let revived = std::mem::take(&mut self.retired);
-        if config == self.config && !revived {
+        if config == &self.config && !revived {
             return Ok(());
         }
+        let config = config.clone();
         let same_mode = config.mode == self.config.mode;
         let same_strategy = config.strategy == self.config.strategy
             && (same_mode || self.strategy.base.controlled_mut().is_none())
@@ -193,7 +196,7 @@ impl Stage {
         } else {
             Some(Order::new(host, &prefix, &config)?)
         };
-        let new_stats = StageStats::new(host, &config)?;
+        let new_stats = stats.clone();
         new_stats.configured(host, config.parallelism, Some(&self.stats))?;
         let exchanges = if same_strategy {
             None
@@ -471,6 +474,9 @@ impl Stage {
         // Its turn goes to the next: it takes none.
         request.turn = None;
         let request = waiting;
+        if dequeued.is_some() {
+            self.lets_pass(&request);
+        }
         let booked = self.ledger.acquire_over_limit(host);
         let ticket = self.requests.ticket(slot).filter(|_| booked.is_err());
         if ticket

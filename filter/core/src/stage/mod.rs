@@ -111,14 +111,15 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The stage of `policy`, configured by `config`, on the worker that `membership` names. `seed` makes its
-    /// random decisions repeatable.
+    /// The stage of `policy`, configured by `config`, whose stats are `stats`, on the worker that `membership` names.
+    /// `seed` makes its random decisions repeatable.
     ///
     /// # Errors
     /// [`HostError`] when the host refuses a metric.
     pub fn new(
         policy: PolicyId,
         config: StageConfig,
+        stats: StageStats,
         membership: &Membership,
         seed: u64,
         host: &impl Host,
@@ -144,7 +145,7 @@ impl Stage {
             demand: DemandExchange::new(host, &prefix, &config)?,
             control: Control::of_strategy(&config.policy, config.mode),
             backlog: Backlog::new(host, &prefix)?,
-            stats: StageStats::new(host, &config)?,
+            stats,
             handed_over: None,
             handed_to: Vec::new(),
             rng: Rng::new(seed),
@@ -319,11 +320,7 @@ impl Stage {
         };
         let decision = self.admit(host, now, ticket, &sight, counts, actions)?;
         if !rejected {
-            let admitted = !matches!(decision, Decision::Refuse(_));
-            if admitted {
-                self.stats.count(kind, Count::Accepted);
-            }
-            self.decided(kind, admitted);
+            self.decided(kind, !matches!(decision, Decision::Refuse(_)));
         }
         Ok(decision)
     }
@@ -428,6 +425,7 @@ impl Stage {
             let dequeued = Some(now);
             request.phase = Phase::Running { dequeued };
             self.accept(ticket, request);
+            self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
         if self.holds()
@@ -460,6 +458,7 @@ impl Stage {
             return Err(error);
         }
         if !self.holds() {
+            self.lets_pass(&request);
             return Ok(Decision::Forward(ticket));
         }
         if let Some(at) = actions[before..].iter().position(own_turn) {
@@ -467,6 +466,13 @@ impl Stage {
             return Ok(Decision::Forward(ticket));
         }
         Ok(Decision::Hold(ticket))
+    }
+
+    /// Counts a request that goes to the backend. One that expires in the queue counts as rejected, and only so.
+    fn lets_pass(&mut self, request: &Request) {
+        if request.counts != Counts::Refused {
+            self.stats.count(request.attributes.kind, Count::Accepted);
+        }
     }
 
     fn accept(&mut self, ticket: Ticket, request: Request) {

@@ -12,6 +12,7 @@ use crate::host::memory::MemoryHost;
 use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
 use crate::stage::{Outcome, Stage};
+use crate::stats::StageStats;
 use crate::time::Instant;
 use crate::workers::Membership;
 
@@ -130,7 +131,9 @@ impl World {
         let host = MemoryHost::new();
         let worker = |n| {
             let membership = Membership::join(Instant::default(), n, &host).unwrap();
-            let stage = Stage::new(PolicyId(0), config.clone(), &membership, n, &host).unwrap();
+            let stats = StageStats::new(&host, config).unwrap();
+            let (policy, config) = (PolicyId(0), config.clone());
+            let stage = Stage::new(policy, config, stats, &membership, n, &host).unwrap();
             (membership, stage)
         };
         Self {

@@ -11,7 +11,7 @@ use crate::strategy::Admission;
 pub(super) type Gauge = (MetricId, Option<u64>);
 
 /// The gauges of one controller, with what they were set to here.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ControllerStats {
     kind: TypeId,
     class: ClassId,
@@ -21,7 +21,7 @@ struct ControllerStats {
 }
 
 /// Gauges of a stage's controllers; none where something else decides.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Controllers(Vec<ControllerStats>);
 
 impl Controllers {

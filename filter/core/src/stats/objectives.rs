@@ -10,10 +10,10 @@ use crate::config::StageConfig;
 use crate::host::{HostError, MetricId, MetricKind, Metrics};
 
 /// Gauges of a stage's objectives. All workers write the same values.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Objectives(Vec<Gauge>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Gauge {
     /// Ids don't tell: a host may give one metric several.
     name: String,

@@ -9,7 +9,7 @@ use crate::request::TypeId;
 use crate::strategy::ValueCut;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ValueCutGauges {
     /// By type.
     admitted: Vec<Gauge>,

@@ -49,14 +49,16 @@ enum PatternEntry {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(tag = "type", deny_unknown_fields)]
+#[serde(tag = "type", rename_all_fields = "camelCase", deny_unknown_fields)]
 enum MethodEntry {
     None,
     Distributed,
-    /// T, ms, and K.
+    /// T, ms, and K, of a receiver or of each sender at a receiver.
     Misses {
-        period: u64,
+        period: f64,
         allowed: NonZeroU32,
+        #[serde(default)]
+        by_sender: bool,
     },
     /// w.
     Incast {
@@ -86,10 +88,15 @@ impl Fabric {
         let method = match self.method {
             MethodEntry::None => Method::None,
             MethodEntry::Distributed => Method::Distributed,
-            MethodEntry::Misses { period, allowed } => Method::Misses {
-                period: Duration::from_millis(period),
+            MethodEntry::Misses {
+                period,
+                allowed,
+                by_sender,
+            } => Method::Misses {
+                period: Duration::from_secs_f64(period / 1e3),
                 allowed,
                 scope,
+                by_sender,
             },
             MethodEntry::Incast { past } => Method::Incast { past, scope },
         };

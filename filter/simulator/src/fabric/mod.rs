@@ -85,6 +85,8 @@ pub enum Method {
         allowed: NonZeroU32,
         /// Whose misses count together.
         scope: Scope,
+        /// Whether each sender has K misses of its own at a receiver.
+        by_sender: bool,
     },
     /// [`headgate_core::class_admission::Incast`].
     Incast {

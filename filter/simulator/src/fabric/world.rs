@@ -80,7 +80,10 @@ enum Event {
 enum Admission {
     None,
     Distributed(Distributed<(u16, u16)>),
-    Misses(Misses<u16>),
+    Misses {
+        all: Misses<(u16, u16)>,
+        by_sender: bool,
+    },
     Incast(Incast<u16, u16>),
 }
 
@@ -299,7 +302,11 @@ impl Admission {
                 period,
                 allowed,
                 scope,
-            } => Self::Misses(Misses::new(law, allowed, period, scope, limits)),
+                by_sender,
+            } => Self::Misses {
+                all: Misses::new(law, allowed, period, scope, limits),
+                by_sender,
+            },
             Method::Incast { past, scope } => Self::Incast(Incast::new(law, past, scope, limits)?),
         })
     }
@@ -309,7 +316,9 @@ impl Admission {
         let ran = match self {
             Self::None => asked,
             Self::Distributed(all) => all.class_for(now, pair, asked, luck),
-            Self::Misses(all) => all.class_for(now, pair.1, asked),
+            Self::Misses { all, by_sender } => {
+                all.class_for(now, receiver(pair, *by_sender), asked)
+            }
             Self::Incast(all) => all.class_for(now, pair.0, pair.1, asked, luck),
         };
         ran.0
@@ -322,13 +331,20 @@ impl Admission {
         match self {
             Self::None => {}
             Self::Distributed(all) => all.completed(now, pair, call),
-            Self::Misses(all) => all.completed(now, pair.1, call),
+            Self::Misses { all, by_sender } => {
+                all.completed(now, receiver(pair, *by_sender), call);
+            }
             Self::Incast(all) => {
                 let round_trip = Duration::from_nanos(ROUND_TRIP * 1_000 / MICROSECOND);
                 all.completed(now, pair.0, pair.1, call, round_trip);
             }
         }
     }
+}
+
+/// The key of a receiver's misses: its own, or its own for each sender.
+const fn receiver(pair: (u16, u16), by_sender: bool) -> (u16, u16) {
+    if by_sender { pair } else { (0, pair.1) }
 }
 
 fn instant(ps: u64) -> Instant {

@@ -2,9 +2,10 @@
 
 use std::time::SystemTime;
 
-use super::view::{Carrier, Condition, OperatorView, Policy, View, Workload};
+use super::view::{Carrier, OperatorView, Policy, Target, View, Workload};
 use crate::cli::table::{Table, one_line};
 use crate::xds::DEFAULT_SLOT;
+use crate::xds::conditions::Type;
 use crate::xds::status::ProxyReport;
 use crate::xds::timestamp::age;
 
@@ -21,7 +22,10 @@ pub fn render(view: &View, now: SystemTime) -> String {
     }
     // Advice is for policies that wait for a proxy; others may be with another control plane's proxies.
     let mut targets = view.policies.iter().flat_map(|p| &p.targets);
-    let advice = targets.all(|t| t.programmed.reason == "NoProxies" || !t.accepted.is_true());
+    let advice = targets.all(|t| {
+        let is_elsewhere = !t.is(Type::Accepted) || t.is(Type::Overridden);
+        t.reason(Type::Programmed) == "NoProxies" || is_elsewhere
+    });
     let answered = view.local.is_some() || view.operators.iter().any(|o| o.problem.is_none());
     if !view.proxies.is_empty() || answered && advice {
         parts.push(proxies(view));
@@ -60,8 +64,8 @@ fn policies(view: &View, now: SystemTime) -> String {
                 once(policy.name.clone()),
                 target.target.clone(),
                 once(policy.mode.clone()),
-                condition(&target.accepted, "Accepted"),
-                condition(&target.programmed, "Programmed"),
+                of_target(target, Type::Accepted),
+                of_target(target, Type::Programmed),
                 once(dash(&share(view, policy))),
                 once(dash(&last)),
             ]);
@@ -74,7 +78,7 @@ fn policies(view: &View, now: SystemTime) -> String {
 fn share(view: &View, policy: &Policy) -> String {
     let is_elsewhere = || {
         let mut targets = policy.targets.iter();
-        view.is_carried(&policy.name) || targets.any(|t| t.programmed.is_true())
+        view.is_carried(&policy.name) || targets.any(|t| t.is(Type::Programmed))
     };
     match policy.proxies {
         Some(share) if share.total > 0 || !is_elsewhere() => {
@@ -90,7 +94,7 @@ fn objects(objects: &[Carrier]) -> String {
     for o in objects {
         let said = o.conditions.iter();
         let said: Vec<String> = said
-            .map(|(kind, c)| format!("{kind} {}", condition(c, kind)))
+            .map(|(kind, c)| format!("{kind} {}", condition(&c.status, &c.reason, kind)))
             .collect();
         table.row([
             format!("{} {}", o.kind, o.name),
@@ -177,10 +181,14 @@ fn workloads<'a>(workloads: impl Iterator<Item = &'a Workload>) -> String {
     table.or("")
 }
 
-fn condition(condition: &Condition, expected: &str) -> String {
-    match condition.reason == expected {
-        true => condition.status.clone(),
-        false => format!("{} ({})", condition.status, condition.reason),
+fn of_target(target: &Target, of: Type) -> String {
+    condition(target.status(of), target.reason(of), of.as_str())
+}
+
+fn condition(status: &str, reason: &str, expected: &str) -> String {
+    match reason == expected {
+        true => status.to_owned(),
+        false => format!("{status} ({reason})"),
     }
 }
 
@@ -192,20 +200,29 @@ fn remarks(view: &View) -> Vec<String> {
                 1 => policy.name.clone(),
                 _ => format!("{} at {}", policy.name, target.target),
             };
-            let (accepted, programmed) = (&target.accepted, &target.programmed);
-            let is_plain = ["", "valid"].contains(&accepted.message.as_str());
-            if !accepted.is_true() || !is_plain {
-                lines.push(format!("{name}: {}: {}", accepted.reason, accepted.message));
-            }
-            // Nothing else names the objects that carry it.
-            let is_hidden = programmed.is_true()
-                && view.objects.is_empty()
-                && policy.proxies.is_some_and(|s| s.total == 0);
-            if !programmed.is_true() && programmed.reason != accepted.reason || is_hidden {
+            let mut say = |of| {
                 lines.push(format!(
                     "{name}: {}: {}",
-                    programmed.reason, programmed.message
+                    target.reason(of),
+                    target.message(of)
                 ));
+            };
+            let is_plain = ["", "valid"].contains(&target.message(Type::Accepted));
+            if !target.is(Type::Accepted) || !is_plain {
+                say(Type::Accepted);
+            }
+            if target.is(Type::Overridden) {
+                say(Type::Overridden);
+            }
+            // Nothing else names the objects that carry it.
+            let is_hidden = target.is(Type::Programmed)
+                && view.objects.is_empty()
+                && policy.proxies.is_some_and(|s| s.total == 0);
+            let is_said = [Type::Accepted, Type::Overridden]
+                .map(|of| target.reason(of))
+                .contains(&target.reason(Type::Programmed));
+            if !target.is(Type::Programmed) && !is_said || is_hidden {
+                say(Type::Programmed);
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::cli::cluster::{Objects, Operator};
 use crate::kubernetes::CONTROLLER_NAME;
 use crate::kubernetes::deliver::object::{POLICIES_ANNOTATION, REVISION_ANNOTATION};
 use crate::kubernetes::resource::{PolicyAncestorStatus, PolicyResource};
-use crate::xds::conditions;
+use crate::xds::conditions::{self, Type};
 use crate::xds::status::{self, PolicyReport, ProblemReport, ProxyReport, Report};
 
 /// Everything that `headgate status` shows of a cluster.
@@ -70,10 +70,53 @@ pub struct Policy {
 pub struct Target {
     /// `Kind/namespace/name`.
     pub target: String,
-    /// Condition `Accepted`.
-    pub accepted: Condition,
-    /// Condition `Programmed`.
-    pub programmed: Condition,
+    /// Conditions by type; `Accepted` and `Programmed` always.
+    #[serde(flatten)]
+    pub conditions: BTreeMap<Type, Condition>,
+}
+
+impl Target {
+    /// Returns the status of a condition: `True`, `False` or `Unknown`; empty without it.
+    #[must_use]
+    pub fn status(&self, of: Type) -> &str {
+        self.conditions.get(&of).map_or("", |c| &c.status)
+    }
+
+    /// Returns the reason of a condition.
+    #[must_use]
+    pub fn reason(&self, of: Type) -> &str {
+        self.conditions.get(&of).map_or("", |c| &c.reason)
+    }
+
+    /// Returns the message of a condition.
+    #[must_use]
+    pub fn message(&self, of: Type) -> &str {
+        self.conditions.get(&of).map_or("", |c| &c.message)
+    }
+
+    /// Whether a condition is `True`.
+    #[must_use]
+    pub fn is(&self, of: Type) -> bool {
+        self.status(of) == "True"
+    }
+
+    /// Whether the policy is in force here, or another one is in its place as intended.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.is(Type::Accepted) && (self.is(Type::Programmed) || self.is(Type::Overridden))
+    }
+
+    fn new(target: String, written: &[meta::Condition], generation: i64) -> Self {
+        let condition = |of: Type| {
+            let found = written.iter().find(|c| c.type_ == of.as_str());
+            let is_always = matches!(of, Type::Accepted | Type::Programmed);
+            (is_always || found.is_some()).then(|| (of, Condition::of(found, generation)))
+        };
+        Self {
+            target,
+            conditions: Type::ALL.into_iter().filter_map(condition).collect(),
+        }
+    }
 }
 
 /// A condition.
@@ -181,7 +224,7 @@ impl View {
         let (mut seen, mut hidden) = (Vec::new(), Vec::new());
         let mentioned = |kind: &str| {
             let mut targets = policies.iter().flat_map(|p| &p.targets);
-            targets.any(|t| t.programmed.message.contains(&format!("{kind} ")))
+            targets.any(|t| t.message(Type::Programmed).contains(&format!("{kind} ")))
         };
         for (adapter, listed) in objects {
             match listed {
@@ -223,8 +266,9 @@ impl View {
                 revision: p.revision.clone(),
                 targets: vec![Target {
                     target: shortened(p.targets.iter().map(ToString::to_string)),
-                    accepted: Condition::reported(&p.accepted),
-                    programmed: Condition::reported(&p.programmed),
+                    conditions: { p.conditions.iter() }
+                        .map(|(of, condition)| (of, Condition::reported(condition)))
+                        .collect(),
                 }],
                 proxies: Some(Share { in_sync, total }),
             }
@@ -240,21 +284,22 @@ impl View {
         }
     }
 
-    /// Whether every policy is accepted and programmed. That no proxy asks for one is no mistake of the policy's.
+    /// Whether every policy is accepted, and programmed or overridden. That no proxy asks for one is no mistake of the
+    /// policy's.
     #[must_use]
     pub fn ok(&self) -> bool {
-        self.local.as_ref().is_none_or(Vec::is_empty)
-            && self.policies.iter().flat_map(|p| &p.targets).all(|t| {
-                let programmed = t.programmed.is_true() || t.programmed.reason == "NoProxies";
-                t.accepted.is_true() && programmed
-            })
+        let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
+        self.local.as_ref().is_none_or(Vec::is_empty) && {
+            self.policies.iter().flat_map(|p| &p.targets)
+        }
+        .all(|t| t.is_settled() || t.is(Type::Accepted) && has_no_proxies(t))
     }
 
-    /// Whether there are policies and every one is accepted and programmed at each of its targets.
+    /// Whether there are policies and every one is programmed, or overridden, at each of its targets.
     #[must_use]
     pub fn programmed(&self) -> bool {
         let mut targets = self.policies.iter().flat_map(|p| &p.targets);
-        !self.policies.is_empty() && targets.all(|t| t.accepted.is_true() && t.programmed.is_true())
+        !self.policies.is_empty() && targets.all(Target::is_settled)
     }
 
     /// Whether an object carries this policy.
@@ -271,12 +316,6 @@ fn is_in(policy: &str, namespace: Option<&str>) -> bool {
 }
 
 impl Condition {
-    /// Whether it is so.
-    #[must_use]
-    pub fn is_true(&self) -> bool {
-        self.status == "True"
-    }
-
     fn reported(condition: &conditions::Condition) -> Self {
         Self {
             status: if condition.status { "True" } else { "False" }.to_owned(),
@@ -293,9 +332,9 @@ impl Condition {
         }
     }
 
-    /// The condition of this type, if it is about this generation.
-    fn of(conditions: &[meta::Condition], kind: &str, generation: i64) -> Self {
-        match conditions.iter().find(|c| c.type_ == kind) {
+    /// The condition as it was written, if it is about this generation.
+    fn of(written: Option<&meta::Condition>, generation: i64) -> Self {
+        match written {
             None => Self::unknown("Pending", "no operator has judged it yet".to_owned()),
             Some(c) if c.observed_generation.is_some_and(|g| g < generation) => Self::unknown(
                 "Stale",
@@ -323,20 +362,12 @@ fn policy(resource: &PolicyResource, proxies: Option<&Vec<Proxy>>) -> Policy {
     let ancestors = resource.status.iter().flat_map(|s| &s.ancestors);
     let mut targets: Vec<Target> = ancestors
         .filter(|a| a.controller_name == CONTROLLER_NAME)
-        .map(|a| Target {
-            target: ancestor(a, &namespace),
-            accepted: Condition::of(&a.conditions, "Accepted", generation),
-            programmed: Condition::of(&a.conditions, "Programmed", generation),
-        })
+        .map(|a| Target::new(ancestor(a, &namespace), &a.conditions, generation))
         .collect();
     if targets.is_empty() {
         targets = named(resource, &namespace)
             .into_iter()
-            .map(|target| Target {
-                target,
-                accepted: Condition::of(&[], "Accepted", generation),
-                programmed: Condition::of(&[], "Programmed", generation),
-            })
+            .map(|target| Target::new(target, &[], generation))
             .collect();
     }
     let share = |proxies: &Vec<Proxy>| {
@@ -399,15 +430,18 @@ fn workloads(policies: &[Policy]) -> Vec<Workload> {
                 in_force: Vec::new(),
                 out_of_force: Vec::new(),
             });
-            let accepted = &target.accepted;
-            match accepted.reason.as_str() {
-                "Conflicted" | "Overridden" => workload.out_of_force.push(Loser {
+            let loses = match target.reason(Type::Accepted) {
+                "Conflicted" => Some(Type::Accepted),
+                _ => target.is(Type::Overridden).then_some(Type::Overridden),
+            };
+            match loses {
+                Some(of) => workload.out_of_force.push(Loser {
                     policy: policy.name.clone(),
-                    reason: accepted.reason.clone(),
-                    message: accepted.message.clone(),
+                    reason: target.reason(of).to_owned(),
+                    message: target.message(of).to_owned(),
                 }),
-                _ if accepted.is_true() => workload.in_force.push(policy.name.clone()),
-                _ => {}
+                None if target.is(Type::Accepted) => workload.in_force.push(policy.name.clone()),
+                None => {}
             }
         }
     }

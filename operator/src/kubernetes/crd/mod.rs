@@ -79,16 +79,14 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
 
 /// What `kubectl get` shows, and with `-o wide` (priority 1) what helps further.
 fn columns() -> Value {
-    // A column shows one value: that of the first target.
-    let condition = |kind: &str, field: &str| {
-        format!(".status.ancestors[0].conditions[?(@.type==\"{kind}\")].{field}")
-    };
+    let condition =
+        |kind: &str, field: &str| format!(".status.conditions[?(@.type==\"{kind}\")].{field}");
     let column = |name: &str, path: &str, priority: i32, description: &str| json!({"name": name, "type": "string", "jsonPath": path, "priority": priority, "description": description});
     json!([
         column("Target", ".spec.targetRefs[0]['name','matchLabels']", 0, "Its first target."),
         column("Mode", ".spec.mode", 0, "Whether decisions take effect."),
-        column("Accepted", &condition("Accepted", "status"), 0, "Whether it is right and applies to its first target."),
-        column("Programmed", &condition("Programmed", "status"), 0, "Whether all proxies of its first target run it."),
+        column("Accepted", &condition("Accepted", "status"), 0, "Whether it is right and may apply to its targets."),
+        column("Programmed", &condition("Programmed", "status"), 0, "Whether all proxies of its targets run it."),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
         column("Kind", ".spec.targetRefs[0].kind", 1, "Kind of its first target."),
         column("Strategy", ".spec.strategy.type", 1, "What decides which requests may enter the queue."),

@@ -2,21 +2,18 @@
 
 use serde_json::{Value, json};
 
-/// Most ancestors and, of one, most conditions (Gateway API's `PolicyStatus`).
+/// Most ancestors, and most conditions in one list (Gateway API's `PolicyStatus`).
 const MAX_ANCESTORS: usize = 16;
 const MAX_CONDITIONS: usize = 8;
 
 /// Adds them to the structural schema of the status.
 pub(super) fn constrain(status: &mut Value) {
+    conditions(&mut status["properties"]["conditions"]);
     let ancestors = &mut status["properties"]["ancestors"];
     ancestors["maxItems"] = json!(MAX_ANCESTORS);
     ancestors["x-kubernetes-list-type"] = json!("atomic");
     let ancestor = &mut ancestors["items"]["properties"];
-    let conditions = &mut ancestor["conditions"];
-    conditions["maxItems"] = json!(MAX_CONDITIONS);
-    conditions["x-kubernetes-list-type"] = json!("map");
-    conditions["x-kubernetes-list-map-keys"] = json!(["type"]);
-    condition(&mut conditions["items"]["properties"]);
+    conditions(&mut ancestor["conditions"]);
     ancestor["controllerName"]["maxLength"] = json!(253);
     // Labels of Pods, of which each may be longer than a name: 16 of `PREFIX/KEY=VALUE`.
     let of_ancestor = &mut ancestor["ancestorRef"]["properties"];
@@ -31,8 +28,12 @@ pub(super) fn constrain(status: &mut Value) {
     }
 }
 
-/// What the API's own type of a condition says of its fields.
-fn condition(fields: &mut Value) {
+/// Adds what the API's own type says of a list of conditions and of the fields of one.
+fn conditions(list: &mut Value) {
+    list["maxItems"] = json!(MAX_CONDITIONS);
+    list["x-kubernetes-list-type"] = json!("map");
+    list["x-kubernetes-list-map-keys"] = json!(["type"]);
+    let fields = &mut list["items"]["properties"];
     fields["type"]["maxLength"] = json!(316);
     fields["status"]["enum"] = json!(["True", "False", "Unknown"]);
     fields["reason"]["maxLength"] = json!(1024);

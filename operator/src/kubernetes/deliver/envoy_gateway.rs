@@ -108,7 +108,8 @@ fn routes<'a>(
 /// What Envoy Gateway says of the object in its status.
 ///
 /// It tells whether the policy was translated and taken over by the data plane's configuration, with the module
-/// fetched and its SHA-256 checked; not whether each Envoy took it.
+/// fetched and its SHA-256 checked; not whether each Envoy took it. Its condition `Overridden` names routes that have a
+/// policy of another owner: the others still have this one, so it is no failure.
 #[must_use]
 pub fn state(observed: &Value) -> State {
     let generation = observed["metadata"]["generation"].as_i64();
@@ -133,15 +134,46 @@ pub fn state(observed: &Value) -> State {
                     field("message")
                 ));
             }
-            // A policy of somebody else's takes all requests, or those of some routes.
-            ("Overridden", "True") => {
-                return State::Failed(format!("Envoy Gateway: {}", field("message")));
-            }
             _ => {}
         }
     }
     match accepted {
         true => State::Delivered,
         false => State::Pending("Envoy Gateway has not accepted it yet".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An object of generation 2 whose ancestors have these conditions: type, status, generation.
+    fn said(conditions: &[(&str, &str, i64)]) -> State {
+        let condition = |&(kind, status, generation): &(&str, &str, i64)| {
+            json!({
+                "type": kind, "status": status, "reason": "R", "message": "m",
+                "observedGeneration": generation,
+            })
+        };
+        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+        state(&json!({
+            "metadata": {"generation": 2},
+            "status": {"ancestors": [{"conditions": conditions}]},
+        }))
+    }
+
+    #[test]
+    fn a_policy_that_some_routes_override_is_delivered() {
+        let accepted = ("Accepted", "True", 2);
+        assert_eq!(said(&[accepted]), State::Delivered);
+        assert_eq!(
+            said(&[accepted, ("Overridden", "True", 2)]),
+            State::Delivered
+        );
+        let refused = State::Failed("Envoy Gateway refuses it: R: m".to_owned());
+        assert_eq!(said(&[("Accepted", "False", 2)]), refused);
+        for none in [&[][..], &[("Accepted", "True", 1)]] {
+            assert!(matches!(said(none), State::Pending(_)));
+        }
     }
 }

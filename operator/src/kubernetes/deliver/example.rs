@@ -33,6 +33,7 @@ pub(super) fn settings() -> Settings {
         envoy_gateway_namespace: super::settings::ENVOY_GATEWAY_NAMESPACE.to_owned(),
         istio_namespace: super::settings::ISTIO_NAMESPACE.to_owned(),
         config_map_module: None,
+        keep_leftovers: false,
         watch_namespaces: Vec::new(),
         modules_url: "http://headgate.headgate-system.svc:18002".to_owned(),
         retry: std::time::Duration::from_secs(1),

@@ -25,6 +25,7 @@ pub mod envoy_gateway;
 mod example;
 pub mod istio;
 pub mod istio_native;
+mod leftovers;
 pub mod object;
 pub mod observed;
 mod reconcile;

@@ -41,18 +41,33 @@ impl Source {
             all.push(Self::Objects(Adapter::EnvoyGateway));
         }
         if settings.istio {
-            // All, so that those of other kinds go after a change of the setting, and after an upgrade of Istio.
             let kinds = [
                 Adapter::Istio,
                 Adapter::IstioExtension,
                 Adapter::IstioNative,
             ];
-            all.extend(kinds.map(Self::Objects));
+            // Watched, not removed at the start: those of another kind go after their successors are there.
+            let is_needed = |kind: &Adapter| {
+                !settings.keep_leftovers || kind.is_plugin() == settings.istio_native.is_none()
+            };
+            all.extend(kinds.into_iter().filter(is_needed).map(Self::Objects));
         }
         if settings.istio || settings.envoy_gateway {
             all.push(Self::GatewayClasses);
         }
         all
+    }
+
+    /// Adapters of control planes whose delivery is off, and whose objects may be left of a time when it was on.
+    #[must_use]
+    pub fn off(settings: &Settings) -> Vec<Adapter> {
+        let is_off = |adapter: &Adapter| match adapter {
+            Adapter::ConfigMap => false,
+            Adapter::EnvoyGateway => !settings.envoy_gateway,
+            Adapter::Istio | Adapter::IstioExtension | Adapter::IstioNative => !settings.istio,
+        };
+        let all = Adapter::ALL.into_iter().filter(is_off);
+        all.filter(|_| !settings.keep_leftovers).collect()
     }
 
     fn resource(self) -> ApiResource {
@@ -86,8 +101,7 @@ pub fn follow(
             Source::Objects(adapter) => {
                 let apis = apis_of(&resource, client, &settings.watch_namespaces);
                 let mut watch = Watch::new(adapter.kind(), apis);
-                let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
-                watch.config = watch.config.labels(&ours);
+                watch.config = watch.config.labels(&ours());
                 watch
             }
             Source::GatewayClasses => {
@@ -100,6 +114,11 @@ pub fn follow(
         watches.spawn(watch.follow(keyed, wrap, out.clone()));
     }
     watches
+}
+
+/// Returns the selector of our objects.
+pub(super) fn ours() -> String {
+    format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1)
 }
 
 /// Everything that is watched, as it is now.
@@ -177,8 +196,12 @@ impl Observed {
             let controller = value["spec"]["controllerName"].as_str()?;
             Some((key.name.clone(), controller.to_owned()))
         };
+        let watches_plugins = self
+            .sources
+            .contains_key(&Source::Objects(Adapter::IstioExtension));
+        let plugins = served(Adapter::Istio) || served(Adapter::IstioExtension);
         Installed {
-            istio: served(Adapter::Istio) || served(Adapter::IstioExtension),
+            istio: plugins || !watches_plugins && served(Adapter::IstioNative),
             traffic_extension: served(Adapter::IstioExtension),
             envoy_gateway: served(Adapter::EnvoyGateway),
             classes: classes
@@ -250,6 +273,7 @@ fn keyed(mut object: DynamicObject) -> Keyed<Value> {
 mod tests {
     use serde_json::json;
 
+    use super::super::example::settings;
     use super::*;
 
     const PLUGINS: Source = Source::Objects(Adapter::Istio);
@@ -298,5 +322,29 @@ mod tests {
         assert_eq!(version(&observed), "7");
         observed.see((PLUGINS, watch::Seen::Applied(plugin("x", 8))));
         assert_eq!(version(&observed), "8");
+    }
+
+    #[test]
+    fn only_what_is_written_is_watched_where_leftovers_are_kept() {
+        let watched = |istio_native: Option<&str>, keep_leftovers| {
+            let settings = Settings {
+                envoy_gateway: false,
+                istio_native: istio_native.map(Into::into),
+                config_map_module: None,
+                keep_leftovers,
+                ..settings()
+            };
+            assert_eq!(Source::off(&settings).is_empty(), keep_leftovers);
+            let mut sources = Source::needed(&settings);
+            sources.retain(|s| matches!(s, Source::Objects(_)));
+            sources
+        };
+        let plugins = [Adapter::Istio, Adapter::IstioExtension].map(Source::Objects);
+        let filters = [Source::Objects(Adapter::IstioNative)];
+        assert_eq!(watched(None, true), plugins);
+        assert_eq!(watched(Some("/h.so"), true), filters);
+        let all = [&plugins[..], &filters].concat();
+        assert_eq!(watched(None, false), all);
+        assert_eq!(watched(Some("/h.so"), false), all);
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 
+use super::leftovers;
 use super::observed::{Observed, Source, follow};
 use super::reconcile::Reconciler;
 use super::report::Delivered;
@@ -47,6 +49,8 @@ pub async fn run(
     let (news, mut seen) = mpsc::channel(BACKLOG);
     let _watches = follow(&client, &sources, &settings, &news);
     let mut observed = Observed::new(&sources);
+    let leftovers = leftovers::remove(client.clone(), settings.clone());
+    let _leftovers = AbortOnDropHandle::new(tokio::spawn(leftovers));
     let retry = settings.retry;
     let mut reconciler = Reconciler::new(client, settings, interrupted);
     // An instant, not a pause: the ticks of `looks` would begin a pause anew before it ends.

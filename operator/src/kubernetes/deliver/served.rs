@@ -47,7 +47,9 @@ pub(super) async fn check(module: &ModuleRef) -> Result<(), String> {
 async fn digest(url: &str) -> anyhow::Result<String> {
     let uri: Uri = url.parse()?;
     let authority = uri.authority().context("no host")?;
-    let address = (authority.host(), authority.port_u16().unwrap_or(80));
+    // An IPv6 address is in brackets only in a URL.
+    let host = authority.host().trim_matches(['[', ']']);
+    let address = (host, authority.port_u16().unwrap_or(80));
     let stream = TcpStream::connect(address).await?;
     let request = Request::get(uri.path()).header(header::HOST, authority.as_str());
     let response = exchange(stream, request.body(Empty::new())?, MAX_BYTES).await?;
@@ -66,7 +68,11 @@ mod tests {
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     async fn checked(answer: &'static str, sha256: &str) -> Result<(), String> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        checked_at("127.0.0.1:0", answer, sha256).await
+    }
+
+    async fn checked_at(at: &str, answer: &'static str, sha256: &str) -> Result<(), String> {
+        let listener = TcpListener::bind(at).await.unwrap();
         let url = format!("http://{}/m.wasm", listener.local_addr().unwrap());
         let server = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -102,5 +108,11 @@ mod tests {
             sha256: ABC.into(),
         };
         assert!(check(&nobody).await.unwrap_err().contains("refused"));
+    }
+
+    #[tokio::test]
+    async fn an_ipv6_address_is_reached() {
+        let abc = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc";
+        assert_eq!(checked_at("[::1]:0", abc, ABC).await, Ok(()));
     }
 }

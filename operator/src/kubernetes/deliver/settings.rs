@@ -63,6 +63,10 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub istio_namespace: String,
+    /// Leave objects of deliveries that are off where they are: without it, those of istio and envoy-gateway are removed
+    /// at the start, which takes the right to list and delete them
+    #[arg(long, help_heading = "Delivery")]
+    pub keep_leftovers: bool,
     /// Where this operator's modules are reached by control planes and proxies [default:
     /// http://headgate.NAMESPACE.svc:18002]
     #[arg(long, value_name = "URL", help_heading = "Delivery")]
@@ -100,6 +104,9 @@ pub struct Settings {
     /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
     /// digits of its SHA-256.
     pub config_map_module: Option<String>,
+    /// Leave objects of deliveries that are off, and those of the native filter where plugins are written or the other
+    /// way round.
+    pub keep_leftovers: bool,
     /// Namespaces where objects are; all where none is named.
     pub watch_namespaces: Vec<String>,
     /// `http://HOST:PORT` below which `/modules/<sha256>.wasm` is served.
@@ -109,6 +116,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether any delivery is on.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.istio || self.envoy_gateway || self.config_map_module.is_some()
+    }
+
     /// What the arguments say, for an operator in `namespace`.
     ///
     /// # Errors
@@ -147,6 +160,7 @@ impl Settings {
                 config_map_module: args
                     .deliver_config_maps
                     .then(|| args.config_map_module.clone()),
+                keep_leftovers: args.keep_leftovers,
                 watch_namespaces: Vec::new(),
                 modules_url: format!("http://{host}"),
                 retry: RETRY,
@@ -189,6 +203,7 @@ mod tests {
                 envoy_gateway_namespace: "envoy-gateway-system".into(),
                 istio_namespace: "istio-system".into(),
                 config_map_module: None,
+                keep_leftovers: false,
                 watch_namespaces: Vec::new(),
                 modules_url: "http://headgate.headgate-system.svc:18002".into(),
                 retry: RETRY,

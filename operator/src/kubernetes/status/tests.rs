@@ -47,6 +47,23 @@ fn tallies(generation: i64, running: u64, total: u64) -> Tallies {
     .unwrap()
 }
 
+/// The status to write, while no proxies are on their way.
+fn wanted(
+    state: &PolicyState,
+    tallies: &Tallies,
+    delivered: Option<&conditions::Condition>,
+    old: Option<&AdmissionPolicyStatus>,
+    now: &Time,
+) -> Option<AdmissionPolicyStatus> {
+    let facts = Facts {
+        state,
+        tallies,
+        delivered,
+        settling: None,
+    };
+    super::wanted(&facts, old, now).status
+}
+
 /// `(Accepted's reason, Programmed's reason)` of each entry.
 fn reasons(status: &AdmissionPolicyStatus) -> Vec<(&str, &str)> {
     status
@@ -118,10 +135,20 @@ fn each_target_has_its_own_fate() {
     assert_eq!(
         reasons(&status),
         [
-            ("Overridden", "Overridden"),
+            ("Accepted", "Overridden"),
             ("TargetNotFound", "TargetNotFound")
         ]
     );
+    let overridden = &status.ancestors[0].conditions[2];
+    assert_eq!(
+        (overridden.type_.as_str(), overridden.status.as_str()),
+        ("Overridden", "True")
+    );
+    assert_eq!(
+        overridden.message,
+        "a/older, which has precedence, is in force on all proxies of this target"
+    );
+    assert_eq!(status.ancestors[1].conditions.len(), 2);
     assert_eq!(status.ancestors[1].conditions[0].message, "no such Gateway");
 }
 
@@ -165,6 +192,7 @@ fn entries_of_others_stay_and_count_towards_the_limit() {
         conditions: Vec::new(),
     };
     let old = AdmissionPolicyStatus {
+        conditions: Vec::new(),
         ancestors: (0..15).map(foreign).collect(),
     };
     let new = wanted(&state(1), &Tallies::default(), None, Some(&old), &at(1)).unwrap();
@@ -198,7 +226,11 @@ fn a_delivered_object_speaks_for_proxies_that_nobody_sees() {
 #[test]
 fn what_was_written_reads_back_as_the_worst_of_all_targets() {
     let of = |state: &PolicyState, status: Option<&AdmissionPolicyStatus>| {
-        written(state, status).map(|c| (c.status, c.reason, c.message))
+        let all = written(state, status);
+        let all = all
+            .iter()
+            .map(|(_, c)| (c.status, c.reason.clone(), c.message.clone()));
+        all.collect::<Vec<_>>()
     };
     let is = |status, reason: &str, message: &str| (status, reason.to_owned(), message.to_owned());
     let status = wanted(&state(1), &tallies(1, 2, 2), None, None, &at(1));
@@ -227,9 +259,12 @@ fn what_was_written_reads_back_as_the_worst_of_all_targets() {
         of(&s, status.as_ref()),
         [
             is(false, "TargetNotFound", "Gateway/a/g: no such Gateway"),
-            is(true, "Programmed", "2 of 2 proxies run it")
-        ],
-        "enforced wherever it applies"
+            is(
+                false,
+                "TargetNotFound",
+                "Gateway/a/g: not enforced at this target; see condition Accepted"
+            )
+        ]
     );
     s.not_found
         .insert(0, (target(TARGETS[0]), "no such Service".into()));
@@ -237,38 +272,137 @@ fn what_was_written_reads_back_as_the_worst_of_all_targets() {
     assert_eq!(of(&s, status.as_ref())[1].1, "TargetNotFound");
 }
 
+/// `(status, reason)` of the top-level conditions by type.
+fn top(status: &AdmissionPolicyStatus) -> Vec<(&str, &str, &str)> {
+    let conditions = status.conditions.iter();
+    let parts = conditions.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()));
+    parts.collect()
+}
+
+#[test]
+fn a_condition_of_all_holds_where_it_does_at_each_target() {
+    let is_accepted = ("Accepted", "True", "Accepted");
+    let is_programmed = ("Programmed", "True", "Programmed");
+    let all = wanted(&state(1), &tallies(1, 2, 2), None, None, &at(10)).unwrap();
+    assert_eq!(top(&all), [is_accepted, is_programmed]);
+    let is_since = |c: &Condition| (c.observed_generation, c.last_transition_time.clone());
+    assert!(
+        all.conditions
+            .iter()
+            .all(|c| is_since(c) == (Some(1), at(10)))
+    );
+
+    // One of two targets in its place, as its author may have meant it.
+    let lost = |name: &str| Conflict {
+        target: target(name),
+        winner: "a/route".into(),
+    };
+    let mut s = state(2);
+    s.overridden = vec![lost(TARGETS[0])];
+    let one = wanted(&s, &tallies(2, 2, 2), None, Some(&all), &at(20)).unwrap();
+    assert_eq!(top(&one), [is_accepted, is_programmed]);
+    assert!(
+        one.conditions
+            .iter()
+            .all(|c| is_since(c) == (Some(2), at(10)))
+    );
+    s.overridden.push(lost(TARGETS[1]));
+    let both = wanted(&s, &tallies(2, 2, 2), None, Some(&one), &at(30)).unwrap();
+    let is_overridden = ("Overridden", "True", "Overridden");
+    let is_elsewhere = ("Programmed", "False", "Overridden");
+    assert_eq!(top(&both), [is_accepted, is_elsewhere, is_overridden]);
+    assert_eq!(is_since(&both.conditions[0]), (Some(2), at(10)));
+    assert_eq!(is_since(&both.conditions[1]), (Some(2), at(30)));
+    assert_eq!(
+        wanted(&s, &tallies(2, 2, 2), None, Some(&both), &at(40)),
+        None
+    );
+
+    // A status from before there were such conditions, and one that another writer changed.
+    let old = AdmissionPolicyStatus {
+        conditions: Vec::new(),
+        ancestors: all.ancestors.clone(),
+    };
+    let news = wanted(&state(1), &tallies(1, 2, 2), None, Some(&old), &at(50)).unwrap();
+    assert_eq!(news.ancestors, all.ancestors);
+    assert_eq!(top(&news), top(&all));
+    let mut changed = all.clone();
+    changed.conditions[1].status = "False".to_owned();
+    let news = wanted(&state(1), &tallies(1, 2, 2), None, Some(&changed), &at(60));
+    assert_eq!(top(&news.unwrap()), top(&all));
+}
+
+#[test]
+fn a_listener_is_named() {
+    let listener = "Gateway/a/g/web";
+    let mut s = state(1);
+    s.targets = vec![target("Gateway/a/g/api"), target(listener)];
+    s.not_found = vec![(target(listener), "no such listener".into())];
+    let status = wanted(&s, &Tallies::default(), None, None, &at(1));
+    let accepted = &written(&s, status.as_ref())[Type::Accepted];
+    assert_eq!(accepted.message, "Gateway/a/g/web: no such listener");
+}
+
+/// The outcome while proxies may be on their way.
+fn settling(
+    state: &PolicyState,
+    tallies: &Tallies,
+    old: Option<&AdmissionPolicyStatus>,
+    was_seen: bool,
+) -> Wanted {
+    let facts = Facts {
+        state,
+        tallies,
+        delivered: None,
+        settling: Some(Settling { was_seen }),
+    };
+    super::wanted(&facts, old, &at(9))
+}
+
 #[test]
 fn only_missing_proxies_of_the_same_generation_may_be_on_their_way() {
-    let status = |generation, running, total| {
-        let tallies = tallies(generation, running, total);
-        wanted(&state(generation), &tallies, None, None, &at(1)).unwrap()
-    };
-    let programmed = status(1, 2, 2);
+    let programmed = wanted(&state(1), &tallies(1, 2, 2), None, None, &at(1)).unwrap();
+    let none = wanted(&state(1), &tallies(1, 0, 0), None, None, &at(1)).unwrap();
     for (running, total) in [(0, 0), (0, 1), (1, 2)] {
-        assert!(loses_proxies(
-            Some(&programmed),
-            &status(1, running, total),
-            false
-        ));
-        assert!(!loses_proxies(None, &status(1, running, total), false));
-        assert!(!loses_proxies(
-            Some(&status(1, 0, 0)),
-            &status(1, running, total),
-            false
-        ));
+        let tallies = tallies(1, running, total);
+        let nothing = Wanted {
+            status: None,
+            holds: true,
+        };
+        assert_eq!(
+            settling(&state(1), &tallies, Some(&programmed), false),
+            nothing
+        );
+        assert!(!settling(&state(1), &tallies, None, false).holds);
+        assert!(!settling(&state(1), &tallies, Some(&none), false).holds);
     }
-    assert!(!loses_proxies(Some(&programmed), &status(1, 1, 1), false));
-    assert!(
-        !loses_proxies(Some(&programmed), &status(1, 0, 0), true),
-        "they left"
-    );
-    assert!(loses_proxies(Some(&programmed), &status(1, 0, 1), true));
-    assert!(
-        !loses_proxies(Some(&programmed), &status(2, 0, 2), false),
-        "an edit"
-    );
+    let holds = |state: &PolicyState, tallies: &Tallies, was_seen| {
+        settling(state, tallies, Some(&programmed), was_seen).holds
+    };
+    assert!(!holds(&state(1), &tallies(1, 1, 1), false));
+    assert!(!holds(&state(1), &tallies(1, 0, 0), true), "they left");
+    assert!(holds(&state(1), &tallies(1, 0, 1), true));
+    assert!(!holds(&state(2), &tallies(2, 0, 2), false), "an edit");
     let mut gone = state(1);
     gone.not_found = vec![(target(TARGETS[0]), "no such Service".into())];
-    let gone = wanted(&gone, &tallies(1, 2, 2), None, None, &at(1)).unwrap();
-    assert!(!loses_proxies(Some(&programmed), &gone, false));
+    assert!(!holds(&gone, &tallies(1, 2, 2), false));
+}
+
+#[test]
+fn a_target_that_waits_for_its_proxies_delays_no_other() {
+    let programmed = wanted(&state(1), &tallies(1, 2, 2), None, None, &at(1)).unwrap();
+    let mut s = state(1);
+    s.not_found = vec![(target(TARGETS[1]), "no such Gateway".into())];
+    let Wanted { status, holds } = settling(&s, &Tallies::default(), Some(&programmed), false);
+    let status = status.unwrap();
+    assert!(holds);
+    assert_eq!(
+        reasons(&status),
+        [
+            ("Accepted", "Programmed"),
+            ("TargetNotFound", "TargetNotFound")
+        ]
+    );
+    let again = settling(&s, &Tallies::default(), Some(&status), false);
+    assert_eq!(again.status, None, "written once");
 }

@@ -145,6 +145,7 @@ impl Sidecar {
             source: ConfigSource::File(file(DEFAULT_SLOT)),
             outbound,
             admin: "127.0.0.1:0".parse()?,
+            stats: None,
             target: None,
             pod: Pod::default(),
             node_id: "sidecar".into(),

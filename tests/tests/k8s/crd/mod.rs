@@ -100,6 +100,7 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
             "admp.spec.types.matches.path.type",
             "ENUM: Exact PathPrefix RegularExpression",
         ),
+        ("admp.status.conditions", "where they are at each target"),
         ("admp.status.ancestors.conditions", "Programmed"),
     ] {
         let text = explained(field);
@@ -124,11 +125,14 @@ async fn kubectl_explains_every_level_and_shows_columns() -> Result<()> {
         let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "reason": "Because", "message": "so", "lastTransitionTime": transition});
         let status = json!({
             "apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy",
-            "status": {"ancestors": [{
-                "ancestorRef": {"kind": "Service", "name": "search"},
-                "controllerName": "headgate.dev/controller",
+            "status": {
                 "conditions": [condition("Accepted", "True"), condition("Programmed", "Unknown")],
-            }]},
+                "ancestors": [{
+                    "ancestorRef": {"kind": "Service", "name": "search"},
+                    "controllerName": "headgate.dev/controller",
+                    "conditions": [condition("Accepted", "False"), condition("Programmed", "False")],
+                }],
+            },
         });
         api.patch_status(name, &PatchParams::apply("test"), &Patch::Apply(status))
             .await?;

@@ -94,6 +94,7 @@ pub(crate) fn settings(modules: &Modules) -> Settings {
         envoy_gateway_namespace: "envoy-gateway-system".to_owned(),
         istio_namespace: "istio-system".to_owned(),
         config_map_module: Some("/headgate/headgate-{hash}.wasm".into()),
+        keep_leftovers: false,
         watch_namespaces: Vec::new(),
         modules_url: format!("http://{}", modules.address),
         retry: RETRY,

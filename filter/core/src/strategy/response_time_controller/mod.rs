@@ -21,8 +21,12 @@
 //! second, where it runs on the timeout, a run sees the samples of one worker only.
 //!
 //! A rate starts at its greatest: nothing says yet that it must be lower. From far above the demand it
-//! takes a decrease after the other until one has an effect, while a queue builds up. The paper has it
-//! so, and a `max_rate` near what the backend can do makes it short.
+//! takes a decrease after the other until one has an effect, while a queue builds up. The paper doesn't
+//! say where its rates start; a `max_rate` near what the backend can do makes it short.
+//!
+//! **Increases.** A run adds up to 0.9 `increase`, about once a second, until response times say that it
+//! was too much, and they say so as late as they are long. So a target of many seconds needs an
+//! `increase` that is small beside what the stage serves: scenario `seda-fig8` has both.
 //!
 //! **A dry run** has no effect on response times. Where they miss the target, the rate (and quality) falls
 //! to its least, so it shows that requests would be refused, and not how many.

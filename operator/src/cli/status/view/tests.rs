@@ -157,7 +157,7 @@ fn what_no_operator_has_judged_is_unknown() {
     let targets = &view.policies[0].targets;
     let names: Vec<_> = targets.iter().map(|t| t.target.as_str()).collect();
     assert_eq!(names, ["Service/shop/search", "Pod/shop/app=a,tier=web"]);
-    assert_eq!(targets[0].accepted.reason, "Pending");
+    assert_eq!(targets[0].reason(Type::Accepted), "Pending");
     assert_eq!(view.policies[0].proxies, None, "nobody knows");
     assert!(!view.ok());
 
@@ -166,7 +166,7 @@ fn what_no_operator_has_judged_is_unknown() {
         ("Programmed", true, "Programmed", 1),
     ];
     let stale = View::new(&[policy("search", 2, &ours(&old))], &[], Vec::new(), None);
-    let accepted = &stale.policies[0].targets[0].accepted;
+    let accepted = &stale.policies[0].targets[0].conditions[&Type::Accepted];
     assert_eq!(
         (accepted.status.as_str(), accepted.reason.as_str()),
         ("Unknown", "Stale")
@@ -290,4 +290,41 @@ fn programmed_is_more_than_no_mistake() {
     assert!(programmed(&of(true, "Programmed")));
     assert!(!programmed(&of(false, "NoProxies")));
     assert!(!programmed(&[]), "nothing is there to wait for");
+}
+
+#[test]
+fn an_override_is_no_mistake_and_nothing_to_wait_for() {
+    let conditions = [
+        ("Accepted", true, "Accepted", 1),
+        ("Programmed", false, "Overridden", 1),
+        ("Overridden", true, "Overridden", 1),
+    ];
+    let good = [
+        ("Accepted", true, "Accepted", 1),
+        ("Programmed", true, "Programmed", 1),
+    ];
+    let policies = [
+        policy("general", 1, &ours(&conditions)),
+        policy("special", 1, &ours(&good)),
+    ];
+    let view = View::new(&policies, &[], Vec::new(), None);
+    assert!(view.ok() && view.programmed());
+    let workload = &view.workloads[0];
+    assert_eq!(workload.in_force, ["shop/special"]);
+    let lost: Vec<_> = { workload.out_of_force.iter() }
+        .map(|l| (l.policy.as_str(), l.reason.as_str()))
+        .collect();
+    assert_eq!(lost, [("shop/general", "Overridden")]);
+    let text = render(&view, at_half_past());
+    let about: Vec<&str> = text
+        .lines()
+        .filter(|l| l.starts_with("shop/general:"))
+        .collect();
+    assert_eq!(about, ["shop/general: Overridden: because of Overridden"]);
+    let json = serde_json::to_value(&view).unwrap();
+    assert_eq!(
+        json["policies"][0]["targets"][0]["overridden"]["status"],
+        "True"
+    );
+    assert_eq!(json["policies"][1]["targets"][0].get("overridden"), None);
 }

@@ -4,7 +4,7 @@ use headgate_core::config::MAX_STAGES;
 
 use super::*;
 use crate::xds::cache::ResourceCache;
-use crate::xds::conditions;
+use crate::xds::conditions::{self, Type};
 use crate::xds::node::{Identity, TargetClaim};
 use crate::xds::snapshot::Snapshot;
 use crate::xds::tally::Tallies;
@@ -257,8 +257,9 @@ fn a_gateway_with_too_many_policies_keeps_what_fits_and_says_so() {
     let programmed = |policy: &str| {
         let state = world.state(policy);
         let target = Some(&state.targets[0]);
-        let [accepted, programmed] = conditions::at(&state, target, &Tallies::default(), None);
-        assert!(accepted.status, "{accepted:?}");
+        let all = conditions::at(&state, target, &Tallies::default(), None);
+        assert!(all[Type::Accepted].status, "{all:?}");
+        let programmed = all[Type::Programmed].clone();
         (programmed.reason, programmed.message)
     };
     assert_eq!(programmed("a/p62").0, "NoProxies", "none is connected");

@@ -1,0 +1,78 @@
+//! A configuration, with all of it that can be made without the engine: rules are compiled, and stats defined.
+//!
+//! That takes milliseconds with hundreds of types. Where one engine serves several threads, they go on meanwhile.
+
+use std::sync::Arc;
+
+use crate::classify::Classifier;
+use crate::config::{ConfigError, CostConfig, FilterConfig, StageConfig, StrategyConfig};
+use crate::host::Metrics;
+use crate::stats::StageStats;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Prepared {
+    pub(crate) config: FilterConfig,
+    /// The stages of `config`, in the same order.
+    pub(super) stages: Vec<Arc<Compiled>>,
+}
+
+/// A stage of a configuration.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    pub(super) config: StageConfig,
+    pub(super) classifier: Classifier,
+    /// Stats that nothing was counted in.
+    pub(super) stats: StageStats,
+}
+
+impl Prepared {
+    /// Prepares what the control plane sent.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    pub fn from_json(metrics: &impl Metrics, json: &[u8]) -> Result<Self, ConfigError> {
+        Self::of_checked(metrics, FilterConfig::from_json(json)?)
+    }
+
+    /// Prepares a configuration built in code.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the field at fault.
+    pub fn new(metrics: &impl Metrics, config: FilterConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Self::of_checked(metrics, config)
+    }
+
+    fn of_checked(metrics: &impl Metrics, config: FilterConfig) -> Result<Self, ConfigError> {
+        let compile = |(i, stage): (usize, &StageConfig)| {
+            let at =
+                |e: ConfigError| ConfigError::new(format!("stages[{i}].{}", e.field), e.problem);
+            Ok(Arc::new(Compiled {
+                classifier: Classifier::new(stage).map_err(at)?,
+                // Every stat exists from the start, on workers without traffic too.
+                stats: StageStats::new(metrics, stage)
+                    .map_err(|e| ConfigError::new(format!("stages[{i}]"), e.to_string()))?,
+                config: stage.clone(),
+            }))
+        };
+        let stages = config.stages.iter().enumerate().map(compile);
+        Ok(Self {
+            stages: stages.collect::<Result<_, ConfigError>>()?,
+            config,
+        })
+    }
+}
+
+impl Compiled {
+    /// The header in which requests name their cost, where it counts.
+    pub(super) fn cost_header(&self) -> Option<&str> {
+        match &self.config.strategy {
+            StrategyConfig::BacklogControl(control) => match &control.cost {
+                CostConfig::Header { header } => Some(header),
+                CostConfig::Measured | CostConfig::Type { .. } => None,
+            },
+            _ => None,
+        }
+    }
+}

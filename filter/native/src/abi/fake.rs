@@ -1,0 +1,469 @@
+//! Envoy for unit tests: the functions that the module calls, and listeners and streams that call its hooks.
+//!
+//! A process has one engine, so tests take turns. Time stands still unless a test moves it.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use headgate_core::time::Instant;
+
+use super::*;
+
+static TURN: Mutex<()> = Mutex::new(());
+static NANOS: AtomicU64 = AtomicU64::new(0);
+static SEEN: Mutex<Seen> = Mutex::new(Seen::new());
+
+/// What the module asked of Envoy.
+pub(crate) struct Seen {
+    /// Names of defined metrics; their ids are places in this list.
+    pub(crate) metrics: Vec<String>,
+    /// Values written, by metric and labels.
+    pub(crate) written: Vec<(String, u64)>,
+    pub(crate) log: Vec<String>,
+    /// Slow calls that were made with the engine's lock.
+    pub(crate) locked: Vec<&'static str>,
+    /// Requests sent for a configuration.
+    pub(crate) callouts: usize,
+    /// Streams whose hook is to run.
+    scheduled: Vec<usize>,
+}
+
+impl Seen {
+    const fn new() -> Self {
+        Self {
+            metrics: Vec::new(),
+            written: Vec::new(),
+            log: Vec::new(),
+            locked: Vec::new(),
+            callouts: 0,
+            scheduled: Vec::new(),
+        }
+    }
+
+    /// A slow call: the engine's lock should be free.
+    fn slow(&mut self, call: &'static str) {
+        if process::is_locked() {
+            self.locked.push(call);
+        }
+    }
+}
+
+pub(crate) fn seen() -> MutexGuard<'static, Seen> {
+    SEEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A new process: no other test has one until the result is dropped.
+pub(crate) fn start() -> MutexGuard<'static, ()> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    process::reset();
+    crate::shared::reset();
+    *seen() = Seen::new();
+    NANOS.store(1_000_000_000_000, Ordering::SeqCst);
+    turn
+}
+
+pub(crate) fn now() -> Instant {
+    Instant::from_nanos(NANOS.load(Ordering::SeqCst))
+}
+
+/// Time passes without a tick.
+pub(crate) fn pass(ms: u64) {
+    NANOS.fetch_add(ms * 1_000_000, Ordering::SeqCst);
+}
+
+/// One configuration of a listener.
+pub(crate) struct Listener(*const c_void);
+
+impl Listener {
+    /// `None` where the module refuses `json`.
+    pub(crate) fn new(json: &str) -> Option<Self> {
+        let (name, json) = (Buffer::of(b""), Buffer::of(json.as_bytes()));
+        let envoy = std::ptr::dangling_mut::<u8>().cast();
+        // SAFETY: the buffers are valid during the call.
+        let config = unsafe { envoy_dynamic_module_on_http_filter_config_new(envoy, name, json) };
+        (!config.is_null()).then(|| Self(config))
+    }
+
+    /// The main thread comes to the tick that the module's thread asked for.
+    pub(crate) fn tick(&self) {
+        // SAFETY: it lives.
+        unsafe {
+            envoy_dynamic_module_on_http_filter_config_scheduled(std::ptr::null_mut(), self.0, 0);
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // SAFETY: its last use.
+        unsafe { envoy_dynamic_module_on_http_filter_config_destroy(self.0) }
+    }
+}
+
+/// One stream, with its filter.
+pub(crate) struct Stream {
+    filter: *const c_void,
+    headers: Vec<(String, String)>,
+    /// The status of the local reply.
+    reply: Cell<Option<u32>>,
+    resumed: Cell<bool>,
+}
+
+/// What a stream's filter decided at its headers.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Became {
+    Forwarded,
+    Held,
+    Answered(u32),
+}
+
+impl Stream {
+    /// Request headers come.
+    pub(crate) fn arrive(listener: &Listener, path: &str) -> (Box<Self>, Became) {
+        // SAFETY: the listener lives.
+        let filter =
+            unsafe { envoy_dynamic_module_on_http_filter_new(listener.0, std::ptr::null_mut()) };
+        let headers = [(":method", "GET"), (":path", path), (":status", "200")];
+        let stream = Box::new(Self {
+            filter,
+            headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec(),
+            reply: Cell::default(),
+            resumed: Cell::default(),
+        });
+        // SAFETY: the stream and its filter live.
+        let status = unsafe {
+            envoy_dynamic_module_on_http_filter_request_headers(stream.envoy(), filter, true)
+        };
+        let became = match (status, stream.reply.get()) {
+            (CONTINUE, _) => Became::Forwarded,
+            (_, Some(status)) => Became::Answered(status),
+            _ => Became::Held,
+        };
+        (stream, became)
+    }
+
+    fn envoy(&self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// What a held request became since; `None`: it waits.
+    pub(crate) fn became(&self) -> Option<Became> {
+        let resumed = self.resumed.get().then_some(Became::Forwarded);
+        self.reply.get().map(Became::Answered).or(resumed)
+    }
+
+    /// The backend answers 200, without a body.
+    pub(crate) fn answer(&self) {
+        let (envoy, filter) = (self.envoy(), self.filter);
+        // SAFETY: the stream and its filter live.
+        unsafe {
+            envoy_dynamic_module_on_http_filter_response_headers(envoy, filter, true);
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let (envoy, filter) = (self.envoy(), self.filter);
+        seen().scheduled.retain(|at| *at != envoy as usize);
+        // SAFETY: the stream and its filter live, and this is their end.
+        unsafe {
+            envoy_dynamic_module_on_http_filter_stream_complete(envoy, filter);
+            envoy_dynamic_module_on_http_filter_destroy(filter);
+        }
+    }
+}
+
+/// Workers come to what was scheduled for streams.
+pub(crate) fn run_scheduled() {
+    let scheduled = std::mem::take(&mut seen().scheduled);
+    for at in scheduled {
+        let envoy = at as *mut c_void;
+        // SAFETY: a stream that is gone was taken out.
+        let filter = unsafe { stream(envoy) }.filter;
+        // SAFETY: the stream and its filter live.
+        unsafe { envoy_dynamic_module_on_http_filter_scheduled(envoy, filter, 0) };
+    }
+}
+
+/// # Safety
+/// `filter` is a [`Stream`] that lives.
+unsafe fn stream<'a>(filter: *mut c_void) -> &'a Stream {
+    // SAFETY: the caller's guarantee.
+    unsafe { &*filter.cast_const().cast() }
+}
+
+/// # Safety
+/// It is valid.
+unsafe fn text(buffer: Buffer) -> String {
+    // SAFETY: the caller's guarantee.
+    String::from_utf8_lossy(unsafe { buffer.bytes() }).into_owned()
+}
+
+/// The name of a metric with the values of its labels.
+unsafe fn member(id: usize, labels: *const Buffer, count: usize) -> String {
+    let mut name = seen().metrics[id].clone();
+    // SAFETY: the caller's guarantee.
+    for label in unsafe { slice(labels, count) } {
+        name.push(' ');
+        // SAFETY: as above.
+        name.push_str(&unsafe { text(*label) });
+    }
+    name
+}
+
+unsafe fn write(id: usize, labels: *const Buffer, count: usize, value: u64) -> u32 {
+    // SAFETY: the caller's guarantee.
+    let name = unsafe { member(id, labels, count) };
+    seen().slow("write a metric");
+    seen().written.push((name, value));
+    0
+}
+
+unsafe fn define(name: Buffer, id: *mut usize) -> u32 {
+    // SAFETY: the caller's guarantee.
+    let name = unsafe { text(name) };
+    let mut seen = seen();
+    seen.slow("define a metric");
+    seen.metrics.push(name);
+    // SAFETY: as above.
+    unsafe { *id = seen.metrics.len() - 1 };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_log(_level: u32, message: Buffer) {
+    // SAFETY: valid during the call.
+    let message = unsafe { text(message) };
+    seen().log.push(message);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_register_shared_data(
+    _: Buffer,
+    _: *mut c_void,
+) -> bool {
+    true
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_get_shared_data(
+    _key: Buffer,
+    _data: *mut *mut c_void,
+) -> bool {
+    false
+}
+
+/// Functions for metrics, one for each kind.
+macro_rules! metrics {
+    ($($define:ident $write:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $define(
+            _config: *mut c_void,
+            name: Buffer,
+            _labels: *const Buffer,
+            _count: usize,
+            id: *mut usize,
+        ) -> u32 {
+            // SAFETY: the module's arguments are valid during the call.
+            unsafe { define(name, id) }
+        }
+
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $write(
+            _config: *mut c_void,
+            id: usize,
+            labels: *const Buffer,
+            count: usize,
+            value: u64,
+        ) -> u32 {
+            // SAFETY: as above.
+            unsafe { write(id, labels, count, value) }
+        }
+    )* };
+}
+
+metrics! {
+    envoy_dynamic_module_callback_http_filter_config_define_counter
+        envoy_dynamic_module_callback_http_filter_config_increment_counter
+    envoy_dynamic_module_callback_http_filter_config_define_gauge
+        envoy_dynamic_module_callback_http_filter_config_set_gauge
+    envoy_dynamic_module_callback_http_filter_config_define_histogram
+        envoy_dynamic_module_callback_http_filter_config_record_histogram_value
+}
+
+/// A scheduler is what it reaches.
+macro_rules! schedulers {
+    ($($new:ident $delete:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        extern "C" fn $new(scheduled: *mut c_void) -> *mut c_void {
+            scheduled
+        }
+
+        #[unsafe(no_mangle)]
+        extern "C" fn $delete(_scheduler: *mut c_void) {}
+    )* };
+}
+
+schedulers! {
+    envoy_dynamic_module_callback_http_filter_config_scheduler_new
+        envoy_dynamic_module_callback_http_filter_config_scheduler_delete
+    envoy_dynamic_module_callback_http_filter_scheduler_new
+        envoy_dynamic_module_callback_http_filter_scheduler_delete
+}
+
+/// The main thread is busy until a test ticks.
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_filter_config_scheduler_commit(
+    _scheduler: *mut c_void,
+    _event: u64,
+) {
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_filter_scheduler_commit(
+    scheduler: *mut c_void,
+    _event: u64,
+) {
+    seen().scheduled.push(scheduler as usize);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_filter_config_http_callout(
+    _config: *mut c_void,
+    _id: *mut u64,
+    _cluster: Buffer,
+    _headers: *const Header,
+    _count: usize,
+    _body: Buffer,
+    _timeout_ms: u64,
+) -> u32 {
+    seen().callouts += 1;
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_http_get_header(
+    filter: *mut c_void,
+    _map: u32,
+    name: Buffer,
+    value: *mut Buffer,
+    _index: usize,
+    _count: *mut usize,
+) -> bool {
+    // SAFETY: the module's arguments are valid during the call.
+    let (stream, name) = unsafe { (stream(filter), text(name)) };
+    let found = stream.headers.iter().find(|(n, _)| *n == name);
+    if let Some((_, found)) = found {
+        // SAFETY: as above.
+        unsafe { *value = Buffer::of(found.as_bytes()) };
+    }
+    found.is_some()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_http_get_headers_size(
+    filter: *mut c_void,
+    _map: u32,
+) -> usize {
+    seen().slow("read headers");
+    // SAFETY: the stream lives.
+    unsafe { stream(filter) }.headers.len()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_http_get_headers(
+    filter: *mut c_void,
+    _map: u32,
+    headers: *mut Header,
+) -> bool {
+    // SAFETY: the stream lives.
+    let stream = unsafe { stream(filter) };
+    for (at, (name, value)) in stream.headers.iter().enumerate() {
+        let header = Header {
+            name: Buffer::of(name.as_bytes()),
+            value: Buffer::of(value.as_bytes()),
+        };
+        // SAFETY: there is room for as many as the call before told.
+        unsafe { headers.add(at).write(header) };
+    }
+    true
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_body_size(_: *mut c_void, _: u32) -> usize {
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_set_header(
+    _filter: *mut c_void,
+    _map: u32,
+    _name: Buffer,
+    _value: Buffer,
+) -> bool {
+    true
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_http_send_response(
+    filter: *mut c_void,
+    status: u32,
+    _headers: *const Header,
+    _count: usize,
+    _body: Buffer,
+    _details: Buffer,
+) {
+    // SAFETY: the stream lives.
+    unsafe { stream(filter) }.reply.set(Some(status));
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_get_attribute_string(
+    _filter: *mut c_void,
+    attribute: u32,
+    value: *mut Buffer,
+) -> bool {
+    // SAFETY: the module's argument is valid during the call.
+    unsafe { *value = Buffer::of(b"via_upstream") };
+    attribute == RESPONSE_CODE_DETAILS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_cluster_name(
+    _filter: *mut c_void,
+    _name: *mut Buffer,
+) -> bool {
+    false
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_metadata_string(
+    _filter: *mut c_void,
+    _source: u32,
+    _namespace: Buffer,
+    _key: Buffer,
+    _value: *mut Buffer,
+) -> bool {
+    false
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn envoy_dynamic_module_callback_http_get_metadata_number(
+    _filter: *mut c_void,
+    _source: u32,
+    _namespace: Buffer,
+    _key: Buffer,
+    _value: *mut f64,
+) -> bool {
+    false
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn envoy_dynamic_module_callback_http_filter_continue_decoding(
+    filter: *mut c_void,
+) {
+    // SAFETY: the stream lives.
+    unsafe { stream(filter) }.resumed.set(true);
+}

@@ -1,0 +1,160 @@
+//! Objects of a delivery that was turned off.
+//!
+//! Nothing watches their kind any more, so they would stay in force, and stale, for ever. One look at
+//! the start of a leader finds them: a setting changes only with a new process.
+
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Client, ResourceExt as _};
+use tracing::{info, warn};
+
+use super::apply;
+use super::object::Adapter;
+use super::observed::{Source, ours};
+use super::settings::Settings;
+use crate::kubernetes::cluster::ObjectKey;
+use crate::kubernetes::watch::apis_of;
+
+/// Objects in one answer of the API server.
+const PAGE: u32 = 100;
+
+/// Removes our objects of all deliveries that are off. What fails is tried again after the settings' pause.
+pub(super) async fn remove(client: Client, settings: Settings) {
+    for adapter in Source::off(&settings) {
+        for api in apis_of(&adapter.resource(), &client, &settings.watch_namespaces) {
+            while let Err(why) = remove_from(&client, adapter, &api).await {
+                warn!(
+                    kind = adapter.kind(),
+                    "removing what is left of a delivery that is off failed, and is tried again: {why}"
+                );
+                tokio::time::sleep(settings.retry).await;
+            }
+        }
+    }
+}
+
+async fn remove_from(
+    client: &Client,
+    adapter: Adapter,
+    api: &Api<DynamicObject>,
+) -> Result<(), String> {
+    let mut page = ListParams::default().labels(&ours()).limit(PAGE);
+    loop {
+        let list = match api.list_metadata(&page).await {
+            Ok(list) => list,
+            // There is no such kind.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                warn!(
+                    kind = adapter.kind(),
+                    "what is left of a delivery that is off can't be removed: {}; grant list and delete, or give \
+                     --keep-leftovers",
+                    status.message
+                );
+                return Ok(());
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        for object in &list.items {
+            let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
+            let observed = serde_json::to_value(object).map_err(|e| e.to_string())?;
+            apply::delete(client, adapter, &key, &observed).await?;
+            info!(
+                kind = adapter.kind(),
+                object = %key,
+                "deleted: its delivery is off"
+            );
+        }
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::super::example::settings;
+    use super::*;
+
+    /// An API server with two pages of WasmPlugins, which doesn't know EnvoyFilters, hides TrafficExtensions and fails
+    /// at first; with what was asked of it.
+    fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&asked);
+        let answer = move |request: Request<Body>| {
+            let log = Arc::clone(&log);
+            async move {
+                let (path, query) = (request.uri().path(), request.uri().query().unwrap_or(""));
+                let kind = path.rsplit('/').next().unwrap_or_default().to_owned();
+                let line = format!("{} {path}", request.method());
+                let is_first = {
+                    let mut log = log.lock().unwrap();
+                    log.push(line);
+                    log.len() == 1
+                };
+                let failed = |code: u16| {
+                    let body = json!({
+                        "kind": "Status", "status": "Failure", "code": code, "message": "no", "reason": "R",
+                    });
+                    (code, body)
+                };
+                let page = |name: &str, next: &str| {
+                    let metadata = json!({
+                        "name": name, "namespace": "a", "uid": "u", "resourceVersion": "1",
+                    });
+                    let items = json!([{"metadata": metadata}]);
+                    (200, json!({"metadata": {"continue": next}, "items": items}))
+                };
+                let (code, body): (u16, Value) = match (request.method(), kind.as_str()) {
+                    _ if is_first => failed(500),
+                    (&Method::DELETE, _) => (200, json!({"kind": "Status", "status": "Success"})),
+                    (_, "envoyfilters") => failed(404),
+                    (_, "trafficextensions") => failed(403),
+                    _ if query.contains("continue=next") => page("second", ""),
+                    _ => page("first", "next"),
+                };
+                assert!(
+                    code != 200
+                        || request.method() == Method::DELETE
+                        || query.contains("managed-by")
+                );
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        };
+        (Client::new(tower::service_fn(answer), "default"), asked)
+    }
+
+    #[tokio::test]
+    async fn what_a_delivery_left_that_is_off_is_deleted() {
+        let (client, asked) = server();
+        let settings = Settings {
+            istio: false,
+            envoy_gateway: true,
+            retry: Duration::from_millis(1),
+            ..settings()
+        };
+        remove(client, settings).await;
+        let plugins = "/apis/extensions.istio.io/v1alpha1";
+        assert_eq!(
+            *asked.lock().unwrap(),
+            [
+                format!("GET {plugins}/wasmplugins"),
+                format!("GET {plugins}/wasmplugins"),
+                format!("DELETE {plugins}/namespaces/a/wasmplugins/first"),
+                format!("GET {plugins}/wasmplugins"),
+                format!("DELETE {plugins}/namespaces/a/wasmplugins/second"),
+                format!("GET {plugins}/trafficextensions"),
+                "GET /apis/networking.istio.io/v1alpha3/envoyfilters".to_owned(),
+            ]
+        );
+    }
+}
