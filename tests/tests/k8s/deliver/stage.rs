@@ -212,7 +212,8 @@ impl Stage {
                 targets: valid.targets.clone(),
                 checked: Ok(valid),
                 last_good: None,
-            },
+            }
+            .into(),
         );
         Ok(())
     }
