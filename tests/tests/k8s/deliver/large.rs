@@ -133,15 +133,41 @@ async fn a_policy_without_room_at_a_shared_gateway_says_so_and_the_others_stay()
         .programmed("search", true, "EnvoyExtensionPolicy")
         .await?;
 
-    // One that is there grows.
+    // One that is there grows: its last version that fitted stays, and changes of the others are still delivered.
     stage.policy(&large(&stage, "search", 12))?;
     stage.show();
-    stage.programmed("search", false, "left out").await?;
-    let rest = accepted(&stage, &["checkout", "edge"])?;
-    assert_eq!(rest["metadata"]["uid"], before["metadata"]["uid"]);
+    stage.programmed("search", false, "not in force").await?;
     for name in ["checkout", "edge"] {
         stage.programmed(name, true, "EnvoyExtensionPolicy").await?;
     }
+    let now = stage
+        .only("envoyextensionpolicies")
+        .map_err(|e| anyhow!(e))?;
+    assert_eq!(now["metadata"], all["metadata"], "nothing was written");
+    stage.policy(&policy(&namespace, "edge", EDGE, 5))?;
+    stage.show();
+    let slots = |object: &Value| {
+        let stages = object["spec"]["wasm"][0]["config"]["stages"].as_array();
+        let mut stages = stages.into_iter().flatten();
+        let edge = stages.find(|s| s["policy"] == format!("{namespace}/edge"));
+        edge.map(|s| s["parallelism"].clone())
+    };
+    let what = "five slots";
+    let now = stage.wait_for("envoyextensionpolicies", what, |o| {
+        slots(o) == Some(json!(5))
+    })?;
+    assert_eq!(policies(&now), ["checkout", "edge", "search"]);
+    assert!(now.to_string().len() > 900_000);
+
+    stage.policy(&large(&stage, "search", 6))?;
+    stage.show();
+    stage.wait_for("envoyextensionpolicies", "6 matches", |o| {
+        o.to_string().len() < 900_000
+    })?;
+    accepted(&stage, &["checkout", "edge", "search"])?;
+    stage
+        .programmed("search", true, "EnvoyExtensionPolicy")
+        .await?;
     Ok(())
 }
 
