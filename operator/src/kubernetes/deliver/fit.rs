@@ -22,7 +22,7 @@ pub(super) type Cuts<'a> = BTreeMap<&'a str, Cut>;
 #[derive(Debug, Clone)]
 pub(super) enum Cut {
     /// Its present version.
-    Last(Last),
+    Last(Box<Last>),
     /// Its place in the object.
     Out,
 }
@@ -66,7 +66,7 @@ impl<'a> Fit<'a> {
             };
             let rest = self::size(&last.stage).min(size);
             if rest < size {
-                cuts.push((false, size - rest, policy, Cut::Last(last)));
+                cuts.push((false, size - rest, policy, Cut::Last(Box::new(last))));
             }
             cuts.push((true, rest, policy, Cut::Out));
         }
