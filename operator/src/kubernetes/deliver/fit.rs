@@ -102,7 +102,7 @@ impl<'a> Fit<'a> {
 
     /// Why each of these policies isn't in force as it is: one line, with what to do.
     pub(super) fn reasons(&self) -> impl Iterator<Item = (&str, String)> {
-        self.present.stages.iter().filter_map(|stage| {
+        self.present.stages.iter().rev().filter_map(|stage| {
             let bytes = size(stage);
             let why = match self.cuts.get(stage.policy.as_str())? {
                 Cut::Last(last) => format!(

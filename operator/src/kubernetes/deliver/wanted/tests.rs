@@ -770,7 +770,7 @@ fn a_policy_that_outgrows_a_shared_object_keeps_the_version_that_fitted() {
     let first = of(&sized(&sizes));
     let before = stages(&first);
     // Far more than one of the others, which is larger before.
-    let next = grown(sized(&sizes), 0, 300_000);
+    let next = grown(sized(&sizes), 0, 500_000);
     let wanted = after(&next, &applied(&first));
     assert_eq!(
         stages(&wanted),
