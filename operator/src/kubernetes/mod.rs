@@ -19,6 +19,7 @@ pub mod read;
 pub mod requests;
 pub mod resolve;
 pub mod resource;
+pub mod shared;
 pub mod status;
 pub mod store;
 pub mod watch;

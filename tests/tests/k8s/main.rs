@@ -13,5 +13,6 @@ mod deliver;
 mod examples;
 mod faults;
 mod helm_chart;
+mod namespaces;
 mod permissions;
 mod smoke;
