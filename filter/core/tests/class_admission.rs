@@ -1,6 +1,9 @@
 //! Distributed class admission with the constants that ship and targets of HTTP's time scale: the percentile that
 //! results, the share of each sender and the time to recover, over hours that no test in Envoy can wait.
 
+// Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
+#![allow(clippy::unwrap_used)]
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
