@@ -175,10 +175,10 @@ impl Auto {
         }
     }
 
-    /// The estimate, slots; while nothing is limited, the most that were in use of late.
+    /// P, as far as it is known ([`Law::known`]).
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.law.slots().max(1)
+        self.law.known().clamp(1, self.bounds.1.max(1))
     }
 
     /// Whether nothing is limited.
@@ -510,7 +510,7 @@ mod tests {
             assert!(auto.is_open());
             assert_eq!((auto.limit(), auto.level(at(1_000 * second))), (64, 64));
         }
-        assert_eq!(auto.slots(), 50, "the most in use");
+        assert_eq!(auto.slots(), 64, "twice the most in use, within bounds");
     }
 
     /// A law that has closed after 1.3 s.

@@ -79,6 +79,21 @@ impl Law {
         }
     }
 
+    /// P, as far as it is known. While there is no limit this is the P that was found before or, as slots to spare are all
+    /// that is known otherwise, twice the most slots in use of late: who scales by the part in use sees room.
+    #[must_use]
+    pub fn known(&self) -> u32 {
+        if !self.is_open() {
+            return self.slots();
+        }
+        let known = if self.found > 0.0 {
+            self.found.max(self.base)
+        } else {
+            2.0 * self.base
+        };
+        known as u32
+    }
+
     /// Adds answers: their number and Σ x.
     pub(super) fn answered(&mut self, [answers, late]: [f64; 2]) {
         self.answers += answers;
