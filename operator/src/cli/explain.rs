@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration as Span;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use headgate_core::classify::trace::{Outcome, Trace, trace};
 use headgate_core::classify::{Classified, RequestView};
@@ -15,25 +15,22 @@ use headgate_core::config::{
 };
 use serde::Serialize;
 
-use self::settings::Settings;
 use super::input::Scale;
 use super::validate::ReportFormat;
 use super::{Output, input};
 use crate::api::Duration;
 use crate::plan::TargetRef;
-use crate::validate::Document;
 
 mod admission;
 mod calls;
 mod conditions;
 mod feedback;
 mod queue;
-mod settings;
 mod strategy;
 mod text;
 mod workflow;
 
-/// Explains a request: its type, the rule that matches, and the settings in force.
+/// Tells which type a request is of, by which rule, and what holds for it.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// Policy files, folders with such files, or - for standard input
@@ -55,10 +52,10 @@ pub struct ExplainArgs {
     /// Name of the Envoy route that the request takes
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
-    /// Target object, such as Service/default/search; needed where policies have several targets
+    /// For which object, such as Service/default/search; needed where policies have several targets
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub workload: Option<TargetRef>,
-    /// Format of the answer
+    /// How the answer looks
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: ReportFormat,
 }
@@ -139,7 +136,7 @@ struct Explanation {
     /// When processing times end and slots are free, where that is not the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     measure: Option<&'static str>,
-    /// The answers that are errors, if the policy says so.
+    /// Which answers are errors, if the policy says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<String>,
     strategy: Part,
@@ -148,7 +145,7 @@ struct Explanation {
     queue: Part,
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow: Option<workflow::Workflow>,
-    /// The handling of the backend's own calls beside workflows and classes.
+    /// What becomes of the backend's own calls, if anything does beside what workflows and classes mean for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<Part>,
     /// Every rule that was tried for the type, in order.
@@ -162,9 +159,9 @@ struct Explanation {
 struct Class {
     name: String,
     matched: String,
-    /// The effect of the class.
+    /// What the class makes a difference to; empty: nothing.
     matters: &'static str,
-    /// The effect of class admission on it.
+    /// What class admission means for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     admission: Vec<String>,
 }
@@ -197,10 +194,9 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     };
     let stage = selection.stage()?;
     let trace = trace(stage, args).map_err(|e| anyhow!("{e}"))?;
+    let file = selection.file_of(&stage.policy);
     let promises = selection.promises.get(&stage.policy);
-    let document = selection.document_of(&stage.policy);
-    let document = document.context("the policy's document is missing")?;
-    let mut explanation = explain((stage, promises), &trace, args, document, &selection.target)?;
+    let mut explanation = explain((stage, promises), &trace, args, file, &selection.target);
     let calls = selection.outbound.as_ref();
     let calls = calls.and_then(|config| config.outbound.as_ref()?.smoothing.as_ref());
     explanation.calls = calls.map(calls::calls);
@@ -215,9 +211,9 @@ fn explain(
     (stage, promises): (&StageConfig, Option<&ServiceAdmissionConfig>),
     trace: &Trace,
     request: &ExplainArgs,
-    (file, document): &(String, Document),
+    file: &str,
     workload: &TargetRef,
-) -> anyhow::Result<Explanation> {
+) -> Explanation {
     let mut tried = rules("exclude", &stage.excluded, &trace.excluded, request);
     let types = stage.types.iter().map(|t| (&t.name, t.matches.as_slice()));
     tried.extend(all_rules(types, &trace.types, request));
@@ -237,14 +233,9 @@ fn explain(
     };
     let kind = subject.type_config();
     let objectives = kind.map(|k| k.slo.as_slice()).unwrap_or_default();
-    let names = kind.map(|k| k.name.clone()).into_iter();
-    let names = names
-        .chain(subject.class_name().map(str::to_owned))
-        .collect();
-    let settings = Settings::new(document.spec.as_ref(), stage, names)?;
-    Ok(Explanation {
+    Explanation {
         policy: stage.policy.clone(),
-        file: file.clone(),
+        file: file.to_owned(),
         workload: workload.clone(),
         kind: kind.map(|k| k.name.clone()),
         matched: matched(&tried),
@@ -276,17 +267,17 @@ fn explain(
             }
         },
         errors: errors(&stage.errors),
-        strategy: strategy::strategy(&subject, &settings),
-        starvation_avoidance: strategy::starvation_avoidance(stage, &settings),
-        queue: queue::queue(&subject, &settings),
+        strategy: strategy::strategy(&subject),
+        starvation_avoidance: strategy::starvation_avoidance(stage),
+        queue: queue::queue(&subject),
         workflow: workflow::workflow(&subject, request),
         calls: None,
         tried,
         tried_for_class,
-    })
+    }
 }
 
-/// The answers that are errors, where that is not the default.
+/// Which answers are errors, where that is not the default.
 fn errors(errors: &ErrorsConfig) -> Option<String> {
     if *errors == ErrorsConfig::default() {
         return None;
@@ -301,7 +292,7 @@ fn errors(errors: &ErrorsConfig) -> Option<String> {
     Some(all.join(", "))
 }
 
-/// The request to explain, as far as policies tell requests apart.
+/// What is explained: a request, as far as policies tell requests apart.
 struct Subject<'s> {
     stage: &'s StageConfig,
     /// Index of its type; `None`: it bypasses admission.

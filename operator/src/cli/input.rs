@@ -16,9 +16,7 @@ use crate::api;
 use crate::compile::{Compiled, compile};
 use crate::plan::{Endpoints, Share, TargetRef};
 use crate::source::read::{read_dir, read_file};
-use crate::validate::{
-    Document, FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates,
-};
+use crate::validate::{FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates};
 
 /// A duration as policies write it, more than 0.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
@@ -46,18 +44,18 @@ impl Scale {
     };
 }
 
-/// The configuration of one workload.
+/// What applies to one workload.
 #[derive(Debug)]
 pub(super) struct Selection {
     /// The workload.
     pub(super) target: TargetRef,
-    /// The configuration that its proxies enforce.
+    /// What its proxies enforce.
     pub(super) config: Arc<FilterConfig>,
-    /// The configuration of their outbound slots, where there are workflows or class admission.
+    /// What their outbound slots get, where there are workflows or class admission.
     pub(super) outbound: Option<Arc<FilterConfig>>,
-    /// The promises of policies to classes, by `namespace/name`.
+    /// What policies promise to classes, by `namespace/name`.
     pub(super) promises: BTreeMap<String, ServiceAdmissionConfig>,
-    documents: Vec<(String, Document)>,
+    files: Vec<(String, Vec<String>)>,
 }
 
 impl Selection {
@@ -67,10 +65,11 @@ impl Selection {
         self.config.stages.first().with_context(nothing)
     }
 
-    /// The file of a policy and its document, by `namespace/name`.
-    pub(super) fn document_of(&self, policy: &str) -> Option<&(String, Document)> {
-        let names = |document: &Document| document.name.as_deref() == Some(policy);
-        self.documents.iter().find(|(_, document)| names(document))
+    /// The file of a policy, by `namespace/name`.
+    pub(super) fn file_of(&self, policy: &str) -> &str {
+        let holds = |(_, names): &&(String, Vec<String>)| names.iter().any(|n| n == policy);
+        let found = self.files.iter().find(holds);
+        found.map_or("", |(file, _)| file.as_str())
     }
 }
 
@@ -91,6 +90,7 @@ pub(super) fn select(
     };
     let compiled = compiled(&policies, scale);
     let (target, config) = choose(&compiled, workload)?;
+    let names = |r: &FileReport| r.policies().map(ValidPolicy::full_name).collect();
     Ok(Ok(Selection {
         target: target.clone(),
         config: Arc::clone(config),
@@ -98,9 +98,7 @@ pub(super) fn select(
         promises: (policies.iter())
             .filter_map(|p| Some((p.full_name(), p.promises.clone()?)))
             .collect(),
-        documents: (reports.iter())
-            .flat_map(|r| r.documents.iter().map(|d| (r.file.clone(), d.clone())))
-            .collect(),
+        files: reports.iter().map(|r| (r.file.clone(), names(r))).collect(),
     }))
 }
 

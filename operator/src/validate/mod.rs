@@ -20,7 +20,7 @@ use std::collections::HashMap;
 
 use headgate_core::config::FilterConfig;
 
-use crate::api::{AdmissionPolicy, AdmissionPolicySpec, DEFAULT_NAMESPACE, KIND};
+use crate::api::{AdmissionPolicy, DEFAULT_NAMESPACE, KIND};
 use crate::plan::TargetRef;
 use node::{Node, Value};
 use path::{Path, Segment};
@@ -60,8 +60,6 @@ pub struct Document {
     pub line: u64,
     /// The policy or its mistakes, of which there is at least one.
     pub policy: Result<ValidPolicy, Vec<Problem>>,
-    /// The `spec` as it was written, in which mistakes are mended.
-    pub spec: Option<AdmissionPolicySpec>,
 }
 
 impl FileReport {
@@ -226,7 +224,6 @@ fn check_document(file: &str, mut document: Node) -> Document {
             Some(valid) if problems.is_empty() => Ok(valid),
             _ => Err(problems),
         },
-        spec: decoded.value.map(|policy| policy.spec),
     }
 }
 

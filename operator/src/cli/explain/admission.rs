@@ -7,7 +7,7 @@ use headgate_core::request::ClassId;
 
 use super::{Duration, Subject, duration};
 
-/// The effect of class admission on the request; none where the policy promises nothing to classes.
+/// What class admission means for the request; nothing where the policy promises nothing to classes.
 pub(super) fn admission(
     subject: &Subject<'_>,
     promises: Option<&ServiceAdmissionConfig>,

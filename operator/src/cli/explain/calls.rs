@@ -1,4 +1,4 @@
-//! The handling of the backend's own calls, in words.
+//! What becomes of the calls of the backend, in words.
 
 use std::time::Duration as Span;
 

@@ -3,7 +3,7 @@
 use headgate_core::classify::{CONTENT_TYPE, Condition, RequestView};
 use headgate_core::config::{GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
 
-/// The conditions of a match.
+/// What a match asks for.
 pub(super) fn condition(rule: &Match) -> String {
     let mut parts = Vec::new();
     parts.extend(rule.path.as_ref().map(|path| match path {

@@ -1,9 +1,9 @@
-//! The strategies that control by feedback: what follows from their settings for a request.
+//! The strategies that control by feedback, in words.
 
 use std::time::Duration as Span;
 
 use headgate_core::config::{
-    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, QueueMode,
+    BacklogControlConfig, BacklogSignal, ControlScope, CostConfig, DegradationConfig, QueueMode,
     ResponseTimeControllerConfig,
 };
 use headgate_core::strategy::Gains;
@@ -14,16 +14,50 @@ pub(super) fn response_time_controller(
     control: &ResponseTimeControllerConfig,
     subject: &Subject<'_>,
 ) -> Vec<String> {
-    let Some(target) = own_target(control, subject) else {
-        return Vec::new();
+    let ResponseTimeControllerConfig {
+        percentile,
+        smoothing,
+        requests,
+        increase_below,
+        decrease_above,
+        increase,
+        decrease,
+        increase_offset,
+        min_rate,
+        max_rate,
+        ..
+    } = control;
+    let timeout = duration(control.timeout_us);
+    let whose = match control.scope {
+        ControlScope::Type => "this type",
+        ControlScope::Policy => "all types together",
     };
-    let own = format!(
-        "the target of this request is p{} within {}, wait included",
-        control.percentile,
-        duration(target)
-    );
-    let warning = timeout_first(target, subject);
-    std::iter::once(own).chain(warning).collect()
+    let target = match own_target(control, subject) {
+        Some(us) => duration(us).to_string(),
+        None => "its target".to_owned(),
+    };
+    let mut does = vec![
+        format!("holds p{percentile} of the response times of {whose} at {target}, wait included"),
+        format!(
+            "by the rate at which it lets requests in: {min_rate} to {max_rate} requests/s, adjusted after \
+             {requests} requests or {timeout}"
+        ),
+        format!(
+            "error = (moving average of p{percentile} − target) ÷ target, the past weighing {smoothing}; \
+             above {decrease_above}: rate ÷ {decrease}; below {increase_below}: rate + {increase} × \
+             ({increase_offset} − error)"
+        ),
+    ];
+    if !subject.stage.classes.is_empty() {
+        does.push(format!(
+            "when a class misses its target, the rates of lower classes ÷ {}; its own rate gives way only after \
+             {} runs with all lower ones at {min_rate}",
+            control.lower_class_decrease, control.lower_class_patience
+        ));
+    }
+    does.extend(control.degradation.as_ref().map(degradation));
+    does.extend(own_target(control, subject).and_then(|us| timeout_first(us, subject)));
+    does
 }
 
 /// The target of this request, µs; `None` where targets differ.
@@ -36,7 +70,7 @@ fn own_target(control: &ResponseTimeControllerConfig, subject: &Subject<'_>) -> 
     row.get(subject.class.unwrap_or(0)).copied()
 }
 
-/// A warning where requests leave the queue before a delay of `target_us` can be seen.
+/// What to know where requests leave the queue before a delay of `target_us` can be seen.
 fn timeout_first(target_us: u64, subject: &Subject<'_>) -> Option<String> {
     let queue = &subject.stage.queue;
     (queue.mode == QueueMode::Hold && queue.timeout_us <= target_us).then(|| {
@@ -48,13 +82,84 @@ fn timeout_first(target_us: u64, subject: &Subject<'_>) -> Option<String> {
     })
 }
 
+fn degradation(degradation: &DegradationConfig) -> String {
+    let DegradationConfig {
+        min_quality,
+        decrease,
+        increase,
+        admission,
+    } = degradation;
+    let then = if *admission {
+        "the rate decreases only at the lowest quality"
+    } else {
+        "the rate stays as it is, nothing is refused"
+    };
+    format!(
+        "first tells the application by x-headgate-quality to answer with less, 1 to {min_quality}: ÷ {decrease} \
+         where the rate would decrease, + {increase} where it would increase; {then}"
+    )
+}
+
 pub(super) fn backlog_control(
     control: &BacklogControlConfig,
     subject: &Subject<'_>,
-) -> Option<String> {
-    let is_derived = control.proportional_gain.is_none() || control.integral_gain.is_none();
-    let has_bound = control.control != BacklogSignal::Proportional;
-    (is_derived && has_bound).then(|| derived_gains(control, subject))
+) -> Vec<String> {
+    let (target, period) = (duration(control.target_us), duration(control.period_us));
+    let rule = match control.control {
+        BacklogSignal::Backlog => {
+            "refuses what would bring the cost of all that waits above a bound, unless a slot is free"
+        }
+        BacklogSignal::QueueLength => {
+            "refuses what would bring the number of those who wait above a bound, unless a slot is free"
+        }
+        BacklogSignal::Proportional => {
+            "refuses at random, with a probability in proportion to (mean service delay − target) ÷ target"
+        }
+    };
+    let mut does = vec![
+        format!(
+            "holds the mean service delay (wait and processing time, all types) at {target}, measured every {period}"
+        ),
+        rule.to_owned(),
+    ];
+    does.extend(law(control, subject));
+    does.push(cost(control, subject));
+    if control.hint {
+        does.push(
+            "tells the rejection rate by x-headgate-rejection-rate on every response".to_owned(),
+        );
+    }
+    does
+}
+
+/// How the bound moves, or the probability.
+fn law(control: &BacklogControlConfig, subject: &Subject<'_>) -> Vec<String> {
+    if control.control == BacklogSignal::Proportional {
+        let gain = control.proportional_gain.unwrap_or(1.0);
+        return vec![format!("the probability is {gain} × that, 0 to 1")];
+    }
+    let unit = match (control.control, &control.cost) {
+        (BacklogSignal::QueueLength, _) => " requests",
+        (_, CostConfig::Measured) => " ms",
+        _ => "",
+    };
+    let gains = match (control.proportional_gain, control.integral_gain) {
+        (Some(proportional), Some(integral)) => {
+            format!("K_P = {proportional}{unit} per s of error, K_I = {integral}")
+        }
+        _ => derived_gains(control, subject),
+    };
+    let length = subject.stage.queue.max_length;
+    let largest = match (control.max_backlog, control.control) {
+        (Some(max), _) => format!("at most {max}{unit}"),
+        (None, BacklogSignal::QueueLength) => {
+            format!("at most {length} requests (queue.maxLength)")
+        }
+        (None, _) => format!("at most {length} (queue.maxLength) × the largest cost served"),
+    };
+    vec![format!(
+        "the bound moves with the error: {gains}; {largest}"
+    )]
 }
 
 /// The gains in force, but for the measured time that a unit of cost takes, where that isn't known.
@@ -79,4 +184,19 @@ fn derived_gains(control: &BacklogControlConfig, subject: &Subject<'_>) -> Strin
         }
     };
     format!("K_P = {proportional}, K_I = {integral:.3} (derived)")
+}
+
+fn cost(control: &BacklogControlConfig, subject: &Subject<'_>) -> String {
+    match &control.cost {
+        CostConfig::Measured => {
+            "a request costs the measured mean processing time of its type, in ms".to_owned()
+        }
+        CostConfig::Type { costs } => match subject.kind.and_then(|kind| costs.get(kind)) {
+            Some(cost) => format!("a request of this type costs {cost}"),
+            None => "a request costs what its type does".to_owned(),
+        },
+        CostConfig::Header { header } => {
+            format!("a request costs what its header {header} says; without it, 1")
+        }
+    }
 }

@@ -1,40 +1,78 @@
 //! The queue in words.
 
-use headgate_core::config::{Discipline, QueueMode, TypeConfig};
+use std::collections::BTreeMap;
 
-use super::settings::Settings;
+use headgate_core::config::{Discipline, Flow, QueueMode, TypeConfig};
+
 use super::{Part, Subject, duration};
 
-/// The queue's settings, and the place of the request in its order.
-pub(super) fn queue(subject: &Subject<'_>, settings: &Settings) -> Part {
+/// What happens to the request once it is let in.
+pub(super) fn queue(subject: &Subject<'_>) -> Part {
     let queue = &subject.stage.queue;
-    let mut does = settings.of("/queue");
-    let name = match queue.mode {
-        QueueMode::Observe => "Observe".to_owned(),
-        QueueMode::Hold => format!("Hold, {}", settings.text("/queue/discipline")),
+    let timeout = duration(queue.timeout_us);
+    let does = match (queue.mode, queue.max_length) {
+        (QueueMode::Observe, _) => vec![
+            "held by the backend, whose order it is; wait and processing time are reconstructed"
+                .to_owned(),
+        ],
+        (QueueMode::Hold, 0) => vec!["nobody waits: what finds no free slot is refused".to_owned()],
+        (QueueMode::Hold, length) => vec![
+            format!(
+                "held by the proxy: at most {length} requests wait, each at most {timeout} or until its own \
+                 deadline"
+            ),
+            order(subject),
+        ],
     };
-    if queue.mode == QueueMode::Hold && queue.max_length > 0 {
-        does.extend(order(subject));
-    }
+    let name = match queue.mode {
+        QueueMode::Hold => format!("Hold, {}", name(&queue.discipline)),
+        QueueMode::Observe => "Observe".to_owned(),
+    };
     Part { name, does }
 }
 
-fn order(subject: &Subject<'_>) -> Option<String> {
-    match &subject.stage.queue.discipline {
-        Discipline::Edf | Discipline::Lstf => Some(deadline(subject)),
-        Discipline::Sjf | Discipline::Srtf => Some(
-            "work that x-headgate-progress doesn't report is taken to be the mean of the type"
-                .to_owned(),
-        ),
-        Discipline::Priority => Some(priority(subject)),
-        Discipline::Slack => Some(slack(subject.type_config())),
-        Discipline::Fifo | Discipline::Lasf | Discipline::Drr { .. } | Discipline::Wfq { .. } => {
-            None
-        }
+fn name(discipline: &Discipline) -> &'static str {
+    match discipline {
+        Discipline::Fifo => "FIFO",
+        Discipline::Edf => "EDF",
+        Discipline::Lstf => "LSTF",
+        Discipline::Sjf => "SJF",
+        Discipline::Srtf => "SRTF",
+        Discipline::Lasf => "LASF",
+        Discipline::Drr { .. } => "DRR",
+        Discipline::Wfq { .. } => "WFQ",
+        Discipline::Priority => "Priority",
+        Discipline::Slack => "Slack",
     }
 }
 
-/// The deadline of the request, and its source.
+fn order(subject: &Subject<'_>) -> String {
+    match &subject.stage.queue.discipline {
+        Discipline::Fifo => "first in, first out".to_owned(),
+        Discipline::Edf => format!("earliest deadline first; {}", deadline(subject)),
+        Discipline::Lstf => format!(
+            "least slack first: deadline less the processing time still ahead; {}",
+            deadline(subject)
+        ),
+        Discipline::Sjf => format!("least total work first; {UNSAID}"),
+        Discipline::Srtf => format!("least processing time still ahead first; {UNSAID}"),
+        Discipline::Lasf => {
+            "least work done so far first, as x-headgate-progress says; without it, none".to_owned()
+        }
+        Discipline::Drr {
+            by,
+            quantum_us,
+            weights,
+        } => turns(*by, *quantum_us, weights, subject),
+        Discipline::Wfq { by, weights } => shares(*by, weights, subject),
+        Discipline::Priority => priority(subject),
+        Discipline::Slack => slack(subject.type_config()),
+    }
+}
+
+const UNSAID: &str = "what x-headgate-progress doesn't say is taken for the mean of the type";
+
+/// Where the deadline comes from.
 fn deadline(subject: &Subject<'_>) -> String {
     let kind = subject.type_config();
     let highest = kind.and_then(|k| k.slo.last());
@@ -85,4 +123,45 @@ fn slack(kind: Option<&TypeConfig>) -> String {
         several => format!("the least of {}", several.join(", ")),
     };
     format!("earliest latest start first: arrival + {least}")
+}
+
+fn turns(
+    by: Flow,
+    quantum_us: u64,
+    weights: &BTreeMap<String, f64>,
+    subject: &Subject<'_>,
+) -> String {
+    let (what, name) = flows(by, subject);
+    let quantum = duration(quantum_us);
+    let own = match name {
+        _ if weights.is_empty() => format!("{quantum} of processing time for each"),
+        Some(name) => {
+            let weight = weights.get(name).copied().unwrap_or(1.0);
+            format!("{quantum} × {weight} of processing time for {name}")
+        }
+        None => format!("{quantum} × its weight of processing time for each"),
+    };
+    format!("{what} take turns; a round has {own}")
+}
+
+fn shares(by: Flow, weights: &BTreeMap<String, f64>, subject: &Subject<'_>) -> String {
+    let (what, name) = flows(by, subject);
+    let own = match name {
+        _ if weights.is_empty() => "as much processing time as any other".to_owned(),
+        Some(name) => {
+            let weight = weights.get(name).copied().unwrap_or(1.0);
+            format!("processing time in proportion to its weight, {name} {weight}")
+        }
+        None => "processing time in proportion to its weight".to_owned(),
+    };
+    format!("{what} take turns of single requests; each that waits has {own}")
+}
+
+/// What takes turns, and the name of the one that the request belongs to.
+fn flows<'a>(by: Flow, subject: &'a Subject<'_>) -> (&'static str, Option<&'a str>) {
+    match by {
+        Flow::Type => ("types", subject.type_config().map(|t| t.name.as_str())),
+        Flow::Class => ("classes", subject.class_name()),
+        Flow::Workflow => ("workflows", None),
+    }
 }

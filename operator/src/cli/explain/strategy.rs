@@ -1,55 +1,90 @@
-//! Strategies in words, with the settings that are in force.
+//! Strategies in words, with the numbers that are in force.
 
-use headgate_core::config::{Discipline, Flow, StageConfig, StrategyConfig};
+use headgate_core::config::{
+    Discipline, Flow, HistogramWindow, Logic, StageConfig, StarvationAvoidance, StrategyConfig,
+};
 
-use super::settings::Settings;
-use super::{Part, Subject, feedback};
+use super::{Part, Subject, duration, feedback};
 
-/// The strategy, its settings, and what follows from them for the request.
-pub(super) fn strategy(subject: &Subject<'_>, settings: &Settings) -> Part {
-    let (block, own) = match &subject.stage.strategy {
-        StrategyConfig::Bouncer { shed_by_value, .. } => {
-            let value = shed_by_value.then(|| shed_by_value_of(subject));
-            ("bouncer", value.into_iter().collect())
+/// When the request is refused.
+pub(super) fn strategy(subject: &Subject<'_>) -> Part {
+    let stage = subject.stage;
+    let slots = stage.parallelism;
+    let (name, does) = match &stage.strategy {
+        StrategyConfig::Bouncer {
+            logic,
+            shed_by_value,
+        } => {
+            let mut does = bouncer(stage, *logic);
+            if *shed_by_value {
+                does.insert(0, shed_by_value_of(subject));
+            }
+            ("Bouncer", does)
         }
-        StrategyConfig::MaxQueueLength => ("maxQueueLength", Vec::new()),
-        StrategyConfig::MaxQueueWait { .. } => ("maxQueueWait", Vec::new()),
-        StrategyConfig::AcceptFraction { .. } => ("acceptFraction", Vec::new()),
+        StrategyConfig::MaxQueueLength => {
+            let full = match stage.queue.max_length {
+                0 => "refuses what finds no free slot".to_owned(),
+                length => format!("refuses only when {length} requests wait"),
+            };
+            ("MaxQueueLength", vec![full])
+        }
+        StrategyConfig::MaxQueueWait {
+            limit_us,
+            type_limits_us,
+            window_us,
+            step_us,
+        } => {
+            let own = subject
+                .type_config()
+                .and_then(|k| type_limits_us.get(&k.name));
+            let limit = duration(*own.unwrap_or(limit_us));
+            let whose = match own {
+                Some(_) => " (the type's own limit)",
+                None => "",
+            };
+            let refuses = format!(
+                "refuses while requests waiting × mean processing time ÷ {slots} slots exceeds {limit}{whose}"
+            );
+            let mean = format!(
+                "the mean is over all types and {}, in steps of {}",
+                duration(*window_us),
+                duration(*step_us)
+            );
+            ("MaxQueueWait", vec![refuses, mean])
+        }
+        StrategyConfig::AcceptFraction {
+            max_utilization,
+            units,
+            window_us,
+            step_us,
+        } => {
+            let available = match units {
+                Some(units) => format!("{units} processing units"),
+                None => format!("{slots} slots"),
+            };
+            let lets_in = format!(
+                "lets in a share of all requests, at random: {max_utilization} × {available} ÷ (arrival rate × mean processing time), at most 1"
+            );
+            let computed = format!(
+                "both are averages over {}, and the share is computed anew every {}",
+                duration(*window_us),
+                duration(*step_us)
+            );
+            ("AcceptFraction", vec![lets_in, computed])
+        }
         StrategyConfig::ResponseTimeController(control) => (
-            "responseTimeController",
+            "ResponseTimeController",
             feedback::response_time_controller(control, subject),
         ),
-        StrategyConfig::BacklogControl(control) => {
-            let gains = feedback::backlog_control(control, subject);
-            ("backlogControl", gains.into_iter().collect())
-        }
+        StrategyConfig::BacklogControl(control) => (
+            "BacklogControl",
+            feedback::backlog_control(control, subject),
+        ),
     };
-    let mut does: Vec<String> = settings.meaning("/strategy/type").into_iter().collect();
-    does.extend(settings.of(&format!("/strategy/{block}")));
-    does.extend(own);
     Part {
-        name: settings.text("/strategy/type").to_owned(),
+        name: name.to_owned(),
         does,
     }
-}
-
-/// The starvation avoidance and its settings.
-pub(super) fn starvation_avoidance(stage: &StageConfig, settings: &Settings) -> Option<Part> {
-    stage.starvation_avoidance.as_ref()?;
-    let mut does = settings.of("/strategy/starvationAvoidance");
-    if sheds_by_value(stage) {
-        does.push(
-            "slots for this are set aside before others are given out by value; where it asks for more than there \
-             are, objectives can't be kept, and the stat floors_over_capacity is 1"
-                .to_owned(),
-        );
-    }
-    Some(Part {
-        name: settings
-            .text("/strategy/starvationAvoidance/type")
-            .to_owned(),
-        does,
-    })
 }
 
 fn sheds_by_value(stage: &StageConfig) -> bool {
@@ -62,7 +97,7 @@ fn sheds_by_value(stage: &StageConfig) -> bool {
     )
 }
 
-/// The value of the request, which decides before objectives do.
+/// What decides before objectives do.
 fn shed_by_value_of(subject: &Subject<'_>) -> String {
     let value = subject.type_config().map_or(1.0, |kind| kind.value);
     let class = subject.class_config().map_or(1.0, |class| class.value);
@@ -77,7 +112,81 @@ fn shed_by_value_of(subject: &Subject<'_>) -> String {
     )
 }
 
-/// The effect of classes under this policy.
+fn bouncer(stage: &StageConfig, logic: Logic) -> Vec<String> {
+    let misses = match logic {
+        Logic::Any => "any of its objectives",
+        Logic::All => "all of its objectives",
+    };
+    let times = &stage.service_times;
+    let (interval, samples) = (duration(times.interval_us), times.min_samples);
+    let window = match times.window {
+        HistogramWindow::DualBuffer => format!("measured in intervals of {interval}"),
+        HistogramWindow::Sliding { step_us } => {
+            format!(
+                "those of the last {interval}, in steps of {}",
+                duration(step_us)
+            )
+        }
+    };
+    vec![
+        format!(
+            "refuses what would miss {misses}: estimated queue wait + processing time of its type at the percentile"
+        ),
+        format!(
+            "processing times are {window}; a type with fewer than {samples} goes by those of all types and the objectives of default"
+        ),
+    ]
+}
+
+/// What is let in all the same.
+pub(super) fn starvation_avoidance(stage: &StageConfig) -> Option<Part> {
+    let over = |window_us: u64, step_us: u64| {
+        format!(
+            "over the last {}, in steps of {}",
+            duration(window_us),
+            duration(step_us)
+        )
+    };
+    let (name, does) = match stage.starvation_avoidance.as_ref()? {
+        StarvationAvoidance::AcceptanceAllowance {
+            allowance,
+            window_us,
+            step_us,
+        } => {
+            let percent = percent(*allowance);
+            let over = over(*window_us, *step_us);
+            let does =
+                format!("lets in at least {percent} of each type, whatever its objectives, {over}");
+            ("AcceptanceAllowance", does)
+        }
+        StarvationAvoidance::HelpingTheUnderserved {
+            alpha,
+            window_us,
+            step_us,
+        } => {
+            let over = over(*window_us, *step_us);
+            let does = format!(
+                "lets in what was refused of types that are accepted less than the average, with a probability of up to {}, {over}",
+                percent(alpha / 2.0)
+            );
+            ("HelpingTheUnderserved", does)
+        }
+    };
+    let mut does = vec![does];
+    if sheds_by_value(stage) {
+        does.push(
+            "slots for this are set aside before others are given out by value; where it asks for more than there \
+             are, objectives can't be kept, and the stat floors_over_capacity is 1"
+                .to_owned(),
+        );
+    }
+    Some(Part {
+        name: name.to_owned(),
+        does,
+    })
+}
+
+/// What classes make a difference to under this policy.
 pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
     let by_value = sheds_by_value(stage) && stage.classes.iter().any(|class| class.value != 1.0);
     let by_strategy =
@@ -101,4 +210,10 @@ pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
             "no effect: neither this strategy nor this discipline tells classes apart"
         }
     }
+}
+
+/// A ratio as a percentage, without the noise of binary fractions.
+fn percent(ratio: f64) -> String {
+    let percent = (ratio * 1e6).round() / 1e4;
+    format!("{percent}%")
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Explanation, Part, Rule};
 
-/// The column at which values begin.
+/// Where values begin in a line.
 const INDENT: usize = 13;
 /// Longest line.
 const WIDTH: usize = 100;

@@ -16,9 +16,9 @@ const OTHER: &str = "_other";
 #[serde(rename_all = "camelCase")]
 pub(super) struct Workflow {
     pub(super) name: String,
-    /// The source that named it, or that none did.
+    /// Which source named it, or that none did.
     found_by: String,
-    /// The rules for it.
+    /// What holds for it.
     does: Vec<String>,
 }
 
@@ -161,7 +161,7 @@ fn rate(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> Vec<String> {
     all
 }
 
-/// The handling of requests beyond it.
+/// What becomes of what exceeds it.
 fn held(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> String {
     let deadline = match own.and_then(|w| w.deadline_us) {
         Some(us) => format!(
@@ -179,7 +179,7 @@ fn held(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> String {
     }
 }
 
-/// The peers whose headers are believed.
+/// Who is believed.
 fn trust(config: &WorkflowsConfig) -> Option<String> {
     if config.edge {
         let edge = "rates, deadlines and progress in Headgate's headers are not believed: requests come from outside";
