@@ -100,192 +100,30 @@
 //! classes every 100 ms, O(1) a decision; no decision allocates or calls the host.
 
 mod delivery;
+mod ranks;
+mod record;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::Controlled;
 use crate::request::{Attributes, ClassId, TypeId};
 use crate::rng::Rng;
-use crate::service_times::{Estimate, Objective, ServiceTimes};
+use crate::service_times::ServiceTimes;
 use crate::shared;
 use crate::time::Instant;
-use delivery::{Delivery, Held, Sums};
+use delivery::{Delivery, Sums};
+use record::{RHO, Record, SIGNATURE};
 
-/// Time between two steps of the law, s; a little less, as clocks in floats have it.
-const STEP: f64 = 0.1 - 1e-6;
 /// Time between two exchanges with the other workers.
 const EXCHANGE: Duration = Duration::from_millis(50);
-/// Time constant of arrival rates, s.
-const RATE_TIME: f64 = 1.0;
-/// Part of the value above the cut that may be refused before ρ falls.
-const TOLERATED: f64 = 0.02;
-/// Most that ρ falls by in a second, relative.
-const DECREASE: f64 = 0.2;
-/// Increase of ρ in a second.
-const INCREASE: f64 = 0.04;
-/// Requests above the cut, or time, s, after which ρ moves.
-const ENOUGH: f64 = 50.0;
-/// See `ENOUGH`.
-const LONGEST: f64 = 1.0;
-/// ρ stays within.
-const RHO: (f64, f64) = (0.3, 1.3);
 /// Part of the value above the cut that Alg. 1 may refuse before types of less value have a ceiling.
 const SHORT: f64 = 0.002;
-/// Time constant of that, s.
-const PROTECTION: f64 = 3.0;
-/// Part of the slack of more valuable types that the others may use.
-const CEILING: f64 = 0.9;
-/// Values per slot time of which the smaller is at least this part of the larger are equal.
-const EQUAL: f64 = 0.9;
 /// Slot time of a request of which nothing is known, s.
 const UNKNOWN: f64 = 1e-6;
-/// Slots for types that are cut entirely, ratio.
-const PROBES: f64 = 0.005;
-/// The same for those of whose answers many fail, which may be well again.
-const PROBES_OF_FAILING: f64 = 0.02;
 /// Time without a refusal above the cut after which free slots are for all.
 const CALM: Duration = Duration::from_millis(1_000);
-/// Part of the value whose slack is not protected.
-const NEGLIGIBLE: f64 = 0.01;
-
-/// First of a record, so that another strategy's is not taken for one.
-const SIGNATURE: f64 = 2_012_002.0;
-
-/// The record of [`Controlled`].
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    /// Says whose record it is.
-    signature: f64,
-    /// Time of the last step, s.
-    stepped: f64,
-    /// Time of the first step, s.
-    first: f64,
-    rho: f64,
-    /// Value above the cut in this step.
-    above: f64,
-    /// Of that, refused.
-    refused: f64,
-    /// Of that, by Alg. 1.
-    missed: f64,
-    /// Averages of `above` and `missed`.
-    recent: (f64, f64),
-    /// Sums of `above` and `refused` since ρ moved, the requests that they are of, and the time then, s.
-    judged: (f64, f64),
-    count: f64,
-    since: f64,
-    /// By cell.
-    rows: Vec<Row>,
-    /// By type.
-    deliveries: Vec<Delivery>,
-    /// Requests of broken types.
-    held: Vec<Held>,
-}
-
-crate::shared::record!(Record, 5);
-
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Row {
-    /// Slots asked for: λm.
-    rate: f64,
-    /// Work that arrived in this step, s of slot time.
-    fresh: f64,
-}
-
-impl Record {
-    fn new(secs: f64, cells: usize, kinds: usize) -> Self {
-        Self {
-            signature: SIGNATURE,
-            stepped: secs,
-            first: secs,
-            rho: 1.0,
-            above: 0.0,
-            refused: 0.0,
-            missed: 0.0,
-            recent: (0.0, 0.0),
-            judged: (0.0, 0.0),
-            count: 0.0,
-            since: secs,
-            rows: vec![Row::default(); cells],
-            deliveries: vec![Delivery::default(); kinds],
-            held: Vec::new(),
-        }
-    }
-
-    /// Whether all its numbers are finite: one that is not would stay in all that follow.
-    fn is_finite(&self) -> bool {
-        let head = [
-            self.stepped,
-            self.first,
-            self.rho,
-            self.above,
-            self.refused,
-            self.missed,
-            self.recent.0,
-            self.recent.1,
-            self.judged.0,
-            self.judged.1,
-            self.count,
-            self.since,
-        ];
-        let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
-        head.into_iter().chain(rows).all(f64::is_finite)
-            && self.deliveries.iter().all(Delivery::is_finite)
-    }
-
-    /// Advances the averages and ρ if that is due.
-    fn step(&mut self, secs: f64, slots: f64) -> bool {
-        let elapsed = secs - self.stepped;
-        // A clock that stepped back starts a new step.
-        if (0.0..STEP).contains(&elapsed) {
-            return false;
-        }
-        let weight = if elapsed > 0.0 {
-            let age = (secs - self.first).max(elapsed);
-            (1.0 - (-elapsed / RATE_TIME).exp()).max((elapsed / age).min(1.0))
-        } else {
-            self.first = secs;
-            0.0
-        };
-        for row in &mut self.rows {
-            row.rate += weight * (row.fresh / elapsed.max(STEP) - row.rate);
-            row.fresh = 0.0;
-        }
-        for delivery in &mut self.deliveries {
-            delivery.step(secs, slots);
-        }
-        let fade = (-elapsed.max(0.0) / PROTECTION).exp();
-        self.recent.0 = fade * self.recent.0 + self.above;
-        self.recent.1 = fade * self.recent.1 + self.missed;
-        self.judged.0 += self.above;
-        self.judged.1 += self.refused;
-        (self.above, self.refused, self.missed) = (0.0, 0.0, 0.0);
-        self.stepped = secs;
-        self.follow(secs);
-        true
-    }
-
-    /// Moves ρ when enough was decided.
-    fn follow(&mut self, secs: f64) {
-        let elapsed = secs - self.since;
-        if self.count < ENOUGH && (0.0..LONGEST).contains(&elapsed) {
-            return;
-        }
-        let elapsed = elapsed.clamp(0.0, LONGEST);
-        let (above, refused) = self.judged;
-        let lost = if above > 0.0 { refused / above } else { 0.0 };
-        let next = if lost <= TOLERATED {
-            self.rho + INCREASE * elapsed
-        } else {
-            self.rho * (1.0 - lost.min(DECREASE * elapsed))
-        };
-        self.rho = next.clamp(RHO.0, RHO.1);
-        (self.judged, self.count, self.since) = ((0.0, 0.0), 0.0, secs);
-    }
-}
 
 /// What is known of a type.
 #[derive(Debug, Clone, Copy, Default)]
@@ -316,13 +154,6 @@ struct Kind {
     part: f64,
     /// It is broken, and others are to be protected from it.
     is_broken: bool,
-}
-
-impl Kind {
-    /// Its refusals count as lost value, and its slack bounds the wait of less valuable types.
-    fn competes(&self) -> bool {
-        self.own && !self.condemned && !self.is_broken
-    }
 }
 
 /// Requests of one type and class.
@@ -651,225 +482,11 @@ impl ValueCut {
         self.judge();
     }
 
-    /// Takes over what the types deliver: which are broken, and what they cost.
-    fn judge(&mut self) {
-        let Self {
-            kinds,
-            deliveries,
-            cells,
-            classes,
-            ..
-        } = self;
-        let any_broken = deliveries.iter().any(Delivery::is_broken);
-        let fastest = deliveries.iter().filter_map(|d| d.fastest(self.stepped));
-        let delay = fastest.reduce(f64::min).unwrap_or(0.0);
-        let is_victim = |kind: &Kind, delivery: &Delivery| {
-            kind.objectives
-                .is_some_and(|(_, last)| delivery.is_victim(delay, last))
-        };
-        for (kind, delivery) in kinds.iter_mut().zip(deliveries.iter()) {
-            kind.part = if is_victim(kind, delivery) {
-                1.0
-            } else {
-                delivery.part()
-            };
-            kind.mean = delivery.slot_time(kind.measured);
-            kind.cold = kind.unmeasured && !delivery.tells_slot_time();
-            let may_be_victim = any_broken || delivery.recovers();
-            kind.own_time = if may_be_victim && !kind.cold && kind.own_time > 0.0 {
-                kind.own_time.min(kind.mean)
-            } else {
-                kind.mean
-            };
-            kind.is_broken = false;
-        }
-        if !any_broken {
-            return;
-        }
-        let best = |kind: usize| {
-            let of = &cells[kind * *classes..(kind + 1) * *classes];
-            let active = of.iter().filter(|cell| cell.rate > 0.0);
-            active
-                .map(|cell| kinds[kind].density(cell))
-                .reduce(f64::max)
-        };
-        let densities: Vec<Option<f64>> = (0..kinds.len()).map(best).collect();
-        for at in 0..kinds.len() {
-            let (this, own) = (&deliveries[at], densities[at].unwrap_or(0.0));
-            let is_before = |(other, density): (&Delivery, &Option<f64>)| {
-                density.is_some_and(|density| {
-                    if other.is_broken() {
-                        this.broke_before(other)
-                    } else {
-                        density > own
-                    }
-                })
-            };
-            kinds[at].is_broken = this.is_broken()
-                && !is_victim(&kinds[at], this)
-                && deliveries.iter().zip(&densities).any(is_before);
-        }
-        let works =
-            |(at, cell): (usize, &Cell)| (!kinds[at / *classes].is_broken).then_some(cell.rate);
-        let rates = cells.iter().enumerate().filter_map(works);
-        self.working = rates.sum::<f64>().min(self.slots);
-    }
-
     /// Whether most requests of `kind` are kept away because those that are let in hang.
     #[must_use]
     pub fn is_broken(&self, kind: TypeId) -> bool {
         let at = usize::from(kind.0).min(self.kinds.len() - 1);
         self.kinds[at].is_broken
-    }
-
-    /// Fills the budget: every cell's f, ceiling and rival.
-    fn fill(&mut self) {
-        let Self {
-            kinds,
-            cells,
-            order,
-            classes,
-            ..
-        } = self;
-        let kind_of = |cell: u32| &kinds[cell as usize / *classes];
-        let density = |cells: &[Cell], cell: u32| kind_of(cell).density(&cells[cell as usize]);
-        // Value that is asked for in a second.
-        let asked = |cells: &[Cell], cell: u32| {
-            let (kind, cell) = (kind_of(cell), &cells[cell as usize]);
-            cell.rate * cell.value / kind.mean.max(1e-9)
-        };
-        order.sort_unstable_by(|&a, &b| {
-            let by_density = density(cells, b).total_cmp(&density(cells, a));
-            by_density.then(a.cmp(&b))
-        });
-        let (mut set_aside, mut floors, mut value, mut active) = (0.0, 0.0, 0.0, 0.0);
-        for &at in order.iter() {
-            let (kind, cell) = (kind_of(at), &cells[at as usize]);
-            if kind.is_broken {
-                set_aside += cell
-                    .rate
-                    .min(delivery::probes(self.slots, self.working, 0.0));
-            } else if kind.cold {
-                set_aside += cell.rate;
-            } else {
-                floors += kind.floor * cell.rate;
-            }
-            if kind.competes() && cell.rate > 0.0 {
-                value += asked(cells, at);
-                active += 1.0;
-            }
-        }
-        self.floors_fit = floors <= self.slots;
-        let negligible = NEGLIGIBLE * value / f64::max(active, 1.0);
-        let mut budget = (self.rho * self.slots - set_aside - floors).max(0.0);
-        let (mut tightest, mut loosest): (f64, Option<(f64, TypeId)>) = (f64::INFINITY, None);
-        let (mut cut, mut is_short) = (0.0, self.is_short);
-        let mut rest: &[u32] = order;
-        while let Some(&first) = rest.first() {
-            let limit = EQUAL * density(cells, first);
-            let equals = rest
-                .partition_point(|&at| density(cells, at) >= limit)
-                .max(1);
-            let (group, lower) = rest.split_at(equals);
-            rest = lower;
-            let wanted: f64 = group
-                .iter()
-                .filter(|&&at| !kind_of(at).is_apart())
-                .map(|&at| cells[at as usize].rate * (1.0 - kind_of(at).floor))
-                .sum();
-            let fraction = if budget <= 0.0 {
-                0.0
-            } else if wanted <= budget {
-                1.0
-            } else {
-                budget / wanted
-            };
-            is_short |= fraction < 1.0 && wanted > 0.0;
-            // What is left of a part would be rounding.
-            budget = if fraction < 1.0 { 0.0 } else { budget - wanted };
-            for &at in group {
-                let (kind, cell) = (kind_of(at), &mut cells[at as usize]);
-                let admitted = if kind.is_apart() { 1.0 } else { fraction };
-                cell.admitted = admitted;
-                cell.above = admitted >= 1.0;
-                cell.ceiling = CEILING * tightest;
-                cell.rival = loosest
-                    .filter(|(slack, _)| kind.slack.is_none_or(|own| own < *slack))
-                    .map(|(_, rival)| rival);
-                cut += f64::from(u8::from(admitted <= 0.0));
-            }
-            for &at in group {
-                let kind = kind_of(at);
-                let worth = asked(cells, at);
-                let Some(slack) = kind.slack.filter(|_| kind.competes()) else {
-                    continue;
-                };
-                if worth > negligible {
-                    tightest = tightest.min(slack);
-                    if loosest.is_none_or(|(most, _)| slack > most) {
-                        let id = at as usize / *classes;
-                        loosest = Some((slack, TypeId(u16::try_from(id).unwrap_or(u16::MAX))));
-                    }
-                }
-            }
-        }
-        if !is_short {
-            for cell in cells.iter_mut() {
-                (cell.ceiling, cell.rival) = (f64::INFINITY, None);
-            }
-        }
-        if cut > 0.0 {
-            for (at, cell) in cells.iter_mut().enumerate() {
-                let part = if self.deliveries[at / *classes].fails() {
-                    PROBES_OF_FAILING
-                } else {
-                    PROBES
-                };
-                let share = part * self.slots / cut;
-                if cell.admitted <= 0.0 {
-                    cell.admitted = (share / cell.rate.max(share)).min(1.0);
-                }
-            }
-        }
-    }
-}
-
-impl Kind {
-    /// What is known of a type with these `objectives`; `before` is what was known.
-    fn new(estimate: &Estimate<'_>, objectives: &[Objective], floor: f64, before: &Self) -> Self {
-        let own = estimate.is_own();
-        let slack = |(quantile, objective): (&Duration, &Objective)| {
-            objective.response_time.as_secs_f64() - quantile.as_secs_f64()
-        };
-        let pairs = estimate.quantiles.iter().zip(estimate.objectives);
-        let measured = (estimate.preliminary.unwrap_or(estimate.mean)).as_secs_f64();
-        let secs = |objective: &Objective| objective.response_time.as_secs_f64();
-        Self {
-            measured,
-            slack: pairs
-                .map(slack)
-                .reduce(f64::min)
-                .filter(|_| own && !estimate.condemned),
-            unmeasured: !own && estimate.preliminary.is_none(),
-            own,
-            condemned: own && estimate.condemned,
-            floor: floor.clamp(0.0, 1.0),
-            objectives: objectives
-                .first()
-                .map(secs)
-                .zip(objectives.last().map(secs)),
-            ..*before
-        }
-    }
-
-    /// Admitted without regard to the budget, of which its work is set aside.
-    fn is_apart(&self) -> bool {
-        self.cold || self.is_broken
-    }
-
-    /// Value that a request of this type delivers per slot time, 1/s.
-    fn density(&self, cell: &Cell) -> f64 {
-        self.part * cell.value / self.own_time.max(1e-9)
     }
 }
 

@@ -1,5 +1,7 @@
 use proptest::prelude::{Just, Strategy, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
+use super::ranks::{EQUAL, PROBES};
+use super::record::Row;
 use super::*;
 use crate::host::memory::MemoryHost;
 use crate::service_times::{Objective, Settings, TypeSettings};

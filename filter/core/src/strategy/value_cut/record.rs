@@ -1,0 +1,159 @@
+//! The value cut's record, which the workers share: arrival rates by cell, and ρ.
+
+use serde::{Deserialize, Serialize};
+
+use super::delivery::{Delivery, Held};
+
+/// Time between two steps of the law, s; a little less, as clocks in floats have it.
+const STEP: f64 = 0.1 - 1e-6;
+/// Time constant of arrival rates, s.
+const RATE_TIME: f64 = 1.0;
+/// Part of the value above the cut that may be refused before ρ falls.
+const TOLERATED: f64 = 0.02;
+/// Most that ρ falls by in a second, relative.
+const DECREASE: f64 = 0.2;
+/// Increase of ρ in a second.
+const INCREASE: f64 = 0.04;
+/// Requests above the cut, or time, s, after which ρ moves.
+const ENOUGH: f64 = 50.0;
+/// See `ENOUGH`.
+const LONGEST: f64 = 1.0;
+/// ρ stays within.
+pub(super) const RHO: (f64, f64) = (0.3, 1.3);
+/// Time constant of that, s.
+const PROTECTION: f64 = 3.0;
+
+/// First of a record, so that another strategy's is not taken for one.
+pub(super) const SIGNATURE: f64 = 2_012_002.0;
+
+/// The record of [`Controlled`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Says whose record it is.
+    pub(super) signature: f64,
+    /// Time of the last step, s.
+    pub(super) stepped: f64,
+    /// Time of the first step, s.
+    pub(super) first: f64,
+    pub(super) rho: f64,
+    /// Value above the cut in this step.
+    pub(super) above: f64,
+    /// Of that, refused.
+    pub(super) refused: f64,
+    /// Of that, by Alg. 1.
+    pub(super) missed: f64,
+    /// Averages of `above` and `missed`.
+    pub(super) recent: (f64, f64),
+    /// Sums of `above` and `refused` since ρ moved, the requests that they are of, and the time then, s.
+    pub(super) judged: (f64, f64),
+    pub(super) count: f64,
+    pub(super) since: f64,
+    /// By cell.
+    pub(super) rows: Vec<Row>,
+    /// By type.
+    pub(super) deliveries: Vec<Delivery>,
+    /// Requests of broken types.
+    pub(super) held: Vec<Held>,
+}
+
+crate::shared::record!(Record, 5);
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Row {
+    /// Slots asked for: λm.
+    pub(super) rate: f64,
+    /// Work that arrived in this step, s of slot time.
+    pub(super) fresh: f64,
+}
+
+impl Record {
+    pub(super) fn new(secs: f64, cells: usize, kinds: usize) -> Self {
+        Self {
+            signature: SIGNATURE,
+            stepped: secs,
+            first: secs,
+            rho: 1.0,
+            above: 0.0,
+            refused: 0.0,
+            missed: 0.0,
+            recent: (0.0, 0.0),
+            judged: (0.0, 0.0),
+            count: 0.0,
+            since: secs,
+            rows: vec![Row::default(); cells],
+            deliveries: vec![Delivery::default(); kinds],
+            held: Vec::new(),
+        }
+    }
+
+    /// Whether all its numbers are finite: one that is not would stay in all that follow.
+    pub(super) fn is_finite(&self) -> bool {
+        let head = [
+            self.stepped,
+            self.first,
+            self.rho,
+            self.above,
+            self.refused,
+            self.missed,
+            self.recent.0,
+            self.recent.1,
+            self.judged.0,
+            self.judged.1,
+            self.count,
+            self.since,
+        ];
+        let rows = self.rows.iter().flat_map(|row| [row.rate, row.fresh]);
+        head.into_iter().chain(rows).all(f64::is_finite)
+            && self.deliveries.iter().all(Delivery::is_finite)
+    }
+
+    /// Advances the averages and ρ if that is due.
+    pub(super) fn step(&mut self, secs: f64, slots: f64) -> bool {
+        let elapsed = secs - self.stepped;
+        // A clock that stepped back starts a new step.
+        if (0.0..STEP).contains(&elapsed) {
+            return false;
+        }
+        let weight = if elapsed > 0.0 {
+            let age = (secs - self.first).max(elapsed);
+            (1.0 - (-elapsed / RATE_TIME).exp()).max((elapsed / age).min(1.0))
+        } else {
+            self.first = secs;
+            0.0
+        };
+        for row in &mut self.rows {
+            row.rate += weight * (row.fresh / elapsed.max(STEP) - row.rate);
+            row.fresh = 0.0;
+        }
+        for delivery in &mut self.deliveries {
+            delivery.step(secs, slots);
+        }
+        let fade = (-elapsed.max(0.0) / PROTECTION).exp();
+        self.recent.0 = fade * self.recent.0 + self.above;
+        self.recent.1 = fade * self.recent.1 + self.missed;
+        self.judged.0 += self.above;
+        self.judged.1 += self.refused;
+        (self.above, self.refused, self.missed) = (0.0, 0.0, 0.0);
+        self.stepped = secs;
+        self.follow(secs);
+        true
+    }
+
+    /// Moves ρ when enough was decided.
+    fn follow(&mut self, secs: f64) {
+        let elapsed = secs - self.since;
+        if self.count < ENOUGH && (0.0..LONGEST).contains(&elapsed) {
+            return;
+        }
+        let elapsed = elapsed.clamp(0.0, LONGEST);
+        let (above, refused) = self.judged;
+        let lost = if above > 0.0 { refused / above } else { 0.0 };
+        let next = if lost <= TOLERATED {
+            self.rho + INCREASE * elapsed
+        } else {
+            self.rho * (1.0 - lost.min(DECREASE * elapsed))
+        };
+        self.rho = next.clamp(RHO.0, RHO.1);
+        (self.judged, self.count, self.since) = ((0.0, 0.0), 0.0, secs);
+    }
+}
