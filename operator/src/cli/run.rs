@@ -134,7 +134,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
             .map(|file| install(Kind::Native, file, &folder))
             .transpose()?,
     }));
-    let tls = args.tls.load().await?;
+    let tls = args.tls.load(args.source.kubernetes).await?;
     let xds = listen("--xds", args.xds)?;
     let admin = listen("--admin", args.admin)?;
     let probes = match args.probes {
@@ -185,8 +185,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         metrics.clone(),
     );
     let trust = tls.as_ref().map(Tls::subscribe);
+    let tokens = source.proxy_tokens();
     if let Some(tls) = tls {
-        server = server.with_tls(tls);
+        server = server.with_tls(tls).with_tokens(tokens.clone());
     }
     let registry = server.registry();
     let admission = AdmissionServer::new(
@@ -194,7 +195,8 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         Arc::clone(&registry),
         trust,
         Limits::default(),
-    );
+    )
+    .with_tokens(tokens);
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),

@@ -17,23 +17,25 @@ pub struct TlsArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// CA that proxies' certificates must be signed by (PEM, one or several). A certificate is for the namespace in
-    /// its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT
+    /// its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With --kubernetes, a proxy may show a token of its service
+    /// account for audience headgate in place of a certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsArgs {
-    /// Reads the files, if they are named.
+    /// Reads the files, if they are named. With `tokens`, proxies may come without a certificate.
     ///
     /// # Errors
     /// One line that names the file at fault.
-    pub async fn load(&self) -> Result<Option<Tls>, TlsError> {
+    pub async fn load(&self, tokens: bool) -> Result<Option<Tls>, TlsError> {
         match (&self.tls_cert, &self.tls_key, &self.client_ca) {
             (Some(cert), Some(key), Some(client_ca)) => {
                 let files = TlsFiles {
                     cert: cert.clone(),
                     key: key.clone(),
                     client_ca: client_ca.clone(),
+                    tokens,
                 };
                 files.load().await.map(Some)
             }

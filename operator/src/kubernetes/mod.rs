@@ -12,6 +12,7 @@ pub mod crd;
 pub mod deliver;
 pub mod events;
 pub mod judge;
+mod kept;
 pub mod leader;
 pub mod operate;
 pub mod peers;
@@ -19,8 +20,10 @@ pub mod read;
 pub mod requests;
 pub mod resolve;
 pub mod resource;
+pub(crate) mod review;
 pub mod status;
 pub mod store;
+pub mod tokens;
 pub mod watch;
 pub mod writer;
 

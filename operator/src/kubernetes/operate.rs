@@ -18,6 +18,7 @@ use super::leader::{Candidate, Leadership};
 use super::peers::{self, Peers};
 use super::resolve::Planner;
 use super::store::{Observations, Store};
+use super::tokens::ProxyTokens;
 use super::writer::{Inputs, Writer};
 use super::{events, watch::random};
 use crate::metrics::Metrics;
@@ -133,6 +134,12 @@ impl Operator {
     #[must_use]
     pub fn authorizer(&self) -> Authorizer {
         Authorizer::new(self.client.clone())
+    }
+
+    /// Asks the API server which accounts proxies' tokens are of.
+    #[must_use]
+    pub fn proxy_tokens(&self) -> ProxyTokens {
+        ProxyTokens::new(self.client.clone())
     }
 
     /// Begins to write what became of policies, while this replica leads, until `shutdown` holds `true`. The task

@@ -15,3 +15,4 @@ mod faults;
 mod helm_chart;
 mod permissions;
 mod smoke;
+mod tokens;

@@ -16,6 +16,7 @@ use crate::kubernetes::deliver::object::dns;
 use crate::kubernetes::leader::Leadership;
 use crate::kubernetes::operate::{Operator, Settings, Writing};
 use crate::kubernetes::store::Observations;
+use crate::kubernetes::tokens::ProxyTokens;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::source;
@@ -181,6 +182,14 @@ impl Source {
         match self {
             Self::Folder(_) => None,
             Self::Cluster(operator) => Some(operator.authorizer()),
+        }
+    }
+
+    /// Checks the tokens of proxies; `None` where there is no API server.
+    pub(super) fn proxy_tokens(&self) -> Option<ProxyTokens> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Cluster(operator) => Some(operator.proxy_tokens()),
         }
     }
 
