@@ -115,10 +115,14 @@ impl Rig {
     }
 }
 
+/// Waits until Envoy has logged `what`, of which gRPC escapes spaces and quotes.
 fn until_said(envoy: &EnvoyProcess, what: &str) -> Result<()> {
-    until_within(LONG, what, || match envoy.output().contains(what) {
-        true => Ok(()),
-        false => Err(envoy.output()),
+    until_within(LONG, what, || {
+        let output = envoy.output().replace("%20", " ").replace("%22", "\"");
+        match output.contains(what) {
+            true => Ok(()),
+            false => Err(output),
+        }
     })
 }
 
