@@ -52,6 +52,9 @@ fn needed() -> Permissions {
         ("events.k8s.io/events", "create patch"),
         ("coordination.k8s.io/leases", "create get patch"),
         ("authentication.k8s.io/tokenreviews", "create"),
+        ("/secrets", "create get"),
+        ("/namespaces", "list watch get"),
+        ("/configmaps", "list watch create patch"),
         ("authorization.k8s.io/subjectaccessreviews", "create"),
     ])
 }
@@ -164,25 +167,6 @@ impl<'a> Operator<'a> {
             .service_account_kubeconfig(NAMESPACE, "headgate")
             .unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let secret = get(
-            server,
-            &["secret", "headgate-xds-tls", "--namespace", NAMESPACE],
-        );
-        let template =
-            |key: &str| format!("--template={{{{index .data \"{key}\" | base64decode}}}}");
-        for key in secret["data"].as_object().unwrap().keys() {
-            let content = server
-                .kubectl(&[
-                    "get",
-                    "secret",
-                    "headgate-xds-tls",
-                    "--namespace",
-                    NAMESPACE,
-                    &template(key),
-                ])
-                .unwrap();
-            fs::write(folder.path().join(key), content).unwrap();
-        }
         let token = token(server, NAMESPACE, "headgate", AUDIENCE);
         fs::write(folder.path().join("token"), token).unwrap();
         let deployment = get(

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use headgate_tests::bootstrap::Bootstrap;
 use headgate_tests::envoy::EnvoyProcess;
 use headgate_tests::headgate;
@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(60);
 struct Rig {
     server: &'static ApiServer,
     operator: Operator,
-    pki: Pki,
+    pki: Option<Pki>,
     dir: TempDir,
 }
 
@@ -55,17 +55,17 @@ impl Volume {
     }
 }
 
-impl Rig {
-    fn token(&self, namespace: &str, audience: &str) -> Result<String> {
-        let (space, audience) = (format!("-n={namespace}"), format!("--audience={audience}"));
-        let create = ["create", "token", "default", &space, &audience];
-        // The account is made a moment after its namespace.
-        let token = until("the token", || {
-            self.server.kubectl(&create).map_err(|e| format!("{e:#}"))
-        })?;
-        Ok(token.trim().to_owned())
-    }
+fn token(server: &ApiServer, namespace: &str, audience: &str) -> Result<String> {
+    let (space, audience) = (format!("-n={namespace}"), format!("--audience={audience}"));
+    let create = ["create", "token", "default", &space, &audience];
+    // The account is made a moment after its namespace.
+    let token = until("the token", || {
+        server.kubectl(&create).map_err(|e| format!("{e:#}"))
+    })?;
+    Ok(token.trim().to_owned())
+}
 
+impl Rig {
     /// Starts an Envoy that claims to be a Pod of `namespace` with `app=search`, and proves what `identity` says.
     fn envoy(&self, name: &str, namespace: &str, identity: Vec<String>) -> Result<EnvoyProcess> {
         let output = self.dir.path().join(format!("{name}.yaml"));
@@ -90,7 +90,8 @@ impl Rig {
     }
 
     fn by_token(&self, name: &str, namespace: &str, volume: &Volume) -> Result<EnvoyProcess> {
-        let mut identity = self.pki.server_arguments();
+        let pki = self.pki.as_ref().context("no PKI")?;
+        let mut identity = pki.server_arguments();
         identity.push(format!("--xds-token={}", volume.file("token").display()));
         self.envoy(name, namespace, identity)
     }
@@ -141,23 +142,24 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     let pki = Pki::new(dir.path().join("pki"))?;
     let mut options = OperatorOptions::new("tokens", &system);
     options.extra = pki.operator_arguments();
+    let certified = pki.proxy_arguments(&shop)?;
     let kubeconfig = server.user_kubeconfig("tokens", Some("system:masters"))?;
     let operator = Operator::start(&kubeconfig, &options)?;
     let rig = Rig {
         server,
         operator,
-        pki,
+        pki: Some(pki),
         dir,
     };
 
     // Each gets what is for the namespace of its token, and one with a certificate what is for that of its own.
-    let of_shop = Volume::new(&rig.token(&shop, "headgate")?)?;
-    let of_bank = Volume::new(&rig.token(&bank, "headgate")?)?;
+    let of_shop = Volume::new(&token(server, &shop, "headgate")?)?;
+    let of_bank = Volume::new(&token(server, &bank, "headgate")?)?;
     let _shop = rig.by_token("of-shop", &shop, &of_shop)?;
     rig.until_runs("of-shop", &shop)?;
     let _bank = rig.by_token("of-bank", &bank, &of_bank)?;
     rig.until_runs("of-bank", &bank)?;
-    let _certified = rig.envoy("certified", &shop, rig.pki.proxy_arguments(&shop)?)?;
+    let _certified = rig.envoy("certified", &shop, certified)?;
     rig.until_runs("certified", &shop)?;
 
     // Claims of another namespace, and tokens for others than the operator, are refused with a reason.
@@ -167,7 +169,7 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
         "correct the metadata, or give the proxy an identity of namespace",
     )?;
     drop(thief);
-    let late = Volume::new(&rig.token(&shop, "elsewhere")?)?;
+    let late = Volume::new(&token(server, &shop, "elsewhere")?)?;
     let envoy = rig.by_token("late", &shop, &late)?;
     until_said(&envoy, "the API server doesn't accept the token")?;
     until_said(
@@ -176,11 +178,11 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     )?;
 
     // A renewed token is used without a restart.
-    late.renew(&rig.token(&shop, "headgate")?)?;
+    late.renew(&token(server, &shop, "headgate")?)?;
     rig.until_runs("late", &shop)?;
 
     // While the API server is away: a token that it has reviewed lets a proxy in, one that it hasn't has to wait.
-    let new = Volume::new(&rig.token(&bank, "headgate")?)?;
+    let new = Volume::new(&token(server, &bank, "headgate")?)?;
     server.stop_api_server()?;
     let _again = rig.by_token("again", &shop, &of_shop)?;
     rig.until_runs("again", &shop)?;
@@ -200,5 +202,70 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
         .operator
         .metric("headgate_xds_streams_refused_total", &[])?;
     ensure!(refused >= 3.0, "{refused}");
+    Ok(())
+}
+
+/// Nothing is made by people: two operators make one CA, publish it, and a proxy needs no more than its token.
+#[test]
+fn operators_make_a_ca_and_publish_it_in_each_namespace() -> Result<()> {
+    let server = ApiServer::shared();
+    server.install_crds()?;
+    let cluster = Cluster::new(server);
+    let (system, shop) = (cluster.namespace("system")?, cluster.namespace("shop")?);
+    cluster.apply(&service(&shop, "search", "app=search"))?;
+    cluster.apply(&policy(&shop, "search", "Service", "search", 4))?;
+    let dir = tempfile::tempdir()?;
+    let kubeconfig = server.user_kubeconfig("authority", Some("system:masters"))?;
+    let start = |name: &str| {
+        let mut options = OperatorOptions::new(name, &system);
+        let own = dir.path().join(name);
+        fs::create_dir(&own)?;
+        let file =
+            |argument: &str, file: &str| format!("--{argument}={}", own.join(file).display());
+        options.extra = vec![
+            file("tls-cert", "tls.crt"),
+            file("tls-key", "tls.key"),
+            file("client-ca", "ca.crt"),
+            "--tls-authority=headgate-ca".to_owned(),
+            "--tls-name=127.0.0.1".to_owned(),
+            "--publish-ca=headgate-ca".to_owned(),
+        ];
+        Operator::start(&kubeconfig, &options)
+    };
+    let (first, second) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| start("second"));
+        (start("first"), other.join())
+    });
+    let (first, second) = (first?, second.map_err(|_| anyhow!("it panicked"))??);
+    let published = |namespace: &str| {
+        until_within(LONG, &format!("the CA in {namespace}"), || {
+            let space = format!("-n={namespace}");
+            let data = "-o=jsonpath={.data.ca\\.crt}";
+            let found = server.kubectl(&["get", "configmap", "headgate-ca", &space, data]);
+            found.map_err(|error| format!("{error:#}\n{}\n{}", first.output(), second.output()))
+        })
+    };
+    let ca = published(&shop)?;
+    ensure!(published(&cluster.namespace("later")?)? == ca, "another CA");
+    server.kubectl(&["delete", "configmap", "headgate-ca", &format!("-n={shop}")])?;
+    ensure!(published(&shop)? == ca, "another CA");
+
+    let file = dir.path().join("ca.crt");
+    fs::write(&file, &ca)?;
+    let volume = Volume::new(&token(server, &shop, "headgate")?)?;
+    for operator in [first, second] {
+        let rig = Rig {
+            server,
+            operator,
+            pki: None,
+            dir: tempfile::tempdir()?,
+        };
+        let identity = vec![
+            format!("--xds-tls-ca={}", file.display()),
+            format!("--xds-token={}", volume.file("token").display()),
+        ];
+        let _envoy = rig.envoy("proxy", &shop, identity)?;
+        rig.until_runs("proxy", &shop)?;
+    }
     Ok(())
 }

@@ -89,12 +89,26 @@ impl SourceArgs {
         }
     }
 
+    /// The API server.
+    pub(super) fn access(&self) -> Access {
+        Access {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+        }
+    }
+
+    /// The namespace of this operator, if it is given.
+    pub(super) fn namespace(&self) -> Option<String> {
+        self.pod_namespace.clone().filter(|n| !n.is_empty())
+    }
+
     /// Begins to send plans.
     ///
     /// # Errors
     /// One line: no API server is known.
     pub(super) async fn start(
         &self,
+        publish_ca: Option<(String, PathBuf)>,
         plans: watch::Sender<Arc<Plan>>,
         metrics: Metrics,
         shutdown: watch::Receiver<bool>,
@@ -108,11 +122,8 @@ impl SourceArgs {
             }));
         }
         let settings = Settings {
-            access: Access {
-                kubeconfig: self.kubeconfig.clone(),
-                context: self.context.clone(),
-            },
-            namespace: self.pod_namespace.clone().filter(|n| !n.is_empty()),
+            access: self.access(),
+            namespace: self.namespace(),
             identity: self.pod_name.clone().filter(|n| !n.is_empty()),
             lease: self.lease.clone(),
             peers_service: self.peers_service.clone(),
@@ -121,6 +132,7 @@ impl SourceArgs {
                 .into_iter()
                 .collect(),
             deliver: self.deliver.clone(),
+            publish_ca,
         };
         let operator = Operator::start(settings, plans, metrics, shutdown).await?;
         Ok(Source::Cluster(Box::new(operator)))
