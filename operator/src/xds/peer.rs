@@ -82,7 +82,8 @@ impl Spiffe {
     /// # Errors
     /// One line: it has none, several, or one that names no namespace.
     pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
-        const DO: &str = "issue one with headgate certificate proxy --namespace NAMESPACE";
+        const DO: &str =
+            "issue one for spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, or show a token";
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|e| format!("the client certificate can't be read: {e}; {DO}"))?;
         let names = certificate
@@ -101,8 +102,7 @@ impl Spiffe {
             (Some(only), None) => {
                 Self::parse(only, SystemTime::UNIX_EPOCH + end).ok_or_else(|| {
                     format!(
-                        "the client certificate's URI {:?} names no namespace, as \
-                     spiffe://cluster.local/ns/NAMESPACE/sa/ACCOUNT does; {DO}",
+                        "the client certificate's URI {:?} names no namespace; {DO}",
                         clip(only, 256)
                     )
                 })
@@ -232,7 +232,7 @@ mod tests {
         ] {
             let why = Spiffe::of_certificate(&certificate(uris)).unwrap_err();
             assert!(
-                why.contains(says) && why.contains("headgate certificate proxy"),
+                why.contains(says) && why.contains("or show a token"),
                 "{uris:?}: {why}"
             );
         }

@@ -342,13 +342,12 @@ fn tell(trust: &Trust, told: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
         Age::Fresh => {}
         Age::Old => warn!(
             expires,
-            "the TLS certificate {cert} or the CA {ca} expires soon; renew it (headgate certificate server), or see \
-             why nobody does"
+            "the TLS certificate {cert} or the CA {ca} expires soon; see why its issuer doesn't renew it"
         ),
         Age::Expired => error!(
             expires,
             "the TLS certificate {cert} or the CA {ca} has expired: proxies can't connect and keep their last \
-             configuration; renew it (headgate certificate server)"
+             configuration; see why its issuer didn't renew it"
         ),
     }
 }
