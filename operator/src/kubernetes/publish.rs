@@ -5,6 +5,9 @@
 //! CA's file does.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::future::ready;
+use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
@@ -13,8 +16,8 @@ use futures::{Stream, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::core::Status;
-use kube::runtime::{WatchStreamExt as _, metadata_watcher, watcher};
+use kube::core::{PartialObjectMeta, Status};
+use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Error, ResourceExt as _};
 use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -23,7 +26,7 @@ use tracing::warn;
 use super::FIELD_MANAGER;
 use super::cluster::ObjectKey;
 use super::deliver::object::MANAGED_BY;
-use super::leader::{Leadership, may_write};
+use super::leader::Leadership;
 
 /// Key in the ConfigMap.
 pub const CA_KEY: &str = "ca.crt";
@@ -33,7 +36,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Writes the CA into ConfigMaps.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Publisher {
     client: Client,
     /// The operator's namespace, and the name of the ConfigMaps.
@@ -42,6 +45,12 @@ pub struct Publisher {
     file: PathBuf,
     /// All where it is empty.
     namespaces: Vec<String>,
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher").finish_non_exhaustive()
+    }
 }
 
 impl Publisher {
@@ -65,22 +74,25 @@ impl Publisher {
     pub async fn run(self, mut leadership: Leadership) {
         while leadership.wait_for(Option::is_some).await.is_ok() {
             let mut changes = pin!(self.changes());
-            loop {
-                if !may_write(&leadership, Instant::now()) {
-                    break;
+            while leadership.borrow().is_some() {
+                let published = self.publish().await;
+                if let Err(error) = &published {
+                    let name = &self.config_maps.name;
+                    warn!("publishing the CA as ConfigMap {name} failed: {error:#}");
                 }
-                if let Err(error) = self.publish().await {
-                    warn!(
-                        config_map = self.config_maps.name,
-                        "publishing the CA failed: {error:#}"
-                    );
-                }
-                // An error means that it is time to look again.
-                let _ = timeout(AGAIN, changes.next()).await;
+                let published = published.ok();
+                while timeout(AGAIN, changes.next()).await.is_err()
+                    && published.is_some()
+                    && published == self.ca().await.ok()
+                {}
                 let settled = Instant::now() + SETTLE;
                 while let Ok(Some(())) = timeout_at(settled, changes.next()).await {}
             }
         }
+    }
+
+    async fn ca(&self) -> io::Result<String> {
+        tokio::fs::read_to_string(&self.file).await
     }
 
     /// An item for each change of namespaces and ConfigMaps.
@@ -90,16 +102,16 @@ impl Publisher {
         let config_maps = self.config_maps().into_iter().map(|api| {
             let events = watcher(api, only.clone()).default_backoff();
             events
-                .filter_map(async |event| event.ok().map(drop))
+                .filter_map(|event| ready(event.ok().map(drop)))
                 .boxed()
         });
         let mut all: Vec<_> = config_maps.collect();
         if self.namespaces.is_empty() {
-            let api = Api::<Namespace>::all(self.client.clone());
-            let events = metadata_watcher(api, watcher::Config::default()).default_backoff();
+            let api = Api::<PartialObjectMeta<Namespace>>::all(self.client.clone());
+            let events = watcher(api, watcher::Config::default()).default_backoff();
             all.push(
                 events
-                    .filter_map(async |event| event.ok().map(drop))
+                    .filter_map(|event| ready(event.ok().map(drop)))
                     .boxed(),
             );
         }
@@ -116,8 +128,9 @@ impl Publisher {
         }
     }
 
-    async fn publish(&self) -> anyhow::Result<()> {
-        let ca = tokio::fs::read_to_string(&self.file).await?;
+    /// Writes the ConfigMaps that lack the CA. Returns it.
+    async fn publish(&self) -> anyhow::Result<String> {
+        let ca = self.ca().await?;
         let only =
             ListParams::default().fields(&format!("metadata.name={}", self.config_maps.name));
         let mut found = BTreeMap::new();
@@ -141,7 +154,8 @@ impl Publisher {
                 Err(error) => failed = Err(error),
             }
         }
-        Ok(failed?)
+        failed?;
+        Ok(ca)
     }
 
     async fn wanted(&self) -> Result<Vec<String>, Error> {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 use headgate_tests::chart::{self, NAMESPACE};

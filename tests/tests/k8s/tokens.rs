@@ -21,7 +21,6 @@ use tempfile::TempDir;
 const LONG: Duration = Duration::from_secs(60);
 
 struct Rig {
-    server: &'static ApiServer,
     operator: Operator,
     pki: Option<Pki>,
     dir: TempDir,
@@ -146,7 +145,6 @@ fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
     let kubeconfig = server.user_kubeconfig("tokens", Some("system:masters"))?;
     let operator = Operator::start(&kubeconfig, &options)?;
     let rig = Rig {
-        server,
         operator,
         pki: Some(pki),
         dir,
@@ -255,7 +253,6 @@ fn operators_make_a_ca_and_publish_it_in_each_namespace() -> Result<()> {
     let volume = Volume::new(&token(server, &shop, "headgate")?)?;
     for operator in [first, second] {
         let rig = Rig {
-            server,
             operator,
             pki: None,
             dir: tempfile::tempdir()?,
