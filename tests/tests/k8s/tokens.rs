@@ -128,7 +128,8 @@ fn until_said(envoy: &EnvoyProcess, what: &str) -> Result<()> {
 
 #[test]
 fn a_token_is_an_identity_that_the_kubelet_renews() -> Result<()> {
-    let server = ApiServer::shared();
+    // Of its own: it is stopped.
+    let server = &ApiServer::start()?;
     server.install_crds()?;
     let cluster = Cluster::new(server);
     let system = cluster.namespace("system")?;
