@@ -52,7 +52,7 @@ fn edit(cluster: &mut Cluster, n: usize, max_length: usize) {
         checked: Ok(policy),
         last_good: None,
     };
-    cluster.policies.insert(key, object);
+    cluster.policies.insert(key, object.into());
 }
 
 fn labels(n: usize) -> BTreeMap<String, String> {

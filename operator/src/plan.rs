@@ -26,6 +26,7 @@ pub use target::{ParseTargetError, TargetKind, TargetRef};
 pub(crate) use enforced::Configurations;
 pub(crate) use precedence::{Bid, winners};
 pub(crate) use selectors::Selectors;
+pub(crate) use share::with_share_of;
 
 /// Node metadata key by which a proxy says which target it stands for. The same name is the annotation of
 /// a Pod whose proxy says so, by which the operator counts such proxies.

@@ -11,7 +11,6 @@
 
 pub mod class_admission;
 pub mod classify;
-pub mod config;
 pub mod deadline;
 pub mod decision;
 pub mod demand;
@@ -41,3 +40,5 @@ pub mod work;
 pub mod workers;
 pub mod workflow;
 pub mod workflows;
+
+pub use headgate_config as config;

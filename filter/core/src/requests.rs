@@ -63,6 +63,8 @@ pub(crate) struct Request {
     pub(crate) phase: Phase,
     /// It has been in the backend for so long that it has failed to deliver.
     pub(crate) overdue: bool,
+    /// The number of slots in use when it got one.
+    pub(crate) beside: u32,
 }
 
 impl Request {
@@ -83,6 +85,7 @@ impl Request {
             counts: Counts::Real,
             phase: Phase::Arriving,
             overdue: false,
+            beside: 0,
         }
     }
 }

@@ -110,7 +110,7 @@ fn run(
         counted += ALLOCATIONS.load(Ordering::Relaxed) - before;
         // Sharing what was measured may allocate: it is the tick's, once in a tenth of an interval.
         times.sync(now, host, "test").unwrap();
-        strategy.learn(now, 8, times);
+        strategy.learn(now, 8, false, times);
         if let Some(controlled) = strategy.base.controlled_mut()
             && controlled.sync(now, record)
         {

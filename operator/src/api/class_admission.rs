@@ -25,7 +25,8 @@ pub struct ClassAdmission {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub targets: BTreeMap<String, Duration>,
     /// Percentile at which targets are to hold, 0 to less than 100; 99 by default. It says how long senders wait before
-    /// they admit more: target · 100 / (100 − percentile).
+    /// they admit more: target · 100 / (100 − percentile). It holds for senders with 1 / target calls/s in the class or
+    /// more where `increase` is `decrease` (`headgate explain`), and not with `Incast`, which averages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
     /// Targets are for each unit of what a call says that it costs (`x-headgate-cost`), not for a call. False by default.
@@ -75,8 +76,8 @@ pub struct CentralizedAdmission {
     /// percentile) calls: divide that by the calls/s in the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
-    /// With `Incast`: weight of the past in the average wait, 0 to less than 1; 0.5 by default. The closer it is to 1,
-    /// the less do single misses count.
+    /// With `Incast`: weight of what was known a second ago in the average wait, 0 to less than 1; 0.5 by default. The
+    /// closer it is to 1, the slower the average follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f64>,
     /// Whose misses or waits are taken together; those of a class of the service (`Class`) by default.
@@ -94,7 +95,8 @@ pub enum CentralizedMethod {
     /// After some misses, all calls of the class run in the lowest one until the period ends.
     #[default]
     Misses,
-    /// By a probability for each sender, which follows the average wait at the service.
+    /// By a probability for each sender, which follows the average wait at the service. Targets are then for the mean of
+    /// calls: some may take far longer.
     Incast,
 }
 

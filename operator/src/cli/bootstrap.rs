@@ -26,20 +26,22 @@ use crate::xds::module::Kind;
 /// Prints a complete Envoy bootstrap: a listener, an upstream and the slot that Headgate fills.
 #[derive(Debug, Clone, Args)]
 pub struct BootstrapArgs {
-    /// Where Envoy listens; [::]:PORT is any address of both families
+    /// Address that Envoy listens on; [::]:PORT is any address of both families
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10000")]
     pub listen: Endpoint,
-    /// The backend to protect; localhost:PORT is the loopback address of either family, whichever it listens on
+    /// Address of the backend to protect; localhost:PORT is the loopback address of either family,
+    /// whichever it listens on
     #[arg(long, value_name = "HOST:PORT")]
     pub upstream: Endpoint,
-    /// The backend speaks HTTP/2, as gRPC servers do
+    /// Use HTTP/2 to the backend, as gRPC servers need
     #[arg(long)]
     pub upstream_http2: bool,
-    /// A service that the application calls, and where one of its processes listens; may be repeated. Opens a second
-    /// listener, --outbound-listen, whose calls carry workflows on; the service is chosen by the name in Host
+    /// Name of a service that the application calls, and the address of one of its processes; may
+    /// be repeated. Opens a second listener, --outbound-listen, whose calls carry workflows on; the
+    /// service is chosen by the name in Host
     #[arg(long, value_name = "NAME=HOST:PORT", value_parser = service::parse)]
     pub outbound: Vec<(String, Endpoint)>,
-    /// Where Envoy takes the application's calls
+    /// Address that Envoy takes the application's calls on
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -47,7 +49,7 @@ pub struct BootstrapArgs {
         requires = "outbound"
     )]
     pub outbound_listen: Endpoint,
-    /// The services of --outbound speak HTTP/2
+    /// Use HTTP/2 to the services of --outbound
     #[arg(long, requires = "outbound")]
     pub outbound_http2: bool,
     /// Address of `headgate run`; in a cluster headgate.headgate-system.svc:18000
@@ -57,11 +59,11 @@ pub struct BootstrapArgs {
     /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. TLS as for --xds
     #[arg(long, value_name = "HOST:PORT")]
     pub admission: Option<Endpoint>,
-    /// Token of this proxy's service account, by which it proves its namespace: a projected volume with audience headgate
-    /// has it. Followed when it is renewed
+    /// Token of this proxy's service account, which proves its namespace, from a projected volume with audience
+    /// headgate; followed when it is renewed
     #[arg(long, value_name = "FILE", requires_all = ["xds_tls_ca", "output"], group = "xds_identity")]
     pub xds_token: Option<PathBuf>,
-    /// Certificate by which this proxy proves its namespace, in place of a token (PEM); followed when it is renewed
+    /// Certificate that proves this proxy's namespace, in place of a token (PEM); followed when it is renewed
     #[arg(long, value_name = "FILE", requires_all = ["xds_tls_key", "xds_tls_ca", "output"], group = "xds_identity")]
     pub xds_tls_cert: Option<PathBuf>,
     /// Key of --xds-tls-cert (PEM)
@@ -73,11 +75,11 @@ pub struct BootstrapArgs {
     /// Name in the operator's certificate [default: the host of --xds, and of --admission]
     #[arg(long, value_name = "NAME", requires = "xds_tls_ca")]
     pub xds_server_name: Option<String>,
-    /// Envoy's admin address
+    /// Address of Envoy's admin interface
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
     pub admin: Endpoint,
-    /// A listener for Prometheus and probes, such as [::]:9902: it has /stats/prometheus and /ready of the admin
-    /// interface, and nothing else of it
+    /// Address of a listener for Prometheus and probes, such as [::]:9902: it has /stats/prometheus
+    /// and /ready of the admin interface, and nothing else of it
     #[arg(long, value_name = "HOST:PORT")]
     pub stats: Option<Endpoint>,
     /// Target whose policies this proxy enforces, such as Service/default/search; needed where the policies
@@ -101,7 +103,7 @@ pub struct BootstrapArgs {
     /// program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub wasm: Option<PathBuf>,
-    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer, and --install-module
+    /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer, and --install-module
     /// or `headgate run --native`. A proxy that can't load it gets wasm, and `headgate status` says why
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
@@ -120,17 +122,17 @@ pub struct BootstrapArgs {
     /// Write an access log with response code details and refusals to this file
     #[arg(long, value_name = "PATH")]
     pub access_log: Option<PathBuf>,
-    /// Let Envoy collect requests in front of Headgate, of at most this many bytes: a slow upload then holds no slot.
+    /// Buffer requests in front of Headgate, up to this many bytes: a slow upload then holds no slot.
     /// Larger bodies are answered 413
     #[arg(long, value_name = "BYTES")]
     pub buffer_requests: Option<NonZeroU32>,
     /// Answer 408 to a request that has not arrived whole within this time, such as 30s; by default it may take any
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub request_timeout: Option<Duration>,
-    /// One aggregated stream (ADS) in place of one for the slot (ECDS)
+    /// Use one aggregated stream (ADS) in place of one for the slot (ECDS)
     #[arg(long)]
     pub ads: bool,
-    /// The delta protocol variant in place of state of the world
+    /// Use the delta protocol variant in place of state of the world
     #[arg(long)]
     pub delta: bool,
     /// Take the configuration from a file that `headgate render` wrote; no xDS

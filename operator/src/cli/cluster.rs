@@ -47,7 +47,7 @@ const ADMIN_PORT: i32 = 18_001;
 /// Which cluster, and where the operators are in it.
 #[derive(Debug, Clone, Args, Default)]
 pub struct ClusterArgs {
-    /// Which API server
+    /// The API server
     #[command(flatten)]
     pub access: Access,
     /// Service of the operators' reports

@@ -22,22 +22,22 @@ pub struct RenderArgs {
     /// Policy files, folders with such files, or - for standard input
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
-    /// For which proxy
+    /// Kind of proxy to print for
     #[arg(long, value_name = "PROXY", default_value = "envoy")]
     pub target: Proxy,
-    /// For which object, such as Service/default/search; needed where policies have several targets
+    /// Target object, such as Service/default/search; needed where policies have several targets
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub workload: Option<TargetRef>,
-    /// Endpoints behind the proxies; parallelism.perEndpoint is for each of them
+    /// Number of endpoints behind the proxies; parallelism.perEndpoint is for each of them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub endpoints: u32,
-    /// Proxies that share the slots, such as the replicas of a gateway
+    /// Number of proxies that share the slots, such as the replicas of a gateway
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub proxies: u32,
-    /// In what form the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer
+    /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
-    /// Where the proxy finds the filter module
+    /// Path of the filter module in the proxy's file system
     #[arg(
         long,
         value_name = "PATH",
@@ -45,7 +45,7 @@ pub struct RenderArgs {
         env = "HEADGATE_WASM"
     )]
     pub wasm: PathBuf,
-    /// Where the proxy finds the native filter module, for --filter native
+    /// Path of the native filter module in the proxy's file system, for --filter native
     #[arg(
         long,
         value_name = "PATH",
@@ -53,13 +53,13 @@ pub struct RenderArgs {
         env = "HEADGATE_NATIVE"
     )]
     pub native: PathBuf,
-    /// For the slot of the outbound listener, which the calls of the backend to other services pass
+    /// Print for the slot of the outbound listener, which the backend's calls to other services pass
     #[arg(long)]
     pub outbound: bool,
     /// Name of the slot in the proxy's configuration [default: headgate, with --outbound headgate-outbound]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// How the file looks; Envoy tells by its extension
+    /// Format of the file; Envoy recognises it by its extension
     #[arg(long, short, value_name = "FORMAT", default_value = "yaml")]
     pub output: FileFormat,
 }

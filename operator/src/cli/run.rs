@@ -40,7 +40,7 @@ const TELL: Duration = Duration::from_secs(10);
 /// Serves policies to proxies over xDS, and follows their changes.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// Where policies come from
+    /// The source of policies
     #[command(flatten)]
     pub source: SourceArgs,
     /// Address for proxies; port 0 takes a free one
@@ -75,7 +75,7 @@ pub struct RunArgs {
     /// TLS on the xDS address
     #[command(flatten)]
     pub tls: TlsArgs,
-    /// How log lines look. RUST_LOG sets the level
+    /// Format of log lines. RUST_LOG sets the level
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 }

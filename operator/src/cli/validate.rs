@@ -16,7 +16,7 @@ pub struct ValidateArgs {
     /// Policy files, folders with such files, or - for standard input
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
-    /// How the answer looks
+    /// Format of the answer
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: ReportFormat,
 }

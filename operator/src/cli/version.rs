@@ -14,10 +14,10 @@ pub struct VersionArgs {
     /// Also ask the operators of the cluster
     #[arg(long)]
     pub server: bool,
-    /// How the answer looks
+    /// Format of the answer
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
-    /// Which cluster
+    /// The cluster to ask
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }

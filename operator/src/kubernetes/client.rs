@@ -20,7 +20,7 @@ const WRITE: Duration = Duration::from_secs(10);
 /// so that only a dead connection reaches it.
 const READ: Duration = Duration::from_secs(75);
 
-/// Which API server.
+/// The API server.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Access {
     /// Kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]

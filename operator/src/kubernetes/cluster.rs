@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::shared::Shared;
 use crate::plan::{TargetKind, TargetRef};
 use crate::validate::ValidPolicy;
 
@@ -33,21 +34,21 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// The cluster at one moment.
+/// The cluster at one moment. A copy shares what it has in common with the original.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cluster {
     /// Policies.
-    pub policies: BTreeMap<ObjectKey, PolicyObject>,
+    pub policies: Shared<BTreeMap<ObjectKey, Shared<PolicyObject>>>,
     /// Services.
-    pub services: BTreeMap<ObjectKey, Service>,
+    pub services: Shared<BTreeMap<ObjectKey, Service>>,
     /// Ready endpoints of each Service, counted once each over its EndpointSlices.
-    pub ready_endpoints: BTreeMap<ObjectKey, u32>,
+    pub ready_endpoints: Shared<BTreeMap<ObjectKey, u32>>,
     /// Pods that run.
-    pub pods: BTreeMap<ObjectKey, Pod>,
+    pub pods: Shared<BTreeMap<ObjectKey, Pod>>,
     /// Gateways; empty while Gateway API isn't installed.
-    pub gateways: BTreeMap<ObjectKey, Gateway>,
+    pub gateways: Shared<BTreeMap<ObjectKey, Gateway>>,
     /// HTTPRoutes and GRPCRoutes, by their target.
-    pub routes: BTreeMap<TargetRef, Route>,
+    pub routes: Shared<BTreeMap<TargetRef, Route>>,
     /// Kinds of Gateway API that the API server has; a target of another kind can't be found yet.
     pub served_kinds: Vec<TargetKind>,
 }

@@ -23,6 +23,7 @@ pub mod requests;
 pub mod resolve;
 pub mod resource;
 pub(crate) mod review;
+pub mod shared;
 pub mod status;
 pub mod store;
 pub mod tokens;

@@ -14,6 +14,7 @@ use super::cluster::{Cluster, Gateway, ObjectKey, Pod, PolicyObject, Route, Serv
 use super::judge::judge;
 use super::read::{Keyed, Slice, key};
 use super::resource::{AdmissionPolicyStatus, PolicyResource};
+use super::shared::Shared;
 use super::watch::Seen;
 use crate::plan::{TargetKind, TargetRef};
 
@@ -532,7 +533,7 @@ impl Store {
     }
 
     /// Takes in a list of judged policies.
-    fn judged(&mut self, listed: Seen<Keyed<PolicyObject>>) -> Effect {
+    fn judged(&mut self, listed: Seen<Keyed<Shared<PolicyObject>>>) -> Effect {
         let policies = put(
             &mut self.cluster,
             |c| &c.policies,
@@ -547,13 +548,15 @@ impl Store {
     }
 
     /// Judges a policy, unless only its status or metadata changed.
-    fn judge(&self, policy: &PolicyResource) -> PolicyObject {
+    fn judge(&self, policy: &PolicyResource) -> Shared<PolicyObject> {
         let before = self.cluster.policies.get(&key(&policy.metadata));
         let same = before.filter(|b| {
             policy.metadata.uid.as_deref() == Some(b.uid.as_str())
                 && policy.metadata.generation == Some(b.generation)
         });
-        same.cloned().unwrap_or_else(|| judge(policy, before))
+        let before = before.map(|b| &**b);
+        same.cloned()
+            .unwrap_or_else(|| judge(policy, before).into())
     }
 }
 
@@ -620,8 +623,8 @@ impl Namespaced for TargetRef {
     }
 }
 
-/// Takes a change into one of the cluster's maps; whether it changed anything. The cluster is copied only
-/// while a plan is made of it or a delivery keeps it, and not at all for a change that is none.
+/// Takes a change into one of the cluster's maps; whether it changed anything. The map is copied only while a plan is
+/// made of it or a delivery keeps it, and not at all for a change that is none.
 fn put<K, V>(
     cluster: &mut Arc<Cluster>,
     map: impl Fn(&Cluster) -> &BTreeMap<K, V>,

@@ -59,6 +59,32 @@ impl Portion {
     }
 }
 
+/// Gives `stage` the routes and the slots of `present`, another version of the same policy for the same proxies, and what
+/// goes with slots.
+pub(crate) fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
+    stage.routes.clone_from(&present.routes);
+    stage.parallelism = present.parallelism;
+    stage.auto_parallelism = present.auto_parallelism;
+    if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy
+        && let StrategyConfig::AcceptFraction { units: now, .. } = &present.strategy
+    {
+        *units = *now;
+    }
+    let (Some(workflows), Some(now)) = (&mut stage.workflows, &present.workflows) else {
+        return;
+    };
+    for (name, workflow) in &mut workflows.workflows {
+        if let Some(now) = now.workflows.get(name) {
+            workflow.guarantee = now.guarantee;
+        }
+    }
+    if let SharingConfig::DominantResource { resource, .. } = &mut workflows.sharing
+        && let SharingConfig::DominantResource { resource: now, .. } = &now.sharing
+    {
+        resource.capacity = now.capacity;
+    }
+}
+
 /// Multiplies what goes with slots and isn't whole.
 fn scale(stage: &mut StageConfig, factor: f64) {
     if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy {

@@ -320,7 +320,7 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
         }
     }
     let mut noted = Problems::default();
-    rules::warnings(&stage, &mut noted);
+    rules::warnings(&stage, promises.as_ref(), &mut noted);
     let created = policy.metadata.creation_timestamp.clone();
     ValidPolicy {
         namespace,

@@ -153,6 +153,17 @@ fn explain_says_what_each_strategy_does() {
     }
 }
 
+#[test]
+fn explain_prints_the_times_of_class_admission() {
+    let policy = "examples/policies/class-admission.yaml";
+    let answer = headgate(&["explain", policy, "--path", "/", "-H", "x-priority: high"]);
+    let words: Vec<&str> = text(&answer.stdout).split_whitespace().collect();
+    let times = "p99 holds for callers with 100 calls of the class or more in a window of 1s500ms, p90 for those with \
+                 a tenth of them; a caller that runs 0.1 of them in the class needs 2m15s without a miss to run all \
+                 there again";
+    assert!(words.join(" ").contains(times), "{}", text(&answer.stdout));
+}
+
 /// Every discipline in a policy whose types have objectives or none, and for a request without a type.
 #[test]
 fn explain_says_what_each_discipline_does() {
@@ -611,6 +622,17 @@ fn validate_warns_of_what_is_seldom_meant() {
         "default/search: spec.workflows.peers: given with edge, where no caller is believed: they are those that \
          this service calls\n"
     );
+    let policy = include_str!("../../../examples/policies/class-admission.yaml");
+    assert_eq!(warned(policy), "");
+    assert_eq!(
+        warned(&policy.replace("high: 15ms", "high: 5ms")),
+        "default/stock: spec.classAdmission.targets.high: its windows, 500ms, are so short that it holds at p99 only \
+         for callers with 200 calls/s in the class or more; give a longer target, or more decrease or less increase \
+         in classAdmission.distributed\n"
+    );
+    // The law is not by misses there, or only while the server is silent.
+    let central = policy.replace("    # method: Centralized", "    method: Centralized");
+    assert_eq!(warned(&central.replace("high: 15ms", "high: 5ms")), "");
 }
 
 #[test]

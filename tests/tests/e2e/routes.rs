@@ -69,7 +69,7 @@ fn cluster() -> Result<Cluster> {
         };
         cluster
             .policies
-            .insert(ObjectKey::new("shop", name), object);
+            .insert(ObjectKey::new("shop", name), object.into());
     }
     Ok(cluster)
 }

@@ -330,3 +330,36 @@ data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
         assert_eq!(secret(&server, "headgate-ca"), before);
     }
 }
+
+/// `--reuse-values` takes the old chart's defaults for the new one's: what 0.1.0 had no value for is missing.
+#[test]
+fn an_upgrade_with_the_values_of_the_first_release_has_the_same_rights() {
+    let server = ApiServer::start().unwrap();
+    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/values-0.1.0.yaml");
+    let first = tempfile::tempdir().unwrap();
+    let definition = "apiVersion: v2\nname: headgate\nversion: 0.1.0\n";
+    fs::write(first.path().join("Chart.yaml"), definition).unwrap();
+    fs::copy(values, first.path().join("values.yaml")).unwrap();
+    let delivery = "delivery.configMap.enabled=true,delivery.istio.enabled=true,delivery.envoyGateway.enabled=true";
+    let folder = first.path().to_str().unwrap();
+    let install = ["install", "headgate", folder, "--namespace", NAMESPACE];
+    server
+        .helm(&[&install[..], &["--set", delivery]].concat())
+        .unwrap();
+
+    helm(&server, "upgrade", &["--reuse-values"]);
+    let roles = |kind: &str| -> BTreeMap<String, Value> {
+        let all = "--selector=app.kubernetes.io/instance=headgate";
+        let list = get(&server, &[kind, "--all-namespaces", all]);
+        let items = list["items"].as_array().unwrap().iter();
+        let of = |object: &Value| (chart::label(object), object["rules"].clone());
+        items.map(of).collect()
+    };
+    let has = |kind| (kind, roles(kind));
+    let upgraded = ["clusterroles", "roles"].map(has);
+    helm(&server, "upgrade", &["--reset-then-reuse-values"]);
+    assert_eq!(upgraded, ["clusterroles", "roles"].map(has));
+    let plugins = &upgraded[0].1["ClusterRole/headgate"].to_string();
+    assert!(plugins.contains("trafficextensions"), "{plugins}");
+}

@@ -197,6 +197,24 @@ fn objects_of_prometheus_operator_are_made_only_where_they_are_known() {
 }
 
 #[test]
+fn prometheus_own_token_is_not_sent_over_plain_http() {
+    let values = ["--set", "metrics.serviceMonitor.enabled=true"];
+    let objects = chart::render(&good("defaults"), &[WITH_PROMETHEUS, &values].concat()).unwrap();
+    let endpoint = &find(&objects, "ServiceMonitor/headgate")["spec"]["endpoints"][0];
+    let credentials = json!({"name": "headgate-scraper", "key": "token"});
+    assert_eq!(endpoint["authorization"]["credentials"], credentials);
+    assert_eq!(endpoint["bearerTokenFile"], Value::Null);
+    let secret = find(&objects, "Secret/headgate-scraper");
+    assert_eq!(secret["type"], "kubernetes.io/service-account-token");
+
+    let own = chart::render(&good("everything"), WITH_PROMETHEUS).unwrap();
+    let endpoint = &find(&own, "ServiceMonitor/headgate")["spec"]["endpoints"][0];
+    assert_eq!(endpoint["authorization"]["credentials"]["name"], "scraper");
+    let is_scraper = |o: &Value| o["metadata"]["name"] == "headgate-scraper";
+    assert!(!own.iter().any(is_scraper));
+}
+
+#[test]
 fn dashboards_and_alerts_are_in_what_is_made() {
     let objects = chart::render(&good("everything"), WITH_PROMETHEUS).unwrap();
     let mut dashboards = 0;

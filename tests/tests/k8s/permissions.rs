@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -298,6 +299,39 @@ fn token(server: &ApiServer, namespace: &str, account: &str, arguments: &[&str])
     server.kubectl(&all).unwrap().trim().to_owned()
 }
 
+/// The token that the chart's ServiceMonitor has Prometheus send.
+fn token_of_service_monitor(server: &ApiServer) -> String {
+    let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("helm/good/defaults.yaml");
+    let arguments = [
+        "--set=metrics.serviceMonitor.enabled=true",
+        "--api-versions=monitoring.coreos.com/v1",
+    ];
+    let objects = chart::render(&values, &arguments).unwrap();
+    // All but the ServiceMonitor itself, which this API server doesn't know.
+    let needed = objects
+        .iter()
+        .filter(|o| o["metadata"]["name"] == "headgate-scraper");
+    for object in needed {
+        server.apply(&object.to_string()).unwrap();
+    }
+    let template = "--template={{with .data}}{{.token | base64decode}}{{end}}";
+    let secret = [
+        "get",
+        "secret",
+        "headgate-scraper",
+        "-n",
+        NAMESPACE,
+        template,
+    ];
+    let found = wait::until("the token of the ServiceMonitor", || {
+        match server.kubectl(&secret) {
+            Ok(token) if !token.contains("<no value>") && !token.is_empty() => Ok(token),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    found.unwrap()
+}
+
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()
@@ -404,6 +438,7 @@ fn live(operator: &Operator<'_>) {
 fn only_who_may_is_answered(operator: &Operator<'_>) {
     let (server, admin) = (operator.server, operator.admin);
     let scraper = token(server, "shop", "default", &[]);
+    let monitor = token_of_service_monitor(server);
     let reader = token(server, NAMESPACE, "headgate-metrics", AUDIENCE);
     let replica = token(server, NAMESPACE, "headgate", AUDIENCE);
     let elsewhere = ["--audience=elsewhere"];
@@ -421,6 +456,8 @@ fn only_who_may_is_answered(operator: &Operator<'_>) {
     }
     for (path, token, status) in [
         ("/metrics", &scraper, 200),
+        ("/metrics", &monitor, 200),
+        ("/status", &monitor, 403),
         ("/metrics", &reader, 403),
         ("/status", &scraper, 403),
         ("/status", &reader, 200),

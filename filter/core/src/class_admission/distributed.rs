@@ -110,7 +110,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::law::Settings;
+    use super::super::Settings;
     use super::*;
     use crate::rng::Rng;
 

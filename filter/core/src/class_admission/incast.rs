@@ -14,6 +14,10 @@
 //! left in I: a mean held against a target that is meant for the 99.9th percentile, so a w near 1 admits everything
 //! and loses the target.
 //!
+//! Reports of many calls ([`Incast::completed_together`]) have a mean from the start: there targets hold for the mean,
+//! whatever w is. Their w is the weight that is left after a second. Weights per call would make the average as short
+//! as the last report: 0.5 to the power of the ten calls in it.
+//!
 //! The paper uses w twice, as the weight of the past and as a factor before the incast delay; only the former is
 //! meant here. It doesn't say how RTT is measured: it is given with each report, and is no longer than the latency.
 
@@ -21,9 +25,9 @@ use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::law::{Law, SettingsError};
+use super::law::Law;
 use super::recent::Recent;
-use super::{Completion, Distributed, Limits, Scope};
+use super::{Completion, Distributed, Limits, Scope, SettingsError, class_of};
 use crate::request::ClassId;
 use crate::rng::Rng;
 use crate::time::{Instant, nanos};
@@ -34,13 +38,22 @@ pub struct Incast<S, D> {
     /// w, 0 ≤ w < 1.
     past: f64,
     scope: Scope,
-    /// I, ns.
-    delays: Recent<(D, ClassId), f64>,
+    /// I.
+    delays: Recent<(D, ClassId), Average>,
     channels: Distributed<(S, D)>,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Average {
+    delay_ns: f64,
+    /// Weight of what it was made of at `at`, calls.
+    calls: f64,
+    at: Instant,
+}
+
 impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
-    /// With the weight `past` of what was known, a ratio.
+    /// With the weight `past` of what was known before a call ([`Incast::completed`]) or a second ago
+    /// ([`Incast::completed_together`]), a ratio.
     ///
     /// # Errors
     /// [`SettingsError::Smoothing`] if it is not at least 0 and less than 1.
@@ -79,8 +92,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         call: &Completion,
         round_trip: Duration,
     ) {
-        let alone = NonZeroU32::MIN;
-        self.completed_together(now, source, destination, call, round_trip, alone);
+        let average = |_, past| (past, 1.0);
+        self.completed_by(now, source, destination, call, round_trip, average);
     }
 
     /// `calls` from `source` to `destination` completed since the last time: `mean` has their mean latency and, as its
@@ -88,7 +101,9 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     /// probability once: by what missed, where the average misses as well.
     ///
     /// ```text
-    /// I = wⁿ · I + (1 − wⁿ) · mean(ℓ − RTT)          for one call, what the paper has
+    /// m = wᵗ · m                                     t seconds since the last report of anybody
+    /// I = (m · I + n · mean(ℓ − RTT)) / (m + n)      n calls
+    /// m = m + n
     /// ```
     pub fn completed_together(
         &mut self,
@@ -99,25 +114,49 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
         round_trip: Duration,
         calls: NonZeroU32,
     ) {
+        let calls = f64::from(calls.get());
+        let average = |known: Average, past: f64| {
+            // Without a past nothing is left of what was reported at the same moment, either: 0⁰ is 1.
+            let seconds = now.since(known.at).as_secs_f64().max(f64::MIN_POSITIVE);
+            let kept = known.calls * past.powf(seconds);
+            (kept / (kept + calls), kept + calls)
+        };
+        self.completed_by(now, source, destination, mean, round_trip, average);
+    }
+
+    /// `average` returns the weight of the known average and the new average's calls, from the former and w.
+    fn completed_by(
+        &mut self,
+        now: Instant,
+        source: S,
+        destination: D,
+        mean: &Completion,
+        round_trip: Duration,
+        average: impl FnOnce(Average, f64) -> (f64, f64),
+    ) {
         if !self.channels.law().promises(mean.class) {
             return;
         }
         let round_trip = round_trip.min(mean.latency);
         let delay = nanos(mean.latency - round_trip) as f64;
-        let key = (destination, self.scope.class(mean.class));
-        let past = self
-            .past
-            .powi(i32::try_from(calls.get()).unwrap_or(i32::MAX));
-        let incast = match self.delays.get(now, key) {
-            Some(incast) => {
-                *incast = past * *incast + (1.0 - past) * delay;
-                *incast
-            }
-            None => {
-                self.delays.insert(now, key, delay);
-                delay
-            }
+        let key = (destination, class_of(self.scope, mean.class));
+        let first = Average {
+            delay_ns: delay,
+            calls: 0.0,
+            at: now,
         };
+        let known = self.delays.get(now, key).copied().unwrap_or(first);
+        let (past, calls) = average(known, self.past);
+        let incast = past * known.delay_ns + (1.0 - past) * delay;
+        self.delays.insert(
+            now,
+            key,
+            Average {
+                delay_ns: incast,
+                calls,
+                at: now,
+            },
+        );
         let averaged = Completion {
             latency: round_trip + Duration::from_nanos(incast.round() as u64),
             ..*mean
@@ -146,9 +185,8 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
     /// The average incast delay at `destination` of calls in `class`.
     #[must_use]
     pub fn delay(&self, now: Instant, destination: D, class: ClassId) -> Option<Duration> {
-        let incast = self
-            .delays
-            .peek(now, (destination, self.scope.class(class)))?;
+        let key = (destination, class_of(self.scope, class));
+        let incast = self.delays.peek(now, key)?.delay_ns;
         Some(Duration::from_nanos(incast.round() as u64))
     }
 }
@@ -157,7 +195,7 @@ impl<S: Copy + Eq + Hash, D: Copy + Eq + Hash> Incast<S, D> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::law::Settings;
+    use super::super::Settings;
     use super::*;
     use crate::rng::Rng;
 
@@ -226,25 +264,53 @@ mod tests {
     }
 
     #[test]
-    fn calls_together_weigh_as_many_and_miss_once() {
+    fn calls_together_weigh_as_many_for_their_time_and_miss_once() {
+        const SECOND: u64 = 1_000_000;
         let mut state = incast(0.5, Scope::Class);
         let batch = |latency_us, size| Completion {
             size,
             ..call(HIGH, latency_us)
         };
         let three = NonZeroU32::new(3).unwrap();
-        let p = |state: &Incast<u8, u8>| (100.0 * state.probability(at(9), 1, 9, HIGH)).round();
-        // I = 8 µs, then 8/8 + 7/8 · 16 = 15.
-        state.completed_together(at(1), 1, 9, &batch(12, 2), us(4), three);
+        let now = at(9 * SECOND);
+        let p = |state: &Incast<u8, u8>| (100.0 * state.probability(now, 1, 9, HIGH)).round();
+        let delay = |state: &Incast<u8, u8>| state.delay(now, 9, HIGH);
+        // I = (10 + 6) / 2 = 8 µs, and after a second, in which half is forgotten, (3 · 8 + 3 · 16) / 6 = 12.
+        state.completed_together(at(SECOND), 1, 9, &batch(12, 2), us(2), three);
+        state.completed_together(at(SECOND), 2, 9, &batch(8, 0), us(2), three);
+        assert_eq!(delay(&state), Some(us(8)));
         assert_eq!(p(&state), 100.0, "two missed, the average doesn't");
-        state.completed_together(at(2), 1, 9, &batch(20, 2), us(4), three);
-        assert_eq!(state.delay(at(2), 9, HIGH), Some(us(15)));
+        state.completed_together(at(2 * SECOND), 1, 9, &batch(18, 2), us(2), three);
+        assert_eq!(delay(&state), Some(us(12)));
+        assert_eq!(p(&state), 100.0);
+        state.completed_together(at(3 * SECOND), 1, 9, &batch(18, 2), us(4), three);
         assert_eq!(p(&state), 98.0);
         // Those that failed are misses whatever the average is, and none of its samples.
-        state.failed(at(3), 1, 9, HIGH, 5);
-        state.failed(at(3), 1, 9, ClassId(2), 5);
+        let before = delay(&state);
+        state.failed(at(4 * SECOND), 1, 9, HIGH, 5);
+        state.failed(at(4 * SECOND), 1, 9, ClassId(2), 5);
         assert_eq!(p(&state), 93.0);
-        assert_eq!(state.delay(at(3), 9, HIGH), Some(us(15)));
+        assert_eq!(delay(&state), before);
+    }
+
+    /// Many small reports leave as much of the past as few large ones: a second's weight, not a call's.
+    #[test]
+    fn the_average_forgets_in_time() {
+        let delay = |reports: u64, calls: u32| {
+            let mut state = incast(0.5, Scope::Class);
+            let calls = NonZeroU32::new(calls).unwrap();
+            for (second, latency_us) in [(0, 10), (1, 20)] {
+                for report in 0..reports {
+                    let now = at(second * 1_000_000 + report);
+                    let call = call(HIGH, latency_us);
+                    state.completed_together(now, 1, 9, &call, us(0), calls);
+                }
+            }
+            state.delay(at(1_000_000), 9, HIGH).unwrap().as_nanos()
+        };
+        // (10 / 2 + 20) / 1.5.
+        assert_eq!(delay(1, 100), 16_667);
+        assert!(delay(100, 1).abs_diff(16_667) < 2);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Additive increase, and additive decrease by the size of the calls that missed, for each channel by itself:
 //!
 //! ```text
-//! W = L · 100 / (100 − π)                       a window: at percentile π one miss is due in it
+//! W = L · 100 / (100 − π)                       a window
 //! a call of size n took ℓ, λ = ℓ/n if per cost, else ℓ:
 //!     λ > L                    p −= β·n, not below the floor; the window starts over
 //!     no miss for W            p += α,   not above 1;         the window starts over
@@ -13,72 +13,28 @@
 //! large give way sooner. p moves with completions only; a channel without calls stays where it is until it is
 //! forgotten.
 //!
+//! p rests where what misses take away is what windows add: with x calls/s of one sender in the class, the share
+//!
+//! ```text
+//! m = α / (β·n·W·x)
+//! ```
+//!
+//! of them misses. It is (100 − π)/100 at x = α / (β·n·L), and larger for senders with fewer calls: π holds for those
+//! whose windows have (α/β·n) · 100/(100 − π) calls or more. The way back from the floor takes (1 − floor)/α windows.
+//!
+//! A window of so many completed calls in place of W would let π hold at any rate, but senders would no longer be
+//! treated alike: with m the same for all, a sender's p would rise or fall with m whatever its x, so that the one with
+//! few calls gives way as the one with many does, and keeps what it lost. As p rises with time and falls with calls,
+//! each ends at the same x or at p = 1.
+//!
 //! The SIGCOMM text counts the window from the last increase, its simulator from the last increase or miss. This
 //! follows the simulator: the published numbers are the simulator's.
 
 use std::time::Duration;
 
-use super::{Completion, MAX_CLASSES};
+use super::{Completion, Settings, SettingsError};
 use crate::request::ClassId;
 use crate::time::{Instant, nanos};
-
-/// The classes' targets and the steps of the probability, as configured.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// L: the target of each class but the lowest, the highest class first.
-    pub targets: Vec<Duration>,
-    /// π: percentile at which the targets are to hold, 0 ≤ π < 100.
-    pub percentile: f64,
-    /// Targets are for a unit of size, not for a call.
-    pub per_cost: bool,
-    /// α: what a window without a miss adds to the probability.
-    pub increase: f64,
-    /// β: what a miss takes away, for each unit of size.
-    pub decrease: f64,
-    /// Least probability, above 0: a class that nobody runs in would never be seen to recover.
-    pub min_probability: f64,
-}
-
-impl Settings {
-    /// The paper's constants with these targets: 99.9th percentile, α = β = 0.01, at least 0.1.
-    #[must_use]
-    pub fn new(targets: Vec<Duration>) -> Self {
-        Self {
-            targets,
-            percentile: 99.9,
-            per_cost: false,
-            increase: 0.01,
-            decrease: 0.01,
-            min_probability: 0.1,
-        }
-    }
-}
-
-/// Why [`Settings`] make no [`Law`], or a weight no [`Incast`](super::Incast).
-#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
-pub enum SettingsError {
-    /// Not 1 to 15 targets.
-    #[error("targets: {0} targets; give 1 to {most}, one for each class but the lowest", most = MAX_CLASSES - 1)]
-    Targets(usize),
-    /// The target of this class is 0.
-    #[error("targets[{0}]: 0; must be more than 0")]
-    Target(usize),
-    /// Not 0 ≤ π < 100.
-    #[error("percentile: {0}; must be at least 0 and less than 100")]
-    Percentile(f64),
-    /// Not 0 < α ≤ 1.
-    #[error("increase: {0}; must be more than 0 and at most 1")]
-    Increase(f64),
-    /// Not 0 < β ≤ 1.
-    #[error("decrease: {0}; must be more than 0 and at most 1")]
-    Decrease(f64),
-    /// Not 0 < p ≤ 1.
-    #[error("minProbability: {0}; must be more than 0 and at most 1")]
-    MinProbability(f64),
-    /// Not 0 ≤ w < 1.
-    #[error("smoothing: {0}; must be at least 0 and less than 1")]
-    Smoothing(f64),
-}
 
 /// Checked [`Settings`].
 #[derive(Debug, Clone, PartialEq)]
@@ -103,33 +59,14 @@ impl TryFrom<Settings> for Law {
     type Error = SettingsError;
 
     fn try_from(settings: Settings) -> Result<Self, SettingsError> {
-        let step = |value: f64| value > 0.0 && value <= 1.0;
-        let targets = &settings.targets;
-        if targets.is_empty() || targets.len() >= MAX_CLASSES {
-            return Err(SettingsError::Targets(targets.len()));
-        }
-        if let Some(class) = targets.iter().position(Duration::is_zero) {
-            return Err(SettingsError::Target(class));
-        }
-        if !(0.0..100.0).contains(&settings.percentile) {
-            return Err(SettingsError::Percentile(settings.percentile));
-        }
-        if !step(settings.increase) {
-            return Err(SettingsError::Increase(settings.increase));
-        }
-        if !step(settings.decrease) {
-            return Err(SettingsError::Decrease(settings.decrease));
-        }
-        if !step(settings.min_probability) {
-            return Err(SettingsError::MinProbability(settings.min_probability));
-        }
+        settings.check()?;
         let targets_per_window = 100.0 / (100.0 - settings.percentile);
         // The conversion saturates. Rounded, since 100 − 99.9 is a little more than 0.1.
         let window = |target: &Duration| {
             Duration::from_nanos((nanos(*target) as f64 * targets_per_window).round() as u64)
         };
         Ok(Self {
-            windows: targets.iter().map(window).collect(),
+            windows: settings.targets.iter().map(window).collect(),
             settings,
         })
     }
@@ -185,6 +122,34 @@ impl Law {
         window.copied().unwrap_or_default()
     }
 
+    /// The time from the least probability to 1 without a miss.
+    #[must_use]
+    pub fn recovery(&self, class: ClassId) -> Duration {
+        let steps = (1.0 - self.settings.min_probability) / self.settings.increase;
+        let recovery = nanos(self.window(class)) as f64 * steps;
+        // The conversion saturates.
+        Duration::from_nanos(recovery.round() as u64)
+    }
+
+    /// The calls of size 1 in a window with which the target holds at the percentile; see the module.
+    #[must_use]
+    pub fn calls_per_window(&self) -> f64 {
+        let Settings {
+            increase,
+            decrease,
+            percentile,
+            ..
+        } = self.settings;
+        increase / decrease * 100.0 / (100.0 - percentile)
+    }
+
+    /// The percentile, 0 ..= 100, at which the target holds for a sender with this many calls of size 1 in a window.
+    #[must_use]
+    pub fn percentile(&self, calls_per_window: f64) -> f64 {
+        let missed = self.settings.increase / self.settings.decrease / calls_per_window;
+        100.0 * (1.0 - missed.min(1.0))
+    }
+
     /// Least admit probability.
     #[must_use]
     pub fn min_probability(&self) -> f64 {
@@ -207,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_the_time_in_which_one_miss_is_due() {
+    fn a_window_is_a_target_for_each_call_of_which_one_may_miss() {
         let law = Law::try_from(Settings::new(vec![US(14), US(25)])).unwrap();
         assert_eq!(law.windows, [US(14_000), US(25_000)]);
         assert_eq!(law.lowest(), ClassId(2));
@@ -216,6 +181,27 @@ mod tests {
             ..Settings::new(vec![US(30)])
         };
         assert_eq!(Law::try_from(lenient).unwrap().windows, [US(2_000)]);
+    }
+
+    #[test]
+    fn a_sender_with_few_calls_has_a_lower_percentile() {
+        let lenient = Settings {
+            percentile: 99.0,
+            ..Settings::new(vec![US(100_000)])
+        };
+        let law = Law::try_from(lenient.clone()).unwrap();
+        assert_eq!(law.recovery(ClassId(0)), Duration::from_secs(900));
+        assert!((law.calls_per_window() - 100.0).abs() < 1e-9);
+        for (calls, percentile) in [(100.0, 99.0), (10.0, 90.0), (1.0, 0.0), (0.0, 0.0)] {
+            assert!((law.percentile(calls) - percentile).abs() < 1e-9);
+        }
+        let strict = Settings {
+            decrease: 0.1,
+            ..lenient
+        };
+        let law = Law::try_from(strict).unwrap();
+        assert!((law.percentile(law.calls_per_window()) - 99.0).abs() < 1e-9);
+        assert!((law.calls_per_window() - 10.0).abs() < 1e-9);
     }
 
     #[test]

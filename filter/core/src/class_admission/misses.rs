@@ -19,7 +19,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::law::Law;
-use super::{Completion, Limits, Scope};
+use super::{Completion, Limits, Scope, class_of};
 use crate::request::ClassId;
 use crate::time::{Instant, nanos};
 
@@ -65,7 +65,9 @@ impl<D: Copy + Eq + Hash> Misses<D> {
     /// The answer may change at any miss, and does so at the end of the period ([`Misses::period_end`]).
     pub fn class_for(&mut self, now: Instant, destination: D, wanted: ClassId) -> ClassId {
         self.roll(now);
-        let missed = self.missed.get(&(destination, self.scope.class(wanted)));
+        let missed = self
+            .missed
+            .get(&(destination, class_of(self.scope, wanted)));
         if self.law.promises(wanted) && missed.is_none_or(|m| *m < self.allowed.get()) {
             wanted
         } else {
@@ -86,7 +88,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
         if calls == 0 || !self.law.promises(class) {
             return;
         }
-        let key = (destination, self.scope.class(class));
+        let key = (destination, class_of(self.scope, class));
         if let Some(missed) = self.missed.get_mut(&key) {
             *missed = missed.saturating_add(calls);
         } else if self.missed.len() < self.capacity {
@@ -114,7 +116,7 @@ impl<D: Copy + Eq + Hash> Misses<D> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::law::Settings;
+    use super::super::Settings;
     use super::*;
 
     const HIGH: ClassId = ClassId(0);

@@ -36,17 +36,14 @@ mod shared;
 use std::time::Duration;
 
 pub use distributed::Distributed;
+pub use headgate_config::admission_law::{Scope, Settings, SettingsError};
 pub use incast::Incast;
-pub use law::{Change, Law, Settings, SettingsError};
+pub use law::{Change, Law};
 pub use misses::Misses;
-use serde::{Deserialize, Serialize};
 pub use server::{ReportError, Server};
 pub use shared::SharedChannels;
 
 use crate::request::ClassId;
-
-/// Most classes of a receiver, the lowest included.
-pub const MAX_CLASSES: usize = 16;
 
 /// A call that was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,22 +75,10 @@ impl Default for Limits {
     }
 }
 
-/// The calls that share one measurement of a receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub enum Scope {
-    /// All calls to it, as the paper has it.
-    Destination,
-    /// Those of a class: in a weighted fair queue each class has its own wait.
-    #[default]
-    Class,
-}
-
-impl Scope {
-    /// The part of a key that tells classes apart.
-    const fn class(self, class: ClassId) -> ClassId {
-        match self {
-            Self::Destination => ClassId(0),
-            Self::Class => class,
-        }
+/// Returns the part of a key that tells the classes of `scope` apart.
+const fn class_of(scope: Scope, class: ClassId) -> ClassId {
+    match scope {
+        Scope::Destination => ClassId(0),
+        Scope::Class => class,
     }
 }

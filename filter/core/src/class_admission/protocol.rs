@@ -18,13 +18,13 @@
 
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub use headgate_config::admission_law::Method;
 use serde::{Deserialize, Serialize};
 
-use super::law::{Law, Settings, SettingsError};
-use super::{MAX_CLASSES, Scope};
+use super::{Law, Scope, Settings, SettingsError};
+use crate::config::{MAX_CLASSES, ServiceAdmissionConfig};
 
 /// Path of the server's only resource.
 pub const PATH: &str = "/v1/admission";
@@ -34,24 +34,6 @@ pub const CLUSTER: &str = "headgate_admission";
 pub const MAX_SERVICES: usize = 256;
 /// Largest report and largest answer, bytes.
 pub const MAX_BYTES: usize = 1 << 20;
-
-/// How the server decides.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", deny_unknown_fields)]
-pub enum Method {
-    /// [`Misses`](super::Misses).
-    Misses {
-        /// K.
-        allowed: NonZeroU32,
-        /// T, µs.
-        period_us: u64,
-    },
-    /// [`Incast`](super::Incast).
-    Incast {
-        /// w, 0 ≤ w < 1.
-        smoothing: f64,
-    },
-}
 
 /// What the server needs to know of a service. Targets are for a call, or for a unit of its cost: senders divide what
 /// they report.
@@ -74,6 +56,21 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Returns what the server needs to know of a service; `None` where each sender decides.
+    #[must_use]
+    pub fn of(config: &ServiceAdmissionConfig) -> Option<Self> {
+        let central = config.central.as_ref()?;
+        Some(Self {
+            targets_us: config.targets_us.clone(),
+            percentile: config.percentile,
+            increase: config.increase,
+            decrease: config.decrease,
+            min_probability: config.min_probability,
+            scope: central.scope,
+            method: central.method,
+        })
+    }
+
     /// # Errors
     /// [`SettingsError`] with the setting at fault.
     pub fn law(&self) -> Result<Law, SettingsError> {

@@ -15,8 +15,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::SettingsError;
 use super::incast::Incast;
-use super::law::SettingsError;
 use super::misses::Misses;
 use super::protocol::{
     Answer, ClassReport, Decision, MAX_SERVICES, Method, Report, Rules, ServiceAnswer,

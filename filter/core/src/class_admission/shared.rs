@@ -184,7 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::Distributed;
-    use super::super::law::Settings;
+    use super::super::Settings;
     use super::*;
     use crate::host::memory::MemoryHost;
     use crate::rng::Rng;

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::central::{Central, Reports};
-use crate::class_admission::{Completion, SharedChannels};
+use crate::class_admission::{Completion, Law, SharedChannels};
 use crate::classify::{Classes, RequestView};
 use crate::config::{ConfigError, OutboundConfig, ServiceAdmissionConfig};
 use crate::host::{Host, HostError, MetricId, MetricKind, Metrics};
@@ -107,7 +107,7 @@ impl Service {
     ) -> Result<Self, ConfigError> {
         let at = format!("outbound.class_admission.{name}");
         let of_host = |error: HostError| ConfigError::new(&at, error.to_string());
-        let law = config.law();
+        let law = Law::try_from(config.settings());
         let law = law.map_err(|error| ConfigError::new(&at, error.to_string()))?;
         let prefix = format!(
             "{}.service.{}",

@@ -156,7 +156,7 @@ impl Central {
         prefix: &str,
         shown: impl Iterator<Item = MetricId>,
     ) -> Result<Option<Self>, HostError> {
-        let (Some(central), Some(rules)) = (&config.central, config.rules()) else {
+        let (Some(central), Some(rules)) = (&config.central, Rules::of(config)) else {
             return Ok(None);
         };
         let class = |(config, shown): (&crate::config::ClassConfig, MetricId)| {

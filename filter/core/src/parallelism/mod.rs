@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use crate::config::AutoParallelism;
 use crate::request::TypeId;
-use crate::service_times::{ServiceTimes, Source};
+use crate::service_times::{Objective, ServiceTimes, Source};
 use crate::shared;
 use crate::strategy::Controlled;
 use crate::time::Instant;
@@ -37,6 +37,17 @@ use law::{Fresh, Law, View};
 const MEMORY: f64 = 300.0;
 /// A type's reference is the mean of so many first requests, at most.
 const FIRST: f64 = 100.0;
+/// Requests in flight up to which a service time counts in full for the reference, with a limit. Without one, only that
+/// of a request alone does: more of them may wait in the backend already.
+const COMPARABLE: f64 = 4.0;
+/// Part of the last objective beyond which a reference exceeds it too often.
+const BY_ITSELF: f64 = 0.7;
+/// Part of the requests that may exceed the last objective beyond what its percentile allows.
+const BEYOND: f64 = 0.15;
+/// Last objective, at p90, of a type without any, in references.
+const WITHOUT: f64 = 4.0;
+/// Requests in flight up to which service times are those within a limit, in parts of the slots that work.
+const REPRESENTATIVE: f64 = 2.0;
 /// Requests without which it is no reference.
 const FEWEST: f64 = 3.0;
 /// Requests that a type's mean of today stands for.
@@ -64,9 +75,12 @@ struct Kind {
     /// Mean of the squares.
     square: f64,
     reference: f64,
-    ln_reference: f64,
     /// Requests that the reference is of.
     referred: f64,
+    /// Last objective: its part of the requests and its time, s. `None` without any.
+    objective: Option<(f64, f64)>,
+    /// Others are protected from it.
+    is_broken: bool,
     seen: f64,
     recent: f64,
 }
@@ -75,6 +89,18 @@ impl Kind {
     /// Standard error of the reference, s.
     fn doubt(&self) -> f64 {
         self.reference * (self.variance() / self.referred.max(1.0)).sqrt()
+    }
+
+    /// One answer and by how much it is late, with this response time, s ([`law::open`]); `None` of a type that says
+    /// nothing about slots, as its requests are late by themselves.
+    fn lateness(&self, secs: f64) -> Option<[f64; 2]> {
+        let known = Some(self.reference).filter(|_| self.referred >= FEWEST);
+        let without = || Some((0.9, WITHOUT * known?));
+        let (part, last) = self.objective.or_else(without)?;
+        let late = 1.0 / (1.0 - part + BEYOND);
+        let is_late = f64::from(u8::from(secs > last));
+        let by_itself = known.is_some_and(|reference| reference > BY_ITSELF * last);
+        (!by_itself).then_some([1.0, is_late * late])
     }
 
     /// Whether today's times are shorter than the reference, by more than chance.
@@ -97,8 +123,6 @@ pub struct Auto {
     first: u32,
     wall_clock_offset: Duration,
     kinds: Vec<Kind>,
-    /// Requests that the references are of.
-    referred: f64,
     /// Mean over all requests, and over the means of their types, s.
     mean: f64,
     mean_of_means: f64,
@@ -107,9 +131,6 @@ pub struct Auto {
     schedule: Dither,
     /// When this worker took the schedule over.
     since: Instant,
-    /// When slots became more than those of which times are comparable. A request that started before then counts when
-    /// it ends: the first requests to end are the short ones.
-    comparable_until: Instant,
     fresh: Fresh,
     view: View,
     looked: Instant,
@@ -133,14 +154,12 @@ impl Auto {
             first,
             wall_clock_offset: Duration::ZERO,
             kinds: vec![Kind::default(); types],
-            referred: 0.0,
             mean: 0.0,
             mean_of_means: 0.0,
             schedule: law.dither(bounds, seed),
             candidate: law,
             law,
             since: now,
-            comparable_until: now,
             fresh: Fresh::default(),
             view: View {
                 mean: 0.0,
@@ -148,6 +167,7 @@ impl Auto {
                 mixed: false,
                 condemned: false,
                 enforced: false,
+                in_flight: 0.0,
                 bounds,
             },
             looked: now,
@@ -155,10 +175,32 @@ impl Auto {
         }
     }
 
-    /// The estimate, slots.
+    /// P, as far as it is known ([`Law::known`]).
     #[must_use]
     pub fn slots(&self) -> u32 {
-        self.law.slots().max(1)
+        self.law.known().clamp(1, self.bounds.1.max(1))
+    }
+
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.law.is_open()
+    }
+
+    /// Whether the time of a request that got its slot beside so many says what requests take within a limit.
+    #[must_use]
+    pub fn is_representative(&self, beside: u32) -> bool {
+        f64::from(beside) <= REPRESENTATIVE * self.law.working()
+    }
+
+    /// The number of slots that decisions are based on.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        if self.is_open() {
+            self.bounds.1.max(1)
+        } else {
+            self.slots()
+        }
     }
 
     /// Slots that may be in use at this time.
@@ -167,14 +209,23 @@ impl Auto {
         self.schedule.level(now)
     }
 
-    /// A request that the backend answered. `waited` says that all slots were taken when it arrived; `weight`
-    /// requests are like this one.
+    /// A request of `kind` was answered after this response time, or will be no sooner.
+    pub fn answered(&mut self, kind: TypeId, response: Duration) {
+        let kind = self.kinds.get(usize::from(kind.0));
+        let lateness = |kind: &Kind| kind.lateness(response.as_secs_f64());
+        if let Some(late) = kind.filter(|kind| !kind.is_broken).and_then(lateness) {
+            add(&mut self.fresh.late, late);
+        }
+    }
+
+    /// A request that the backend answered. `waited` says that all slots were taken when it arrived, `beside` how many
+    /// were in use when it got one; `weight` requests are like this one.
     pub fn completed(
         &mut self,
         kind: TypeId,
         started: Instant,
         ended: Instant,
-        waited: bool,
+        (waited, beside): (bool, u32),
         weight: u32,
     ) {
         let pt = ended.since(started).as_secs_f64();
@@ -188,26 +239,29 @@ impl Auto {
         if kind.seen < 2.0 {
             (kind.ln_mean, kind.mean, kind.reference) = (pt.ln(), pt, pt);
             kind.square = pt * pt;
-            kind.ln_reference = pt.ln();
         }
         let gain = (1.0 / kind.seen).max(1.0 / MEMORY);
         let y = pt.ln() - kind.ln_mean;
         kind.ln_mean += gain * y;
         kind.mean += gain.max(0.01) * (pt - kind.mean);
         kind.square += gain.max(0.01) * (pt * pt - kind.square);
-        let is_comparable =
-            started >= self.since && self.law.is_comparable(kind.referred >= FEWEST);
-        if kind.referred < FIRST && (is_comparable || started < self.comparable_until) {
-            self.referred += 1.0;
-            kind.referred += 1.0;
-            kind.reference += (pt - kind.reference) / kind.referred;
-            kind.ln_reference += (pt.ln() - kind.ln_reference) / kind.referred;
+        if kind.referred < FIRST {
+            // With a limit, a type without a reference has no choice.
+            let few = if self.law.is_open() {
+                1.0
+            } else if kind.referred < FEWEST {
+                self.law.working().max(COMPARABLE)
+            } else {
+                COMPARABLE
+            };
+            let alike = (few / f64::from(beside.max(1))).min(1.0).powi(2);
+            kind.referred += alike;
+            kind.reference += alike / kind.referred * (pt - kind.reference);
         }
         let doubt = kind.doubt();
         let Kind {
             mean,
             reference,
-            ln_reference,
             referred,
             seen,
             ..
@@ -223,7 +277,7 @@ impl Auto {
         if started < self.since || self.fresh.epoch != self.law.epoch() {
             return;
         }
-        if referred > 0.0 {
+        if referred >= FEWEST || !self.law.is_starting() && referred > 0.0 {
             add(
                 &mut self.fresh.times,
                 [
@@ -235,19 +289,7 @@ impl Auto {
                 ],
             );
         }
-        if seen < 2.0 {
-            return;
-        }
-        if referred >= FEWEST {
-            let d = pt.ln() - ln_reference;
-            let sums = if waited {
-                &mut self.fresh.full
-            } else {
-                &mut self.fresh.spare
-            };
-            add(sums, [1.0, d, d * d, 1.0 / self.referred]);
-        }
-        if !waited {
+        if seen < 2.0 || !waited {
             return;
         }
         let Some(seen) = self.schedule.exposure(started, ended) else {
@@ -266,19 +308,22 @@ impl Auto {
         self.fresh.requests += f64::from(weight);
     }
 
-    /// A request was refused for want of slots.
-    pub fn refused(&mut self) {
+    /// A request of `kind` was refused for want of slots.
+    pub fn refused(&mut self, kind: TypeId) {
         self.fresh.refused += 1.0;
+        let kind = self.kinds.get(usize::from(kind.0));
+        self.fresh.shed += kind.map_or(0.0, |kind| kind.mean);
     }
 
-    /// Looks at what the law needs to know of the stage; `enforced` says that slots are. Types that are broken say
-    /// nothing about slots.
+    /// Looks at what the law needs to know of the stage; `enforced` says that slots are, `in_flight` how many are in use.
+    /// Types that are broken say nothing about slots.
     /// The offset counts for a record that is new. Called before [`Controlled::sync`].
     pub fn look(
         &mut self,
         now: Instant,
         enforced: bool,
         wall_clock_offset: Duration,
+        in_flight: u32,
         times: &ServiceTimes,
         is_broken: impl Fn(TypeId) -> bool,
     ) {
@@ -291,11 +336,18 @@ impl Auto {
             kind.recent *= fade;
             total += kind.recent;
         }
+        for (at, kind) in self.kinds.iter_mut().enumerate() {
+            let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
+            let last = times.objectives(id).last();
+            let of = |last: &Objective| (last.percentile / 100.0, last.response_time.as_secs_f64());
+            kind.objective = last.map(of);
+            kind.is_broken = is_broken(id);
+        }
         let (mut roomy, mut condemned) = (0.0, false);
         let (mut shortest, mut longest) = (f64::INFINITY, 0.0_f64);
         for (at, kind) in self.kinds.iter().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
-            if kind.recent <= RARE * total || is_broken(id) {
+            if kind.recent <= RARE * total || kind.is_broken {
                 continue;
             }
             shortest = shortest.min(kind.mean);
@@ -305,7 +357,7 @@ impl Auto {
                 continue;
             }
             condemned |= estimate.condemned;
-            let fits = |(quantile, objective): (&Duration, &crate::service_times::Objective)| {
+            let fits = |(quantile, objective): (&Duration, &Objective)| {
                 quantile.as_secs_f64() <= ROOM * objective.response_time.as_secs_f64()
             };
             if estimate.quantiles.iter().zip(estimate.objectives).all(fits) {
@@ -318,6 +370,7 @@ impl Auto {
             mixed: longest > 2.0 * shortest,
             condemned,
             enforced,
+            in_flight: f64::from(in_flight),
             bounds: self.bounds,
         };
     }
@@ -349,14 +402,13 @@ impl Auto {
             (self.schedule, self.since) = (schedule, now);
         }
         if self.fresh.epoch != self.law.epoch() {
-            if old.is_comparable(true) && !self.law.is_comparable(true) {
-                self.comparable_until = now;
-            }
             self.since = now;
             self.fresh = Fresh {
                 epoch: self.law.epoch(),
                 requests: self.fresh.requests,
                 refused: self.fresh.refused,
+                late: self.fresh.late,
+                shed: self.fresh.shed,
                 ..Fresh::default()
             };
         }
@@ -401,7 +453,7 @@ fn add<const N: usize>(sums: &mut [f64; N], terms: [f64; N]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service_times::Settings;
+    use crate::service_times::{Settings, TypeSettings};
 
     const BOUNDS: AutoParallelism = AutoParallelism { min: 2, max: 64 };
 
@@ -409,57 +461,140 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
+    /// One type, with objectives of 50 and 150 ms.
     fn times() -> ServiceTimes {
+        let objective = |(percentile, ms)| Objective {
+            percentile,
+            response_time: Duration::from_millis(ms),
+        };
         ServiceTimes::new(Settings {
-            types: Vec::new(),
+            types: vec![TypeSettings {
+                name: "search".to_owned(),
+                objectives: [(50.0, 50), (90.0, 150)].map(objective).to_vec(),
+            }],
             interval: Duration::from_secs(1),
             steps: 1,
             min_samples: 20,
         })
     }
 
-    /// A look at the record, and a store if it changed.
-    fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant) {
-        auto.look(now, true, Duration::ZERO, &times(), |_| false);
+    /// A look at the record with so many requests in flight, and a store if it changed.
+    fn look(auto: &mut Auto, record: &mut Vec<u8>, now: Instant, in_flight: u32) {
+        auto.look(now, true, Duration::ZERO, in_flight, &times(), |_| false);
         if auto.sync(now, record) {
             auto.stored();
         }
     }
 
-    /// Requests that waited, and took so long: service times that more slots do not stretch.
-    fn serve(auto: &mut Auto, from: u64, requests: u64) {
-        for n in 0..requests {
-            auto.completed(TypeId(0), at(from + n), at(from + n + 10), true, 1);
+    /// Requests of this second that take so long each, one every ms beside so many others.
+    fn serve(auto: &mut Auto, second: u64, ms: u64, beside: u32) {
+        for n in 0..100 {
+            let (started, ended) = (at(1_000 * second + n), at(1_000 * second + n + ms));
+            auto.answered(TypeId(0), ended.since(started));
+            auto.completed(TypeId(0), started, ended, (false, beside), 1);
+        }
+    }
+
+    fn new() -> (Auto, Vec<u8>) {
+        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), Vec::new());
+        look(&mut auto, &mut record, at(0), 0);
+        (auto, record)
+    }
+
+    #[test]
+    fn nothing_is_limited_while_objectives_are_kept() {
+        let (mut auto, mut record) = new();
+        for second in 1..20 {
+            serve(&mut auto, second, 140, 30);
+            look(&mut auto, &mut record, at(1_000 * second + 300), 50);
+            assert!(auto.is_open());
+            assert_eq!((auto.limit(), auto.level(at(1_000 * second))), (64, 64));
+        }
+        assert_eq!(auto.slots(), 64, "twice the most in use, within bounds");
+    }
+
+    /// A law that has closed after 1.3 s.
+    fn closed() -> (Auto, Vec<u8>) {
+        let (mut auto, mut record) = new();
+        serve(&mut auto, 1, 10, 4);
+        look(&mut auto, &mut record, at(1_100), 40);
+        (0..3).for_each(|_| serve(&mut auto, 2, 160, 40));
+        look(&mut auto, &mut record, at(1_300), 40);
+        assert!(!auto.is_open());
+        (auto, record)
+    }
+
+    #[test]
+    fn late_answers_close_it_at_the_slots_that_work() {
+        let (auto, _) = closed();
+        // Of work of 1 s and of 3 s, half of the first is forgotten: 3.5 s in 0.76 s, and the root of that.
+        assert!((7..=8).contains(&auto.slots()), "{}", auto.slots());
+    }
+
+    #[test]
+    fn after_few_answers_slots_double_while_service_times_stay() {
+        let (mut auto, mut record) = new();
+        for n in 0..80 {
+            let took = if n < 4 { 10 } else { 160 };
+            auto.answered(TypeId(0), Duration::from_millis(took));
+            auto.completed(TypeId(0), at(0), at(took), (false, n + 1), 1);
+        }
+        look(&mut auto, &mut record, at(200), 76);
+        let mut seen = vec![auto.slots()];
+        for round in 2..30 {
+            let slots = u64::from(auto.slots());
+            // 12 of the slots work: more requests than that wait in the backend.
+            let took = 10 * slots.div_ceil(12);
+            for _ in 0..slots * 10 / took.div_ceil(10) {
+                let (started, ended) = (at(100 * round + 50), at(100 * round + 50 + took));
+                auto.completed(TypeId(0), started, ended, (true, auto.slots()), 1);
+            }
+            let in_flight = auto.slots();
+            look(&mut auto, &mut record, at(100 * round + 150), in_flight);
+            seen.push(auto.slots());
+        }
+        seen.dedup();
+        assert!(seen.starts_with(&[4, 8, 16]), "{seen:?}");
+        assert!((8..=16).contains(&auto.slots()), "{seen:?}");
+    }
+
+    #[test]
+    fn it_opens_while_fewer_slots_are_asked_for() {
+        for (in_flight, refused, opens) in [(2, 0, true), (40, 0, false), (2, 2_000, false)] {
+            let (mut auto, mut record) = closed();
+            for ms in (1_310..2_400).step_by(10) {
+                (0..refused / 100).for_each(|_| auto.refused(TypeId(0)));
+                serve(&mut auto, 2, 10, 4);
+                look(&mut auto, &mut record, at(ms), in_flight);
+            }
+            assert_eq!(
+                auto.is_open(),
+                opens,
+                "{in_flight} in flight, {refused} refused"
+            );
         }
     }
 
     #[test]
-    fn slots_double_while_service_times_stay_and_no_further_than_the_bound() {
-        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), Vec::new());
-        look(&mut auto, &mut record, at(0));
-        let mut seen = vec![auto.slots()];
-        for round in 0..20 {
-            serve(&mut auto, 1_000 + round * 100, 30);
-            look(&mut auto, &mut record, at(1_050 + round * 100));
-            seen.push(auto.slots());
+    fn a_type_that_misses_its_objectives_by_itself_closes_nothing() {
+        let (mut auto, mut record) = new();
+        for second in 1..10 {
+            serve(&mut auto, second, 200, 1);
+            look(&mut auto, &mut record, at(1_000 * second + 400), 4);
+            assert!(auto.is_open());
         }
-        seen.dedup();
-        assert_eq!(seen, [4, 8, 16, 32, 64]);
     }
 
     #[test]
     fn a_worker_that_is_new_goes_on_where_the_others_are() {
-        let (mut old, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), Vec::new());
-        look(&mut old, &mut record, at(0));
-        for round in 0..3 {
-            serve(&mut old, 1_000 + round * 100, 30);
-            look(&mut old, &mut record, at(1_050 + round * 100));
-        }
+        let (mut old, mut record) = new();
+        serve(&mut old, 1, 160, 40);
+        look(&mut old, &mut record, at(1_260), 40);
         let found = old.slots();
-        assert!(found > 4);
+        assert!(!old.is_open());
         let mut new = Auto::new("default/a", &BOUNDS, 4, 1);
-        look(&mut new, &mut record, at(1_400));
-        look(&mut old, &mut record, at(1_400));
+        look(&mut new, &mut record, at(1_270), 40);
+        look(&mut old, &mut record, at(1_270), 40);
         assert_eq!(new.slots(), found);
         for ms in 1_400..2_400 {
             assert_eq!(new.level(at(ms)), old.level(at(ms)));
@@ -468,11 +603,10 @@ mod tests {
 
     #[test]
     fn bounds_that_are_edited_hold_at_the_next_look() {
-        let (mut auto, mut record) = (Auto::new("default/a", &BOUNDS, 4, 1), Vec::new());
-        look(&mut auto, &mut record, at(0));
+        let (_, mut record) = new();
         let tight = AutoParallelism { min: 7, max: 7 };
         let mut edited = Auto::new("default/a", &tight, 7, 1);
-        look(&mut edited, &mut record, at(1_000));
+        look(&mut edited, &mut record, at(1_000), 0);
         assert_eq!(edited.slots(), 7);
         assert!((1_000..2_000).all(|ms| edited.level(at(ms)) == 7));
     }

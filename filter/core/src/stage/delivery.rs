@@ -61,10 +61,12 @@ impl Stage {
 
     /// Counts requests that have been in the backend for so long that they have failed to deliver.
     pub(super) fn find_overdue(&mut self, now: Instant) {
-        let Some(cut) = self.strategy.base.value_cut_mut() else {
-            return;
+        let mut cut = self.strategy.base.value_cut_mut();
+        let due = match &cut {
+            Some(cut) => crate::strategy::Controlled::due(*cut, now),
+            None => self.slots.is_open(),
         };
-        if !crate::strategy::Controlled::due(cut, now) {
+        if !due {
             return;
         }
         for request in self.requests.iter_mut() {
@@ -72,15 +74,20 @@ impl Stage {
                 continue;
             };
             let kind = request.attributes.kind;
+            let most = match &cut {
+                Some(cut) => cut.late_after(kind),
+                None => (self.service_times.objectives(kind).last()).map(|last| last.response_time),
+            };
             // A stream that has begun is answered, however long it goes on.
             if request.first_byte.is_none()
                 && !request.overdue
-                && cut
-                    .late_after(kind)
-                    .is_some_and(|most| now.since(at) > most)
+                && most.is_some_and(|most| now.since(at) > most)
             {
                 request.overdue = true;
-                cut.overdue(kind);
+                if let Some(cut) = &mut cut {
+                    cut.overdue(kind);
+                }
+                self.slots.answered(kind, now.since(request.arrived));
             }
         }
     }

@@ -176,6 +176,7 @@ impl Stage {
         request.phase = Phase::Running {
             dequeued: Some(dequeued),
         };
+        request.beside = self.slots.in_use(self.ledger.booked().slots);
         let request = *request;
         let (stream, work) = (request.stream, request.work);
         let waited = dequeued.since(request.arrived);

@@ -96,8 +96,8 @@ impl Stage {
         self.expire_late(host, now, actions)?;
         let mode = self.config.mode;
         let cut = self.strategy.base.value_cut();
-        if self.slots.run(host, now, mode, &self.service_times, cut)? {
-            self.stats.slots(host, self.slots.count())?;
+        if (self.slots).run(host, now, mode, &self.ledger, &self.service_times, cut)? {
+            self.stats.slots(host, self.slots.known())?;
         }
         self.woken(host, now, actions)?;
         self.service_times.sync(now, host, &self.times_key)?;
@@ -109,8 +109,8 @@ impl Stage {
         }
         self.exchange_demand(host, now)?;
         self.find_overdue(now);
-        self.strategy
-            .learn(now, self.slots.count(), &self.service_times);
+        let (slots, is_open) = (self.slots.count(), self.slots.is_open());
+        (self.strategy).learn(now, slots, is_open, &self.service_times);
         self.control.run(host, now, &mut self.strategy)?;
         self.sampling.refill(now);
         self.places.tick(now);
@@ -217,11 +217,16 @@ impl Stage {
         self.slots.reconfigure(&self.config, &config);
         // What the record knows serves the next request already; if not, the next tick gets it.
         let cut = self.strategy.base.value_cut();
-        (self
-            .slots
-            .run(host, now, config.mode, &self.service_times, cut))
+        (self.slots.run(
+            host,
+            now,
+            config.mode,
+            &self.ledger,
+            &self.service_times,
+            cut,
+        ))
         .or(Ok(false))?;
-        new_stats.slots(host, self.slots.count()).or(Ok(()))?;
+        new_stats.slots(host, self.slots.known()).or(Ok(()))?;
         self.stats = new_stats;
         if !same_mode {
             self.control = Control::of_strategy(&config.policy, config.mode);
@@ -229,8 +234,8 @@ impl Stage {
         if let Some((acceptance, demand)) = exchanges {
             self.strategy = Strategy::from_config(&config);
             self.identify();
-            self.strategy
-                .learn(now, self.slots.count(), &self.service_times);
+            let (slots, is_open) = (self.slots.count(), self.slots.is_open());
+            (self.strategy).learn(now, slots, is_open, &self.service_times);
             // What the record knows serves the next request already; if not, the next tick gets it.
             self.control.run(host, now, &mut self.strategy).or(Ok(()))?;
             (self.acceptance, self.demand) = (acceptance, demand);

@@ -171,7 +171,7 @@ impl Stage {
     /// P, as configured or as found.
     #[must_use]
     pub fn parallelism(&self) -> u32 {
-        self.slots.count()
+        self.slots.known()
     }
 
     /// Measured processing times.
@@ -360,7 +360,7 @@ impl Stage {
     ) -> Refusal {
         let kind = request.kind;
         self.firsts.refused(request, now);
-        self.slots.refused(reason);
+        self.slots.refused(kind, reason);
         self.stats
             .rejected(kind, reason, self.config.mode == Mode::Enforce);
         let times = &self.service_times;
@@ -478,8 +478,12 @@ impl Stage {
     fn accept(&mut self, ticket: Ticket, request: Request) {
         let Attributes { kind, class, .. } = request.attributes;
         self.strategy.base.entered(kind, class);
+        let in_use = self.slots.in_use(self.ledger.booked().slots);
         if let Some(row) = self.requests.of_mut(ticket) {
-            *row = request;
+            *row = Request {
+                beside: in_use,
+                ..request
+            };
         }
     }
 
@@ -624,6 +628,12 @@ impl Stage {
         }
     }
 
+    /// The most slots in use that a request met, when it got its own and now.
+    fn beside(&self, request: &Request) -> u32 {
+        let now = self.slots.in_use(self.ledger.booked().slots);
+        request.beside.max(now)
+    }
+
     /// The backend is done with a request, which held its slot from `dequeued` to `now`.
     fn held(&mut self, now: Instant, request: &Request, dequeued: Instant) {
         let (kind, weight) = (request.attributes.kind, request.weight);
@@ -632,9 +642,12 @@ impl Stage {
             Counts::Modelled(wait) => wait > Duration::ZERO,
             Counts::Refused => true,
         };
-        self.service_times
-            .record_slot(kind, now.since(dequeued), weight);
-        self.slots.completed(kind, dequeued, now, waited, weight);
+        if self.slots.is_representative(self.beside(request)) {
+            self.service_times
+                .record_slot(kind, now.since(dequeued), weight);
+        }
+        let met = (waited, self.beside(request));
+        self.slots.completed(kind, dequeued, now, met, weight);
     }
 
     /// Takes a request out that the caller won't tell the end of.
@@ -664,7 +677,12 @@ impl Stage {
         let Attributes { kind, class, .. } = request.attributes;
         let queue_wait = dequeued.since(request.arrived);
         let processing = now.since(dequeued);
-        self.service_times.record(kind, processing, request.weight);
+        if !request.overdue {
+            self.slots.answered(kind, now.since(request.arrived));
+        }
+        if self.slots.is_representative(self.beside(request)) {
+            self.service_times.record(kind, processing, request.weight);
+        }
         // Of a slot that is still held, the time is what others of the type lead to expect.
         let slot = match request.first_byte {
             Some(_) => self.service_times.mean(kind).unwrap_or_default(),

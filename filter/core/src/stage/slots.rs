@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::control::Control;
 use crate::config::{Mode, StageConfig};
 use crate::host::{Host, HostError};
+use crate::ledger::Ledger;
 use crate::parallelism::Auto;
 use crate::refusal::Reason;
 use crate::request::TypeId;
@@ -30,6 +31,8 @@ struct Found {
     auto: Auto,
     control: Control,
     looked: Instant,
+    /// Slots in use on other workers.
+    elsewhere: i64,
 }
 
 impl Slots {
@@ -43,6 +46,7 @@ impl Slots {
             ),
             control: Control::new(format!("headgate/parallelism/{}", config.policy)),
             looked: Instant::default(),
+            elsewhere: 0,
         };
         Self {
             configured: config.parallelism,
@@ -60,11 +64,44 @@ impl Slots {
         }
     }
 
-    /// P.
+    /// P, for decisions.
     pub(super) fn count(&self) -> u32 {
         self.found
             .as_ref()
+            .map_or(self.configured, |found| found.auto.limit())
+    }
+
+    /// P as far as it is known: while nothing is limited, the most slots that were in use of late.
+    pub(super) fn known(&self) -> u32 {
+        self.found
+            .as_ref()
             .map_or(self.configured, |found| found.auto.slots())
+    }
+
+    /// Whether nothing is limited, as the backend keeps the objectives by itself.
+    pub(super) fn is_open(&self) -> bool {
+        self.found
+            .as_ref()
+            .is_some_and(|found| found.auto.is_open())
+    }
+
+    /// See [`Auto::is_representative`].
+    pub(super) fn is_representative(&self, beside: u32) -> bool {
+        let found = self.found.as_ref();
+        found.is_none_or(|found| found.auto.is_representative(beside))
+    }
+
+    /// The number of slots in use, with so many on this worker: those of others are as of the last look.
+    pub(super) fn in_use(&self, here: i64) -> u32 {
+        let elsewhere = self.found.as_ref().map_or(0, |found| found.elsewhere);
+        u32::try_from(here + elsewhere).unwrap_or(0)
+    }
+
+    /// A request was answered, or is overdue; see [`Auto::answered`].
+    pub(super) fn answered(&mut self, kind: TypeId, response: Duration) {
+        if let Some(found) = &mut self.found {
+            found.auto.answered(kind, response);
+        }
     }
 
     /// Slots that may be in use at this time.
@@ -80,11 +117,11 @@ impl Slots {
         kind: TypeId,
         started: Instant,
         ended: Instant,
-        waited: bool,
+        met: (bool, u32),
         weight: u32,
     ) {
         if let Some(found) = &mut self.found {
-            found.auto.completed(kind, started, ended, waited, weight);
+            found.auto.completed(kind, started, ended, met, weight);
         }
     }
 
@@ -95,8 +132,8 @@ impl Slots {
         }
     }
 
-    /// A request was refused for this reason.
-    pub(super) fn refused(&mut self, reason: Reason) {
+    /// A request of `kind` was refused for this reason.
+    pub(super) fn refused(&mut self, kind: TypeId, reason: Reason) {
         let lacks_slots = match reason {
             Reason::Objective(_) | Reason::Value | Reason::QueueFull | Reason::QueueTimeout => true,
             // More slots would not help, and other strategies have targets of their own.
@@ -110,7 +147,7 @@ impl Slots {
             | Reason::Retry => false,
         };
         if let Some(found) = self.found.as_mut().filter(|_| lacks_slots) {
-            found.auto.refused();
+            found.auto.refused(kind);
         }
     }
 
@@ -120,6 +157,7 @@ impl Slots {
         host: &impl Host,
         now: Instant,
         mode: Mode,
+        ledger: &Ledger,
         times: &ServiceTimes,
         cut: Option<&ValueCut>,
     ) -> Result<bool, HostError> {
@@ -132,9 +170,12 @@ impl Slots {
         };
         found.looked = now;
         let before = found.auto.slots();
+        let in_use = ledger.slots_in_use(host)?;
+        found.elsewhere = in_use - ledger.booked().slots;
+        let in_flight = u32::try_from(in_use).unwrap_or(0);
         let is_broken = |kind| cut.is_some_and(|cut| cut.is_broken(kind));
         let (enforced, offset) = (mode == Mode::Enforce, host.wall_clock_offset());
-        found.auto.look(now, enforced, offset, times, is_broken);
+        (found.auto).look(now, enforced, offset, in_flight, times, is_broken);
         found.control.advance(host, now, &mut found.auto)?;
         Ok(found.auto.slots() != before)
     }

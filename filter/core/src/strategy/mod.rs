@@ -219,10 +219,10 @@ impl Strategy {
     }
 
     /// Tells the value cut, if there is one, what it goes by: before every run of the law.
-    pub fn learn(&mut self, now: Instant, slots: u32, times: &ServiceTimes) {
+    pub fn learn(&mut self, now: Instant, slots: u32, is_open: bool, times: &ServiceTimes) {
         let Self { base, avoidance } = self;
         if let Some(cut) = base.value_cut_mut().filter(|cut| cut.due(now)) {
-            cut.learn(slots, times, |kind| {
+            cut.learn(slots, is_open, times, |kind| {
                 avoidance.as_ref().map_or(0.0, |a| a.floor(kind))
             });
         }

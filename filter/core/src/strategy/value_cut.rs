@@ -355,6 +355,8 @@ pub struct ValueCut {
     /// Cells by value per slot time, descending.
     order: Vec<u32>,
     slots: f64,
+    /// Nothing is limited: how many slots there are is not known.
+    is_open: bool,
     /// Slots that types which are not broken ask for, `slots` at most: so many are known to work.
     working: f64,
     rho: f64,
@@ -461,6 +463,7 @@ impl ValueCut {
             order: (0..cells.len() as u32).collect(),
             cells,
             slots: 0.0,
+            is_open: false,
             working: 0.0,
             rho: 1.0,
             decided: 0.0,
@@ -630,10 +633,16 @@ impl ValueCut {
         self.floors_fit
     }
 
-    /// Takes over P, what was measured of all types, and `floor`, the probability with which starvation
-    /// avoidance overrides a refusal of a type. Before every [`Controlled::sync`].
-    pub fn learn(&mut self, slots: u32, times: &ServiceTimes, floor: impl Fn(TypeId) -> f64) {
-        self.slots = f64::from(slots);
+    /// Takes over P, whether it is out of reach (`is_open`), what was measured of all types, and `floor`, the probability
+    /// with which starvation avoidance overrides a refusal of a type. Before every [`Controlled::sync`].
+    pub fn learn(
+        &mut self,
+        slots: u32,
+        is_open: bool,
+        times: &ServiceTimes,
+        floor: impl Fn(TypeId) -> f64,
+    ) {
+        (self.slots, self.is_open) = (f64::from(slots), is_open);
         for (at, kind) in self.kinds.iter_mut().enumerate() {
             let id = TypeId(u16::try_from(at).unwrap_or(u16::MAX));
             let objectives = times.objectives(id);
@@ -906,7 +915,13 @@ impl Controlled for ValueCut {
         for (at, presence) in self.presence.iter_mut().enumerate() {
             presence.elsewhere = delivery::elsewhere(&known.held, self.worker, at);
         }
-        changed |= known.step(secs, self.slots);
+        let slots = if self.is_open {
+            let asked: f64 = known.rows.iter().map(|row| row.rate).sum();
+            asked.min(self.slots)
+        } else {
+            self.slots
+        };
+        changed |= known.step(secs, slots);
         if self.stepped.to_bits() != known.stepped.to_bits() {
             self.stepped = known.stepped;
             self.rho = known.rho.clamp(RHO.0, RHO.1);

@@ -109,7 +109,7 @@ fn all() -> Vec<(String, StageConfig)> {
 
 /// A tick of the only worker: the record of a feedback-controlled strategy advances, too.
 fn tick(strategy: &mut Strategy, times: &ServiceTimes, record: &mut Vec<u8>, now: Instant) {
-    strategy.learn(now, PARALLELISM, times);
+    strategy.learn(now, PARALLELISM, false, times);
     if let Some(controlled) = strategy.base.controlled_mut()
         && controlled.sync(now, record)
     {

@@ -5,6 +5,7 @@
 // Of helpers outside of `#[test]` functions, clippy can't tell that they are tests.
 #![allow(clippy::unwrap_used)]
 
+mod cold;
 mod proxies;
 #[allow(dead_code)]
 mod service;

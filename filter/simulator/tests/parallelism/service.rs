@@ -82,9 +82,23 @@ pub(crate) struct Found {
     pub(crate) goodput: f64,
     /// By type and second of arrival: requests, and those answered within the objective at p90.
     pub(crate) kinds: Vec<Vec<(u32, u32)>>,
+    /// By type: arrivals and response times of the answers, ns.
+    pub(crate) times: Vec<Vec<(u64, u64)>>,
 }
 
 impl Found {
+    /// A percentile of the response times of a type's requests that came from this second on, ms.
+    pub(crate) fn percentile(&self, kind: usize, percentile: usize, from: u64) -> f64 {
+        let times = self.times[kind]
+            .iter()
+            .filter(|(at, _)| *at >= from * SECOND);
+        let mut times: Vec<u64> = times.map(|(_, time)| *time).collect();
+        times.sort_unstable();
+        times
+            .get(times.len() * percentile / 100)
+            .map_or(0.0, |time| *time as f64 / 1e6)
+    }
+
     /// The part of a type's requests of these seconds that was answered within the objective at p90.
     pub(crate) fn in_time(&self, kind: usize, seconds: std::ops::Range<usize>) -> f64 {
         let counts = self.kinds[kind]
@@ -231,13 +245,14 @@ impl Service {
                 .collect(),
             good: Vec::new(),
             by_kind: vec![Vec::new(); self.kinds.len()],
+            times: vec![Vec::new(); self.kinds.len()],
             from: self.warm_up * SECOND,
             ended: 0,
             refused: 0,
         };
         let outcome = run.with(&mut source, backend).unwrap();
         let refused = f64::from(source.refused) / f64::from(source.ended.max(1));
-        let (good, kinds) = (source.good, source.by_kind);
+        let (good, kinds, times) = (source.good, source.by_kind, source.times);
         let (from, to) = (self.warm_up as usize, self.seconds as usize);
         let counted: u32 = good.iter().take(to).skip(from).sum();
         Found {
@@ -246,6 +261,7 @@ impl Service {
             goodput: f64::from(counted) / (to - from) as f64,
             good,
             kinds,
+            times,
         }
     }
 }
@@ -260,6 +276,7 @@ struct Counting<S> {
     limits: Vec<u64>,
     good: Vec<u32>,
     by_kind: Vec<Vec<(u32, u32)>>,
+    times: Vec<Vec<(u64, u64)>>,
     /// Requests that ended after this time, ns, and those refused.
     from: u64,
     ended: u32,
@@ -296,6 +313,9 @@ impl<S: Source> Source for Counting<S> {
         let in_time =
             answer.ending == Ending::Served && at - request.at <= self.limits[request.kind];
         self.good[second] += u32::from(in_time);
+        if answer.ending == Ending::Served {
+            self.times[request.kind].push((request.at, at - request.at));
+        }
         let (seconds, came) = (
             &mut self.by_kind[request.kind],
             (request.at / SECOND) as usize,

@@ -1,9 +1,11 @@
 //! Class admission in words: what the class of a request promises, and whose word on classes counts.
 
+use headgate_core::class_admission::Law;
 use headgate_core::class_admission::protocol::Method;
 use headgate_core::config::{Fallback, ServiceAdmissionConfig};
+use headgate_core::request::ClassId;
 
-use super::{Subject, duration};
+use super::{Duration, Subject, duration};
 
 /// What class admission means for the request; nothing where the policy promises nothing to classes.
 pub(super) fn admission(
@@ -32,6 +34,7 @@ pub(super) fn admission(
                 .to_owned()
         }
     };
+    let times = times(promises, class);
     // With workflows, it is theirs to say who is believed.
     let stage = subject.stage;
     let own = stage
@@ -52,7 +55,7 @@ pub(super) fn admission(
                 "after {allowed} misses within {} for all callers",
                 duration(period_us)
             ),
-            Method::Incast { .. } => "by the average wait".to_owned(),
+            Method::Incast { .. } => "by the average wait, so that targets are for the mean".to_owned(),
         };
         let alone = match central.fallback {
             Fallback::Distributed => "each caller decides for itself",
@@ -63,7 +66,29 @@ pub(super) fn admission(
         )
     });
     std::iter::once(promise)
+        .chain(times)
         .chain(central)
         .chain(believed)
         .collect()
+}
+
+/// How fast each caller decides, and which percentile that makes, where each does.
+fn times(promises: &ServiceAdmissionConfig, class: usize) -> Option<String> {
+    let law = Law::try_from(promises.settings()).ok()?;
+    let class = ClassId(u8::try_from(class).ok()?);
+    if !law.promises(class) || promises.central.is_some() {
+        return None;
+    }
+    let calls = law.calls_per_window();
+    Some(format!(
+        "p{} holds for callers with {} calls of the class or more in a window of {}, p{} for those with a tenth of \
+         them; a caller that runs {} of them in the class needs {} without a miss to run all there again",
+        promises.percentile,
+        calls.round().max(1.0),
+        Duration::from(law.window(class)),
+        // Percentiles are given with few digits.
+        (law.percentile(calls / 10.0) * 1e3).round() / 1e3,
+        promises.min_probability,
+        Duration::from(law.recovery(class)),
+    ))
 }

@@ -43,10 +43,10 @@ pub struct SourceArgs {
     /// Context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME", requires = "kubernetes")]
     pub context: Option<String>,
-    /// Namespace of this operator, where its Lease is [default: that of the Pod or of the context]
+    /// Namespace of this operator and of its Lease [default: that of the Pod or of the context]
     #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
     pub pod_namespace: Option<String>,
-    /// Name of this replica among all [default: made up]
+    /// Name of this replica among all [default: random]
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pub pod_name: Option<String>,
     /// Lease in the operator's namespace, whose holder writes; one for all replicas
@@ -55,7 +55,7 @@ pub struct SourceArgs {
     /// Service in the operator's namespace that has the admin addresses of all replicas
     #[arg(long, value_name = "NAME", default_value = "headgate-metrics")]
     pub peers_service: String,
-    /// File with the token that the other replicas are shown when they are asked for their proxies; it is read for each
+    /// File with the bearer token for queries to the other replicas about their proxies; it is read for each
     /// request
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
     pub peers_token: Option<PathBuf>,

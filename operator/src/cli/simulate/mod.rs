@@ -42,16 +42,16 @@ pub struct SimulateArgs {
         required_unless_present = "scenario"
     )]
     pub policy: Option<PathBuf>,
-    /// What arrives: a workload in YAML, or an access log of Envoy
+    /// Workload file: arrivals in YAML, or an access log of Envoy
     #[arg(long, value_name = "FILE", requires = "policy")]
     pub workload: Option<PathBuf>,
-    /// Services that call each other, and the clients of their workflows: a service graph in YAML
+    /// Service graph in YAML: services that call each other, and the clients of their workflows
     #[arg(long, value_name = "FILE", requires = "policy")]
     pub mesh: Option<PathBuf>,
     /// An experiment of the papers by its name; `list` lists them
     #[arg(long, value_name = "NAME", conflicts_with_all = ["policy", "workload", "mesh"])]
     pub scenario: Option<String>,
-    /// Endpoints behind the proxy, for policies with slots per endpoint
+    /// Number of endpoints behind the proxy, for policies with slots per endpoint
     #[arg(
         long,
         value_name = "N",
@@ -71,16 +71,16 @@ pub struct SimulateArgs {
     /// Run a scenario at the size at which its results are tested, rather than at the paper's
     #[arg(long, requires = "scenario", conflicts_with_all = ["policy", "requests", "seeds"])]
     pub quick: bool,
-    /// Runs of each load, each with a seed of its own
+    /// Number of runs of each load, each with a seed of its own
     #[arg(long, value_name = "N")]
     pub seeds: Option<NonZeroU32>,
     /// Seed of the first run; the same seed gives the same results
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Requests of each run that count
+    /// Number of requests that count in each run
     #[arg(long, value_name = "N")]
     pub requests: Option<NonZeroU64>,
-    /// Threads; all cores by default
+    /// Number of threads; all cores by default
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
     /// Show no progress

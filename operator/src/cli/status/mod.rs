@@ -55,7 +55,7 @@ pub struct StatusArgs {
     /// All namespaces
     #[arg(long, short = 'A', conflicts_with_all = ["namespace", "policy"])]
     pub all_namespaces: bool,
-    /// How the answer looks
+    /// Format of the answer
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
     /// After the first answer, print one whenever a policy or its status has changed
@@ -64,10 +64,10 @@ pub struct StatusArgs {
     /// Wait until there are policies and all of them are programmed; without --watch, only the last answer is printed
     #[arg(long)]
     pub wait: bool,
-    /// How long --wait waits
+    /// Time limit of --wait
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span, requires = "wait")]
     pub timeout: Duration,
-    /// Which cluster
+    /// The cluster to ask
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
@@ -83,7 +83,7 @@ const OF_CLUSTERS: [&str; 7] = [
     "context",
 ];
 
-/// How the answer looks.
+/// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     /// For people.

@@ -39,12 +39,12 @@ pub struct SuggestArgs {
     /// The Service that the policy is for
     #[arg(long, value_name = "NAMESPACE/NAME", default_value = "default/app", value_parser = service)]
     pub service: Service,
-    /// Most types beside default; of more routes those that took most time get one
+    /// Maximum number of types beside default; the routes that took most time get one
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=200))]
     pub types: u16,
 }
 
-/// What the policy targets.
+/// The target of the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     pub(super) namespace: String,

@@ -24,10 +24,10 @@ use trace::{Columns, Trace};
 /// with the mean delay of the requests that ended in it and the backlog at its end.
 #[derive(Debug, Clone, Args)]
 pub struct SysidArgs {
-    /// The trace, as CSV with a header line or as headgate simulate --json writes it; - for standard input
+    /// Trace file, as CSV with a header line or as headgate simulate --json writes it; - for standard input
     #[arg(required_unless_present = "model", value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// A model in place of a trace: the coefficients of Eq. 4, a1,a2,…;b1,b2,…
+    /// Coefficients of Eq. 4, a1,a2,…;b1,b2,…, in place of a trace
     #[arg(
         long,
         value_name = "A;B",
@@ -53,27 +53,28 @@ pub struct SysidArgs {
     /// Sampling period, where the trace has no times
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
     pub period: std::time::Duration,
-    /// S_t, the delay to hold
+    /// Delay to hold (S_t)
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = span)]
     pub target: std::time::Duration,
-    /// S_v, the highest delay after a step to the target
+    /// Highest delay after a step to the target (S_v)
     #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = span)]
     pub overshoot: std::time::Duration,
-    /// T_v, the time in which the delay settles; the trace's dead time sets a limit [default: the shortest there is, from 10s on]
+    /// Time in which the delay settles (T_v); the trace's dead time sets a limit [default: the
+    /// shortest there is, from 10s on]
     #[arg(long, value_name = "DURATION", value_parser = span)]
     pub settling_time: Option<std::time::Duration>,
-    /// Look at these gains in place of finding some: K_P,K_I
+    /// Gains K_P,K_I to check, in place of finding some
     #[arg(long, value_name = "KP,KI", allow_hyphen_values = true)]
     pub gains: Option<GivenGains>,
-    /// What Eq. 7 drives
+    /// Variable that Eq. 7 drives
     #[arg(long, value_name = "LAW", default_value = "adjustment")]
     pub law: LawName,
-    /// For programs
+    /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// What Eq. 7 drives.
+/// Variable that Eq. 7 drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LawName {
     /// The adjustment of the bound, which Eq. 1 sums up: what Headgate does

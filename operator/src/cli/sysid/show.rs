@@ -142,7 +142,7 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
     text
 }
 
-/// For programs.
+/// The results as JSON.
 pub(super) fn json(answer: &Answer<'_>) -> anyhow::Result<String> {
     let model = |plant: &Plant| {
         json!({

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -14,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::place::Place;
-use super::pods::Pods;
+use super::pods;
 use super::sample::{self, Sample};
 
 /// Time for one answer.
@@ -22,7 +24,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
 const MAX_ANSWER: usize = 32 << 20;
 
-/// What a proxy says of itself.
+/// A proxy's version and name, as it reports them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About {
     /// Envoy's version, such as `1.40.0`.
@@ -34,8 +36,11 @@ pub struct About {
 /// A proxy to ask, and the connection to it.
 pub struct Client {
     place: Place,
-    pods: Option<Pods>,
+    /// Leads to proxies in Pods.
+    pods: Option<kube::Client>,
     sender: Option<SendRequest<Empty<Bytes>>>,
+    /// The kubelet's reason for the end of the connection.
+    complaint: Option<BoxFuture<'static, Option<String>>>,
 }
 
 /// Anything that bytes go through.
@@ -46,15 +51,16 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 impl Client {
     /// Asks at `place`; `pods` leads to those that are Pods.
     #[must_use]
-    pub fn new(place: Place, pods: Option<Pods>) -> Self {
+    pub fn new(place: Place, pods: Option<kube::Client>) -> Self {
         Self {
             place,
             pods,
             sender: None,
+            complaint: None,
         }
     }
 
-    /// Where it asks.
+    /// The place of the proxy.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
@@ -69,16 +75,16 @@ impl Client {
         Ok(Sample::parse(&String::from_utf8_lossy(&text)))
     }
 
-    /// Who the proxy is. The answer is large, as it lists all that is built in: to be asked for once.
+    /// The proxy's version and name. The answer is large, as it lists all that is built in, so ask once.
     ///
     /// # Errors
     /// As [`Self::sample`].
     pub async fn about(&mut self) -> anyhow::Result<About> {
         let json = self.get("/server_info").await?;
-        let told: serde_json::Value = serde_json::from_slice(&json)
+        let info: serde_json::Value = serde_json::from_slice(&json)
             .with_context(|| format!("{} is no Envoy admin address", self.place))?;
-        let version = told["version"].as_str().unwrap_or_default();
-        let node = told["node"]["id"].as_str().unwrap_or_default();
+        let version = info["version"].as_str().unwrap_or_default();
+        let node = info["node"]["id"].as_str().unwrap_or_default();
         let shown = |text: &str| -> String { text.chars().filter(|c| !c.is_control()).collect() };
         Ok(About {
             // `commit/version/state/kind/library`.
@@ -94,7 +100,8 @@ impl Client {
         answer.map_err(|error| {
             // Whatever it was, the next attempt begins with a connection.
             self.sender = None;
-            match self.pods.as_ref().and_then(Pods::complaint) {
+            let complaint = self.complaint.take();
+            match complaint.and_then(FutureExt::now_or_never).flatten() {
                 Some(complaint) => anyhow!("{}", complaint.trim()),
                 None => error,
             }
@@ -124,7 +131,7 @@ impl Client {
         Ok(body.to_bytes())
     }
 
-    async fn connect(&self) -> anyhow::Result<SendRequest<Empty<Bytes>>> {
+    async fn connect(&mut self) -> anyhow::Result<SendRequest<Empty<Bytes>>> {
         let stream: Box<dyn Stream> = match &self.place {
             Place::Tcp(endpoint) => {
                 let address = (endpoint.host.as_str(), endpoint.port);
@@ -138,7 +145,9 @@ impl Client {
                 port,
             } => {
                 let pods = self.pods.as_ref().context("no cluster to reach it in")?;
-                Box::new(pods.connect(namespace, name, *port).await?)
+                let (stream, complaint) = pods::connect(pods, namespace, name, *port).await?;
+                self.complaint = Some(complaint);
+                Box::new(stream)
             }
         };
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

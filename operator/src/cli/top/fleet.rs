@@ -7,32 +7,6 @@ use super::client::About;
 use super::history::History;
 use super::sample::Sample;
 
-/// News of one proxy, by the name of its place.
-#[derive(Debug, Clone)]
-pub struct News {
-    /// Its place.
-    pub proxy: String,
-    /// When the answer came, or failed to.
-    pub at: Instant,
-    /// What there is to tell.
-    pub what: What,
-}
-
-/// What there is to tell of a proxy.
-#[derive(Debug, Clone)]
-pub enum What {
-    /// It is to be looked at.
-    Wanted,
-    /// It is no longer to be looked at: its Pod is gone.
-    Gone,
-    /// Who it is.
-    About(About),
-    /// Its stats.
-    Stats(Box<Sample>),
-    /// Why there is no answer, in one line.
-    Failed(String),
-}
-
 /// Whether a proxy answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Reach {
@@ -43,7 +17,7 @@ pub enum Reach {
     Answers,
     /// It doesn't.
     Silent {
-        /// Since when.
+        /// The time of the first failure.
         since: Instant,
         /// Why, in one line.
         why: String,
@@ -53,11 +27,11 @@ pub enum Reach {
 /// A proxy.
 #[derive(Debug, Clone, Default)]
 pub struct Proxy {
-    /// Who it is, once it has said so.
+    /// Its version and name, once they are known.
     pub about: About,
     /// Whether it answers.
     pub reach: Reach,
-    /// What it has answered.
+    /// Its answers.
     pub history: History,
 }
 
@@ -70,7 +44,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Nobody yet. Rates will be over `window`.
+    /// No proxies yet. Rates will be over `window`.
     #[must_use]
     pub fn new(window: Duration) -> Self {
         Self {
@@ -79,51 +53,48 @@ impl Fleet {
         }
     }
 
-    /// The time that rates are over.
-    #[must_use]
-    pub fn window(&self) -> Duration {
-        self.window
+    /// Adds a proxy to look at.
+    pub fn add(&mut self, proxy: &str) {
+        self.proxies.entry(proxy.to_owned()).or_default();
     }
 
-    /// Takes note of what came.
-    pub fn hear(&mut self, news: News) {
-        if matches!(news.what, What::Gone) {
-            self.proxies.remove(&news.proxy);
+    /// Notes an answer of a proxy, or why there was none in one line. An answer that was under way
+    /// when its proxy was removed is ignored.
+    pub fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
+        let Some(proxy) = self.proxies.get_mut(proxy) else {
             return;
-        }
-        let proxy = match news.what {
-            What::Wanted => self.proxies.entry(news.proxy).or_default(),
-            // An answer that was under way when its proxy went.
-            _ => match self.proxies.get_mut(&news.proxy) {
-                Some(proxy) => proxy,
-                None => return,
-            },
         };
-        match news.what {
-            What::Wanted | What::Gone => {}
-            What::About(about) => proxy.about = about,
-            What::Stats(sample) => {
+        match answer {
+            Ok(sample) => {
                 proxy.reach = Reach::Answers;
-                proxy.history.push(news.at, *sample, self.window);
+                proxy.history.push(at, sample, self.window);
             }
-            What::Failed(why) => {
+            Err(why) => {
                 let since = match &proxy.reach {
                     Reach::Silent { since, .. } => *since,
-                    Reach::Asked | Reach::Answers => news.at,
+                    Reach::Asked | Reach::Answers => at,
                 };
                 proxy.reach = Reach::Silent { since, why };
             }
         }
     }
 
+    /// Notes a proxy's version and name.
+    pub fn introduce(&mut self, proxy: &str, about: About) {
+        if let Some(proxy) = self.proxies.get_mut(proxy) {
+            proxy.about = about;
+        }
+    }
+
     /// Whether every proxy has answered twice, or failed to.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.proxies.values().all(|p| match p.reach {
+        let settled = |p: &Proxy| match p.reach {
             Reach::Silent { .. } => true,
             Reach::Answers => p.history.span().is_some_and(|s| s.before.is_some()),
             Reach::Asked => false,
-        })
+        };
+        self.proxies.values().all(settled)
     }
 }
 
@@ -131,36 +102,28 @@ impl Fleet {
 mod tests {
     use super::*;
 
-    fn news(proxy: &str, at: Instant, what: What) -> News {
-        News {
-            proxy: proxy.to_owned(),
-            at,
-            what,
-        }
-    }
-
     #[test]
     fn silence_has_a_beginning_and_an_end() {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut fleet = Fleet::new(10 * second);
-        let stats = || What::Stats(Box::default());
-        fleet.hear(news("a", start, stats()));
+        fleet.hear("a", start, Ok(Sample::default()));
         assert!(fleet.proxies.is_empty(), "nobody asked for it");
-        fleet.hear(news("a", start, What::Wanted));
+        fleet.add("a");
         assert!(!fleet.is_settled());
-        fleet.hear(news("a", start, What::Failed("x".into())));
-        fleet.hear(news("a", start + second, What::Failed("y".into())));
+        fleet.hear("a", start, Err("x".into()));
+        fleet.hear("a", start + second, Err("y".into()));
         let silent = Reach::Silent {
             since: start,
             why: "y".into(),
         };
         assert_eq!(fleet.proxies["a"].reach, silent);
         assert!(fleet.is_settled());
-        fleet.hear(news("a", start + second, stats()));
+        fleet.hear("a", start + second, Ok(Sample::default()));
         assert!(!fleet.is_settled());
-        fleet.hear(news("a", start + 2 * second, stats()));
+        fleet.hear("a", start + 2 * second, Ok(Sample::default()));
         assert!(fleet.is_settled());
-        fleet.hear(news("a", start, What::Gone));
+        fleet.proxies.remove("a");
+        fleet.hear("a", start, Ok(Sample::default()));
         assert!(fleet.proxies.is_empty());
     }
 }

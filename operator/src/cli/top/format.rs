@@ -2,7 +2,7 @@
 
 use super::view::Percentiles;
 
-/// What isn't known.
+/// An unknown value.
 pub(super) const UNKNOWN: &str = "-";
 
 /// A rate: `0`, `0.4`, `37.5`, `412`, `12.3k`.

@@ -1,18 +1,22 @@
-//! A view as rows and columns, in the order and with the filter that somebody chose. The terminal and the printed
-//! tables show the same.
+//! A view as rows and columns, in the chosen order and with the chosen filter. The terminal and the
+//! printed tables draw the same [`Table`].
 
 mod proxies;
 mod types;
 mod workflows;
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use clap::ValueEnum;
+use ratatui::layout::Constraint;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{self, Table};
 
 use super::format::{UNKNOWN, count, percent, rate};
 use super::view::{PolicyRow, View};
 
-/// What is shown.
+/// A view of the proxies' stats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Tab {
     /// Policies and their types
@@ -24,7 +28,7 @@ pub enum Tab {
     Proxies,
 }
 
-/// What comes first.
+/// The order of rows. All but the name are also indices of [`Row::ranks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Order {
     /// Most requests refused, or late beyond what objectives allow
@@ -40,32 +44,21 @@ pub enum Order {
     Name,
 }
 
-/// How a cell is meant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tone {
-    /// As any other.
-    #[default]
-    Plain,
-    /// Nothing to see.
-    Faint,
-    /// A heading.
-    Strong,
-    /// As it should be.
-    Good,
-    /// Worth a look.
-    Warning,
-    /// Not as it should be.
-    Bad,
-}
+/// Nothing to see.
+pub(super) const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+/// A heading.
+pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+/// As it should be.
+pub(super) const GOOD: Style = Style::new().fg(Color::Green);
+/// Worth a look.
+pub(super) const WARNING: Style = STRONG.fg(Color::Yellow);
+/// Not as it should be.
+pub(super) const BAD: Style = STRONG.fg(Color::Red);
+/// The marked row, and the heads of columns.
+pub(super) const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
-/// A cell.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cell {
-    /// One line.
-    pub text: String,
-    /// How it is meant.
-    pub tone: Tone,
-}
+/// A cell: one line.
+pub type Cell = Span<'static>;
 
 /// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,39 +66,44 @@ pub struct Column {
     /// Its head.
     pub head: &'static str,
     /// Whether it holds numbers, which end at the same place.
-    pub right: bool,
-    /// Columns with the highest number go first where there is no room; 0 never goes.
-    pub dispensable: u8,
+    right: bool,
+    /// Columns with the highest number are dropped first to save width; 0 is never dropped.
+    dispensable: u8,
 }
 
 /// A row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
     /// A cell for each column.
     pub cells: Vec<Cell>,
-    /// Whether rows below belong to it.
-    pub group: bool,
-    /// What it is about: `policy`, `policy type`, or a proxy's place.
+    /// `policy`, `policy type`, or a proxy's place.
     pub key: String,
+    /// The name that it is sorted and filtered by.
+    pub name: String,
+    /// By [`Order`]; the highest comes first.
+    pub ranks: [f64; 4],
 }
 
+/// A policy's row, and those below that belong to it.
+type Group = (Row, Vec<Row>);
+
 /// Rows and columns.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     /// Its columns.
-    pub columns: Vec<Column>,
+    pub columns: &'static [Column],
     /// Its rows.
     pub rows: Vec<Row>,
 }
 
-/// Which rows, in which order.
+/// The chosen rows and their order.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
-    /// What is shown.
+    /// The view.
     pub tab: Tab,
-    /// What comes first.
+    /// The order of rows.
     pub order: Order,
-    /// Last comes first.
+    /// Whether the order is reversed.
     pub reversed: bool,
     /// Part of names, in any case; empty for all.
     pub filter: String,
@@ -127,48 +125,13 @@ const fn right(head: &'static str, dispensable: u8) -> Column {
     }
 }
 
-impl Grid {
-    /// The rows of `view` that `choice` asks for.
-    #[must_use]
-    pub fn new(view: &View, choice: &Choice) -> Self {
-        match choice.tab {
-            Tab::Types => grouped(view, choice, types::COLUMNS, types::rows),
-            Tab::Workflows => grouped(view, choice, workflows::COLUMNS, workflows::rows),
-            Tab::Proxies => proxies::rows(view, choice),
-        }
-    }
-}
-
-/// What rows are ordered by.
-struct Rank {
-    hurt: f64,
-    rate: f64,
-    refused: f64,
-    wait: f64,
-    name: String,
-}
-
-/// A row and what it is ordered by.
-struct Ranked {
-    rank: Rank,
-    cells: Vec<Cell>,
-}
-
-/// A row, and those below that belong to it.
-type Group = (Ranked, Vec<Ranked>);
-
 impl Choice {
-    fn sort<T>(&self, rows: &mut [T], rank: impl Fn(&T) -> &Rank) {
+    fn sort<T>(&self, rows: &mut [T], row: impl Fn(&T) -> &Row) {
         rows.sort_by(|a, b| {
-            let (a, b) = (rank(a), rank(b));
-            let by = |key: fn(&Rank) -> f64| key(b).total_cmp(&key(a));
-            let order = match self.order {
-                Order::Hurt => by(|r| r.hurt),
-                Order::Rate => by(|r| r.rate),
-                Order::Refused => by(|r| r.refused),
-                Order::Wait => by(|r| r.wait),
-                Order::Name => std::cmp::Ordering::Equal,
-            };
+            let (a, b) = (row(a), row(b));
+            let at = self.order as usize;
+            let ranked = a.ranks.get(at).zip(b.ranks.get(at));
+            let order = ranked.map_or(Ordering::Equal, |(a, b)| b.total_cmp(a));
             order.then_with(|| a.name.cmp(&b.name))
         });
         if self.reversed {
@@ -181,67 +144,135 @@ impl Choice {
     }
 }
 
-/// Policies with what they consist of. A policy whose name matches the filter is shown whole.
-fn grouped(
-    view: &View,
-    choice: &Choice,
-    columns: &[Column],
-    rows: fn(&PolicyRow) -> Option<Group>,
-) -> Grid {
-    let mut groups: Vec<Group> = view.policies.iter().filter_map(rows).collect();
-    groups.retain_mut(|(policy, members)| {
-        let whole = choice.wants(&policy.rank.name);
-        members.retain(|m| whole || choice.wants(&m.rank.name));
-        whole || !members.is_empty()
-    });
-    choice.sort(&mut groups, |(policy, _)| &policy.rank);
-    let mut all = Vec::new();
-    for (policy, mut members) in groups {
-        choice.sort(&mut members, |m| &m.rank);
-        let name = policy.rank.name;
-        all.push(Row {
-            cells: policy.cells,
-            group: true,
-            key: name.clone(),
-        });
-        all.extend(members.into_iter().map(|m| Row {
-            cells: m.cells,
-            group: false,
-            key: format!("{name} {}", m.rank.name),
-        }));
+impl Grid {
+    /// The rows of `view` that `choice` asks for.
+    #[must_use]
+    pub fn new(view: &View, choice: &Choice) -> Self {
+        match choice.tab {
+            Tab::Types => Self::grouped(view, choice, types::COLUMNS, types::rows),
+            Tab::Workflows => Self::grouped(view, choice, workflows::COLUMNS, workflows::rows),
+            Tab::Proxies => Self {
+                columns: proxies::COLUMNS,
+                rows: proxies::rows(view, choice),
+            },
+        }
     }
-    Grid {
-        columns: columns.to_vec(),
-        rows: all,
+
+    /// Policies with their members. A policy whose name matches the filter is shown whole.
+    fn grouped(
+        view: &View,
+        choice: &Choice,
+        columns: &'static [Column],
+        rows: fn(&PolicyRow) -> Option<Group>,
+    ) -> Self {
+        let mut groups: Vec<Group> = view.policies.iter().filter_map(rows).collect();
+        groups.retain_mut(|(policy, members)| {
+            let whole = choice.wants(&policy.name);
+            members.retain(|m| whole || choice.wants(&m.name));
+            whole || !members.is_empty()
+        });
+        choice.sort(&mut groups, |(policy, _)| policy);
+        let mut all = Vec::new();
+        for (policy, mut members) in groups {
+            choice.sort(&mut members, |m| m);
+            for member in &mut members {
+                member.key = format!("{} {}", policy.key, member.name);
+            }
+            all.push(policy);
+            all.append(&mut members);
+        }
+        Self { columns, rows: all }
+    }
+
+    /// The indices of the columns that fit into `width` with `gap` between them, and their widths.
+    /// Columns that are never dropped are cut at the right.
+    #[must_use]
+    pub fn fit(&self, width: u16, gap: u16) -> Vec<(usize, u16)> {
+        let widest = |at: usize| {
+            let cells = self.rows.iter().map(|r| r.cells[at].width());
+            let widest = cells.max().unwrap_or(0).max(self.columns[at].head.len());
+            u16::try_from(widest).unwrap_or(u16::MAX)
+        };
+        let mut kept: Vec<_> = (0..self.columns.len()).map(|at| (at, widest(at))).collect();
+        let total = |kept: &[(usize, u16)]| {
+            let widths = kept.iter().map(|c| usize::from(c.1) + usize::from(gap));
+            widths.sum::<usize>().saturating_sub(usize::from(gap))
+        };
+        while total(&kept) > usize::from(width) {
+            let dispensable = kept.iter().map(|c| self.columns[c.0].dispensable);
+            match dispensable
+                .enumerate()
+                .max_by_key(|(at, d)| (*d, Reverse(*at)))
+            {
+                Some((at, 1..)) => kept.remove(at),
+                _ => break,
+            };
+        }
+        let mut room = width;
+        for (_, width) in &mut kept {
+            *width = room.min(*width);
+            room = room.saturating_sub(width.saturating_add(gap));
+        }
+        kept
+    }
+
+    /// A table of the columns that fit into `width`, with `gap` between them.
+    #[must_use]
+    pub fn table(&self, width: u16, gap: u16) -> Table<'_> {
+        let fit = self.fit(width, gap);
+        let cell = |at: usize, span: Span<'static>| match self.columns[at].right {
+            true => Line::from(span).right_aligned(),
+            false => Line::from(span),
+        };
+        let heads = fit
+            .iter()
+            .map(|&(at, _)| cell(at, self.columns[at].head.into()));
+        let row = |row: &Row| -> widgets::Row<'_> {
+            let cells = fit.iter().map(|&(at, _)| cell(at, row.cells[at].clone()));
+            widgets::Row::new(cells)
+        };
+        let widths = fit.iter().map(|&(_, width)| Constraint::Length(width));
+        Table::new(self.rows.iter().map(row), widths)
+            .header(widgets::Row::new(heads).style(STRONG.patch(REVERSED)))
+            .column_spacing(gap)
+            .row_highlight_style(REVERSED)
+    }
+}
+
+/// A row whose key is its name.
+fn row(name: &str, cells: Vec<Cell>, ranks: [f64; 4]) -> Row {
+    Row {
+        cells,
+        key: name.to_owned(),
+        name: name.to_owned(),
+        ranks,
     }
 }
 
 fn plain(text: impl Into<String>) -> Cell {
-    toned(text, Tone::Plain)
+    toned(text, Style::new())
 }
 
-fn toned(text: impl Into<String>, tone: Tone) -> Cell {
+fn toned(text: impl Into<String>, style: Style) -> Cell {
     let text: String = text.into();
-    match text == UNKNOWN {
-        true => Cell {
-            text,
-            tone: Tone::Faint,
-        },
-        false => Cell { text, tone },
-    }
+    let style = if text == UNKNOWN { FAINT } else { style };
+    Span::styled(text, style)
 }
 
-/// Something that had better be zero.
+/// A rate that is best 0, and its share of `whole`.
 fn unwanted(value: Option<f64>, whole: Option<f64>) -> [Cell; 2] {
-    let tone = match value {
-        None | Some(0.0) => Tone::Faint,
-        Some(v) if v > 0.2 * whole.unwrap_or(0.0) => Tone::Bad,
-        Some(_) => Tone::Warning,
+    let style = match value {
+        None | Some(0.0) => FAINT,
+        Some(v) if v > 0.2 * whole.unwrap_or(0.0) => BAD,
+        Some(_) => WARNING,
     };
-    [toned(rate(value), tone), toned(percent(value, whole), tone)]
+    [
+        toned(rate(value), style),
+        toned(percent(value, whole), style),
+    ]
 }
 
-/// `reasons` of what is rejected, which a dry run doesn't refuse.
+/// `reasons` of rejections, which a dry run doesn't enforce.
 fn rejected_for(reasons: String, refused: Option<f64>, would_refuse: Option<f64>) -> Cell {
     let only_counted = would_refuse.is_some_and(|v| v > 0.0) && refused == Some(0.0);
     plain(if only_counted {
@@ -259,47 +290,24 @@ fn refused_share(refused: Option<f64>, all: Option<f64>) -> f64 {
 }
 
 fn slots(in_use: Option<u64>, slots: Option<u64>) -> Cell {
-    let tone = match (in_use, slots) {
-        (Some(used), Some(all)) if all > 0 && used >= all => Tone::Warning,
-        _ => Tone::Plain,
+    let style = match (in_use, slots) {
+        (Some(used), Some(all)) if all > 0 && used >= all => WARNING,
+        _ => Style::new(),
     };
-    toned(format!("{}/{}", count(in_use), count(slots)), tone)
+    toned(format!("{}/{}", count(in_use), count(slots)), style)
 }
 
 fn group_name(policy: &PolicyRow) -> Cell {
     match policy.proxies {
-        1 => toned(policy.policy.clone(), Tone::Strong),
-        many => toned(format!("{} ({many} proxies)", policy.policy), Tone::Strong),
+        1 => toned(policy.policy.clone(), STRONG),
+        many => toned(format!("{} ({many} proxies)", policy.policy), STRONG),
     }
 }
 
-impl Grid {
-    /// Which columns fit into `width`, with `gap` between them, and how wide each is. Where even those that never go are
-    /// too wide, they are cut at the right.
-    #[must_use]
-    pub fn fit(&self, width: usize, gap: usize) -> Vec<(usize, usize)> {
-        let wide = |at: usize| {
-            let cells = self.rows.iter().map(|r| r.cells[at].text.chars().count());
-            cells.max().unwrap_or(0).max(self.columns[at].head.len())
-        };
-        let mut kept: Vec<(usize, usize)> =
-            (0..self.columns.len()).map(|at| (at, wide(at))).collect();
-        let total = |kept: &[(usize, usize)]| {
-            let texts: usize = kept.iter().map(|c| c.1).sum();
-            texts + gap * kept.len().saturating_sub(1)
-        };
-        while total(&kept) > width {
-            let goes = kept.iter().map(|c| self.columns[c.0].dispensable);
-            let most = goes.enumerate().max_by_key(|(at, d)| (*d, Reverse(*at)));
-            match most {
-                Some((at, dispensable)) if dispensable > 0 => {
-                    kept.remove(at);
-                }
-                _ => break,
-            }
-        }
-        kept
-    }
+/// The longest wait of any row.
+fn longest_wait(rows: &[Row]) -> f64 {
+    let waits = rows.iter().map(|row| row.ranks[Order::Wait as usize]);
+    waits.fold(0.0, f64::max)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ impl Histogram {
         (rising && !buckets.is_empty()).then_some(Self(buckets))
     }
 
-    /// What was added since `before`.
+    /// Returns the values that were added since `before`.
     ///
     /// Envoy adds to its histograms when it flushes them, so between two looks at a busy proxy nothing may have been
     /// added; then it is what the last period before added.

@@ -64,12 +64,6 @@ impl History {
         self.scrapes.back().map(|(_, sample)| sample)
     }
 
-    /// When it came.
-    #[must_use]
-    pub fn answered(&self) -> Option<Instant> {
-        self.scrapes.back().map(|(at, _)| *at)
-    }
-
     /// How often the process was seen to have started anew.
     #[must_use]
     pub fn restarts(&self) -> u32 {

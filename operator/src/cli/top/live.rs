@@ -1,4 +1,4 @@
-//! The terminal: keys, news of proxies and drawing, in turns.
+//! The terminal: keys, changes of the fleet and drawing, in turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,24 +9,23 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::watch::Receiver;
 
-use super::fleet::{Fleet, News};
+use super::fleet::Fleet;
 use super::grid::{Choice, Grid};
-use super::render::{self, Palette};
+use super::render;
 use super::screen::Screen;
 use super::view::View;
 
 /// Time between two looks at keys, and the shortest between two drawings.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Shows what the news say, until somebody quits.
+/// Shows the fleet until the user quits.
 ///
 /// # Errors
 /// The terminal can't be used, or is gone.
 pub fn run(
-    fleet: Fleet,
-    news: UnboundedReceiver<News>,
+    fleet: Receiver<Fleet>,
     runtime: &Handle,
     choice: &Choice,
     interval: Duration,
@@ -41,10 +40,9 @@ pub fn run(
     };
     let mut live = Live {
         fleet,
-        news,
         screen,
         view: View::default(),
-        palette: Palette::of_environment(),
+        colours: render::colours_of_environment(),
     };
     let shown = live.turn(&mut terminal, &ended, interval.min(Duration::from_secs(1)));
     let restored = ratatui::try_restore().context("the terminal could not be put back");
@@ -66,11 +64,10 @@ async fn wait_for_the_end(ended: Arc<AtomicBool>) {
 }
 
 struct Live {
-    fleet: Fleet,
-    news: UnboundedReceiver<News>,
+    fleet: Receiver<Fleet>,
     screen: Screen,
     view: View,
-    palette: Palette,
+    colours: bool,
 }
 
 impl Live {
@@ -82,8 +79,9 @@ impl Live {
     ) -> anyhow::Result<()> {
         let mut drawn: Option<Instant> = None;
         while !self.screen.done && !ended.load(Ordering::Relaxed) {
-            let mut stale = self.listen();
-            // How long a proxy has been silent changes by itself.
+            let mut stale = self.fleet.has_changed().unwrap_or(false);
+            self.fleet.mark_unchanged();
+            // The time of silence grows without news.
             stale |= drawn.is_none_or(|at| at.elapsed() >= longest);
             if stale && !self.screen.paused {
                 self.look();
@@ -100,30 +98,16 @@ impl Live {
         Ok(())
     }
 
-    /// Takes what has come.
-    fn listen(&mut self) -> bool {
-        let mut heard = false;
-        while let Ok(news) = self.news.try_recv() {
-            self.fleet.hear(news);
-            heard = true;
-        }
-        heard
-    }
-
     fn look(&mut self) {
         let only = self.screen.only.as_deref();
-        self.view = View::new(&self.fleet, only, Instant::now(), SystemTime::now());
+        let fleet = self.fleet.borrow();
+        self.view = View::new(&fleet, only, Instant::now(), SystemTime::now());
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal, grid: &Grid) -> anyhow::Result<()> {
-        let Self {
-            view,
-            screen,
-            palette,
-            ..
-        } = self;
+        let (view, screen, colours) = (&self.view, &mut self.screen, self.colours);
         terminal
-            .draw(|frame| render::draw(frame, view, grid, screen, *palette))
+            .draw(|frame| render::draw(frame, view, grid, screen, colours))
             .context("drawing failed")?;
         Ok(())
     }

@@ -28,10 +28,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout_at};
+use tokio::sync::watch::{Receiver, channel};
+use tokio::time::{sleep, timeout};
 
-use self::fleet::{Fleet, News};
+use self::fleet::Fleet;
 use self::grid::{Choice, Order, Tab};
 use self::place::Place;
 use self::pods::Selection;
@@ -42,7 +42,7 @@ use super::status::OutputFormat;
 use super::{Output, print};
 use crate::api;
 
-/// Where `headgate bootstrap` puts the admin interface unless told otherwise.
+/// The admin address that `headgate bootstrap` uses by default.
 const LOCAL: &str = "127.0.0.1:9901";
 /// Shortest time between two answers.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -77,25 +77,25 @@ pub struct TopArgs {
     /// Time between two answers of a proxy
     #[arg(long, value_name = "DURATION", default_value = INTERVAL, value_parser = span)]
     pub interval: Duration,
-    /// Time that rates and percentiles are over
+    /// Time over which rates and percentiles are computed
     #[arg(long, value_name = "DURATION", default_value = WINDOW, value_parser = span)]
     pub window: Duration,
-    /// What to show first; with --once, what to print [default: types, and workflows where there are some]
+    /// View to show first, or with --once to print [default: types, and workflows where there are some]
     #[arg(long, value_name = "VIEW")]
     pub view: Option<Tab>,
-    /// What comes first
+    /// Order of rows
     #[arg(long, value_name = "ORDER", default_value = "hurt")]
     pub sort: Order,
-    /// Only policies, types and workflows with this in their names
+    /// Part of the names of policies, types and workflows to show
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub filter: String,
-    /// Print what there is to see once, and end; takes as long as the window
+    /// Print the view once and exit, after the window has passed
     #[arg(long)]
     pub once: bool,
-    /// How the answer looks; json without --once is a line at every interval
+    /// Format of the answer; json without --once is a line at every interval
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
-    /// Which cluster
+    /// The cluster to ask
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
@@ -128,26 +128,23 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
         .context("starting the runtime failed")?;
     let (source, remark) = runtime.block_on(source(args))?;
     let notes = remark.map_or_else(String::new, |r| format!("warning: {r}\n"));
-    let (tell, news) = mpsc::unbounded_channel();
     let interval = if args.once {
         args.window
     } else {
         args.interval
     };
-    runtime.spawn(watch::follow(source, interval, tell));
-    let fleet = Fleet::new(args.window.max(interval));
+    let (sender, fleet) = channel(Fleet::new(args.window.max(interval)));
+    runtime.spawn(watch::follow(source, interval, sender));
     let mut output = match (args.once, args.output) {
-        (true, _) => runtime.block_on(once(args, fleet, news))?,
-        (false, OutputFormat::Json | OutputFormat::Yaml) => {
-            runtime.block_on(lines(args, fleet, news))?
-        }
+        (true, _) => runtime.block_on(once(args, fleet))?,
+        (false, OutputFormat::Json | OutputFormat::Yaml) => runtime.block_on(lines(args, fleet))?,
         (false, OutputFormat::Table) => {
-            live::run(fleet, news, runtime.handle(), &choice(args), args.interval)?;
+            live::run(fleet, runtime.handle(), &choice(args), args.interval)?;
             Output::ok(String::new())
         }
     };
     output.notes.insert_str(0, &notes);
-    // Somebody may be asked for a DNS name at this moment; nobody waits for that.
+    // A DNS query may be under way; don't wait for it.
     runtime.shutdown_background();
     Ok(output)
 }
@@ -204,23 +201,12 @@ async fn source(args: &TopArgs) -> anyhow::Result<(Source, Option<String>)> {
 }
 
 /// Waits for two answers of each proxy, a window apart.
-async fn once(
-    args: &TopArgs,
-    mut fleet: Fleet,
-    mut news: mpsc::UnboundedReceiver<News>,
-) -> anyhow::Result<Output> {
-    let end = tokio::time::Instant::now() + args.window + 2 * client::TIMEOUT;
-    // The first news are which proxies there are.
-    while let Ok(Some(heard)) = timeout_at(end, news.recv()).await {
-        fleet.hear(heard);
-        while let Ok(heard) = news.try_recv() {
-            fleet.hear(heard);
-        }
-        if fleet.is_settled() {
-            break;
-        }
-    }
-    let view = View::new(&fleet, None, Instant::now(), SystemTime::now());
+async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
+    let longest = args.window + 2 * client::TIMEOUT;
+    let settled = |fleet: &Fleet| !fleet.proxies.is_empty() && fleet.is_settled();
+    // Whatever has come until then is shown.
+    let _ = timeout(longest, fleet.wait_for(settled)).await;
+    let view = View::new(&fleet.borrow(), None, Instant::now(), SystemTime::now());
     let table = || text::render(&view, &choice(args), args.view);
     let text = args.output.text(&view, table)?;
     let silent = view.proxies.iter().filter(|p| p.state != State::Answers);
@@ -237,18 +223,11 @@ async fn once(
     })
 }
 
-/// Prints a line of JSON, or a document of YAML, at every interval, until nobody reads any more.
-async fn lines(
-    args: &TopArgs,
-    mut fleet: Fleet,
-    mut news: mpsc::UnboundedReceiver<News>,
-) -> anyhow::Result<Output> {
+/// Prints a line of JSON, or a document of YAML, at every interval, until the output is closed.
+async fn lines(args: &TopArgs, fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
     loop {
         sleep(args.interval).await;
-        while let Ok(heard) = news.try_recv() {
-            fleet.hear(heard);
-        }
-        let view = View::new(&fleet, None, Instant::now(), SystemTime::now());
+        let view = View::new(&fleet.borrow(), None, Instant::now(), SystemTime::now());
         let text = match args.output {
             OutputFormat::Yaml => format!("---\n{}", serde_saphyr::to_string(&view)?),
             _ => serde_json::to_string(&view)? + "\n",

@@ -1,4 +1,4 @@
-//! Where the admin interface of an Envoy is.
+//! The place of an Envoy's admin interface.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::endpoint::Endpoint;
 
-/// Where the admin interface of an Envoy is: what people write, or a Pod that was found.
+/// The place of an Envoy's admin interface: an address that people write, or a Pod that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A TCP address.

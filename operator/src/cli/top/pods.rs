@@ -1,12 +1,13 @@
-//! Proxies in a cluster: which there are, and a way to their admin interfaces.
+//! Proxies in a cluster, and the way to their admin interfaces.
 //!
 //! An admin interface belongs on the loopback address, where the API server's own proxy doesn't reach. What
 //! `kubectl port-forward` uses does: whoever may forward ports of a Pod may look at its Envoy.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 
 use anyhow::{Context as _, anyhow};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use tokio::io::DuplexStream;
@@ -14,7 +15,7 @@ use tokio::io::DuplexStream;
 use super::place::Place;
 use crate::cli::cluster::{Cluster, refused, timely};
 
-/// Which Pods of a cluster to look at.
+/// The Pods of a cluster to look at.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Only those of this namespace.
@@ -25,60 +26,21 @@ pub struct Selection {
     pub port: u16,
 }
 
-/// A way to the Pods of a cluster.
-#[derive(Clone)]
-pub struct Pods {
-    client: kube::Client,
-    /// Why the last connection ended, where the kubelet says so.
-    complaint: Arc<Mutex<Option<String>>>,
-}
-
-impl Pods {
-    /// Goes through the API server of `cluster`.
-    #[must_use]
-    pub fn new(cluster: &Cluster) -> Self {
-        Self {
-            client: cluster.client(),
-            complaint: Arc::default(),
-        }
-    }
-
-    /// The same way, for one more Pod.
-    #[must_use]
-    pub fn for_another(&self) -> Self {
-        Self {
-            client: self.client.clone(),
-            complaint: Arc::default(),
-        }
-    }
-
-    /// A connection to a port of a Pod.
-    pub(super) async fn connect(
-        &self,
-        namespace: &str,
-        name: &str,
-        port: u16,
-    ) -> anyhow::Result<DuplexStream> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let forwarded = api.portforward(name, &[port]).await;
-        let mut forwarded = forwarded.map_err(|error| refused(&error))?;
-        let stream = forwarded.take_stream(port).context("no stream")?;
-        if let Some(error) = forwarded.take_error(port) {
-            let complaint = Arc::clone(&self.complaint);
-            tokio::spawn(async move {
-                let said = error.await;
-                if let Ok(mut complaint) = complaint.lock() {
-                    *complaint = said;
-                }
-            });
-        }
-        Ok(stream)
-    }
-
-    /// What the kubelet said of the connection that has failed, once.
-    pub(super) fn complaint(&self) -> Option<String> {
-        self.complaint.lock().ok()?.take()
-    }
+/// A connection to a port of a Pod, and what the kubelet says when it ends the connection.
+pub(super) async fn connect(
+    client: &kube::Client,
+    namespace: &str,
+    name: &str,
+    port: u16,
+) -> anyhow::Result<(DuplexStream, BoxFuture<'static, Option<String>>)> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let forwarded = api.portforward(name, &[port]).await;
+    let mut forwarded = forwarded.map_err(|error| refused(&error))?;
+    let stream = forwarded.take_stream(port).context("no stream")?;
+    let error = forwarded
+        .take_error(port)
+        .context("no channel for errors")?;
+    Ok((stream, error.boxed()))
 }
 
 /// The proxies that `selection` asks for, and a remark on those that can't be shown.

@@ -1,4 +1,4 @@
-//! What one proxy said at one moment: Headgate's part of Envoy's `/stats`, taken apart by policy, type and workflow.
+//! One answer of a proxy: Headgate's part of Envoy's `/stats`, taken apart by policy, type and workflow.
 //!
 //! Envoy 1.40 offers its stats in several forms. Plain text with `histogram_buckets=disjoint` is the smallest from which
 //! everything shown can be worked out: for a policy of two types 7 kB, where JSON takes 23 kB and JSON with details 49 kB
@@ -17,9 +17,9 @@ const FILTER: &str = r"^(server\.uptime$|(wasm|dynamicmodules)custom\.headgate\.
 /// Stats begin with what Envoy puts before the names of Wasm filters, and ours. The native filter asks for the same; where
 /// nobody could ask, as with Envoy Gateway, it is Envoy's name for dynamic modules.
 const PREFIXES: [&str; 2] = ["wasmcustom.headgate.", "dynamicmodulescustom.headgate."];
-/// What follows for a policy.
+/// The next part of a policy's stats.
 const POLICY: &str = "policy.";
-/// What follows for a gauge that only the native filter has.
+/// A gauge that only the native filter has.
 const NATIVE: &str = "panics";
 /// Envoy's age in seconds. It moves when Envoy flushes its stats, every 5 s by default.
 const UPTIME: &str = "server.uptime";

@@ -1,29 +1,32 @@
-//! What somebody at the terminal has chosen to see, and what keys do to that.
+//! The user's choices at the terminal, and how keys change them.
 
 use std::mem;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::widgets::TableState;
 
 use super::grid::{Choice, Grid, Order, Tab};
 
-/// What somebody at the terminal has chosen to see.
+/// The user's choices at the terminal.
 #[derive(Debug, Clone, Default)]
 pub struct Screen {
-    /// Which rows, in which order.
+    /// The chosen rows and their order.
     pub choice: Choice,
     /// The only proxy to count, by place.
     pub only: Option<String>,
-    /// What was there stays, whatever comes.
+    /// Whether the view is frozen.
     pub paused: bool,
-    /// Somebody types a filter; what it was before, to come back to.
+    /// The filter before the one that is being typed, to come back to.
     pub typing: Option<String>,
-    /// What the keys do is shown.
+    /// Whether the help is shown.
     pub help: bool,
     /// The row that is marked, by key.
     pub marked: Option<String>,
-    /// First row that is shown, and how many are: the last drawing's.
-    pub shown: (usize, usize),
-    /// Somebody has seen enough.
+    /// The number of rows that the last drawing had room for.
+    pub room: usize,
+    /// The state of the table's widget.
+    pub table: TableState,
+    /// Whether the user quits.
     pub done: bool,
 }
 
@@ -43,7 +46,7 @@ pub const ORDERS: [(Order, &str); 5] = [
     (Order::Name, "name"),
 ];
 
-/// What the keys do.
+/// The keys and their effects.
 pub const HELP: [(&str, &str); 11] = [
     ("1 2 3, Tab", "types, workflows, proxies"),
     ("s, S", "next order, the one before"),
@@ -129,15 +132,15 @@ impl Screen {
         if self.choice.tab != tab {
             self.choice.tab = tab;
             self.marked = None;
-            self.shown.0 = 0;
+            self.table = TableState::new();
         }
     }
 
     fn page(&self) -> isize {
-        isize::try_from(self.shown.1).unwrap_or(1).max(1)
+        isize::try_from(self.room).unwrap_or(1).max(1)
     }
 
-    /// Where the marked row is now.
+    /// The index of the marked row.
     #[must_use]
     pub fn marked_row(&self, grid: &Grid) -> Option<usize> {
         let marked = self.marked.as_ref()?;
@@ -155,14 +158,12 @@ impl Screen {
         self.marked = grid.rows.get(at).map(|row| row.key.clone());
     }
 
-    /// The first row to be shown when there is room for `room`: the marked one is in sight, and no room is left empty.
-    pub fn scroll(&mut self, grid: &Grid, room: usize) -> usize {
-        let mut first = self.shown.0.min(grid.rows.len().saturating_sub(room));
-        if let Some(at) = self.marked_row(grid) {
-            first = first.min(at).max((at + 1).saturating_sub(room));
-        }
-        self.shown = (first, room);
-        first
+    /// Prepares the table for `room` rows: selects the marked row, and leaves no room empty.
+    pub fn aim(&mut self, grid: &Grid, room: usize) {
+        self.room = room;
+        self.table.select(self.marked_row(grid));
+        let offset = self.table.offset_mut();
+        *offset = grid.rows.len().saturating_sub(room).min(*offset);
     }
 }
 
@@ -175,19 +176,31 @@ fn step<T: Copy + PartialEq>(all: &[T], now: T, by: isize) -> T {
 
 #[cfg(test)]
 mod tests {
+    use ratatui::buffer::Buffer;
+    use ratatui::layout::Rect;
+    use ratatui::widgets::StatefulWidget as _;
+
     use super::*;
     use crate::cli::top::grid::Row;
 
     fn grid(rows: usize) -> Grid {
         let row = |at| Row {
-            cells: Vec::new(),
-            group: false,
             key: format!("row {at}"),
+            ..Row::default()
         };
         Grid {
-            columns: Vec::new(),
+            columns: &[],
             rows: (0..rows).map(row).collect(),
         }
+    }
+
+    /// The first row that is shown when there is room for `room`.
+    fn first(screen: &mut Screen, grid: &Grid, room: u16) -> usize {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 10, room + 1));
+        screen.aim(grid, usize::from(room));
+        let table = grid.table(10, 1);
+        table.render(buffer.area, &mut buffer, &mut screen.table);
+        screen.table.offset()
     }
 
     fn press(screen: &mut Screen, grid: &Grid, keys: &[KeyCode]) {
@@ -257,19 +270,19 @@ mod tests {
     #[test]
     fn the_marked_row_stays_in_sight() {
         let (mut screen, grid) = (Screen::default(), grid(10));
-        assert_eq!(screen.scroll(&grid, 4), 0);
+        assert_eq!(first(&mut screen, &grid, 4), 0);
         press(&mut screen, &grid, &[KeyCode::End]);
-        assert_eq!(screen.scroll(&grid, 4), 6);
+        assert_eq!(first(&mut screen, &grid, 4), 6);
         press(&mut screen, &grid, &[KeyCode::PageUp]);
         assert_eq!(screen.marked.as_deref(), Some("row 5"));
-        assert_eq!(screen.scroll(&grid, 4), 5);
+        assert_eq!(first(&mut screen, &grid, 4), 5);
         press(&mut screen, &grid, &[KeyCode::Home, KeyCode::Up]);
         assert_eq!(screen.marked.as_deref(), Some("row 0"));
-        assert_eq!(screen.scroll(&grid, 4), 0);
+        assert_eq!(first(&mut screen, &grid, 4), 0);
         // A larger window shows more, and a shorter list is not shown from its middle.
         press(&mut screen, &grid, &[KeyCode::End]);
-        screen.scroll(&grid, 4);
-        assert_eq!(screen.scroll(&grid, 20), 0);
+        first(&mut screen, &grid, 4);
+        assert_eq!(first(&mut screen, &grid, 20), 0);
     }
 
     #[test]

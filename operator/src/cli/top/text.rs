@@ -1,12 +1,16 @@
-//! A view as tables, for people who read it later.
+//! A view as printed tables.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::widgets::Widget as _;
 
 use super::format::rate;
 use super::grid::{Choice, Grid, Tab};
-use super::view::View;
+use super::view::{PolicyRow, View, sum};
 
-const GAP: &str = "   ";
+const GAP: u16 = 3;
 
-/// The tables that `wanted` names; without, those in which there is something.
+/// Returns the tables that `wanted` names; without it, those with rows.
 #[must_use]
 pub fn render(view: &View, choice: &Choice, wanted: Option<Tab>) -> String {
     let has_workflows = view.policies.iter().any(|p| p.workflows.is_some());
@@ -20,70 +24,58 @@ pub fn render(view: &View, choice: &Choice, wanted: Option<Tab>) -> String {
             tab,
             ..choice.clone()
         };
-        let nothing = match tab {
-            Tab::Types => "No policy is in force.\n",
-            Tab::Workflows => "No policy has workflows.\n",
-            Tab::Proxies => "No proxies.\n",
-        };
-        lines(&Grid::new(view, &choice), nothing)
+        let grid = Grid::new(view, &choice);
+        match tab {
+            _ if !grid.rows.is_empty() => printed(&grid),
+            Tab::Types => "No policy is in force.\n".to_owned(),
+            Tab::Workflows => "No policy has workflows.\n".to_owned(),
+            Tab::Proxies => "No proxies.\n".to_owned(),
+        }
     };
     let mut parts: Vec<String> = tabs.into_iter().map(table).collect();
     parts.push(summary(view) + "\n");
     parts.join("\n")
 }
 
-fn lines(grid: &Grid, nothing: &str) -> String {
-    if grid.rows.is_empty() {
-        return nothing.to_owned();
-    }
-    let fit = grid.fit(usize::MAX, GAP.len());
-    let line = |cell: &dyn Fn(usize) -> String| {
-        let cells = fit.iter().map(|&(at, width)| {
-            let text = cell(at);
-            match grid.columns[at].right {
-                true => format!("{text:>width$}"),
-                false => format!("{text:width$}"),
-            }
-        });
-        let cells: Vec<String> = cells.collect();
-        cells.join(GAP).trim_end().to_owned() + "\n"
-    };
-    let head = line(&|at| grid.columns[at].head.to_owned());
-    let rows = grid.rows.iter();
-    head + &rows
-        .map(|row| line(&|at| row.cells[at].text.clone()))
-        .collect::<String>()
+fn printed(grid: &Grid) -> String {
+    let widths = grid.fit(u16::MAX, GAP).into_iter().map(|c| c.1 + GAP);
+    let width = widths.fold(0, u16::saturating_add);
+    let height = u16::try_from(grid.rows.len() + 1).unwrap_or(u16::MAX);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+    grid.table(width, GAP).render(buffer.area, &mut buffer);
+    lines(&buffer).join("\n") + "\n"
 }
 
-/// All of it in one line.
+/// The lines of a buffer, without the spaces at their ends.
+pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
+    let rows = buffer.content.chunks(usize::from(buffer.area.width));
+    rows.map(|row| {
+        let text: String = row.iter().map(|cell| cell.symbol()).collect();
+        text.trim_end().to_owned()
+    })
+    .collect()
+}
+
+/// The totals of all policies and proxies, in one line.
 #[must_use]
 pub fn summary(view: &View) -> String {
-    let mut parts = Vec::new();
-    let proxies = view.proxies.len();
-    parts.push(match (proxies, view.unreachable()) {
-        (1, 0) => "1 proxy".to_owned(),
-        (n, 0) => format!("{n} proxies"),
-        (n, silent) => format!("{silent} of {n} proxies unreachable"),
-    });
-    let sum = |part: &dyn Fn(&super::view::PolicyRow) -> Option<f64>| {
-        let parts = view.policies.iter().filter_map(part);
-        parts.fold(None, |sum: Option<f64>, v| Some(sum.unwrap_or(0.0) + v))
-    };
-    let limited = |p: &super::view::PolicyRow| {
-        let rows = p.workflows.iter().flat_map(|w| &w.rows);
-        let refused = rows.filter_map(|w| w.refused_rate);
-        refused.fold(None, |sum: Option<f64>, v| Some(sum.unwrap_or(0.0) + v))
-    };
-    parts.push(format!(
-        "{} requests/s decided",
-        rate(sum(&|p| p.traffic.arrival_rate))
-    ));
-    parts.push(format!(
-        "{} refused",
-        rate(sum(&|p| p.traffic.refused_rate))
-    ));
-    if let Some(limited) = sum(&limited) {
-        parts.push(format!("{} refused before by rates", rate(Some(limited))));
+    let total = |part: fn(&PolicyRow) -> Option<f64>| sum(view.policies.iter().map(part));
+    let workflows = view.policies.iter().flat_map(|p| &p.workflows);
+    let limited = sum(workflows.flat_map(|w| &w.rows).map(|w| w.refused_rate));
+    let mut parts = vec![
+        match (view.proxies.len(), view.unreachable()) {
+            (1, 0) => "1 proxy".to_owned(),
+            (n, 0) => format!("{n} proxies"),
+            (n, silent) => format!("{silent} of {n} proxies unreachable"),
+        },
+        format!(
+            "{} requests/s decided",
+            rate(total(|p| p.traffic.arrival_rate))
+        ),
+        format!("{} refused", rate(total(|p| p.traffic.refused_rate))),
+    ];
+    if limited.is_some() {
+        parts.push(format!("{} refused before by rates", rate(limited)));
     }
     format!("{}; over {:.0} s", parts.join(", "), view.window_seconds)
 }

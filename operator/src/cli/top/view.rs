@@ -1,4 +1,4 @@
-//! What is shown: policies with their types and workflows, and proxies, worked out of two answers of each proxy.
+//! The view: policies with their types and workflows, and proxies, worked out of two answers of each proxy.
 //!
 //! Proxies that enforce the same policy are shown as one: rates, slots and queues add up, percentiles are those of all
 //! requests. Nothing here asks, waits or draws; the same answers always give the same view.
@@ -28,7 +28,7 @@ pub struct View {
     pub window_seconds: f64,
     /// By place.
     pub proxies: Vec<ProxyRow>,
-    /// What hurts most comes first.
+    /// Those that hurt most come first.
     pub policies: Vec<PolicyRow>,
 }
 
@@ -36,7 +36,7 @@ pub struct View {
 #[derive(Debug, Clone, PartialEq, Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ProxyRow {
-    /// Where its admin interface is.
+    /// The place of its admin interface.
     pub proxy: String,
     /// Whether it answers.
     pub state: State,
@@ -105,7 +105,7 @@ pub struct PolicyRow {
     /// Proxies at which starvation avoidance asks for more slots than there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floors_over_capacity: Option<u64>,
-    /// What hurts most comes first.
+    /// Those that hurt most come first.
     pub types: Vec<TypeRow>,
     /// Requests/s that were refused or, beyond what objectives allow, late.
     pub hurt: f64,
@@ -187,7 +187,7 @@ pub struct Workflows {
     pub rates_expired_rate: Option<f64>,
     /// Announcements that weren't believed, per second.
     pub rates_refused_rate: Option<f64>,
-    /// What hurts most comes first.
+    /// Those that hurt most come first.
     pub rows: Vec<WorkflowRow>,
 }
 
@@ -203,7 +203,7 @@ pub struct WorkflowRow {
     pub offered_rate: Option<f64>,
     /// σ, the rate in force, over all processes; none where some process limits nothing.
     pub limit_rate: Option<f64>,
-    /// What the processes themselves could do (Wisp, Algorithm 1, line 1).
+    /// The rate that the processes themselves could do (Wisp, Algorithm 1, line 1).
     pub local_limit_rate: Option<f64>,
     /// Let in.
     pub admitted_rate: Option<f64>,
@@ -225,13 +225,13 @@ pub struct WorkflowRow {
     pub wait_ms: Option<Percentiles>,
     /// Mean time from admission to the end, here and below.
     pub completion_ms: Option<f64>,
-    /// What sets the rate, the most frequent first; none where no rate is in force.
+    /// The limits that set the rate, the most frequent first; none where no rate is in force.
     pub bottlenecks: Vec<Bottleneck>,
     /// Requests/s that were refused.
     pub hurt: f64,
 }
 
-/// What sets a rate.
+/// The place that sets a rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bottleneck {
@@ -242,7 +242,7 @@ pub struct Bottleneck {
 }
 
 impl View {
-    /// What `fleet` has answered until `now`; of one proxy if `only` names it.
+    /// Computes the view of `fleet` at `now`; of one proxy if `only` names it.
     #[must_use]
     pub fn new(fleet: &Fleet, only: Option<&str>, now: Instant, time: SystemTime) -> Self {
         let mut view = build::policies(fleet, only);
@@ -257,6 +257,13 @@ impl View {
         let silent = |p: &&ProxyRow| p.state == State::Unreachable;
         self.proxies.iter().filter(silent).count()
     }
+}
+
+/// The sum of the parts that are known; none if no part is.
+pub(super) fn sum<T: std::ops::Add<Output = T>>(
+    parts: impl Iterator<Item = Option<T>>,
+) -> Option<T> {
+    parts.flatten().reduce(std::ops::Add::add)
 }
 
 impl Objective {

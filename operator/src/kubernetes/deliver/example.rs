@@ -111,7 +111,8 @@ impl Example {
                 targets: vec![target.clone()],
                 checked: Err(Vec::new()),
                 last_good: None,
-            },
+            }
+            .into(),
         );
         self.plan.policies.push(PolicyState {
             name: policy.to_owned(),

@@ -23,9 +23,11 @@ pub mod difference;
 pub mod envoy_gateway;
 #[cfg(test)]
 mod example;
+mod fit;
 pub mod istio;
 pub mod istio_native;
 mod leftovers;
+mod mistaken;
 pub mod object;
 pub mod observed;
 mod reconcile;

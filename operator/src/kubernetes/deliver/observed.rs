@@ -219,6 +219,14 @@ impl Observed {
         known.objects.get(key)
     }
 
+    /// The object of this name, or the plugin of Istio's other kind that it takes the place of.
+    #[must_use]
+    pub fn last(&self, adapter: Adapter, key: &ObjectKey) -> Option<&Value> {
+        let plugins = { Adapter::ALL.into_iter() }.filter(|a| a.is_plugin() && adapter.is_plugin());
+        let mut kinds = std::iter::once(adapter).chain(plugins);
+        kinds.find_map(|kind| self.get(kind, key))
+    }
+
     /// All our objects.
     pub fn objects(&self) -> impl Iterator<Item = (Adapter, &ObjectKey, &Value)> {
         Adapter::ALL.into_iter().flat_map(|adapter| {

@@ -15,9 +15,8 @@ use tracing::{info, warn};
 use super::apply::{self, Outcome};
 use super::difference::unchanged;
 use super::envoy_gateway;
-use super::object::{
-    Adapter, ModuleRef, Object, POLICIES_ANNOTATION, SERVED_ANNOTATION, TARGETS_ANNOTATION,
-};
+use super::mistaken::Mistaken;
+use super::object::{Adapter, ModuleRef, Object, SERVED_ANNOTATION, TARGETS_ANNOTATION};
 use super::observed::Observed;
 use super::report::{Delivered, Delivery, State};
 use super::run::View;
@@ -47,6 +46,8 @@ pub(super) struct Steps {
     pub(super) apply: BTreeSet<Key>,
     /// Objects that are to go.
     pub(super) delete: BTreeSet<Key>,
+    /// Objects that should be others and stay as they are, each with why.
+    pub(super) kept: BTreeMap<Key, String>,
 }
 
 /// What has to be written so that what is there becomes what is wanted.
@@ -54,28 +55,26 @@ pub(super) struct Steps {
 /// An object with a policy that has mistakes, and whose last good version this process never saw, is left as
 /// it is: it holds that version.
 pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps {
-    let broken: BTreeSet<&str> = plan
-        .policies
-        .iter()
-        .filter(|p| p.accepted.is_err() && p.revision.is_empty())
-        .map(|p| p.name.as_str())
-        .collect();
-    let kept = |value: &Value| {
-        let policies = value["metadata"]["annotations"][POLICIES_ANNOTATION].as_str();
-        policies.is_some_and(|p| p.split(',').any(|p| broken.contains(p)))
-    };
+    let mistaken = Mistaken::of(plan);
     let mut steps = Steps::default();
     for (key, object) in &wanted.objects {
-        match observed.get(key.0, &key.1) {
-            Some(value) if unchanged(object, value) || kept(value) => {}
-            _ => {
-                steps.apply.insert(key.clone());
-            }
+        let value = observed.get(key.0, &key.1);
+        if value.is_some_and(|value| unchanged(object, value)) {
+            continue;
+        }
+        if let Some(policy) = value.and_then(|value| mistaken.only_in(value, Some(object))) {
+            let why = format!(
+                "it stays as it is, because policy {policy} in it has mistakes, and only this object has its last \
+                 good version; correct or delete that policy"
+            );
+            steps.kept.insert(key.clone(), why);
+        } else {
+            steps.apply.insert(key.clone());
         }
     }
     for (adapter, key, value) in observed.objects() {
         let key = (adapter, key.clone());
-        if !wanted.objects.contains_key(&key) && !kept(value) {
+        if !wanted.objects.contains_key(&key) && mistaken.only_in(value, None).is_none() {
             steps.delete.insert(key);
         }
     }
@@ -176,6 +175,7 @@ impl Reconciler {
             &view.cluster,
             &self.settings,
             &observed.installed(),
+            observed,
             &view.module_sha256,
         );
         let plugins = observed.objects().filter(|(a, ..)| a.is_plugin());
@@ -196,7 +196,9 @@ impl Reconciler {
             }
         }
         let steps = steps(&wanted, observed, &view.plan);
-        let mut failures: BTreeMap<Key, State> = BTreeMap::new();
+        let kept =
+            { steps.kept.iter() }.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
+        let mut failures: BTreeMap<Key, State> = kept.collect();
         self.apply(&wanted, &steps, observed, &mut failures).await;
         // Last, so that there is no time without a filter where an object of another name or kind takes over.
         self.delete(&wanted, &steps, observed, &mut failures).await;
@@ -333,7 +335,7 @@ impl Reconciler {
         if there || self.served.as_ref().is_some_and(believed) {
             return Ok(());
         }
-        served::check(module).await?;
+        served::check_all(module).await?;
         self.served = Some((module.clone(), Instant::now()));
         Ok(())
     }

@@ -17,8 +17,22 @@ use crate::xds::resource::sha256;
 
 /// Time for the whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections to the URL for one check. A Service gives each to any of its Pods, of which some may have the module
+/// and others not: of two Pods, the one without it is overlooked once in 256 checks.
+const CONNECTIONS: usize = 8;
 /// Largest module, in bytes.
 const MAX_BYTES: usize = 64 << 20;
+
+/// Checks that each of several connections to the module's URL gets content with its SHA-256.
+///
+/// # Errors
+/// One line: the URL and what is wrong with it.
+pub(super) async fn check_all(module: &ModuleRef) -> Result<(), String> {
+    for _ in 0..CONNECTIONS {
+        check(module).await?;
+    }
+    Ok(())
+}
 
 /// Checks that the module's URL serves content with its SHA-256.
 ///
@@ -108,6 +122,28 @@ mod tests {
             sha256: ABC.into(),
         };
         assert!(check(&nobody).await.unwrap_err().contains("refused"));
+    }
+
+    /// One of two replicas has the module already.
+    #[tokio::test]
+    async fn a_replica_without_the_module_is_noticed() {
+        let abc = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc";
+        let missing = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+        for (others, is_served) in [(abc, true), (missing, false)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}/m.wasm", listener.local_addr().unwrap());
+            let server = tokio::spawn(async move {
+                for answer in [abc, others].into_iter().cycle() {
+                    let (mut stream, _) = listener.accept().await.unwrap();
+                    let _request = stream.read(&mut [0; 1024]).await.unwrap();
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+            let sha256 = ABC.to_owned();
+            let checked = check_all(&ModuleRef { url, sha256 }).await;
+            assert_eq!(checked.is_ok(), is_served, "{checked:?}");
+            server.abort();
+        }
     }
 
     #[tokio::test]

@@ -1,9 +1,14 @@
 //! All objects that should be there, and why some are not.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headgate_core::config::StageConfig;
+
+use super::fit::Fit;
+use super::mistaken::Mistaken;
 use super::object::{Adapter, MAX_BYTES, ModuleRef, Object};
+use super::observed::Observed;
 use super::report::{Delivery, State};
 use super::settings::Settings;
 use super::workload::{Place, Workload, of_target, workloads};
@@ -44,13 +49,15 @@ pub struct Unwanted {
     pub delivery: Delivery,
 }
 
-/// The objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of hex).
+/// The objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of hex). `observed` has the last
+/// versions of policies that have outgrown their object.
 #[must_use]
 pub fn wanted(
     plan: &Plan,
     cluster: &Cluster,
     settings: &Settings,
     installed: &Installed,
+    observed: &Observed,
     sha256: &str,
 ) -> Wanted {
     let mut wanted = Wanted::default();
@@ -59,7 +66,7 @@ pub fn wanted(
         let path = path.replace("{hash}", sha256.get(..16).unwrap_or(sha256));
         for target in plan.workloads.keys() {
             if let Some(workload) = of_target(plan, cluster, target) {
-                wanted.add_fitting(plan, &workload, |workload| {
+                wanted.add_fitting(plan, observed, &workload, |workload| {
                     let calls = plan.outbound_of(&workload.config);
                     config_map::object(target, workload, calls, cluster, &path)
                 });
@@ -88,16 +95,16 @@ pub fn wanted(
         match (&workload.place, controller(workload).as_deref()) {
             (Place::Gateway(gateway), Some(envoy_gateway::CONTROLLER)) if envoy_gateway => {
                 let native = settings.envoy_gateway_native.as_deref();
-                wanted.add_fitting(plan, workload, |workload| {
+                wanted.add_fitting(plan, observed, workload, |workload| {
                     let both = both_ways(workload, plan);
                     envoy_gateway::object(&both, gateway, cluster, &module, native)
                 });
             }
             (Place::Gateway(_), Some(istio::CONTROLLER)) if istio => {
-                wanted.add_fitting(plan, workload, |w| of_istio(&both_ways(w, plan)));
+                wanted.add_fitting(plan, observed, workload, |w| of_istio(&both_ways(w, plan)));
             }
             (Place::Pods, _) if istio => {
-                let workload = wanted.add_fitting(plan, workload, of_istio);
+                let workload = wanted.add_fitting(plan, observed, workload, of_istio);
                 let calls = plan.outbound_of(&workload.config);
                 wanted.extend(calls.map(|calls| match &settings.istio_native {
                     Some(path) => istio_native::outbound(&workload, calls, cluster, path),
@@ -132,7 +139,15 @@ pub fn wanted(
 /// Gateway gives each of its Wasm extensions a VM of its own, and two would know nothing of each other.
 fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
     let mut workload = workload.clone();
-    if let Some(calls) = plan.outbound_of(&workload.config) {
+    // A policy's last version that fitted has its own calls, or has none.
+    let config = &workload.config;
+    let calls = plan.outbound_of(config).filter(|calls| {
+        let of = calls.outbound.as_ref().map(|calls| &calls.policy);
+        let has_calls = |s: &StageConfig| s.workflows.is_some() || s.class_admission.is_some();
+        let mut stages = config.stages.iter();
+        config.outbound.is_none() && stages.any(|s| Some(&s.policy) == of && has_calls(s))
+    });
+    if let Some(calls) = calls {
         let config = Arc::make_mut(&mut workload.config);
         config.outbound.clone_from(&calls.outbound);
         config.revision = String::new();
@@ -155,54 +170,40 @@ impl Wanted {
 
     /// Adds the object that `make` builds for `workload`, and returns the part of the workload that is in it.
     ///
-    /// All policies of a workload share one object of at most [`MAX_BYTES`]. Above that, the largest policy is left out,
-    /// and then the next, until the others fit: so no policy of less than its even part of the object, 1 MB divided by
-    /// the number of policies, ever makes room for another tenant's. The last policy stays, whatever its size.
+    /// All policies of a workload share one object of at most [`MAX_BYTES`]: see [`Fit`].
     fn add_fitting(
         &mut self,
         plan: &Plan,
+        observed: &Observed,
         workload: &Workload,
         make: impl Fn(&Workload) -> Object,
     ) -> Workload {
-        let mut fitting = workload.clone();
-        let mut object = make(&fitting);
-        let mut bytes = object.bytes();
-        if bytes > MAX_BYTES {
-            let stages = workload.config.stages.iter().rev();
-            let size = |stage| serde_json::to_vec(stage).map_or(0, |json| json.len());
-            let mut by_size: Vec<(usize, &str)> =
-                { stages }.map(|s| (size(s), s.policy.as_str())).collect();
-            // Of two as large, the one with less precedence goes first. The sort is stable.
-            by_size.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-            let mut by_size = by_size.into_iter();
-            while bytes > MAX_BYTES && by_size.len() > 1 {
-                let mut excess = bytes - MAX_BYTES;
-                let mut left_out = BTreeSet::new();
-                while excess > 0
-                    && by_size.len() > 1
-                    && let Some((size, policy)) = by_size.next()
-                {
-                    excess = excess.saturating_sub(size);
-                    left_out.insert(policy);
-                    self.unwanted.push(Unwanted {
-                        policies: vec![policy.to_owned()],
-                        delivery: Delivery {
-                            adapter: object.adapter,
-                            object: object.key.clone(),
-                            state: State::Failed(format!(
-                                "this policy is left out, so that the other policies of these proxies fit: it takes \
-                                 {size} bytes of the {MAX_BYTES} that all of them share; use fewer types and \
-                                 matches, or shorter ones"
-                            )),
-                        },
-                    });
-                }
-                fitting = fitting.without(&left_out, plan);
-                object = make(&fitting);
-                bytes = object.bytes();
-            }
+        let mut object = make(workload);
+        let before = observed.last(object.adapter, &object.key);
+        let joined = before.and_then(|value| Mistaken::of(plan).join(workload, value));
+        let workload = joined.as_ref().unwrap_or(workload);
+        if joined.is_some() {
+            object = make(workload);
         }
-        self.add(object);
+        if object.bytes() <= MAX_BYTES {
+            self.add(object);
+            return workload.clone();
+        }
+        let fit = Fit::find(workload, before, object.bytes(), |cuts| {
+            make(&workload.with(cuts, plan)).bytes()
+        });
+        let fitting = workload.with(&fit.cuts, plan);
+        for (policy, why) in fit.reasons() {
+            self.unwanted.push(Unwanted {
+                policies: vec![policy.to_owned()],
+                delivery: Delivery {
+                    adapter: object.adapter,
+                    object: object.key.clone(),
+                    state: State::Failed(why),
+                },
+            });
+        }
+        self.add(make(&fitting));
         fitting
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use headgate_core::config::FilterConfig;
 
+use super::fit::{Cut, Cuts};
 use crate::compile::revision;
 use crate::kubernetes::cluster::{Cluster, ObjectKey};
 use crate::plan::{
@@ -58,13 +59,19 @@ pub struct Meeting {
 }
 
 impl Workload {
-    /// The workload without the policies in `left_out`. Those that remain keep their slots.
+    /// The workload after these cuts. The other policies keep their slots.
     #[must_use]
-    pub fn without(&self, left_out: &BTreeSet<&str>, plan: &Plan) -> Self {
+    pub(super) fn with(&self, cuts: &Cuts<'_>, plan: &Plan) -> Self {
         let mut rest = self.clone();
-        let is_out = |policy: &String| left_out.contains(policy.as_str());
+        let is_out = |policy: &str| matches!(cuts.get(policy), Some(Cut::Out));
         let config = Arc::make_mut(&mut rest.config);
         config.stages.retain(|s| !is_out(&s.policy));
+        for stage in &mut config.stages {
+            if let Some(Cut::Last(last)) = cuts.get(stage.policy.as_str()) {
+                stage.clone_from(&last.stage);
+                config.outbound = config.outbound.take().or_else(|| last.calls.clone());
+            }
+        }
         config.revision = String::new();
         config.revision = revision(config);
         rest.policies.retain(|p| !is_out(p));

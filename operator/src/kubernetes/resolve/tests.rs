@@ -94,7 +94,7 @@ impl World {
             checked: Ok(policy),
             last_good: None,
         };
-        self.cluster.policies.insert(key(name), object);
+        self.cluster.policies.insert(key(name), object.into());
         self
     }
 

@@ -105,6 +105,29 @@ fn a_status_of_ones_own_makes_no_plan() {
     );
 }
 
+/// A delivery keeps the last snapshot for as long as it is at rest.
+#[test]
+fn a_change_copies_only_what_it_changes() {
+    let mut store = listed();
+    store.apply(Change::Policies(Seen::Applied(policy(1, "1", "9ms"))));
+    let before = store.cluster();
+    let pod = |name| Change::Pods(Seen::Applied((key(name), Some(Pod::default()))));
+    store.apply(pod("x"));
+    let after = store.cluster();
+    assert_eq!((before.pods.len(), after.pods.len()), (0, 1));
+    assert!(before.policies.is_same(&after.policies));
+    assert!(before.services.is_same(&after.services));
+
+    let mut other = policy(1, "2", "9ms");
+    other.metadata.name = Some("q".to_owned());
+    store.apply(Change::Policies(Seen::Applied(other)));
+    let last = store.cluster();
+    assert_eq!((after.policies.len(), last.policies.len()), (1, 2));
+    assert!(after.pods.is_same(&last.pods));
+    let [p, q] = [&after, &last].map(|c| &c.policies[&key("p")]);
+    assert!(p.is_same(q), "not its content either");
+}
+
 #[test]
 fn a_policy_that_becomes_wrong_keeps_its_last_good_version() {
     let mut store = listed();

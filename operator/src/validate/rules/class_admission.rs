@@ -5,12 +5,13 @@ use std::num::NonZeroU32;
 use std::ops::Bound::{Excluded, Included};
 use std::time::Duration;
 
-use headgate_core::class_admission::Scope;
 use headgate_core::class_admission::protocol::Method;
+use headgate_core::class_admission::{Law, Scope};
 use headgate_core::config::{
     CentralConfig, ClassAdmissionConfig, ClassConfig, Discipline, Fallback, Flow, Mode,
     OutboundConfig, QueueMode, ServiceAdmissionConfig, StageConfig,
 };
+use headgate_core::request::ClassId;
 
 use super::names::{all_known, check_known};
 use super::workflows::{outbound, peers, services};
@@ -77,6 +78,8 @@ const OF_METHODS: [(&str, &str, &str); 3] = [
         "given with method Misses; leave it out or use method Incast",
     ),
 ];
+/// Few sidecars send more calls/s than this in one class.
+const MANY_CALLS: f64 = 100.0;
 /// Each class but the last of 16 has one.
 const MAX_TARGETS: usize = 15;
 const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or outbound.smoothing, for \
@@ -242,7 +245,14 @@ fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Ve
 }
 
 /// Notes what the author may not have thought of.
-pub(crate) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+pub(crate) fn warnings(
+    stage: &StageConfig,
+    promises: Option<&ServiceAdmissionConfig>,
+    noted: &mut Problems,
+) {
+    if let Some(promises) = promises.filter(|promises| promises.central.is_none()) {
+        few_calls(promises, noted);
+    }
     let receives = stage.class_admission.as_ref().is_some_and(|a| a.receives);
     let by_class = matches!(
         &stage.queue.discipline,
@@ -260,6 +270,30 @@ pub(crate) fn warnings(stage: &StageConfig, noted: &mut Problems) {
             "not WFQ or DRR by Class: the queue keeps no share for a class, and calls that senders downgrade wait no \
              longer than others",
         );
+    }
+}
+
+/// Notes targets that hold at their percentile only for callers with more calls than most have.
+fn few_calls(promises: &ServiceAdmissionConfig, noted: &mut Problems) {
+    let Ok(law) = Law::try_from(promises.settings()) else {
+        return;
+    };
+    for (class, config) in (0..).map(ClassId).zip(&promises.classes) {
+        let window = law.window(class);
+        let calls_per_s = law.calls_per_window() / window.as_secs_f64();
+        if law.promises(class) && calls_per_s > MANY_CALLS {
+            let at = Path::default().field("spec.classAdmission.targets");
+            noted.add(
+                at.key(&config.name),
+                format!(
+                    "its windows, {}, are so short that it holds at p{} only for callers with {} calls/s in the class \
+                     or more; give a longer target, or more decrease or less increase in classAdmission.distributed",
+                    api::Duration::from(window),
+                    promises.percentile,
+                    calls_per_s.round(),
+                ),
+            );
+        }
     }
 }
 

@@ -18,7 +18,7 @@ mod workflows;
 
 use std::time::Duration as Span;
 
-use headgate_core::config::StageConfig;
+use headgate_core::config::{ServiceAdmissionConfig, StageConfig};
 
 use super::path::Path;
 use super::schema::Place;
@@ -29,9 +29,13 @@ pub(in crate::validate) use setting::{Real, Time, Whole};
 pub(crate) use stage::{Meaning, stage};
 
 /// Notes what is right and yet seldom meant.
-pub(crate) fn warnings(stage: &StageConfig, noted: &mut Problems) {
+pub(crate) fn warnings(
+    stage: &StageConfig,
+    promises: Option<&ServiceAdmissionConfig>,
+    noted: &mut Problems,
+) {
     workflows::warnings(stage, noted);
-    class_admission::warnings(stage, noted);
+    class_admission::warnings(stage, promises, noted);
 }
 
 const MILLISECOND: Span = Span::from_millis(1);

@@ -77,7 +77,7 @@ pub(crate) fn everywhere(example: &headgate::validate::ValidPolicy, namespace: &
             checked: Ok(policy.clone()),
             last_good: None,
         };
-        cluster.policies.insert(key(&policy.name), object);
+        cluster.policies.insert(key(&policy.name), object.into());
     }
     cluster
 }

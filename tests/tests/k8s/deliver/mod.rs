@@ -4,7 +4,9 @@
 //! cluster, so these tests take turns.
 
 mod everywhere;
+mod large;
 mod modules;
+mod refused;
 mod stage;
 
 use std::collections::BTreeMap;
@@ -82,7 +84,9 @@ async fn everything_passes_the_definitions_that_others_publish() -> Result<()> {
                 (&wasm, &installed),
                 (&native, &installed),
             ] {
-                let wanted = deliver::wanted(&plan, &cluster, settings, installed, &sha256());
+                let none = deliver::observed::Observed::default();
+                let wanted =
+                    deliver::wanted(&plan, &cluster, settings, installed, &none, &sha256());
                 assert_eq!(wanted.unwanted, [], "{}", path.display());
                 for object in wanted.objects.values() {
                     objects.push(object.value.to_string());

@@ -190,7 +190,10 @@ impl Stage {
 
     /// Applies a policy and makes it known to the deliverer's next view, as the operator does.
     pub(crate) fn policy(&mut self, yaml: &str) -> Result<()> {
-        self.server.apply(yaml)?;
+        // A client-side apply keeps a copy in an annotation of at most 256 KiB.
+        let apply = ["apply", "--server-side", "--filename=-"];
+        let admin = self.server.kubeconfig();
+        self.server.kubectl_as(admin, &apply, Some(yaml))?;
         let report = check_file("policy.yaml", yaml.as_bytes());
         let valid = report.policies().next().context("a valid policy")?.clone();
         let (name, namespace) = (valid.name.clone(), valid.namespace.clone());
@@ -209,7 +212,8 @@ impl Stage {
                 targets: valid.targets.clone(),
                 checked: Ok(valid),
                 last_good: None,
-            },
+            }
+            .into(),
         );
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! The law that moves the number of slots, by the elasticity of service times.
 //!
-//! Four parts, in the order in which a backend meets them: the [`start`] doubles few slots until service times
-//! stretch, the [`knee`] moves to where more slots only add waiting, [`sharing`] keeps a slot or two above it where
-//! short requests pass long ones, and a [`jump`] follows a capacity that has halved.
+//! Five parts, in the order in which a backend meets them: the law is [`open`] until objectives are about to be missed,
+//! a [`start`] doubles few slots where hardly anything is known by then, the [`knee`] moves to where more slots only add
+//! waiting, [`sharing`] keeps a slot or two above it where short requests pass long ones, and a [`jump`] follows a
+//! capacity that has halved.
 
 mod jump;
 mod knee;
+mod open;
 mod sharing;
 mod start;
 
@@ -21,7 +23,7 @@ use crate::time::{Instant, nanos};
 const CONFIDENCE: f64 = 1.3;
 /// Reach of the schedule at the knee and at most, ratio to P.
 const REACH: (f64, f64) = (0.12, 0.5);
-/// Reach after a start or a jump.
+/// Reach after the law closed or jumped.
 const REACH_AT_FIRST: f64 = 0.3;
 /// Slots of which a few make such a difference to service times that it takes a wide reach to see it.
 const FEW: f64 = 12.0;
@@ -32,8 +34,6 @@ const MEMORY: f64 = 6e9;
 const BLOCKS: (f64, f64) = (24.0, 60.0);
 /// S above which slots are too many.
 const STRETCHED: f64 = 1.5;
-/// Slots of a start up to which service times become the reference.
-const COMPARABLE: f64 = 4.0;
 /// Part of the requests refused above which a backend counts as overloaded.
 const OVERLOADED: f64 = 0.05;
 /// Pause after a jump that was wrong, ns.
@@ -55,11 +55,10 @@ pub struct Fresh {
     /// Of those that started under this schedule: samples, Σ pt and Σ reference pt, s, Σ of the references' standard
     /// errors, s, Σ pt², s².
     pub times: [f64; 5],
-    /// Of those that had waited for a slot: samples, Σ d and Σ d², with d = ln (pt / reference pt), Σ 1 / n with n
-    /// requests that references are of.
-    pub full: [f64; 4],
-    /// The same of those that found a free slot.
-    pub spare: [f64; 4],
+    /// Answers, and by how much they are late ([`open`]).
+    pub late: [f64; 2],
+    /// Slot time that refused requests would have taken, s.
+    pub shed: f64,
     /// Of those that had waited: the regression's sums.
     pub sums: Sums,
     /// Of those that had waited, short and long types: n, Σx, Σy, Σx², Σxy.
@@ -79,6 +78,8 @@ pub struct View {
     pub condemned: bool,
     /// Requests are held while no slot is free.
     pub enforced: bool,
+    /// Slots in use.
+    pub in_flight: f64,
     /// Fewest and most slots.
     pub bounds: (u32, u32),
 }
@@ -87,8 +88,30 @@ pub struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Law {
     epoch: f64,
-    starting: f64,
+    /// 1 while there is no limit.
+    open: f64,
+    /// P; while the law is open, the most slots in use of late.
     base: f64,
+    /// P that was found before the law opened, 0 for none.
+    found: f64,
+    /// Average of the latest answers.
+    late: f64,
+    /// While there is a limit: slot time that refused requests would have taken, s, and the last look at slots in use.
+    shed: f64,
+    looked: f64,
+    /// Answers so far.
+    answers: f64,
+    /// 1 while the slots double.
+    starting: f64,
+    /// When the law opened, and the time that it was open before it closed, s.
+    opened: f64,
+    lasted: f64,
+    /// While the law is open: Σ of the references of requests that ended; else slots in use × time; and the time that
+    /// it is of, s.
+    work: f64,
+    watched: f64,
+    /// The most slots' work that ended of late.
+    peak: f64,
     reach: f64,
     resting: f64,
     run: f64,
@@ -121,8 +144,6 @@ pub struct Law {
     back_off: f64,
     no_jump_before: f64,
     times: [f64; 5],
-    full: [f64; 4],
-    spare: [f64; 4],
     sums: Sums,
     by_length: [[f64; 5]; 2],
     moments: Moments,
@@ -132,11 +153,12 @@ pub struct Law {
 crate::shared::record!(Law, 4);
 
 impl Law {
-    /// Begins with so many slots.
+    /// Begins open, with so many slots known to be of use.
     #[must_use]
     pub fn new(now: Instant, slots: u32, wall_clock_offset: Duration) -> Self {
         Self {
-            starting: 1.0,
+            open: 1.0,
+            opened: now.as_nanos() as f64,
             base: f64::from(slots),
             reach: REACH_AT_FIRST,
             slot: 40e6,
@@ -144,6 +166,7 @@ impl Law {
             stretch: 1.0,
             back_off: BACK_OFF.0,
             counted_since: now.as_nanos() as f64,
+            watched_since: now.as_nanos() as f64,
             ..Self::default()
         }
     }
@@ -153,6 +176,12 @@ impl Law {
     pub fn is_sound(&self) -> bool {
         let numbers = [self.base, self.slot, self.offset, self.epoch, self.ln_scale];
         numbers.iter().all(|number| number.is_finite()) && self.base >= 1.0
+    }
+
+    /// Whether the slots double until they stretch service times.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        self.starting > 0.0
     }
 
     /// The estimate, slots.
@@ -179,20 +208,17 @@ impl Law {
         self.resting > 0.0 && self.stretch < STRETCHED
     }
 
-    /// Whether today's times may be what later ones are compared with: more slots may be too many already. A type
-    /// whose reference is not known yet has no choice once the start is over.
-    #[must_use]
-    pub fn is_comparable(&self, known: bool) -> bool {
-        self.base <= COMPARABLE || (self.starting <= 0.0 && !known)
-    }
-
     /// The schedule.
     #[must_use]
     pub fn dither(&self, bounds: (u32, u32), seed: u64) -> Dither {
         let (least, most) = bounds;
-        let base = self.slots().max(1);
+        let base = if self.is_open() {
+            most
+        } else {
+            self.slots().max(1)
+        };
         let (mut up, mut down) = (0, 0);
-        if self.starting <= 0.0 {
+        if !self.is_open() && self.starting <= 0.0 {
             let step = (self.base * self.reach).round().max(1.0);
             let lower = (0.7 * step).round().max(1.0);
             up = (step as u32).min(most.saturating_sub(base));
@@ -219,17 +245,13 @@ impl Law {
         self.counted += fresh.requests;
         self.ended += fresh.requests;
         self.refused += fresh.refused;
+        self.shed += fresh.shed;
         if fresh.epoch != self.epoch {
             return;
         }
-        let sums = self
-            .times
-            .iter_mut()
-            .chain(&mut self.full)
-            .chain(&mut self.spare)
-            .chain(&mut self.sums.of);
-        let fresh_sums = fresh.times.iter().chain(&fresh.full).chain(&fresh.spare);
-        let fresh_sums = fresh_sums.chain(&fresh.sums.of);
+        self.answered(fresh.late);
+        let sums = self.times.iter_mut().chain(&mut self.sums.of);
+        let fresh_sums = fresh.times.iter().chain(&fresh.sums.of);
         for (sum, fresh) in sums.zip(fresh_sums) {
             *sum += fresh;
         }
@@ -247,10 +269,13 @@ impl Law {
         if within != self.base {
             self.go(within, now, view);
         }
-        if self.starting > 0.0 {
+        if self.is_open() {
+            return self.watch(now, view);
+        }
+        if self.starting > 0.0 && view.enforced {
             return self.start(now, view);
         }
-        if !view.enforced {
+        if self.reopen(now, view) || !view.enforced {
             return;
         }
         let dither = self.dither(view.bounds, seed);
@@ -305,7 +330,7 @@ impl Law {
             let doublings = (wanted.clamp(SLOT.0, SLOT.1) / SLOT.0).log2().round();
             self.slot = SLOT.0 * doublings.exp2();
         }
-        (self.times, self.full, self.spare) = ([0.0; 5], [0.0; 4], [0.0; 4]);
+        self.times = [0.0; 5];
         (self.ended, self.refused) = (0.0, 0.0);
         (self.sums, self.by_length) = (Sums::default(), [[0.0; 5]; 2]);
         (self.moments, self.slopes) = (Moments::default(), [Slope::default(); 2]);
@@ -316,7 +341,7 @@ impl Law {
     }
 }
 
-/// Reach after a start or a jump to so many slots.
+/// Reach after the law closed or jumped to so many slots.
 fn reach_at_first(slots: f64) -> f64 {
     if slots <= FEW {
         REACH.1

@@ -1,14 +1,16 @@
 //! Proxies.
 
+use std::time::Duration;
+
 use super::{
-    Choice, Column, Grid, Rank, Ranked, Row, Tone, left, plain, refused_share, right, slots, toned,
-    unwanted,
+    BAD, Choice, Column, FAINT, GOOD, Row, WARNING, left, plain, refused_share, right, row, slots,
+    toned, unwanted,
 };
 use crate::cli::top::format::{UNKNOWN, rate};
 use crate::cli::top::view::{ProxyRow, State, View};
 use crate::xds::timestamp::age;
 
-const COLUMNS: &[Column] = &[
+pub(super) const COLUMNS: &[Column] = &[
     left("PROXY", 0),
     left("STATE", 0),
     left("NODE", 3),
@@ -22,69 +24,56 @@ const COLUMNS: &[Column] = &[
     left("POLICIES", 1),
 ];
 
-/// The proxies themselves.
-pub(super) fn rows(view: &View, choice: &Choice) -> Grid {
-    let row = |p: &ProxyRow| {
-        let state = match p.state {
-            State::Asked => toned("asked", Tone::Faint),
-            State::Answers => toned("answers", Tone::Good),
-            State::Unreachable => toned("UNREACHABLE", Tone::Bad),
-        };
-        let span = |seconds: u64| age(std::time::Duration::from_secs(seconds));
-        let [refused, _] = unwanted(p.refused_rate, p.arrival_rate);
-        let last = match &p.problem {
+/// The proxies that `choice` asks for, in its order.
+pub(super) fn rows(view: &View, choice: &Choice) -> Vec<Row> {
+    let wanted = |p: &&ProxyRow| {
+        let names = [&p.proxy, &p.node].into_iter().chain(&p.policies);
+        { names }.any(|name| choice.wants(name))
+    };
+    let mut rows: Vec<Row> = view.proxies.iter().filter(wanted).map(proxy).collect();
+    choice.sort(&mut rows, |row| row);
+    rows
+}
+
+fn proxy(p: &ProxyRow) -> Row {
+    let span = |seconds: u64| age(Duration::from_secs(seconds));
+    let dashed = |text: &str| plain(if text.is_empty() { UNKNOWN } else { text });
+    let [refused, _] = unwanted(p.refused_rate, p.arrival_rate);
+    let cells = vec![
+        plain(p.proxy.clone()),
+        match p.state {
+            State::Asked => toned("asked", FAINT),
+            State::Answers => toned("answers", GOOD),
+            State::Unreachable => toned("UNREACHABLE", BAD),
+        },
+        dashed(&p.node),
+        dashed(&p.version),
+        dashed(p.filter.unwrap_or_default()),
+        plain(p.uptime_seconds.map_or_else(|| UNKNOWN.to_owned(), span)),
+        match p.restarts {
+            0 => toned("0", FAINT),
+            n => toned(n.to_string(), WARNING),
+        },
+        plain(rate(p.arrival_rate)),
+        refused,
+        slots(p.slots_in_use, p.slots),
+        match &p.problem {
             Some(why) => {
                 let silent = span(p.silent_seconds.unwrap_or(0.0) as u64);
-                toned(format!("{why} (for {silent})"), Tone::Bad)
+                toned(format!("{why} (for {silent})"), BAD)
             }
             None => plain(p.policies.join(", ")),
-        };
-        let dashed = |text: &str| plain(if text.is_empty() { UNKNOWN } else { text });
-        let restarts = match p.restarts {
-            0 => toned("0", Tone::Faint),
-            n => toned(n.to_string(), Tone::Warning),
-        };
-        Ranked {
-            cells: vec![
-                plain(p.proxy.clone()),
-                state,
-                dashed(&p.node),
-                dashed(&p.version),
-                dashed(p.filter.unwrap_or_default()),
-                plain(p.uptime_seconds.map_or_else(|| UNKNOWN.to_owned(), span)),
-                restarts,
-                plain(rate(p.arrival_rate)),
-                refused,
-                slots(p.slots_in_use, p.slots),
-                last,
-            ],
-            rank: Rank {
-                // One that is silent may hurt more than any that answers.
-                hurt: match p.state {
-                    State::Unreachable => f64::INFINITY,
-                    State::Asked | State::Answers => p.hurt,
-                },
-                rate: p.arrival_rate.unwrap_or(0.0),
-                refused: refused_share(p.refused_rate, p.arrival_rate),
-                wait: 0.0,
-                name: p.proxy.clone(),
-            },
-        }
-    };
-    let wanted = |p: &&ProxyRow| {
-        choice.wants(&p.proxy)
-            || choice.wants(&p.node)
-            || p.policies.iter().any(|policy| choice.wants(policy))
-    };
-    let mut rows: Vec<Ranked> = view.proxies.iter().filter(wanted).map(row).collect();
-    choice.sort(&mut rows, |r| &r.rank);
-    let rows = rows.into_iter().map(|r| Row {
-        cells: r.cells,
-        group: false,
-        key: r.rank.name,
-    });
-    Grid {
-        columns: COLUMNS.to_vec(),
-        rows: rows.collect(),
-    }
+        },
+    ];
+    let ranks = [
+        // A silent one may hurt more than any that answers.
+        match p.state {
+            State::Unreachable => f64::INFINITY,
+            State::Asked | State::Answers => p.hurt,
+        },
+        p.arrival_rate.unwrap_or(0.0),
+        refused_share(p.refused_rate, p.arrival_rate),
+        0.0,
+    ];
+    row(&p.proxy, cells, ranks)
 }

@@ -90,7 +90,7 @@ fn a_filter_takes_policies_whole_or_some_of_their_types() {
 #[test]
 fn columns_go_where_there_is_no_room() {
     let grid = Grid::new(&view(), &Choice::default());
-    let heads = |width| -> Vec<&str> {
+    let heads = |width: u16| -> Vec<&str> {
         let fit = grid.fit(width, 2);
         fit.iter().map(|c| grid.columns[c.0].head).collect()
     };
@@ -118,13 +118,13 @@ fn the_tightest_objective_is_shown() {
         one("p99_9", 0.999, Some(0.9995)),
     ];
     let cell = objective(&met);
-    assert_eq!(cell.text, "p99.9 72ms: 99.95% >= 99.9%");
-    assert_eq!(cell.tone, Tone::Good);
+    assert_eq!(cell.content, "p99.9 72ms: 99.95% >= 99.9%");
+    assert_eq!(cell.style, GOOD);
     let missed = [one("p50", 0.5, Some(0.25)), one("p90", 0.9, Some(0.89))];
     let cell = objective(&missed);
-    assert_eq!(cell.text, "p50 72ms: 25% < 50%");
-    assert_eq!(cell.tone, Tone::Bad);
-    assert_eq!(objective(&[one("p50", 0.5, None)]).text, "-");
+    assert_eq!(cell.content, "p50 72ms: 25% < 50%");
+    assert_eq!(cell.style, BAD);
+    assert_eq!(objective(&[one("p50", 0.5, None)]).content, "-");
 }
 
 #[test]
@@ -151,5 +151,5 @@ fn silent_proxies_come_first() {
     let grid = Grid::new(&view, &choice);
     assert_eq!(grid.rows[0].key, "b:1");
     let last = grid.rows[0].cells.last().unwrap();
-    assert_eq!(last.text, "nothing listens there (for 12s)");
+    assert_eq!(last.content, "nothing listens there (for 12s)");
 }

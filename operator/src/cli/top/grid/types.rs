@@ -1,8 +1,8 @@
 //! Policies and their types.
 
 use super::{
-    Cell, Column, Group, Rank, Ranked, Tone, group_name, left, plain, refused_share, rejected_for,
-    right, slots, toned, unwanted,
+    BAD, Cell, Column, FAINT, GOOD, Group, Row, group_name, left, longest_wait, plain,
+    refused_share, rejected_for, right, row, slots, toned, unwanted,
 };
 use crate::cli::top::format::{UNKNOWN, count, rate, share, time, times};
 use crate::cli::top::view::{Objective, PolicyRow, Traffic, TypeRow};
@@ -35,7 +35,7 @@ pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
             reasons(traffic),
         ]
     };
-    let row = |t: &TypeRow| {
+    let member = |t: &TypeRow| {
         let mut cells = cells(plain(format!("  {}", t.kind)), &t.traffic);
         let (p50, p99) = times(t.queue_wait_ms);
         cells.extend([
@@ -46,18 +46,10 @@ pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
             plain(time(t.response_time_ms.map(|p| p.p99))),
             objective(&t.objectives),
         ]);
-        Ranked {
-            rank: Rank {
-                hurt: t.hurt,
-                rate: t.traffic.arrival_rate.unwrap_or(0.0),
-                refused: refused_share(t.traffic.refused_rate, t.traffic.arrival_rate),
-                wait: t.queue_wait_ms.map_or(0.0, |p| p.p99),
-                name: t.kind.clone(),
-            },
-            cells,
-        }
+        let wait = t.queue_wait_ms.map_or(0.0, |p| p.p99);
+        row(&t.kind, cells, ranks(t.hurt, &t.traffic, wait))
     };
-    let members: Vec<Ranked> = policy.types.iter().map(row).collect();
+    let members: Vec<Row> = policy.types.iter().map(member).collect();
     let traffic = &policy.traffic;
     let mut own = cells(group_name(policy), traffic);
     own.extend([
@@ -67,22 +59,27 @@ pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
         plain(""),
         plain(""),
         match (policy.unmanaged_rate, policy.floors_over_capacity) {
-            (Some(v), _) if v > 0.0 => toned(format!("{} unchecked/s", rate(Some(v))), Tone::Bad),
-            (_, Some(1..)) => toned("floors over capacity".to_owned(), Tone::Bad),
+            (Some(v), _) if v > 0.0 => toned(format!("{} unchecked/s", rate(Some(v))), BAD),
+            (_, Some(1..)) => toned("floors over capacity".to_owned(), BAD),
             _ => plain(""),
         },
     ]);
-    let group = Ranked {
-        rank: Rank {
-            hurt: policy.hurt,
-            rate: traffic.arrival_rate.unwrap_or(0.0),
-            refused: refused_share(traffic.refused_rate, traffic.arrival_rate),
-            wait: members.iter().map(|m| m.rank.wait).fold(0.0, f64::max),
-            name: policy.policy.clone(),
-        },
-        cells: own,
-    };
-    Some((group, members))
+    let ranks = ranks(policy.hurt, traffic, longest_wait(&members));
+    Some((row(&policy.policy, own, ranks), members))
+}
+
+fn ranks(hurt: f64, traffic: &Traffic, wait: f64) -> [f64; 4] {
+    let Traffic {
+        arrival_rate: arrivals,
+        refused_rate: refused,
+        ..
+    } = *traffic;
+    [
+        hurt,
+        arrivals.unwrap_or(0.0),
+        refused_share(refused, arrivals),
+        wait,
+    ]
 }
 
 /// Reasons by weight.
@@ -103,7 +100,7 @@ pub(super) fn objective(objectives: &[Objective]) -> Cell {
         key(a).total_cmp(&key(b))
     });
     let Some(o) = tightest else {
-        return toned(UNKNOWN, Tone::Faint);
+        return toned(UNKNOWN, FAINT);
     };
     let (attained, target) = (o.attainment.unwrap_or(0.0), o.target.unwrap_or(0.0));
     let missed = o.shortfall() > 0.0;
@@ -118,6 +115,6 @@ pub(super) fn objective(objectives: &[Objective]) -> Cell {
             share(attained),
             share(target)
         ),
-        if missed { Tone::Bad } else { Tone::Good },
+        if missed { BAD } else { GOOD },
     )
 }

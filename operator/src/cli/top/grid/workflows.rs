@@ -1,11 +1,13 @@
 //! Policies and their workflows.
 
+use ratatui::style::Style;
+
 use super::{
-    Cell, Column, Group, Rank, Ranked, Tone, group_name, left, plain, refused_share, rejected_for,
-    right, toned, unwanted,
+    BAD, Cell, Column, Group, Row, WARNING, group_name, left, longest_wait, plain, refused_share,
+    rejected_for, right, row, toned, unwanted,
 };
 use crate::cli::top::format::{count, rate, time, times};
-use crate::cli::top::view::{PolicyRow, WorkflowRow, Workflows};
+use crate::cli::top::view::{PolicyRow, WorkflowRow, Workflows, sum};
 
 pub(super) const COLUMNS: &[Column] = &[
     left("POLICY / WORKFLOW", 0),
@@ -25,43 +27,35 @@ pub(super) const COLUMNS: &[Column] = &[
 /// A policy and its workflows, if it has them.
 pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
     let all = policy.workflows.as_ref()?;
-    let members: Vec<Ranked> = all.rows.iter().map(workflow).collect();
-    let total = |part: fn(&WorkflowRow) -> Option<f64>| {
-        let parts = all.rows.iter().filter_map(part);
-        parts.fold(None, |sum: Option<f64>, v| Some(sum.unwrap_or(0.0) + v))
-    };
+    let members: Vec<Row> = all.rows.iter().map(workflow).collect();
+    let total = |part: fn(&WorkflowRow) -> Option<f64>| sum(all.rows.iter().map(part));
     let (demand, refused) = (total(|w| w.demand_rate), total(|w| w.refused_rate));
     let offered = total(|w| w.offered_rate);
     let [refused_cell, share] = unwanted(refused, offered);
-    let held = all.rows.iter().filter_map(|w| w.queue_length);
-    let held = held.fold(None, |sum: Option<u64>, v| Some(sum.unwrap_or(0) + v));
-    let group = Ranked {
-        rank: Rank {
-            hurt: members.iter().map(|m| m.rank.hurt).sum(),
-            rate: demand.unwrap_or(0.0),
-            refused: refused_share(refused, offered),
-            wait: members.iter().map(|m| m.rank.wait).fold(0.0, f64::max),
-            name: policy.policy.clone(),
-        },
-        cells: vec![
-            group_name(policy),
-            plain(rate(demand)),
-            plain(""),
-            plain(rate(total(|w| w.admitted_rate))),
-            refused_cell,
-            share,
-            plain(""),
-            plain(count(held)),
-            plain(""),
-            plain(""),
-            plain(""),
-            remarks(all),
-        ],
-    };
-    Some((group, members))
+    let cells = vec![
+        group_name(policy),
+        plain(rate(demand)),
+        plain(""),
+        plain(rate(total(|w| w.admitted_rate))),
+        refused_cell,
+        share,
+        plain(""),
+        plain(count(sum(all.rows.iter().map(|w| w.queue_length)))),
+        plain(""),
+        plain(""),
+        plain(""),
+        remarks(all),
+    ];
+    let ranks = [
+        all.rows.iter().map(|w| w.hurt).sum(),
+        demand.unwrap_or(0.0),
+        refused_share(refused, offered),
+        longest_wait(&members),
+    ];
+    Some((row(&policy.policy, cells, ranks), members))
 }
 
-/// What is odd about the workflows of a policy.
+/// Problems with the workflows of a policy.
 fn remarks(all: &Workflows) -> Cell {
     let mut parts = Vec::new();
     for (value, what) in [
@@ -73,14 +67,14 @@ fn remarks(all: &Workflows) -> Cell {
             parts.push(format!("{what} {}/s", rate(value)));
         }
     }
-    let tone = match all.rates_refused_rate {
-        Some(v) if v > 0.0 => Tone::Bad,
-        _ => Tone::Warning,
+    let style = match all.rates_refused_rate {
+        Some(v) if v > 0.0 => BAD,
+        _ => WARNING,
     };
-    toned(parts.join(", "), tone)
+    toned(parts.join(", "), style)
 }
 
-/// Why requests are refused.
+/// The reasons of refusals.
 fn reasons(w: &WorkflowRow) -> Cell {
     let mut causes = Vec::new();
     for (value, what) in [(w.rate_limited_rate, "rate"), (w.deadline_rate, "deadline")] {
@@ -91,7 +85,7 @@ fn reasons(w: &WorkflowRow) -> Cell {
     rejected_for(causes.join(", "), w.refused_rate, w.would_refuse_rate)
 }
 
-fn workflow(w: &WorkflowRow) -> Ranked {
+fn workflow(w: &WorkflowRow) -> Row {
     let refused = w.refused_rate;
     let [refused_cell, share] = unwanted(refused, w.offered_rate);
     let (p50, p99) = times(w.wait_ms);
@@ -99,7 +93,7 @@ fn workflow(w: &WorkflowRow) -> Ranked {
         Some(limit) => rate(Some(limit)),
         None => "no limit".to_owned(),
     };
-    // More asked for than the rate lets in.
+    // The demand exceeds the rate.
     let short = w.demand_rate.zip(w.limit_rate).is_some_and(|(d, l)| d > l);
     let places: Vec<String> = match &w.bottlenecks[..] {
         [only] => vec![only.place.clone()],
@@ -108,28 +102,26 @@ fn workflow(w: &WorkflowRow) -> Ranked {
             .map(|b| format!("{} ({})", b.place, b.proxies))
             .collect(),
     };
-    let tone = if short { Tone::Warning } else { Tone::Plain };
-    Ranked {
-        cells: vec![
-            plain(format!("  {}", w.workflow)),
-            toned(rate(w.demand_rate), tone),
-            toned(limit, tone),
-            plain(rate(w.admitted_rate)),
-            refused_cell,
-            share,
-            reasons(w),
-            plain(count(w.queue_length)),
-            plain(p50),
-            plain(p99),
-            plain(time(w.completion_ms)),
-            toned(places.join(", "), tone),
-        ],
-        rank: Rank {
-            hurt: w.hurt,
-            rate: w.demand_rate.unwrap_or(0.0),
-            refused: refused_share(refused, w.offered_rate),
-            wait: w.wait_ms.map_or(0.0, |p| p.p99),
-            name: w.workflow.clone(),
-        },
-    }
+    let style = if short { WARNING } else { Style::new() };
+    let cells = vec![
+        plain(format!("  {}", w.workflow)),
+        toned(rate(w.demand_rate), style),
+        toned(limit, style),
+        plain(rate(w.admitted_rate)),
+        refused_cell,
+        share,
+        reasons(w),
+        plain(count(w.queue_length)),
+        plain(p50),
+        plain(p99),
+        plain(time(w.completion_ms)),
+        toned(places.join(", "), style),
+    ];
+    let ranks = [
+        w.hurt,
+        w.demand_rate.unwrap_or(0.0),
+        refused_share(refused, w.offered_rate),
+        w.wait_ms.map_or(0.0, |p| p.p99),
+    ];
+    row(&w.workflow, cells, ranks)
 }

@@ -1,9 +1,11 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ratatui::style::Modifier;
 
 use super::*;
 use crate::cli::top::grid::Tab;
+use crate::cli::top::text::lines;
 use crate::cli::top::view::{
     Bottleneck, Objective, Percentiles, PolicyRow, ProxyRow, Traffic, TypeRow, WorkflowRow,
     Workflows,
@@ -109,18 +111,10 @@ fn drawn(screen: &mut Screen, (width, height): (u16, u16), colours: bool) -> Buf
     let view = view();
     let grid = Grid::new(&view, &screen.choice);
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    let palette = Palette { colours };
     terminal
-        .draw(|frame| draw(frame, &view, &grid, screen, palette))
+        .draw(|frame| draw(frame, &view, &grid, screen, colours))
         .unwrap();
     terminal.backend().buffer().clone()
-}
-
-fn lines(buffer: &Buffer) -> Vec<String> {
-    let width = usize::from(buffer.area.width);
-    let symbols: Vec<&str> = buffer.content.iter().map(|c| c.symbol()).collect();
-    let line = |row: &[&str]| row.concat().trim_end().to_owned();
-    symbols.chunks(width).map(line).collect()
 }
 
 fn shown(screen: &mut Screen, size: (u16, u16)) -> String {

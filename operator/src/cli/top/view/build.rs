@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use super::types::TypeSums;
 use super::workflows::WorkflowSums;
-use super::{Percentiles, PolicyRow, View};
+use super::{Percentiles, PolicyRow, View, sum};
 use crate::cli::top::fleet::{Fleet, Proxy, Reach};
 use crate::cli::top::histogram::Spread;
 use crate::cli::top::history::Span;
 use crate::cli::top::sample::{PolicySample, Stats};
 
-/// What became of some stats between two answers.
+/// The change of some stats between two answers.
 #[derive(Clone, Copy)]
 pub(super) struct Change<'a> {
-    /// What there was; nothing yet if there was an answer without them.
+    /// The earlier stats; none if the earlier answer lacked them.
     before: Option<&'a Stats>,
     pub(super) after: &'a Stats,
     /// Time between the answers, s; 0 when there is only one.
@@ -53,23 +53,19 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A sum in which what isn't known counts for nothing, and that isn't known as long as no part of it is.
-pub(super) fn add<T: Copy + Default + std::ops::Add<Output = T>>(
-    sum: &mut Option<T>,
-    part: Option<T>,
-) {
-    if let Some(part) = part {
-        *sum = Some(sum.unwrap_or_default() + part);
-    }
+/// Adds a part that may be unknown; a sum of unknown parts is unknown.
+pub(super) fn add(total: &mut Option<f64>, part: Option<f64>) {
+    *total = sum([*total, part].into_iter()).map(tidy);
 }
 
-/// To thousandths: what is beyond them is noise.
+/// As [`add`], for counts.
+pub(super) fn add_count(total: &mut Option<u64>, part: Option<u64>) {
+    *total = sum([*total, part].into_iter());
+}
+
+/// Rounds to millionths: digits beyond them are noise of sums.
 pub(super) fn tidy(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
-}
-
-pub(super) fn tidied(value: Option<f64>) -> Option<f64> {
-    value.map(tidy)
+    (value * 1e6).round() / 1e6
 }
 
 /// The proxies that answer, with what there is to compare.
@@ -143,16 +139,14 @@ impl Sums {
         let row = &mut self.row;
         row.proxies += 1;
         if let Some(own) = change(span, policy, |p| Some(&p.own)) {
-            add(&mut row.slots, own.gauge("slots"));
-            add(&mut row.slots_in_use, own.gauge("slots_in_use"));
-            add(&mut row.queue_length, own.gauge("queue_length"));
+            add_count(&mut row.slots, own.gauge("slots"));
+            add_count(&mut row.slots_in_use, own.gauge("slots_in_use"));
+            add_count(&mut row.queue_length, own.gauge("queue_length"));
             let work = own.gauge("queued_work_us").map(|us| us as f64 / 1e3);
             add(&mut row.queued_work_ms, work);
             add(&mut row.unmanaged_rate, own.rate("rq_unmanaged"));
-            add(
-                &mut row.floors_over_capacity,
-                own.gauge("floors_over_capacity"),
-            );
+            let floors = own.gauge("floors_over_capacity");
+            add_count(&mut row.floors_over_capacity, floors);
             if let Some(known) = own.gauge("workflows") {
                 let all = row.workflows.get_or_insert_default();
                 all.known = all.known.max(Some(known));
@@ -177,19 +171,13 @@ impl Sums {
     fn finish(self, policy: String) -> PolicyRow {
         let mut row = self.row;
         row.policy = policy;
-        row.types = self
-            .types
-            .into_iter()
-            .map(|(name, sums)| sums.finish(name))
-            .collect();
+        let types = self.types.into_iter();
+        row.types = types.map(|(name, sums)| sums.finish(name)).collect();
         row.types.sort_by(|a, b| b.hurt.total_cmp(&a.hurt));
         for kind in &row.types {
             row.traffic.add(&kind.traffic);
             row.hurt += kind.hurt;
         }
-        row.traffic.tidy();
-        row.queued_work_ms = tidied(row.queued_work_ms);
-        row.unmanaged_rate = tidied(row.unmanaged_rate);
         if !self.workflows.is_empty() {
             row.workflows.get_or_insert_default();
         }
@@ -197,10 +185,7 @@ impl Sums {
             let rows = self.workflows.into_iter();
             all.rows = rows.map(|(name, sums)| sums.finish(name)).collect();
             all.rows.sort_by(|a, b| b.hurt.total_cmp(&a.hurt));
-            all.folded_rate = tidied(all.folded_rate);
-            all.rates_expired_rate = tidied(all.rates_expired_rate);
-            all.rates_refused_rate = tidied(all.rates_refused_rate);
-            // What the rate limiter refuses never reaches a type.
+            // Requests that the rate limiter refuses never reach a type.
             row.hurt += all.rows.iter().map(|w| w.hurt).sum::<f64>();
         }
         row.hurt = tidy(row.hurt);
@@ -208,7 +193,7 @@ impl Sums {
     }
 }
 
-/// Of times in µs.
+/// Percentiles of times in µs.
 pub(super) fn percentiles(spread: &Spread) -> Option<Percentiles> {
     let ms = |q| spread.quantile(q).map(|us| tidy(us / 1e3));
     Some(Percentiles {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::build::{add, change, in_force, policies, tidy};
+use super::build::{add, add_count, change, in_force, policies, tidy};
 use super::{ProxyRow, State};
 use crate::cli::top::fleet::{Fleet, Reach};
 use crate::xds::module::Kind;
@@ -45,8 +45,8 @@ pub(super) fn rows(fleet: &Fleet, now: Instant) -> Vec<ProxyRow> {
             for (policy, _) in in_force(&span) {
                 row.policies.push(policy.clone());
                 if let Some(own) = change(&span, policy, |p| Some(&p.own)) {
-                    add(&mut row.slots, own.gauge("slots"));
-                    add(&mut row.slots_in_use, own.gauge("slots_in_use"));
+                    add_count(&mut row.slots, own.gauge("slots"));
+                    add_count(&mut row.slots_in_use, own.gauge("slots_in_use"));
                 }
             }
             for policy in policies(fleet, Some(name)).policies {

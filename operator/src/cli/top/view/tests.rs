@@ -2,7 +2,6 @@ use std::time::Duration;
 
 use super::*;
 use crate::cli::top::client::About;
-use crate::cli::top::fleet::{News, What};
 use crate::cli::top::sample::Sample;
 
 /// Two answers of a real Envoy 1.40, 10 s apart, while its backend gets 1.6 times what it can do.
@@ -49,20 +48,12 @@ impl Proxies {
         }
     }
 
-    fn hear(&mut self, proxy: &str, after: Duration, what: What) {
-        self.fleet.hear(News {
-            proxy: proxy.to_owned(),
-            at: self.start + after,
-            what,
-        });
-    }
-
     /// Each text a window after the one before.
     fn answers(&mut self, proxy: &str, texts: &[&str]) {
-        self.hear(proxy, Duration::ZERO, What::Wanted);
+        self.fleet.add(proxy);
         for (at, text) in (0..).zip(texts) {
             let sample = Sample::parse(text);
-            self.hear(proxy, at * SPAN, What::Stats(Box::new(sample)));
+            self.fleet.hear(proxy, self.start + at * SPAN, Ok(sample));
         }
     }
 
@@ -89,7 +80,7 @@ fn a_real_proxy_is_shown_as_it_is() {
         version: "1.40.0".to_owned(),
         node: "search-1".to_owned(),
     };
-    proxies.hear("a:1", SPAN, What::About(about));
+    proxies.fleet.introduce("a:1", about);
     let view = proxies.view(None);
     assert_eq!(view.window_seconds, 10.0);
     let policy = &view.policies[0];
@@ -158,8 +149,8 @@ fn proxies_of_a_policy_add_up_and_the_silent_ones_do_not() {
     proxies.answers("a:1", &[BEFORE, AFTER]);
     proxies.answers("b:1", &[BEFORE, AFTER]);
     proxies.answers("c:1", &[BEFORE, AFTER]);
-    let failed = What::Failed("nothing listens there".to_owned());
-    proxies.hear("c:1", SPAN, failed);
+    let failed = Err("nothing listens there".to_owned());
+    proxies.fleet.hear("c:1", proxies.start + SPAN, failed);
     let (both, one) = (proxies.view(None), proxies.view(Some("b:1")));
     let (all, single) = (&both.policies[0], &one.policies[0]);
     assert_eq!((all.proxies, single.proxies), (2, 1));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::build::{Change, add, percentiles, tidied, tidy};
+use super::build::{Change, add, add_count, percentiles, tidy};
 use super::{Objective, Traffic, TypeRow};
 use crate::cli::top::histogram::Spread;
 
@@ -19,22 +19,8 @@ impl Traffic {
         add(&mut self.would_refuse_rate, other.would_refuse_rate);
         add(&mut self.completed_rate, other.completed_rate);
         for (reason, rate) in &other.refused_by_reason {
-            *self.refused_by_reason.entry(reason.clone()).or_default() += rate;
-        }
-    }
-
-    pub(super) fn tidy(&mut self) {
-        for rate in [
-            &mut self.arrival_rate,
-            &mut self.accepted_rate,
-            &mut self.refused_rate,
-            &mut self.would_refuse_rate,
-            &mut self.completed_rate,
-        ] {
-            *rate = tidied(*rate);
-        }
-        for rate in self.refused_by_reason.values_mut() {
-            *rate = tidy(*rate);
+            let sum = self.refused_by_reason.entry(reason.clone()).or_default();
+            *sum = tidy(*sum + rate);
         }
     }
 }
@@ -82,7 +68,7 @@ impl TypeSums {
         }
         for (name, count) in change.counts(IN_TIME) {
             let objective = self.objectives.entry(name.to_owned()).or_default();
-            add(&mut objective.in_time, Some(count));
+            add_count(&mut objective.in_time, Some(count));
         }
         // An objective that was edited away is at 0.
         for (name, us) in change.after.values(PROMISED_TIME).filter(|v| v.1 > 0) {
@@ -95,7 +81,7 @@ impl TypeSums {
         }
     }
 
-    pub(super) fn finish(mut self, kind: String) -> TypeRow {
+    pub(super) fn finish(self, kind: String) -> TypeRow {
         let completed = self.completed;
         let objectives: Vec<Objective> = self
             .objectives
@@ -109,14 +95,13 @@ impl TypeSums {
                     objective,
                     response_time_ms: (o.time_us > 0).then(|| tidy(o.time_us as f64 / 1e3)),
                     target: (o.quantile_ppm > 0).then(|| o.quantile_ppm as f64 / 1e6),
-                    attainment: share.map(|s| (s * 1e6).round() / 1e6),
+                    attainment: share.map(tidy),
                 }
             })
             .collect();
         let late = objectives.iter().map(Objective::shortfall);
         let late = late.fold(0.0, f64::max) * self.traffic.completed_rate.unwrap_or(0.0);
         let hurt = tidy(self.traffic.refused_rate.unwrap_or(0.0) + late);
-        self.traffic.tidy();
         TypeRow {
             kind,
             traffic: self.traffic,

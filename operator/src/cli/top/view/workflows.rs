@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::build::{Change, add, percentiles, tidied, tidy};
+use super::build::{Change, add, add_count, percentiles, tidy};
 use super::{Bottleneck, WorkflowRow};
 use crate::cli::top::histogram::Spread;
 
@@ -29,10 +29,8 @@ impl WorkflowSums {
         } else {
             self.unlimited = true;
         }
-        add(
-            &mut row.local_limit_rate,
-            millihertz("local_rate_mhz").filter(|_| in_force),
-        );
+        let local = millihertz("local_rate_mhz").filter(|_| in_force);
+        add(&mut row.local_limit_rate, local);
         add(&mut row.offered_rate, change.rate("rq_offered"));
         add(&mut row.admitted_rate, change.rate("rq_admitted"));
         let (limited, late) = (change.rate("rq_rate_limited"), change.rate("rq_deadline"));
@@ -45,7 +43,7 @@ impl WorkflowSums {
         add(&mut row.would_refuse_rate, would_refuse);
         add(&mut row.completed_rate, change.rate("rq_completed"));
         add(&mut row.calls_rate, change.rate("calls"));
-        add(&mut row.queue_length, change.gauge("queue_length"));
+        add_count(&mut row.queue_length, change.gauge("queue_length"));
         self.wait
             .add(&change.spread("limiter_wait_us").unwrap_or_default());
         if let Some(us) = change.gauge("completion_us").filter(|us| *us > 0) {
@@ -73,22 +71,7 @@ impl WorkflowSums {
             row.limit_rate = None;
             row.local_limit_rate = None;
         }
-        row.hurt = tidy(row.refused_rate.unwrap_or(0.0));
-        for rate in [
-            &mut row.demand_rate,
-            &mut row.offered_rate,
-            &mut row.limit_rate,
-            &mut row.local_limit_rate,
-            &mut row.admitted_rate,
-            &mut row.rate_limited_rate,
-            &mut row.deadline_rate,
-            &mut row.refused_rate,
-            &mut row.would_refuse_rate,
-            &mut row.completed_rate,
-            &mut row.calls_rate,
-        ] {
-            *rate = tidied(*rate);
-        }
+        row.hurt = row.refused_rate.unwrap_or(0.0);
         row.wait_ms = percentiles(&self.wait);
         let (sum, weight) = self.completion;
         row.completion_ms = (weight > 0.0).then(|| tidy(sum / weight));

@@ -11,13 +11,13 @@ fn example() -> Example {
 }
 
 fn wish(example: &Example) -> Wanted {
-    wanted(
-        &example.plan,
-        &example.cluster,
-        &settings(),
-        &installed(),
-        SHA256,
-    )
+    wish_after(example, &Observed::default(), SHA256)
+}
+
+/// What is wanted where the API server has `observed`, with this module.
+fn wish_after(example: &Example, observed: &Observed, sha256: &str) -> Wanted {
+    let (plan, cluster) = (&example.plan, &example.cluster);
+    wanted(plan, cluster, &settings(), &installed(), observed, sha256)
 }
 
 /// What the API server has after all of `wanted` was applied.
@@ -87,6 +87,58 @@ fn the_object_of_a_policy_with_mistakes_stays() {
             .len(),
         1
     );
+}
+
+/// One tenant's mistake doesn't keep another tenant's edit, nor a new module, from an object that both share.
+#[test]
+fn an_object_with_a_mistaken_policy_still_follows_the_others() {
+    let of = |attached: &[&str]| {
+        let edge = Example::default().gateway("a/edge", "eg");
+        let with = |example: Example, name: &&str| {
+            let route = format!("HTTPRoute/a/{name}");
+            let pattern = format!("httproute/a/{name}/*");
+            let example = example.route(&route, &["a/edge"]);
+            example.at_gateway(&format!("a/{name}"), &route, "a/edge", &[&pattern])
+        };
+        attached.iter().fold(edge, with)
+    };
+    let observed = applied(&wish(&of(&["x", "y"])));
+    let mut after = of(&["x", "y"]);
+    let mut all = after.plan.attachments.to_vec();
+    all.truncate(1);
+    let mut stage = (*all[0].stage).clone();
+    stage.parallelism = 7;
+    all[0].stage = std::sync::Arc::new(stage);
+    after.plan.attachments = all.into();
+    after.plan.policies[1].accepted = Err("spec.types: none".into());
+    after.plan.policies[1].revision = String::new();
+    let other = "0".repeat(64);
+    let wanted = wish_after(&after, &observed, &other);
+    let object = wanted.objects.values().next().unwrap();
+    assert_eq!(object.policies, ["a/x", "a/y"]);
+    let spec = &object.value["spec"];
+    assert_eq!(spec["targetRefs"].as_array().unwrap().len(), 2);
+    assert_eq!(spec["wasm"][0]["code"]["http"]["sha256"], other);
+    let stages = &spec["wasm"][0]["config"]["stages"];
+    let slots = [0, 1].map(|i| stages[i]["parallelism"].clone());
+    assert_eq!(slots, [7, 4]);
+    let done = steps(&wanted, &observed, &after.plan);
+    assert_eq!((done.apply.len(), done.kept.len()), (1, 0));
+
+    // Its target is another policy's by now: which of both is right can't be known.
+    let mut taken = of(&["x", "y"]);
+    taken.plan.policies[1].accepted = Err("spec.types: none".into());
+    taken.plan.policies[1].revision = String::new();
+    let mut all = taken.plan.attachments.to_vec();
+    let mut stage = (*all[1].stage).clone();
+    stage.policy = "a/young".to_owned();
+    all[1].stage = std::sync::Arc::new(stage);
+    taken.plan.attachments = all.into();
+    let wanted = wish_after(&taken, &observed, SHA256);
+    let left = steps(&wanted, &observed, &taken.plan);
+    assert_eq!((left.apply.len(), left.delete.len()), (0, 0));
+    let why = &left.kept[&key(&wanted)];
+    assert!(why.contains("policy a/y in it has mistakes"), "{why}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use headgate_core::config::{Direction, FilterConfig};
+use headgate_core::config::{Direction, FilterConfig, PathMatch, StageConfig};
 use serde_json::{Value, json};
 
 use super::super::example::{Example, SHA256, installed, settings};
@@ -7,13 +7,22 @@ use crate::kubernetes::resolve::tests::World;
 use crate::plan::GATEWAY_NAME_LABEL;
 
 fn of(example: &Example) -> Wanted {
-    wanted(
-        &example.plan,
-        &example.cluster,
-        &settings(),
-        &installed(),
-        SHA256,
-    )
+    after(example, &Observed::default())
+}
+
+/// What is wanted where the API server has `observed`.
+fn after(example: &Example, observed: &Observed) -> Wanted {
+    let (plan, cluster) = (&example.plan, &example.cluster);
+    wanted(plan, cluster, &settings(), &installed(), observed, SHA256)
+}
+
+/// What the API server has after this was applied.
+fn applied(wanted: &Wanted) -> Observed {
+    let mut observed = Observed::default();
+    for ((adapter, key), object) in &wanted.objects {
+        observed.wrote(*adapter, key.clone(), object.value.clone());
+    }
+    observed
 }
 
 fn names(wanted: &Wanted) -> Vec<String> {
@@ -77,7 +86,14 @@ fn istio_1_30_gets_the_same_in_another_kind() {
     };
     let of = |example: &Example| {
         let (plan, cluster) = (&example.plan, &example.cluster);
-        let mut wanted = wanted(plan, cluster, &settings(), &installed, SHA256);
+        let mut wanted = wanted(
+            plan,
+            cluster,
+            &settings(),
+            &installed,
+            &Observed::default(),
+            SHA256,
+        );
         wanted.objects.pop_first().expect("an object").1
     };
     let example = || Example::default().policy("a/p", "Service/a/search", ("a", "app=search"), &[]);
@@ -183,7 +199,14 @@ fn the_native_filter_takes_the_place_of_the_other_where_that_is_asked_for() {
     };
     let of = |example: Example| {
         let (plan, cluster) = (&example.plan, &example.cluster);
-        let wanted = wanted(plan, cluster, &settings, &installed(), SHA256);
+        let wanted = wanted(
+            plan,
+            cluster,
+            &settings,
+            &installed(),
+            &Observed::default(),
+            SHA256,
+        );
         let objects: Vec<Object> = wanted.objects.into_values().collect();
         assert!(objects.iter().all(|o| o.module.is_none()), "no URL");
         objects
@@ -271,7 +294,14 @@ fn a_config_map_holds_the_outbound_file_too() {
     };
     let calls = |example: Example| {
         let none = Installed::default();
-        let all = wanted(&example.plan, &example.cluster, &settings, &none, SHA256);
+        let all = wanted(
+            &example.plan,
+            &example.cluster,
+            &settings,
+            &none,
+            &Observed::default(),
+            SHA256,
+        );
         let data = all.objects.values().next().unwrap().value["data"].clone();
         let text = data[config_map::OUTBOUND_FILE].as_str()?;
         let file: Value = serde_json::from_str(text).unwrap();
@@ -543,7 +573,14 @@ fn a_gateway_s_slots_are_divided_by_its_pods_however_envoy_gateway_keeps_them() 
         let edge = world.cluster.gateways.values_mut().next().unwrap();
         edge.class = "eg".to_owned();
         let plan = world.plan();
-        let all = wanted(&plan, &world.cluster, &settings(), &installed(), SHA256);
+        let all = wanted(
+            &plan,
+            &world.cluster,
+            &settings(),
+            &installed(),
+            &Observed::default(),
+            SHA256,
+        );
         let object = all.objects.values().next().unwrap();
         let stages = &object.value["spec"]["wasm"][0]["config"]["stages"];
         let stages = stages.as_array().unwrap().iter();
@@ -571,6 +608,7 @@ fn nothing_for_what_is_not_installed_or_not_asked_for() {
             &example.cluster,
             settings,
             installed,
+            &Observed::default(),
             SHA256,
         ))
     };
@@ -601,7 +639,14 @@ fn a_config_map_holds_the_file_that_render_writes() {
         .pod("a", "1", "app=search");
     let file = |example: &Example| -> Value {
         let none = Installed::default();
-        let all = wanted(&example.plan, &example.cluster, &settings, &none, SHA256);
+        let all = wanted(
+            &example.plan,
+            &example.cluster,
+            &settings,
+            &none,
+            &Observed::default(),
+            SHA256,
+        );
         let object = all.objects.values().next().unwrap();
         let text = object.value["data"][config_map::FILE].as_str().unwrap();
         serde_json::from_str(text).unwrap()
@@ -690,6 +735,73 @@ fn sized_without_the_second() -> Example {
     all.remove(1);
     example.plan.attachments = all.into();
     example
+}
+
+/// The parts of the configuration that an object carries: each policy with the bytes of its stage.
+fn stages(wanted: &Wanted) -> Vec<(String, usize)> {
+    let object = wanted.objects.values().next().unwrap();
+    assert!(object.bytes() <= MAX_BYTES);
+    let config = object.value["spec"]["wasm"][0]["config"].to_string();
+    let config = FilterConfig::from_json(config.as_bytes()).unwrap();
+    let part = |s: &StageConfig| {
+        let size = serde_json::to_string(s).unwrap().len();
+        (s.policy.clone(), size)
+    };
+    config.stages.iter().map(part).collect()
+}
+
+/// Gives policy `at` a path of this size, another number of slots, and a next generation.
+fn grown(mut example: Example, at: usize, size: usize) -> Example {
+    let mut all = example.plan.attachments.to_vec();
+    let mut stage = (*all[at].stage).clone();
+    let path = format!("/{}", "x".repeat(size));
+    stage.types[0].matches[0].path = Some(PathMatch::Exact(path));
+    stage.parallelism = 9;
+    stage.generation += 1;
+    all[at].stage = Arc::new(stage);
+    example.plan.attachments = all.into();
+    example
+}
+
+/// What works isn't removed because its successor doesn't fit.
+#[test]
+fn a_policy_that_outgrows_a_shared_object_keeps_the_version_that_fitted() {
+    let sizes = [5_000, 600_000, 6_000];
+    let first = of(&sized(&sizes));
+    let before = stages(&first);
+    // Far more than one of the others, which is larger before.
+    let next = grown(sized(&sizes), 0, 500_000);
+    let wanted = after(&next, &applied(&first));
+    assert_eq!(
+        stages(&wanted),
+        before,
+        "a number of slots has one digit before and after"
+    );
+    let object = wanted.objects.values().next().unwrap();
+    let parallelism = &object.value["spec"]["wasm"][0]["config"]["stages"][0]["parallelism"];
+    assert_eq!(parallelism, 9, "slots follow endpoints");
+    assert_eq!(left_out(&wanted), ["a/p0"]);
+    let State::Failed(why) = &wanted.unwanted[0].delivery.state else {
+        panic!("{:?}", wanted.unwanted);
+    };
+    assert!(
+        why.starts_with("generation 1 of this policy is not in force"),
+        "{why}"
+    );
+
+    let again = after(&next, &applied(&wanted));
+    assert_eq!(again, wanted, "at rest");
+    let small = after(&grown(sized(&sizes), 0, 2_000), &applied(&again));
+    assert_eq!(left_out(&small), [""; 0]);
+    assert_ne!(stages(&small), before);
+}
+
+#[test]
+fn a_policy_that_is_new_to_an_object_takes_no_other_one_s_room() {
+    let first = of(&sized(&[700_000]));
+    let wanted = after(&sized(&[700_000, 400_000, 5_000]), &applied(&first));
+    assert_eq!(left_out(&wanted), ["a/p1"]);
+    assert_eq!(stages(&wanted).len(), 2);
 }
 
 #[test]

@@ -6,14 +6,20 @@ mod class_admission;
 mod response_time_controller;
 mod workflows;
 
+use std::ops::RangeInclusive;
+
 use serde::Deserialize;
 
+use super::bounds::{at_most, header_name, positive, within};
 use super::{
     AutoParallelism, BacklogControlConfig, ClassConfig, ConfigError, CostConfig, DEFAULT_TYPE,
     Direction, Discipline, ErrorsConfig, FilterConfig, Flow, MAX_CLASSES, MAX_COST, MAX_ERRORS,
     MAX_PARALLELISM, MAX_QUEUE_LENGTH, MAX_ROUTES, MAX_STAGES, MAX_TYPES, MAX_WORKFLOW_NAME,
     Measure, StageConfig, StarvationAvoidance, StrategyConfig, TypeConfig,
 };
+
+/// Values of types and classes.
+const VALUES: RangeInclusive<f64> = 0.001..=1000.0;
 
 impl FilterConfig {
     /// Reads a configuration; an empty input is the empty configuration.
@@ -126,26 +132,18 @@ impl StageConfig {
                 window_us,
                 step_us,
             }) => {
-                if !(0.0..=1.0).contains(&allowance) {
-                    return err(
-                        "starvation_avoidance.allowance",
-                        format!("{allowance}; 0 to 1"),
-                    );
-                }
-                check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
+                let at = format!("{at}.starvation_avoidance");
+                within(format_args!("{at}.allowance"), allowance, 0.0..=1.0)?;
+                check_window(&at, window_us, step_us)?;
             }
             Some(StarvationAvoidance::HelpingTheUnderserved {
                 alpha,
                 window_us,
                 step_us,
             }) => {
-                if !(alpha > 0.0 && alpha <= 1.0) {
-                    return err(
-                        "starvation_avoidance.alpha",
-                        format!("{alpha}; above 0, at most 1"),
-                    );
-                }
-                check_window(&format!("{at}.starvation_avoidance"), window_us, step_us)?;
+                let at = format!("{at}.starvation_avoidance");
+                positive(format_args!("{at}.alpha"), alpha, 1.0)?;
+                check_window(&at, window_us, step_us)?;
             }
         }
         if self.types.is_empty() || self.types.len() > MAX_TYPES {
@@ -218,8 +216,9 @@ impl StageConfig {
             let field = format!("{at}.queue.discipline.{field}");
             Err(ConfigError::new(field, problem))
         };
-        if let Some(quantum) = quantum_us.filter(|us| !(100..=60_000_000).contains(us)) {
-            return err("quantum_us", format!("{quantum}; 100 to 60000000"));
+        if let Some(quantum) = quantum_us {
+            let field = format_args!("{at}.queue.discipline.quantum_us");
+            within(field, quantum, 100..=60_000_000)?;
         }
         if *by == Flow::Class && self.classes.is_empty() {
             return err("by", "Class; the stage has no classes".into());
@@ -263,7 +262,7 @@ fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
                 ),
             );
         }
-        check_value(&format!("{at}.classes[{i}].value"), class.value)?;
+        within(format_args!("{at}.classes[{i}].value"), class.value, VALUES)?;
         if class.matches.is_empty() != last {
             return err(
                 format!("classes[{i}].matches"),
@@ -273,13 +272,6 @@ fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
                 ),
             );
         }
-    }
-    Ok(())
-}
-
-fn check_value(at: &str, value: f64) -> Result<(), ConfigError> {
-    if !(0.001..=1000.0).contains(&value) {
-        return Err(ConfigError::new(at, format!("{value}; 0.001 to 1000")));
     }
     Ok(())
 }
@@ -327,12 +319,8 @@ impl StageConfig {
                 if let Some(units) = units.filter(|units| !(*units > 0.0 && units.is_finite())) {
                     return err("units", format!("{units}; above 0"));
                 }
-                if !(*max_utilization > 0.0 && *max_utilization <= 1.0) {
-                    return err(
-                        "max_utilization",
-                        format!("{max_utilization}; above 0, at most 1"),
-                    );
-                }
+                let field = format_args!("{at}.strategy.max_utilization");
+                positive(field, *max_utilization, 1.0)?;
                 (*window_us, *step_us)
             }
         };
@@ -344,11 +332,8 @@ impl ErrorsConfig {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
         let err =
             |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
-        for (field, given) in [("http", self.http.len()), ("grpc", self.grpc.len())] {
-            if given > MAX_ERRORS {
-                return err(field, format!("{given}; at most {MAX_ERRORS}"));
-            }
-        }
+        at_most(format_args!("{at}.http"), self.http.len(), MAX_ERRORS)?;
+        at_most(format_args!("{at}.grpc"), self.grpc.len(), MAX_ERRORS)?;
         let odd = |&&(first, last): &&(u16, u16)| first < 100 || last > 599 || first > last;
         if let Some((first, last)) = self.http.iter().find(odd) {
             return err(
@@ -369,9 +354,7 @@ impl BacklogControlConfig {
             |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
         let times = [("target_us", self.target_us), ("period_us", self.period_us)];
         for (field, micros) in times {
-            if !(10_000..=3_600_000_000).contains(&micros) {
-                return err(field, format!("{micros}; 10000 to 3600000000"));
-            }
+            within(format_args!("{at}.{field}"), micros, 10_000..=3_600_000_000)?;
         }
         let numbers = [
             ("proportional_gain", self.proportional_gain),
@@ -390,21 +373,11 @@ impl BacklogControlConfig {
                     let problem = format!("{} costs; one for each of {types} types", costs.len());
                     return err("cost.costs", problem);
                 }
-                match costs.iter().find(|cost| !(1..=MAX_COST).contains(*cost)) {
-                    Some(cost) => err("cost.costs", format!("{cost}; 1 to {MAX_COST}")),
-                    None => Ok(()),
-                }
+                let field = format_args!("{at}.cost.costs");
+                let mut costs = costs.iter();
+                costs.try_for_each(|&cost| within(field, cost, 1..=MAX_COST))
             }
-            CostConfig::Header { header } => {
-                let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-                if header.is_empty() || !header.chars().all(plain) {
-                    return err(
-                        "cost.header",
-                        format!("{header:?}; a lower case header name"),
-                    );
-                }
-                Ok(())
-            }
+            CostConfig::Header { header } => header_name(format_args!("{at}.cost.header"), header),
         }
     }
 }
@@ -441,7 +414,7 @@ impl TypeConfig {
                 ),
             ));
         }
-        check_value(&format!("{at}.value"), self.value)?;
+        within(format_args!("{at}.value"), self.value, VALUES)?;
         let mut previous = 0.0;
         for (i, o) in self.slo.iter().enumerate() {
             if !(o.percentile > previous && o.percentile < 100.0) {

@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::ClassConfig;
-use crate::class_admission::protocol::{Method, Rules};
-use crate::class_admission::{Law, Scope, Settings, SettingsError};
+use super::admission_law::{Method, Scope, Settings};
 
 /// Class admission of a stage. Its queue orders requests by class; this says whose word on classes counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +19,7 @@ pub struct ClassAdmissionConfig {
     pub peers: Vec<String>,
 }
 
-/// What a service promises to those who call it, and how they keep within it ([`crate::class_admission`]).
+/// What a service promises to those who call it, and how they keep within it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceAdmissionConfig {
@@ -72,34 +71,17 @@ pub enum Fallback {
 }
 
 impl ServiceAdmissionConfig {
-    /// What the server has to know; `None` where each sender decides.
+    /// Returns the settings of the law by which the probabilities move.
     #[must_use]
-    pub fn rules(&self) -> Option<Rules> {
-        let central = self.central.as_ref()?;
-        Some(Rules {
-            targets_us: self.targets_us.clone(),
-            percentile: self.percentile,
-            increase: self.increase,
-            decrease: self.decrease,
-            min_probability: self.min_probability,
-            scope: central.scope,
-            method: central.method,
-        })
-    }
-
-    /// The law by which the probabilities move.
-    ///
-    /// # Errors
-    /// [`SettingsError`] with the setting at fault.
-    pub fn law(&self) -> Result<Law, SettingsError> {
+    pub fn settings(&self) -> Settings {
         let targets = self.targets_us.iter().copied();
-        Law::try_from(Settings {
+        Settings {
             targets: targets.map(Duration::from_micros).collect(),
             percentile: self.percentile,
             per_cost: self.per_cost,
             increase: self.increase,
             decrease: self.decrease,
             min_probability: self.min_probability,
-        })
+        }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::ops::RangeInclusive;
 
+use super::super::admission_law::{Method, SettingsError};
+use super::super::bounds::within;
 use super::super::{
     CentralConfig, ClassAdmissionConfig, ConfigError, ServiceAdmissionConfig, StageConfig,
 };
 use super::{check_classes, workflows};
-use crate::class_admission::SettingsError;
-use crate::class_admission::protocol::Method;
 
 /// Longest name of a service, bytes.
 const MAX_NAME: usize = 512;
@@ -32,7 +32,7 @@ impl ServiceAdmissionConfig {
             let problem = format!("{targets} for {classes} classes; one for each but the last");
             return Err(ConfigError::new(format!("{at}.targets_us"), problem));
         }
-        if let Err(error) = self.law() {
+        if let Err(error) = self.settings().check() {
             return Err(ConfigError::new(at, error.to_string()));
         }
         match &self.central {
@@ -46,21 +46,15 @@ impl CentralConfig {
     fn check(&self, at: &str) -> Result<(), ConfigError> {
         let wrong =
             |field: &str, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));
-        let within = |field: &str, us: u64, bounds: RangeInclusive<u64>| match bounds.contains(&us)
-        {
-            true => Ok(()),
-            false => wrong(
-                field,
-                format!("{us}; {} to {}", bounds.start(), bounds.end()),
-            ),
-        };
         if self.service.is_empty() || self.service.len() > MAX_NAME {
             let problem = format!("{:?}; namespace/name of the service", self.service);
             return wrong("service", problem);
         }
-        within("report_us", self.report_us, REPORTS_US)?;
+        within(format_args!("{at}.report_us"), self.report_us, REPORTS_US)?;
         match self.method {
-            Method::Misses { period_us, .. } => within("method.period_us", period_us, PERIODS_US),
+            Method::Misses { period_us, .. } => {
+                within(format_args!("{at}.method.period_us"), period_us, PERIODS_US)
+            }
             Method::Incast { smoothing } if !(0.0..1.0).contains(&smoothing) => {
                 wrong("method", SettingsError::Smoothing(smoothing).to_string())
             }

@@ -52,7 +52,7 @@ pub struct StageConfig {
     /// P: requests that the backend may work on at once, by this proxy. 1 ..= 1,000,000. With `auto_parallelism`,
     /// what to begin with.
     pub parallelism: u32,
-    /// Present: P is found, within these bounds (see [`crate::parallelism`]).
+    /// Present: P is found, within these bounds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_parallelism: Option<AutoParallelism>,
     /// The queue in front of the slots.

@@ -6,6 +6,8 @@
 //! `AdmissionPolicy`, whose mistakes the operator explains in YAML's words. What is checked here is what
 //! keeps the data path safe whatever arrives.
 
+pub mod admission_law;
+mod bounds;
 mod check;
 mod class_admission;
 mod service_times;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::bounds::within;
 use super::{ConfigError, MAX_HISTOGRAM_STEPS};
 
 /// How processing times are learned.
@@ -45,12 +46,8 @@ pub enum HistogramWindow {
 impl ServiceTimesConfig {
     pub(super) fn check(&self, at: &str) -> Result<(), ConfigError> {
         let interval_us = self.interval_us;
-        if !(10_000..=3_600_000_000).contains(&interval_us) {
-            return Err(ConfigError::new(
-                format!("{at}.interval_us"),
-                format!("{interval_us}; 10000 to 3600000000"),
-            ));
-        }
+        let interval = format_args!("{at}.interval_us");
+        within(interval, interval_us, 10_000..=3_600_000_000)?;
         let HistogramWindow::Sliding { step_us } = self.window else {
             return Ok(());
         };

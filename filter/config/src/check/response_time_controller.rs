@@ -1,6 +1,9 @@
 //! Checks of the response time controller's settings.
 
-use crate::config::{
+use std::fmt::Display;
+
+use crate::bounds::{ensure, positive, within};
+use crate::{
     ConfigError, ControlScope, DegradationConfig, ResponseTimeControllerConfig, StageConfig,
 };
 
@@ -11,123 +14,90 @@ const MAX_REQUESTS: u32 = 10_000;
 /// Greatest rate, requests/s.
 const MAX_RATE: f64 = 1e6;
 
-type Problem = (&'static str, String);
-
 impl ResponseTimeControllerConfig {
     /// Checks the settings of `stage`, whose strategy is at `at`.
     pub(super) fn check(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
-        self.check_targets(stage)
-            .and_then(|()| self.check_law())
-            .and_then(|()| self.degradation.map_or(Ok(()), check_degradation))
-            .map_err(|(field, problem)| ConfigError::new(format!("{at}.strategy.{field}"), problem))
-            .and_then(|()| self.check_starvation_avoidance(at, stage))
+        let strategy = format!("{at}.strategy");
+        self.check_targets(&strategy, stage)?;
+        self.check_law(&strategy)?;
+        if let Some(degradation) = &self.degradation {
+            check_degradation(&format!("{strategy}.degradation"), degradation)?;
+        }
+        self.check_starvation_avoidance(at, stage)
     }
 
-    fn check_targets(&self, stage: &StageConfig) -> Result<(), Problem> {
+    fn check_targets(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
         let types = match self.scope {
             ControlScope::Type => stage.types.len(),
             ControlScope::Policy => 1,
         };
         let classes = stage.classes.len().max(1);
         let targets = &self.targets_us;
-        if types * classes > MAX_CONTROLLERS {
-            return err(
-                "scope",
+        ensure(
+            types * classes <= MAX_CONTROLLERS,
+            format_args!("{at}.scope"),
+            || {
                 format!(
                     "{types} types of {classes} classes; at most {MAX_CONTROLLERS} controllers, or \
                      one for all types with scope \"Policy\""
-                ),
-            );
-        }
-        if targets.len() != types || targets.iter().any(|row| row.len() != classes) {
-            return err(
-                "targets_us",
-                format!("{targets:?}; {types} rows of {classes}: types, then classes"),
-            );
-        }
-        if targets.iter().flatten().any(|&target| target == 0) {
-            return err("targets_us", format!("{targets:?}; each at least 1"));
-        }
-        Ok(())
+                )
+            },
+        )?;
+        let field = format_args!("{at}.targets_us");
+        ensure(
+            targets.len() == types && targets.iter().all(|row| row.len() == classes),
+            field,
+            || format!("{targets:?}; {types} rows of {classes}: types, then classes"),
+        )?;
+        let mut all = targets.iter().flatten();
+        let problem = || format!("{targets:?}; each at least 1");
+        ensure(all.all(|&target| target > 0), field, problem)
     }
 
-    fn check_law(&self) -> Result<(), Problem> {
+    fn check_law(&self, at: &str) -> Result<(), ConfigError> {
+        let number = |field: &str, number: f64, is_right: bool, right: &str| {
+            let problem = || format!("{number}; {right}");
+            ensure(is_right, format_args!("{at}.{field}"), problem)
+        };
+        let p = self.percentile;
+        number("percentile", p, p > 0.0 && p < 100.0, "above 0, below 100")?;
+        let past = self.smoothing;
+        let is_ratio = (0.0..1.0).contains(&past);
+        number("smoothing", past, is_ratio, "0 or more, below 1")?;
         within(
-            "percentile",
-            self.percentile,
-            |p| p > 0.0 && p < 100.0,
-            "above 0, below 100",
+            format_args!("{at}.requests"),
+            self.requests,
+            1..=MAX_REQUESTS,
         )?;
         within(
-            "smoothing",
-            self.smoothing,
-            |a| (0.0..1.0).contains(&a),
-            "0 or more, below 1",
+            format_args!("{at}.timeout_us"),
+            self.timeout_us,
+            10_000..=3_600_000_000,
         )?;
-        if !(1..=MAX_REQUESTS).contains(&self.requests) {
-            return err(
-                "requests",
-                format!("{}; 1 to {MAX_REQUESTS}", self.requests),
-            );
-        }
-        if !(10_000..=3_600_000_000).contains(&self.timeout_us) {
-            return err(
-                "timeout_us",
-                format!("{}; 10000 to 3600000000", self.timeout_us),
-            );
-        }
-        let offset = self.increase_offset;
-        let above = self.decrease_above;
-        within(
-            "decrease_above",
-            above,
-            |e| (-1.0..=10.0).contains(&e),
-            "-1 to 10",
-        )?;
-        within(
-            "increase_offset",
-            offset,
-            |e| (-1.0..=10.0).contains(&e),
-            "-1 to 10",
-        )?;
+        let (above, offset) = (self.decrease_above, self.increase_offset);
+        within(format_args!("{at}.decrease_above"), above, -1.0..=10.0)?;
+        within(format_args!("{at}.increase_offset"), offset, -1.0..=10.0)?;
         let below = self.increase_below;
-        if !(below > -1.0 && below <= offset && below <= above) {
-            return err(
-                "increase_below",
-                format!(
-                    "{below}; above -1, at most increase_offset ({offset}), where an increase is 0, \
-                     and at most decrease_above ({above})"
-                ),
-            );
-        }
-        within(
-            "increase",
-            self.increase,
-            |i| i > 0.0 && i <= MAX_RATE,
-            "above 0, at most 1000000",
-        )?;
-        let divisor = |d: f64| d > 1.0 && d <= 1e6;
-        within("decrease", self.decrease, divisor, "above 1")?;
-        within(
-            "lower_class_decrease",
-            self.lower_class_decrease,
-            divisor,
-            "above 1",
-        )?;
-        let (least, greatest) = (self.min_rate, self.max_rate);
-        within(
+        let is_below = below > -1.0 && below <= offset && below <= above;
+        ensure(is_below, format_args!("{at}.increase_below"), || {
+            format!(
+                "{below}; above -1, at most increase_offset ({offset}), where an increase is 0, \
+                 and at most decrease_above ({above})"
+            )
+        })?;
+        positive(format_args!("{at}.increase"), self.increase, MAX_RATE)?;
+        divisor(format_args!("{at}.decrease"), self.decrease)?;
+        let lower = format_args!("{at}.lower_class_decrease");
+        divisor(lower, self.lower_class_decrease)?;
+        let (least, most) = (self.min_rate, self.max_rate);
+        number(
             "min_rate",
             least,
-            |r| r >= 1e-3,
+            least >= 1e-3,
             "at least 0.001 requests/s",
         )?;
-        if !(greatest >= least && greatest <= MAX_RATE) {
-            return err(
-                "max_rate",
-                format!("{greatest}; min_rate ({least}) to {MAX_RATE} requests/s"),
-            );
-        }
-        Ok(())
+        let right = format!("min_rate ({least}) to {MAX_RATE} requests/s");
+        number("max_rate", most, most >= least && most <= MAX_RATE, &right)
     }
 
     fn check_starvation_avoidance(&self, at: &str, stage: &StageConfig) -> Result<(), ConfigError> {
@@ -142,48 +112,23 @@ impl ResponseTimeControllerConfig {
     }
 }
 
-fn check_degradation(degradation: DegradationConfig) -> Result<(), Problem> {
+fn check_degradation(at: &str, degradation: &DegradationConfig) -> Result<(), ConfigError> {
     let DegradationConfig {
-        min_quality,
+        min_quality: least,
         decrease,
         increase,
         admission: _,
-    } = degradation;
-    let ratio = |q: f64| q > 0.0 && q < 1.0;
-    within(
-        "degradation.min_quality",
-        min_quality,
-        ratio,
-        "above 0, below 1",
-    )?;
-    within(
-        "degradation.decrease",
-        decrease,
-        |d| d > 1.0 && d <= 1e6,
-        "above 1",
-    )?;
-    within(
-        "degradation.increase",
-        increase,
-        |i| i > 0.0 && i <= 1.0,
-        "above 0, at most 1",
-    )
+    } = *degradation;
+    let problem = || format!("{least}; above 0, below 1");
+    let field = format_args!("{at}.min_quality");
+    ensure(least > 0.0 && least < 1.0, field, problem)?;
+    divisor(format_args!("{at}.decrease"), decrease)?;
+    positive(format_args!("{at}.increase"), increase, 1.0)
 }
 
-fn within(
-    field: &'static str,
-    value: f64,
-    is_right: impl Fn(f64) -> bool,
-    right: &str,
-) -> Result<(), Problem> {
-    if is_right(value) {
-        return Ok(());
-    }
-    err(field, format!("{value}; {right}"))
-}
-
-fn err(field: &'static str, problem: String) -> Result<(), Problem> {
-    Err((field, problem))
+fn divisor(field: impl Display, divisor: f64) -> Result<(), ConfigError> {
+    let is_right = divisor > 1.0 && divisor <= 1e6;
+    ensure(is_right, field, || format!("{divisor}; above 1"))
 }
 
 #[cfg(test)]
@@ -191,7 +136,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::FilterConfig;
+    use crate::FilterConfig;
 
     fn stage() -> Value {
         json!({

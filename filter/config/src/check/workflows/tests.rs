@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::config::{ConfigError, FilterConfig, MAX_WORKFLOW_NAME};
+use crate::{ConfigError, FilterConfig, MAX_WORKFLOW_NAME};
 
 fn stage() -> Value {
     json!({

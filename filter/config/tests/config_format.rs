@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::Path;
 
-use headgate_core::config::FilterConfig;
+use headgate_config::FilterConfig;
 use serde_json::Value;
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::super::bounds::{at_most, header_name, positive, within};
 use super::super::{
     ConfigError, Direction, FilterConfig, MAX_SMOOTHING_US, MAX_WORKFLOW_NAME, MAX_WORKFLOW_PEERS,
     MAX_WORKFLOW_QUEUE, MAX_WORKFLOW_SERVICES, MAX_WORKFLOW_SOURCES, MAX_WORKFLOWS, OutboundConfig,
@@ -83,11 +84,7 @@ impl OutboundConfig {
 impl WorkflowsConfig {
     pub(super) fn check(&self, at: &str) -> Result<(), ConfigError> {
         let field = |name: &str| format!("{at}.{name}");
-        at_most(
-            &field("identify"),
-            self.identify.len(),
-            MAX_WORKFLOW_SOURCES,
-        )?;
+        at_most(field("identify"), self.identify.len(), MAX_WORKFLOW_SOURCES)?;
         if self.identify.is_empty() {
             return err(&field("identify"), "empty; one source or more");
         }
@@ -105,11 +102,7 @@ impl WorkflowsConfig {
             name(&services, service)?;
             quantile(&services, *q)?;
         }
-        if !INTERVALS_US.contains(&self.interval_us) {
-            let (min, max) = (INTERVALS_US.start(), INTERVALS_US.end());
-            let problem = format!("{}; {min} to {max}", self.interval_us);
-            return err(&field("interval_us"), problem);
-        }
+        within(field("interval_us"), self.interval_us, INTERVALS_US)?;
         if !(2 * self.interval_us..=HOUR_US).contains(&self.rate_ttl_us) {
             let problem = format!(
                 "{}; 2 intervals, so {}, to {HOUR_US}",
@@ -119,10 +112,8 @@ impl WorkflowsConfig {
             return err(&field("rate_ttl_us"), problem);
         }
         self.sharing.check(&field("sharing"))?;
-        if !(1..=MAX_WORKFLOWS).contains(&self.max_workflows) {
-            let problem = format!("{}; 1 to {MAX_WORKFLOWS}", self.max_workflows);
-            return err(&field("max_workflows"), problem);
-        }
+        let most = field("max_workflows");
+        within(most, self.max_workflows, 1..=MAX_WORKFLOWS)?;
         if self.max_queue_length > MAX_WORKFLOW_QUEUE {
             let problem = format!("{}; at most {MAX_WORKFLOW_QUEUE}", self.max_queue_length);
             return err(&field("max_queue_length"), problem);
@@ -148,11 +139,7 @@ impl WorkflowSource {
             Self::Baggage { key } => text(at, key),
             Self::Header { name } => {
                 text(at, name)?;
-                let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-                match name.bytes().all(plain) {
-                    true => Ok(()),
-                    false => err(at, format!("{name:?}; a lower case header name")),
-                }
+                header_name(at, name)
             }
             Self::Metadata { path } => {
                 if !(2..=MAX_PATH).contains(&path.len()) {
@@ -178,15 +165,19 @@ impl SharingConfig {
                 max_utilization,
                 resource,
             } => {
-                positive(&format!("{at}.resource.capacity"), resource.capacity, 1e15)?;
+                positive(
+                    format_args!("{at}.resource.capacity"),
+                    resource.capacity,
+                    1e15,
+                )?;
                 let (ResourceReport::Orca { metric } | ResourceReport::ServerTiming { metric }) =
                     &resource.report;
                 text(&format!("{at}.resource.report"), metric)?;
                 (probe, max_utilization)
             }
         };
-        positive(&format!("{at}.probe"), *probe, 1e6)?;
-        positive(&format!("{at}.max_utilization"), *max_utilization, 1.0)
+        positive(format_args!("{at}.probe"), *probe, 1e6)?;
+        positive(format_args!("{at}.max_utilization"), *max_utilization, 1.0)
     }
 }
 
@@ -196,20 +187,12 @@ impl WorkflowConfig {
             quantile(&format!("{at}.quantile"), q)?;
         }
         if let Some(guarantee) = self.guarantee {
-            positive(&format!("{at}.guarantee"), guarantee, 1e15)?;
+            positive(format_args!("{at}.guarantee"), guarantee, 1e15)?;
         }
-        if !(0.01..=100.0).contains(&self.weight) {
-            return err(
-                &format!("{at}.weight"),
-                format!("{}; 0.01 to 100", self.weight),
-            );
-        }
+        within(format_args!("{at}.weight"), self.weight, 0.01..=100.0)?;
         match self.deadline_us {
-            Some(us) if !(1..=HOUR_US).contains(&us) => err(
-                &format!("{at}.deadline_us"),
-                format!("{us}; 1 to {HOUR_US}"),
-            ),
-            _ => Ok(()),
+            Some(us) => within(format_args!("{at}.deadline_us"), us, 1..=HOUR_US),
+            None => Ok(()),
         }
     }
 }
@@ -218,38 +201,20 @@ fn err(field: &str, problem: impl Into<String>) -> Result<(), ConfigError> {
     Err(ConfigError::new(field, problem))
 }
 
-fn at_most(field: &str, count: usize, most: usize) -> Result<(), ConfigError> {
-    match count <= most {
-        true => Ok(()),
-        false => err(field, format!("{count}; at most {most}")),
-    }
-}
-
 fn quantile(field: &str, q: f64) -> Result<(), ConfigError> {
-    match (0.0..=1.0).contains(&q) {
-        true => Ok(()),
-        false => err(field, format!("{q}; 0 to 1")),
-    }
-}
-
-fn positive(field: &str, number: f64, most: f64) -> Result<(), ConfigError> {
-    // Whatever it is compared with, NaN isn't above 0.
-    match number > 0.0 && number <= most {
-        true => Ok(()),
-        false => err(field, format!("{number}; above 0, at most {most}")),
-    }
+    within(field, q, 0.0..=1.0)
 }
 
 fn text(field: &str, text: &str) -> Result<(), ConfigError> {
-    within(field, text, MAX_TEXT)
+    of_length(field, text, MAX_TEXT)
 }
 
 /// The id of a workflow or the name of a service.
 fn name(field: &str, name: &str) -> Result<(), ConfigError> {
-    within(field, name, MAX_WORKFLOW_NAME)
+    of_length(field, name, MAX_WORKFLOW_NAME)
 }
 
-fn within(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
+fn of_length(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
     match (1..=most).contains(&text.len()) && !text.chars().any(char::is_control) {
         true => Ok(()),
         false => err(

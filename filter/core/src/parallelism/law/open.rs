@@ -1,0 +1,172 @@
+//! An open law: no limit until objectives are about to be missed.
+//!
+//! A proxy that has just started knows neither P nor a service time. A few slots that grow would keep requests waiting in
+//! front of a backend that has room for all. So the law sets no limit while the backend keeps the objectives by itself.
+//! x is 1 for a response time beyond the last objective of its type (percentile p), else 0:
+//!
+//! ```text
+//! late = mean of x / (1 − p + 0.15)               exponential, over 32 answers of all types
+//! late > 1                                        the law closes, with P slots
+//! late < 0.4 and less than 0.85 P asked for, 1 s  the law opens again
+//! ```
+//!
+//! A request that is overdue counts as late before it ends. Broken types don't count. A type that nearly misses its last
+//! objective with few requests in flight (the reference) says nothing about slots. A type without objectives is late at
+//! four references. Asked for are the slots in use (mean) and the slot time of requests that were refused for want of
+//! slots.
+//!
+//! A backend that was open for less than 5 s is overloaded without a limit: the law opens again only while less than 10%
+//! of the slot time that is asked for is refused. After a longer time something has changed, such as a fault that begins
+//! or ends, and opening finds out what.
+//!
+//! By Little's law, the references of requests that end within a second add up to the number of slots that work:
+//!
+//! ```text
+//! w = Σ reference / elapsed     over about 0.3 s; the maximum of the last 10 s
+//! P = w + √w                    at least 3, at most N/2 with N requests in flight
+//! ```
+//!
+//! P that was found before the law opened stands. After fewer than 100 answers, references say too little and the slots
+//! [`start`](super::start) at few. The search goes on from either.
+//!
+//! Histograms leave out the service time of a request that met more than 2 w others: later decisions are made with a
+//! limit.
+//!
+//! A dry run holds no requests: its law only closes and opens.
+
+use super::start::FIRST;
+use super::{Law, View, reach_at_first};
+use crate::time::Instant;
+
+/// Weight of the latest answer.
+const GAIN: f64 = 1.0 / 32.0;
+/// `late` above which the law closes, and below which it may open.
+const LATE: (f64, f64) = (1.0, 0.4);
+/// Part of P asked for, below which the law opens.
+const ROOM: f64 = 0.85;
+/// Part of the slot time asked for that may be refused, unless the law was open for this long, s.
+const SHED: f64 = 0.1;
+const LONG: f64 = 5.0;
+/// Time over which slots asked for are averaged, s.
+const CALM: f64 = 1.0;
+/// Answers below which references say too little.
+const FEW_ANSWERS: f64 = 100.0;
+/// Time over which ended work is averaged, s.
+const WATCHED: f64 = 0.3;
+/// Time constant in which the most requests in flight are forgotten, s.
+const FORGET: f64 = 10.0;
+/// Most that P is when the law closes, in parts of the requests in flight.
+const MOST: f64 = 0.5;
+/// Time without which ended work says nothing, s.
+const LEAST_WATCHED: f64 = 0.1;
+/// Slots that are taken to work at least.
+const LEAST: f64 = 3.0;
+
+impl Law {
+    /// Whether there is no limit.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open > 0.0
+    }
+
+    /// The number of slots that work: P, and while nothing is limited the work that ends.
+    #[must_use]
+    pub fn working(&self) -> f64 {
+        if self.is_open() {
+            self.peak.max(LEAST)
+        } else {
+            self.base
+        }
+    }
+
+    /// P, as far as it is known. While there is no limit this is the P that was found before or, as slots to spare are all
+    /// that is known otherwise, twice the most slots in use of late: who scales by the part in use sees room.
+    #[must_use]
+    pub fn known(&self) -> u32 {
+        if !self.is_open() {
+            return self.slots();
+        }
+        let known = if self.found > 0.0 {
+            self.found.max(self.base)
+        } else {
+            2.0 * self.base
+        };
+        known as u32
+    }
+
+    /// Adds answers: their number and Σ x.
+    pub(super) fn answered(&mut self, [answers, late]: [f64; 2]) {
+        self.answers += answers;
+        if answers > 0.0 {
+            let weight = 1.0 - (1.0 - GAIN).powf(answers);
+            self.late += weight * (late / answers - self.late);
+        }
+    }
+
+    /// Closes an open law when objectives are about to be missed.
+    pub(super) fn watch(&mut self, now: Instant, view: &View) {
+        if self.times[0] <= 0.0 && view.in_flight <= self.base {
+            return;
+        }
+        let secs = (now.as_nanos() as f64 - self.watched_since).max(0.0) / 1e9;
+        self.watched_since = now.as_nanos() as f64;
+        let fade = (-secs / WATCHED).exp();
+        let [.., reference, _, _] = std::mem::take(&mut self.times);
+        self.work = fade * self.work + reference;
+        self.watched = fade * self.watched + secs;
+        self.peak *= (-secs / FORGET).exp();
+        if self.watched > LEAST_WATCHED {
+            self.peak = self.peak.max(self.work / self.watched);
+        }
+        let most = view.in_flight.max(self.base * (-secs / FORGET).exp());
+        self.base = most.clamp(f64::from(view.bounds.0.max(1)), f64::from(view.bounds.1));
+        if self.late <= LATE.0 {
+            return;
+        }
+        let lasted = (now.as_nanos() as f64 - self.opened) / 1e9;
+        let target = if self.found > 0.0 {
+            self.found.min(view.in_flight)
+        } else if self.answers < FEW_ANSWERS && view.enforced {
+            self.starting = 1.0;
+            FIRST
+        } else {
+            (self.peak + self.peak.sqrt())
+                .max(LEAST)
+                .min(MOST * view.in_flight)
+        };
+        let now_ns = now.as_nanos() as f64;
+        (self.open, self.late, self.looked) = (0.0, 0.0, now_ns);
+        self.lasted = lasted;
+        (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
+        (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
+        // The schedule is for the times of requests within the limit (Little's law).
+        let mean = view.mean * (target / view.in_flight).min(1.0);
+        self.go(target.ceil(), now, &View { mean, ..*view });
+    }
+
+    /// Opens a law whose limit is not needed any more. Returns whether it did.
+    pub(super) fn reopen(&mut self, now: Instant, view: &View) -> bool {
+        let now_ns = now.as_nanos() as f64;
+        let secs = (now_ns - self.looked).max(0.0) / 1e9;
+        self.looked = now_ns;
+        self.watched += secs;
+        self.work += secs * view.in_flight;
+        if self.watched < CALM {
+            return false;
+        }
+        let asked = (self.work + self.shed) / self.watched;
+        let sheds = self.shed > SHED * (self.work + self.shed);
+        (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
+        if sheds && self.lasted < LONG || asked >= ROOM * self.base || self.late >= LATE.1 {
+            return false;
+        }
+        if self.resting > 0.0 {
+            self.found = self.base;
+        }
+        (self.open, self.late, self.opened) = (1.0, 0.0, now_ns);
+        (self.work, self.watched) = (0.0, 0.0);
+        (self.resting, self.run, self.jumped_from) = (0.0, 0.0, 0.0);
+        self.go(self.base, now, view);
+        true
+    }
+}

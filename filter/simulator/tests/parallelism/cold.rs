@@ -1,0 +1,186 @@
+//! A proxy that has just started, P left out, beside the service as it is.
+
+use headgate_simulator::backend::Step;
+
+use crate::service::{Kind, NATURAL, PAPER, PAPER_NATURAL, Service, UNFILTERED};
+use crate::{CORE, CORES, SLEEP};
+
+/// Name, types, workers, steps, capacity.
+type Row = (
+    &'static str,
+    &'static [Kind],
+    u32,
+    &'static [(f64, Step)],
+    f64,
+);
+
+const ROWS: &[Row] = &[
+    ("16 workers, paper", PAPER, 16, SLEEP, 16.0),
+    ("16 workers, own objectives", PAPER_NATURAL, 16, SLEEP, 16.0),
+    ("16 workers, natural", NATURAL, 16, SLEEP, 16.0),
+    ("4 cores, natural", NATURAL, u32::MAX, CORES, 4.0),
+    ("one core, natural", NATURAL, u32::MAX, CORE, 1.0),
+];
+const SEEDS: std::ops::Range<u64> = 7..11;
+
+/// Answers in time, in parts of those without a filter, that a cold start above the capacity has at least.
+const LEAST: f64 = 0.95;
+
+/// A cold start, with P found and without a filter, over all seeds.
+struct Start {
+    /// Parts of the requests that were refused.
+    refused: f64,
+    /// Answers in time until the end of each second, with P found and without a filter.
+    good: [Vec<f64>; 2],
+    /// By type: the 90th percentiles of the response time, ms, means over the seeds.
+    p90: Vec<[f64; 2]>,
+    /// By type: with P found, the percentiles for which there are objectives, from the third second on, in parts of these.
+    late: Vec<[f64; 2]>,
+    /// By seed: P after each second.
+    slots: Vec<Vec<u32>>,
+}
+
+impl Start {
+    fn of(&(_, kinds, workers, steps, capacity): &Row, load: f64, seconds: u64) -> Self {
+        let mut start = Self {
+            refused: 0.0,
+            good: [vec![0.0; seconds as usize], vec![0.0; seconds as usize]],
+            p90: vec![[0.0; 2]; kinds.len()],
+            late: vec![[0.0; 2]; kinds.len()],
+            slots: Vec::new(),
+        };
+        let part = 1.0 / SEEDS.count() as f64;
+        for seed in SEEDS {
+            let service = Service {
+                load,
+                seed,
+                seconds,
+                warm_up: 0,
+                shed_by_value: true,
+                ..Service::new(kinds, workers, steps, capacity)
+            };
+            let [found, unfiltered] = [None, Some(UNFILTERED)].map(|slots| service.run(slots));
+            start.refused += part * found.refused;
+            for (at, run) in [&found, &unfiltered].into_iter().enumerate() {
+                let mut sum = 0.0;
+                for (good, second) in start.good[at].iter_mut().zip(&run.good) {
+                    sum += f64::from(*second);
+                    *good += sum;
+                }
+                for (kind, p90) in start.p90.iter_mut().enumerate() {
+                    p90[at] += part * run.percentile(kind, 90, 0);
+                }
+            }
+            for (kind, late) in start.late.iter_mut().enumerate() {
+                for (at, percentile) in [50, 90].into_iter().enumerate() {
+                    let objective = kinds[kind].4[at] as f64;
+                    late[at] += part * found.percentile(kind, percentile, 2) / objective;
+                }
+            }
+            start.slots.push(found.slots);
+        }
+        start
+    }
+
+    /// Answers in time until the end of so many seconds, in parts of those without a filter.
+    fn until(&self, seconds: usize) -> f64 {
+        self.good[0][seconds - 1] / self.good[1][seconds - 1]
+    }
+}
+
+/// Rows of the table with which the backend itself keeps the objectives up to 0.95 of its capacity.
+fn natural() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().filter(|row| row.0.ends_with("natural"))
+}
+
+#[test]
+fn below_capacity_a_cold_start_refuses_and_delays_nothing() {
+    let loads = [
+        (0.3, 0.005),
+        (0.5, 0.005),
+        (0.75, 0.005),
+        (0.9, 0.005),
+        (0.95, 0.01),
+    ];
+    let all = ROWS
+        .iter()
+        .flat_map(|row| loads[..3].iter().map(move |load| (row, load)));
+    let near = natural().flat_map(|row| loads[3..].iter().map(move |load| (row, load)));
+    for (row, &(load, refusable)) in all.chain(near) {
+        let start = Start::of(row, load, 10);
+        let case = format!("{} at {load}", row.0);
+        assert!(
+            start.refused <= refusable,
+            "{case}: {:.4} refused",
+            start.refused
+        );
+        for seconds in [1, 5, 10] {
+            let part = start.until(seconds);
+            assert!(
+                part >= 0.995,
+                "{case}: {part:.4} of no filter in {seconds} s"
+            );
+        }
+        for [found, unfiltered] in start.p90 {
+            let most = 1.1 * unfiltered + 2.0;
+            assert!(
+                found <= most,
+                "{case}: p90 {found:.1} ms, {unfiltered:.1} without"
+            );
+        }
+    }
+}
+
+#[test]
+fn above_capacity_a_cold_start_is_not_behind_no_filter() {
+    for row in ROWS {
+        for load in [1.2, 1.5, 2.0] {
+            let start = Start::of(row, load, 10);
+            let case = format!("{} at {load}", row.0);
+            for seconds in [1, 2, 5] {
+                let part = start.until(seconds);
+                assert!(
+                    part >= LEAST,
+                    "{case}: {part:.3} of no filter in {seconds} s"
+                );
+            }
+            assert!(
+                start.until(10) >= 1.15,
+                "{case}: {:.3} in 10 s",
+                start.until(10)
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints a table"]
+fn cold_starts() {
+    for row in ROWS {
+        for load in [0.3, 0.5, 0.75, 0.9, 0.95, 1.2, 1.5, 2.0] {
+            let start = Start::of(row, load, 10);
+            let p90: Vec<String> = start
+                .p90
+                .iter()
+                .map(|[found, unfiltered]| format!("{found:.0}/{unfiltered:.0}"))
+                .collect();
+            println!(
+                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 10 s {:.3}  p90 {:30} of objectives {} P {:?}",
+                row.0,
+                100.0 * start.refused,
+                start.until(1),
+                start.until(2),
+                start.until(5),
+                start.until(10),
+                p90.join(" "),
+                start
+                    .late
+                    .iter()
+                    .map(|[p50, p90]| format!("{p50:.1}/{p90:.1}"))
+                    .collect::<Vec<_>>()
+                    .join(" "),
+                start.slots[0].get(..8)
+            );
+        }
+    }
+}

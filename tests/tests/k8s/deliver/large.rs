@@ -1,0 +1,205 @@
+//! Objects of 1 MB, which is as much as an API server takes.
+
+use anyhow::{Context as _, Result, anyhow};
+use headgate::kubernetes::cluster::{Gateway, ObjectKey, Route};
+use headgate::plan::{TargetKind, TargetRef};
+use serde_json::{Value, json};
+
+use super::policy;
+use super::stage::Stage;
+
+const EDGE: &str = "{group: gateway.networking.k8s.io, kind: Gateway, name: edge}";
+
+/// Gateway `edge` of Envoy Gateway, and these routes of it.
+fn gateway(stage: &mut Stage, routes: &[&str]) {
+    let edge = ObjectKey::new(&stage.namespace, "edge");
+    stage.cluster.served_kinds = vec![TargetKind::Gateway, TargetKind::HttpRoute];
+    let class = "eg".to_owned();
+    let gateway = Gateway {
+        class,
+        ..Gateway::default()
+    };
+    stage.cluster.gateways.insert(edge.clone(), gateway);
+    for &name in routes {
+        let target = TargetRef {
+            kind: TargetKind::HttpRoute,
+            namespace: stage.namespace.clone(),
+            name: name.to_owned(),
+            section: None,
+        };
+        let route = Route {
+            gateways: vec![edge.clone()],
+            ..Route::default()
+        };
+        stage.cluster.routes.insert(target, route);
+    }
+}
+
+/// A policy for the route of its name with this many matches, 64 kB each.
+fn large(stage: &Stage, name: &str, matches: usize) -> String {
+    let header = |m: usize, h: usize| {
+        let value = format!("{m}-{h}-{}", "v".repeat(4_000));
+        json!({"name": format!("x-{h}"), "value": value})
+    };
+    let of_headers = |m: usize| (0..16).map(|h| header(m, h)).collect::<Value>();
+    let matches: Value = { 0..matches }
+        .map(|m| json!({"headers": of_headers(m)}))
+        .collect();
+    json!({
+        "apiVersion": "headgate.dev/v1alpha1",
+        "kind": "AdmissionPolicy",
+        "metadata": {"name": name, "namespace": stage.namespace},
+        "spec": {
+            "targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": name}],
+            "parallelism": {"perEndpoint": 3},
+            "strategy": {"type": "MaxQueueLength"},
+            "types": [{"name": "large", "matches": matches}, {"name": "default"}],
+        },
+    })
+    .to_string()
+}
+
+/// The policies in an object.
+fn policies(object: &Value) -> Vec<&str> {
+    let stages = object["spec"]["wasm"][0]["config"]["stages"].as_array();
+    let names = stages.into_iter().flatten().map(|s| s["policy"].as_str());
+    let names = names
+        .flatten()
+        .filter_map(|name| name.split('/').next_back());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names
+}
+
+/// Waits until the object has these policies, and says in Envoy Gateway's place that it is accepted.
+fn accepted(stage: &Stage, wanted: &[&str]) -> Result<Value> {
+    let what = wanted.join(", ");
+    let object = stage.wait_for("envoyextensionpolicies", &what, |o| policies(o) == wanted)?;
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().context("name")?;
+    let status = json!({"status": {"ancestors": [{
+        "ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"},
+        "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
+        "conditions": [{
+            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+            "lastTransitionTime": "2026-03-01T12:00:00Z", "observedGeneration": metadata["generation"],
+        }],
+    }]}})
+    .to_string();
+    stage.kubectl(&[
+        "patch",
+        "envoyextensionpolicy",
+        name,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        &status,
+    ])?;
+    stage.only("envoyextensionpolicies").map_err(|e| anyhow!(e))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_without_room_at_a_shared_gateway_says_so_and_the_others_stay() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    let namespace = stage.namespace.clone();
+    gateway(&mut stage, &["checkout", "search"]);
+    stage.policy(&policy(&namespace, "edge", EDGE, 3))?;
+    stage.policy(&large(&stage, "checkout", 7))?;
+    stage.show();
+    let before = accepted(&stage, &["checkout", "edge"])?;
+    for name in ["checkout", "edge"] {
+        stage.programmed(name, true, "EnvoyExtensionPolicy").await?;
+    }
+
+    stage.policy(&large(&stage, "search", 10))?;
+    stage.show();
+    let said = stage.programmed("search", false, "left out").await?;
+    assert!(said.contains("EnvoyExtensionPolicy"), "{said}");
+    for name in ["checkout", "edge"] {
+        stage.programmed(name, true, "EnvoyExtensionPolicy").await?;
+    }
+    let now = stage
+        .only("envoyextensionpolicies")
+        .map_err(|e| anyhow!(e))?;
+    assert_eq!(now["metadata"], before["metadata"], "nothing was written");
+
+    // Room enough for all: the API server takes what fits.
+    stage.policy(&large(&stage, "search", 7))?;
+    stage.show();
+    let all = accepted(&stage, &["checkout", "edge", "search"])?;
+    assert_eq!(all["metadata"]["uid"], before["metadata"]["uid"]);
+    assert!(all.to_string().len() > 900_000);
+    stage
+        .programmed("search", true, "EnvoyExtensionPolicy")
+        .await?;
+
+    // One that is there grows: its last version that fitted stays, and changes of the others are still delivered.
+    stage.policy(&large(&stage, "search", 12))?;
+    stage.show();
+    stage.programmed("search", false, "not in force").await?;
+    for name in ["checkout", "edge"] {
+        stage.programmed(name, true, "EnvoyExtensionPolicy").await?;
+    }
+    let now = stage
+        .only("envoyextensionpolicies")
+        .map_err(|e| anyhow!(e))?;
+    assert_eq!(now["metadata"], all["metadata"], "nothing was written");
+    stage.policy(&policy(&namespace, "edge", EDGE, 5))?;
+    stage.show();
+    let slots = |object: &Value| {
+        let stages = object["spec"]["wasm"][0]["config"]["stages"].as_array();
+        let mut stages = stages.into_iter().flatten();
+        let edge = stages.find(|s| s["policy"] == format!("{namespace}/edge"));
+        edge.map(|s| s["parallelism"].clone())
+    };
+    let what = "five slots";
+    let now = stage.wait_for("envoyextensionpolicies", what, |o| {
+        slots(o) == Some(json!(5))
+    })?;
+    assert_eq!(policies(&now), ["checkout", "edge", "search"]);
+    assert!(now.to_string().len() > 900_000);
+
+    stage.policy(&large(&stage, "search", 6))?;
+    stage.show();
+    stage.wait_for("envoyextensionpolicies", "6 matches", |o| {
+        o.to_string().len() < 900_000
+    })?;
+    accepted(&stage, &["checkout", "edge", "search"])?;
+    stage
+        .programmed("search", true, "EnvoyExtensionPolicy")
+        .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_stays_when_its_only_policy_outgrows_it() -> Result<()> {
+    let mut stage = Stage::set().await?;
+    gateway(&mut stage, &["search"]);
+    stage.policy(&large(&stage, "search", 4))?;
+    stage.show();
+    let before = accepted(&stage, &["search"])?;
+    stage
+        .programmed("search", true, "EnvoyExtensionPolicy")
+        .await?;
+
+    stage.policy(&large(&stage, "search", 16))?;
+    stage.show();
+    let said = stage.programmed("search", false, "at most 1000000").await?;
+    assert!(said.contains("EnvoyExtensionPolicy"), "{said}");
+    let now = stage
+        .only("envoyextensionpolicies")
+        .map_err(|e| anyhow!(e))?;
+    assert_eq!(now["metadata"], before["metadata"], "nothing was written");
+
+    stage.policy(&large(&stage, "search", 14))?;
+    stage.show();
+    stage.wait_for("envoyextensionpolicies", "14 matches", |o| {
+        o.to_string().len() > 850_000
+    })?;
+    let fits = accepted(&stage, &["search"])?;
+    assert_eq!(fits["metadata"]["uid"], before["metadata"]["uid"]);
+    stage
+        .programmed("search", true, "EnvoyExtensionPolicy")
+        .await?;
+    Ok(())
+}
