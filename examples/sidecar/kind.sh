@@ -50,7 +50,6 @@ kubectl --namespace headgate-system rollout status deployment/headgate --timeout
 
 say "Installing the service"
 kubectl create namespace shop --dry-run=client --output=yaml | kubectl apply -f -
-dist/headgate certificate proxy --namespace shop --context "kind-$cluster" | kubectl apply -f -
 dist/headgate inject --image headgate:dev examples/sidecar/search.yaml | kubectl apply -f -
 kubectl apply -f examples/sidecar/policy.yaml
 kubectl --namespace shop rollout status deployment/search --timeout=3m

@@ -30,6 +30,7 @@ use crate::http_server::{self, HttpLimits};
 use crate::kubernetes::authorize::{Authorizer, Refusal, TOKEN_HEADER};
 use crate::kubernetes::cluster::ObjectKey;
 use crate::kubernetes::peers::{COUNTS_PATH, Counted, LONGEST_WAIT};
+use crate::kubernetes::review::bearer;
 use crate::kubernetes::status;
 use crate::kubernetes::store::Observations;
 use crate::metrics;
@@ -217,12 +218,9 @@ async fn authorize(State(authorizer): State<Authorizer>, request: Request, next:
 
 fn token(headers: &HeaderMap) -> Option<&str> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
-    let bearer = text(header::AUTHORIZATION.as_str()).and_then(|v| v.split_once(' '));
-    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let token = bearer
-        .map(|(_, token)| token)
-        .or_else(|| text(TOKEN_HEADER));
-    token.map(str::trim).filter(|token| !token.is_empty())
+    let token = text(header::AUTHORIZATION.as_str()).and_then(bearer);
+    let token = token.or_else(|| text(TOKEN_HEADER).map(str::trim));
+    token.filter(|token| !token.is_empty())
 }
 
 /// Nothing is shown before something is served.

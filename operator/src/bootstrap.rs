@@ -13,8 +13,8 @@
 //!   reach the same handler.
 //! - `retry_back_off` bounds how late a proxy comes back to an operator that was restarted; Envoy's own
 //!   bound is 30 s. HTTP/2 pings notice one that is gone without a word, as when its node dies.
-//! - Certificates come through SDS from files: of those that stand in the cluster itself, Envoy would never
-//!   read a renewed one.
+//! - Certificates and tokens come through SDS from files: of those that stand in the cluster itself, Envoy would
+//!   never read a renewed one.
 //!
 //! Workflows need the calls of the application too: a second listener with a slot of its own, to which the
 //! application sends them ([`outbound`]).
@@ -39,7 +39,7 @@ use crate::xds::DEFAULT_SLOT;
 use crate::xds::module::Kind;
 
 pub use outbound::Outbound;
-pub use tls::{SdsFiles, XdsTls};
+pub use tls::{ProxyIdentity, SdsFiles, XdsTls};
 
 /// What the bootstrap says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Bootstrap {
 pub struct Admission {
     /// Its address.
     pub address: Endpoint,
-    /// TLS, with the certificates that prove both ends to xDS.
+    /// TLS, with what proves both ends to xDS.
     pub tls: Option<Box<XdsTls>>,
 }
 
@@ -147,7 +147,7 @@ pub enum ConfigSource {
         ads: bool,
         /// The delta protocol variant.
         delta: bool,
-        /// TLS, with certificates that prove both ends.
+        /// TLS, with what proves both ends.
         tls: Option<Box<XdsTls>>,
     },
     /// A file that `headgate render` wrote. Envoy notices when another is moved into its place.
@@ -457,6 +457,7 @@ per_connection_buffer_limit_bytes: 262144
 
 /// A cluster that leads to the operator, as one more item of `clusters`.
 fn operator(name: &str, comment: &str, address: &Endpoint, tls: Option<&XdsTls>) -> String {
+    let filters = tls.map_or_else(String::new, XdsTls::http_filters);
     let tls = tls.map_or_else(String::new, |tls| format!("\n{}", tls.transport_socket()));
     let block = format!(
         "\
@@ -464,7 +465,7 @@ name: {name}
 {comment}
 {discovery}
 connect_timeout: 1s
-{XDS_HTTP2}load_assignment:
+{XDS_HTTP2}{filters}load_assignment:
   cluster_name: {name}
   endpoints:
   - lb_endpoints:

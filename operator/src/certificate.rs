@@ -1,10 +1,4 @@
-//! Certificates for xDS: a CA, the operator's own, and those by which proxies prove their namespace.
-//!
-//! In a mesh or with cert-manager, something issues such certificates already. Where nothing does, a CA that
-//! lives in one Secret and a command are enough; a service that signs would have to decide whom to believe,
-//! which is what Kubernetes' permissions on that Secret decide here.
-
-mod key;
+//! The operator's own CA, and its certificate of it, for clusters without a PKI.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -46,17 +40,6 @@ impl From<rcgen::Error> for IssueError {
     fn from(error: rcgen::Error) -> Self {
         Self(error.to_string())
     }
-}
-
-/// Who a proxy's certificate is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Workload<'a> {
-    /// SPIFFE trust domain.
-    pub trust_domain: &'a str,
-    /// Namespace, which the operator checks.
-    pub namespace: &'a str,
-    /// Service account.
-    pub service_account: &'a str,
 }
 
 /// A CA that can sign.
@@ -111,7 +94,12 @@ impl Authority {
             ));
         }
         let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default();
-        let key = key::from_pem(key)?;
+        let key = String::from_utf8_lossy(key);
+        let key = KeyPair::from_pem(&key).map_err(|e| {
+            IssueError(format!(
+                "the CA's key can't be used: {e}; it is to be PKCS #8"
+            ))
+        })?;
         if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
             return Err(IssueError::new(
                 "the CA's certificate and key don't belong together",
@@ -130,7 +118,7 @@ impl Authority {
         &self.cert
     }
 
-    /// A certificate for the operator's xDS address under these names, which proxies check.
+    /// A certificate for the operator under these names, which proxies check.
     ///
     /// # Errors
     /// One line that names a bad DNS name, or says that the CA has expired.
@@ -150,72 +138,19 @@ impl Authority {
         let addresses = addresses.iter().copied().map(SanType::IpAddress);
         params.subject_alt_names.extend(addresses);
         let common = names.first().map_or("headgate", String::as_str);
-        self.issue(
-            params,
-            common,
-            ExtendedKeyUsagePurpose::ServerAuth,
-            life,
-            now,
-        )
-    }
-
-    /// A certificate for proxies of a namespace.
-    ///
-    /// # Errors
-    /// One line that names what is no such name, or says that the CA has expired.
-    pub fn proxy(
-        &self,
-        workload: &Workload<'_>,
-        life: Duration,
-        now: SystemTime,
-    ) -> Result<Pair, IssueError> {
-        let Workload {
-            trust_domain,
-            namespace,
-            service_account,
-        } = *workload;
-        let label = |s: &str, dots: bool| {
-            let fits = |c: char| {
-                c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || (dots && c == '.')
-            };
-            !s.is_empty() && s.len() <= 253 && s.chars().all(fits)
-        };
-        for (what, text, dots) in [
-            ("trust domain", trust_domain, true),
-            ("namespace", namespace, false),
-            ("service account", service_account, true),
-        ] {
-            if !label(text, dots) {
-                return Err(IssueError(format!(
-                    "{text:?} is no {what}: lower-case letters, digits and '-' only"
-                )));
-            }
-        }
-        let uri = format!("spiffe://{trust_domain}/ns/{namespace}/sa/{service_account}");
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::URI(uri.as_str().try_into()?)];
-        let common = format!("proxies of {namespace}");
-        self.issue(
-            params,
-            &common,
-            ExtendedKeyUsagePurpose::ClientAuth,
-            life,
-            now,
-        )
+        self.issue(params, common, life, now)
     }
 
     fn issue(
         &self,
         mut params: CertificateParams,
         common_name: &str,
-        usage: ExtendedKeyUsagePurpose,
         life: Duration,
         now: SystemTime,
     ) -> Result<Pair, IssueError> {
         if self.expires <= now {
             return Err(IssueError::new(
-                "the CA has expired; make a new one (headgate certificate ca), and let the operator and all \
-                 proxies trust both until every certificate is of the new one",
+                "the CA has expired; delete its Secret, and the operator makes a new one",
             ));
         }
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -225,7 +160,7 @@ impl Authority {
             .distinguished_name
             .push(DnType::CommonName, common_name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![usage];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
         // What outlives its CA isn't valid anyway.
         let expires = (now + life).min(self.expires);

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::backend::{Backend, BackendConfig};
 use crate::envoy::EnvoyProcess;
 use crate::headgate::{self, Headgate, RunOptions};
+use crate::pki::Pki;
 use crate::wait::{self, MachineLock};
 
 /// A running fleet. Dropping it ends all of it.
@@ -142,73 +143,4 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let next = path.with_extension("next");
     std::fs::write(&next, bytes)?;
     std::fs::rename(&next, path).with_context(|| path.display().to_string())
-}
-
-/// A CA, and what it has signed, made by `headgate certificate`.
-#[derive(Debug)]
-pub struct Pki {
-    folder: PathBuf,
-}
-
-/// A name of the operator in its certificate.
-const SERVER_NAME: &str = "headgate.headgate-system.svc";
-
-impl Pki {
-    /// Makes a CA and the operator's certificate, in `folder`.
-    ///
-    /// # Errors
-    /// If `headgate certificate` fails.
-    pub fn new(folder: PathBuf) -> Result<Self> {
-        let this = Self { folder };
-        let out = format!("--out-dir={}", this.file("ca", ""));
-        headgate::run_command(&["certificate", "ca", &out])?;
-        this.issue("server", &[])?;
-        Ok(this)
-    }
-
-    /// Issues a certificate of kind `what` into a folder of the name that `more` ends with, or of the kind.
-    fn issue(&self, what: &str, more: &[&str]) -> Result<()> {
-        let name = more.last().copied().unwrap_or(what);
-        let signer = [
-            format!("--ca-cert={}", self.file("ca", "tls.crt")),
-            format!("--ca-key={}", self.file("ca", "tls.key")),
-            format!("--out-dir={}", self.file(name, "")),
-        ];
-        let mut arguments = vec!["certificate", what];
-        arguments.extend(signer.iter().map(String::as_str));
-        arguments.extend(more);
-        headgate::run_command(&arguments)?;
-        Ok(())
-    }
-
-    fn file(&self, name: &str, file: &str) -> String {
-        self.folder.join(name).join(file).display().to_string()
-    }
-
-    /// Arguments of `headgate run`.
-    #[must_use]
-    pub fn operator_arguments(&self) -> Vec<String> {
-        vec![
-            format!("--tls-cert={}", self.file("server", "tls.crt")),
-            format!("--tls-key={}", self.file("server", "tls.key")),
-            format!("--client-ca={}", self.file("server", "ca.crt")),
-        ]
-    }
-
-    /// Arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
-    ///
-    /// # Errors
-    /// If `headgate certificate` fails.
-    pub fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
-        // Once: a proxy that runs follows its files, and must not see half of a new pair.
-        if !self.folder.join(namespace).exists() {
-            self.issue("proxy", &["--namespace", namespace])?;
-        }
-        Ok(vec![
-            format!("--xds-tls-cert={}", self.file(namespace, "tls.crt")),
-            format!("--xds-tls-key={}", self.file(namespace, "tls.key")),
-            format!("--xds-tls-ca={}", self.file(namespace, "ca.crt")),
-            format!("--xds-server-name={SERVER_NAME}"),
-        ])
-    }
 }

@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod kube;
 pub mod mesh;
 pub mod operator;
+pub mod pki;
 pub mod policies;
 pub mod prometheus;
 pub mod simulated;

@@ -25,6 +25,13 @@ Whether objects of deliveries that are off are removed: "true" or nothing. A rel
 - --tls-cert=/etc/headgate/tls/tls.crt
 - --tls-key=/etc/headgate/tls/tls.key
 - --client-ca=/etc/headgate/tls/ca.crt
+- --publish-ca={{ include "headgate.caName" . }}
+{{- end }}
+{{- if eq .Values.tls.mode "Generated" }}
+- --tls-authority={{ include "headgate.caName" . }}
+{{- range concat (include "headgate.dnsNames" . | fromYamlArray) .Values.tls.generated.ipAddresses }}
+- --tls-name={{ . }}
+{{- end }}
 {{- end }}
 {{- range .Values.watchNamespaces }}
 - --watch-namespace={{ . }}

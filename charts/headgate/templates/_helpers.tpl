@@ -63,7 +63,8 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- if eq .Values.tls.mode "Secret" }}{{ .Values.tls.secretName }}{{ else }}{{ include "headgate.fullname" . }}-xds-tls{{ end }}
 {{- end }}
 
-{{- define "headgate.caSecretName" -}}
+{{/* The CA: a Secret beside the operator, and a ConfigMap in each namespace. */}}
+{{- define "headgate.caName" -}}
 {{ include "headgate.fullname" . }}-ca
 {{- end }}
 
@@ -93,9 +94,6 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- if and (ne .mode "Secret") .secretName }}
 {{- fail (printf "tls.secretName is %s and tls.mode is %s; only mode Secret takes a Secret of yours" .secretName .mode) }}
 {{- end }}
-{{- if gt (int .generated.validityDays) (int .generated.caValidityDays) }}
-{{- fail (printf "tls.generated.validityDays is %d and caValidityDays is %d; a certificate can't outlive its CA" (int .generated.validityDays) (int .generated.caValidityDays)) }}
-{{- end }}
 {{- end }}
 {{- with .Values.autoscaling }}
 {{- if gt (int .minReplicas) (int .maxReplicas) }}
@@ -106,14 +104,3 @@ a key that stands twice is no YAML; the chart's own win over `commonLabels`.
 {{- fail "serviceAccount.create is false and serviceAccount.name is empty; name the account that gets the operator's permissions, or set rbac.create to false" }}
 {{- end }}
 {{- end }}
-
-{{/*
-A PEM key that genPrivateKey "ecdsa" made, as PKCS#8, the form that every program reads. All keys on this curve
-have the same length, so what stands before the key is a constant.
-*/}}
-{{- define "headgate.pkcs8" -}}
-{{- $der := . | replace "-----BEGIN EC PRIVATE KEY-----" "" | replace "-----END EC PRIVATE KEY-----" "" | nospace | b64dec -}}
------BEGIN PRIVATE KEY-----
-{{ printf "%s%s" ("MIGTAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBHk=" | b64dec) $der | b64enc | wrapWith 64 "\n" }}
------END PRIVATE KEY-----
-{{ end }}

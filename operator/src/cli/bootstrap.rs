@@ -17,7 +17,7 @@ use clap::Args;
 use super::Output;
 use super::run::{install, module_file};
 use crate::bootstrap::{
-    Admission, Bootstrap, ConfigSource, Outbound, Pod, SdsFiles, Uploads, XdsTls,
+    Admission, Bootstrap, ConfigSource, Outbound, Pod, ProxyIdentity, SdsFiles, Uploads, XdsTls,
 };
 use crate::endpoint::Endpoint;
 use crate::plan::TargetRef;
@@ -59,18 +59,21 @@ pub struct BootstrapArgs {
     /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. TLS as for --xds
     #[arg(long, value_name = "HOST:PORT")]
     pub admission: Option<Endpoint>,
-    /// Certificate that proves this proxy's namespace (PEM; headgate certificate proxy issues it); followed
-    /// when it is renewed
-    #[arg(long, value_name = "FILE", requires_all = ["xds_tls_key", "xds_tls_ca", "output"])]
+    /// Token of this proxy's service account, which proves its namespace, from a projected volume with audience
+    /// headgate; followed when it is renewed
+    #[arg(long, value_name = "FILE", requires_all = ["xds_tls_ca", "output"], group = "xds_identity")]
+    pub xds_token: Option<PathBuf>,
+    /// Certificate that proves this proxy's namespace, in place of a token (PEM); followed when it is renewed
+    #[arg(long, value_name = "FILE", requires_all = ["xds_tls_key", "xds_tls_ca", "output"], group = "xds_identity")]
     pub xds_tls_cert: Option<PathBuf>,
     /// Key of --xds-tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "xds_tls_cert")]
     pub xds_tls_key: Option<PathBuf>,
-    /// CA of the operator's certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "xds_tls_cert")]
+    /// CA of the operator's certificate (PEM); followed when it is renewed
+    #[arg(long, value_name = "FILE", requires = "xds_identity")]
     pub xds_tls_ca: Option<PathBuf>,
     /// Name in the operator's certificate [default: the host of --xds, and of --admission]
-    #[arg(long, value_name = "NAME", requires = "xds_tls_cert")]
+    #[arg(long, value_name = "NAME", requires = "xds_tls_ca")]
     pub xds_server_name: Option<String>,
     /// Address of Envoy's admin interface
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
@@ -133,7 +136,7 @@ pub struct BootstrapArgs {
     #[arg(long)]
     pub delta: bool,
     /// Take the configuration from a file that `headgate render` wrote; no xDS
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "ads", "delta", "xds_tls_cert"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "ads", "delta", "xds_identity"])]
     pub config_file: Option<PathBuf>,
     /// Take the configuration of calls from a file that `headgate render` wrote, where --config-file is set
     #[arg(long, value_name = "PATH", requires_all = ["outbound", "config_file"])]
@@ -156,7 +159,7 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         replace(path, content).with_context(|| format!("--output {}", path.display()))
     };
     if let ConfigSource::Xds { tls: Some(tls), .. } = &bootstrap.source {
-        write(&tls.sds.certificate, &tls.certificate_yaml())?;
+        write(&tls.sds.identity, &tls.identity_yaml())?;
         write(&tls.sds.ca, &tls.ca_yaml())?;
     }
     // Last: who waits for it finds the others.
@@ -227,27 +230,29 @@ impl BootstrapArgs {
 
     /// TLS to the operator at `address`.
     fn tls(&self, address: &Endpoint) -> anyhow::Result<Option<XdsTls>> {
-        let (Some(cert), Some(key), Some(ca), Some(output)) = (
-            &self.xds_tls_cert,
-            &self.xds_tls_key,
-            &self.xds_tls_ca,
-            &self.output,
-        ) else {
+        let (Some(ca), Some(output)) = (&self.xds_tls_ca, &self.output) else {
             return Ok(None);
         };
         // Envoy may run in another folder.
         let absolute = |path: &Path| {
             std::path::absolute(path).with_context(|| format!("{}: no such path", path.display()))
         };
+        let identity = match (&self.xds_token, &self.xds_tls_cert, &self.xds_tls_key) {
+            (Some(token), _, _) => ProxyIdentity::Token(absolute(token)?),
+            (None, Some(cert), Some(key)) => ProxyIdentity::Certificate {
+                cert: absolute(cert)?,
+                key: absolute(key)?,
+            },
+            _ => return Ok(None),
+        };
         Ok(Some(XdsTls {
-            cert: absolute(cert)?,
-            key: absolute(key)?,
+            sds: SdsFiles::beside(&absolute(output)?, &identity),
+            identity,
             ca: absolute(ca)?,
             server_name: self
                 .xds_server_name
                 .clone()
                 .unwrap_or_else(|| address.host.clone()),
-            sds: SdsFiles::beside(&absolute(output)?),
         }))
     }
 

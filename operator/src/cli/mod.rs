@@ -4,7 +4,6 @@
 //! codes: 0, 1 when something is wrong with the input or the system, 2 when the command line is.
 
 pub mod bootstrap;
-pub mod certificate;
 pub mod cluster;
 pub mod completions;
 pub mod crd;
@@ -60,8 +59,6 @@ pub enum Command {
     Inject(Box<inject::InjectArgs>),
     /// Remove what inject added to workloads
     Uninject(inject::UninjectArgs),
-    /// Issue certificates for TLS between the operator and proxies
-    Certificate(certificate::CertificateArgs),
     /// Show policies and proxies: of a cluster, or of a running `headgate run`
     ///
     /// Exit codes: 0 when every policy is accepted, and programmed or without proxies; 1 when one isn't, when nothing
@@ -118,7 +115,6 @@ pub fn main() -> ExitCode {
         Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Inject(args) => inject::run(&args),
         Command::Uninject(args) => inject::remove(&args),
-        Command::Certificate(args) => certificate::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Sysid(args) => sysid::run(&args),

@@ -134,7 +134,10 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
             .map(|file| install(Kind::Native, file, &folder))
             .transpose()?,
     }));
-    let tls = args.tls.load().await?;
+    let metrics = Metrics::new();
+    let (access, namespace) = (args.source.access(), args.source.namespace());
+    let renewing = args.tls.make(&access, namespace, &metrics).await?;
+    let tls = args.tls.load(args.source.kubernetes).await?;
     let xds = listen("--xds", args.xds)?;
     let admin = listen("--admin", args.admin)?;
     let probes = match args.probes {
@@ -156,12 +159,16 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let (xds_address, admin_address) = (xds.local_addr()?, admin.local_addr()?);
 
     let mut stop = StopSignals::new()?;
-    let metrics = Metrics::new();
     let shutdown = watch::Sender::new(false);
     let (plans, mut plan) = watch::channel(Arc::new(Plan::default()));
     let mut source = args
         .source
-        .start(plans, metrics.clone(), shutdown.subscribe())
+        .start(
+            args.tls.published(),
+            plans,
+            metrics.clone(),
+            shutdown.subscribe(),
+        )
         .await?;
     let (views, view) = watch::channel(None);
     let status = Admin::starting(
@@ -185,8 +192,9 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         metrics.clone(),
     );
     let trust = tls.as_ref().map(Tls::subscribe);
+    let tokens = source.proxy_tokens();
     if let Some(tls) = tls {
-        server = server.with_tls(tls);
+        server = server.with_tls(tls).with_tokens(tokens.clone());
     }
     let registry = server.registry();
     let admission = AdmissionServer::new(
@@ -194,7 +202,8 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
         Arc::clone(&registry),
         trust,
         Limits::default(),
-    );
+    )
+    .with_tokens(tokens);
     views.send_replace(Some(View {
         registry: Arc::clone(&registry),
         snapshots: server.snapshots(),
@@ -228,6 +237,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     });
     let watch = |kind, file| module::watch(kind, file, folder.clone(), modules.clone());
     let wasm_watch = tokio::spawn(watch(Kind::Wasm, wasm));
+    let renewing = renewing.map(tokio::spawn);
     let native_watch = native.map(|file| tokio::spawn(watch(Kind::Native, file.clone())));
     let mut server = tokio::spawn(server.serve(xds, shutdown.subscribe()));
 
@@ -261,9 +271,15 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     }
     admin_task.abort();
     wasm_watch.abort();
-    for task in [native_watch, modules_task, probes_task, admission_task]
-        .into_iter()
-        .flatten()
+    for task in [
+        native_watch,
+        modules_task,
+        probes_task,
+        admission_task,
+        renewing,
+    ]
+    .into_iter()
+    .flatten()
     {
         task.abort();
     }

@@ -1,9 +1,14 @@
 //! Arguments for TLS on the xDS address.
 
+use std::future::Future;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::kubernetes::authority::OwnCertificate;
+use crate::kubernetes::client::{Access, connect};
+use crate::kubernetes::cluster::ObjectKey;
+use crate::metrics::Metrics;
 use crate::xds::tls::{Tls, TlsError, TlsFiles};
 
 /// TLS on the xDS address. All three files or none.
@@ -17,27 +22,65 @@ pub struct TlsArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// CA that proxies' certificates must be signed by (PEM, one or several). A certificate is for the namespace in
-    /// its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT
+    /// its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With --kubernetes, a proxy may show a token of its service
+    /// account for audience headgate in place of a certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub client_ca: Option<PathBuf>,
+    /// Make the three files: by the CA in this Secret of the operator's namespace, which is made where it doesn't exist
+    #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
+    pub tls_authority: Option<String>,
+    /// DNS name or IP address in the certificate that --tls-authority makes; may be given several times
+    #[arg(long = "tls-name", value_name = "NAME", requires = "tls_authority")]
+    pub tls_names: Vec<String>,
+    /// ConfigMap of this name in every namespace, or every --watch-namespace, that gets the content of --client-ca as
+    /// ca.crt: by it proxies know the operator
+    #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
+    pub publish_ca: Option<String>,
 }
 
 impl TlsArgs {
-    /// Reads the files, if they are named.
+    fn files(&self, tokens: bool) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            cert: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+            client_ca: self.client_ca.clone()?,
+            tokens,
+        })
+    }
+
+    /// Returns what --publish-ca publishes.
+    pub fn published(&self) -> Option<(String, PathBuf)> {
+        self.publish_ca.clone().zip(self.client_ca.clone())
+    }
+
+    /// Makes the files, if --tls-authority says so. What it returns renews them for ever.
+    ///
+    /// # Errors
+    /// One line: the Secret can't be used.
+    pub async fn make(
+        &self,
+        access: &Access,
+        namespace: Option<String>,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Option<impl Future<Output = ()> + use<>>> {
+        let (Some(secret), Some(files)) = (&self.tls_authority, self.files(true)) else {
+            return Ok(None);
+        };
+        let (client, default_namespace) = connect(access, metrics.clone()).await?;
+        let secret = ObjectKey::new(namespace.unwrap_or(default_namespace), secret.clone());
+        let own = OwnCertificate::new(client, secret, self.tls_names.clone(), files);
+        let authority = own.issue().await?;
+        Ok(Some(own.follow(authority)))
+    }
+
+    /// Reads the files, if they are named. With `tokens`, proxies may come without a certificate.
     ///
     /// # Errors
     /// One line that names the file at fault.
-    pub async fn load(&self) -> Result<Option<Tls>, TlsError> {
-        match (&self.tls_cert, &self.tls_key, &self.client_ca) {
-            (Some(cert), Some(key), Some(client_ca)) => {
-                let files = TlsFiles {
-                    cert: cert.clone(),
-                    key: key.clone(),
-                    client_ca: client_ca.clone(),
-                };
-                files.load().await.map(Some)
-            }
-            _ => Ok(None),
+    pub async fn load(&self, tokens: bool) -> Result<Option<Tls>, TlsError> {
+        match self.files(tokens) {
+            Some(files) => files.load().await.map(Some),
+            None => Ok(None),
         }
     }
 }

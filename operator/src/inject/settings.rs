@@ -33,9 +33,13 @@ pub struct Settings {
         default_value = "headgate.headgate-system.svc:18000"
     )]
     pub xds: Endpoint,
-    /// Secret with the namespace's certificate, which headgate certificate proxy makes
-    #[arg(long, value_name = "NAME", default_value = "headgate-proxy-tls")]
-    pub tls_secret: String,
+    /// ConfigMap with the CA of the operator's certificate, which the operator keeps in each namespace
+    #[arg(long, value_name = "NAME", default_value = "headgate-ca")]
+    pub ca_config_map: String,
+    /// Secret with a certificate (tls.crt, tls.key, ca.crt) that names the namespace, in place of the token of the Pod's
+    /// service account
+    #[arg(long, value_name = "NAME")]
+    pub tls_secret: Option<String>,
     /// Where Envoy listens
     #[arg(long, value_name = "PORT", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
     pub listen_port: u16,

@@ -6,6 +6,20 @@ use super::{Settings, names};
 use crate::bootstrap::quoted;
 
 const TEMPLATE: &str = include_str!("sidecar.yaml");
+const CERTIFICATE: &str = "  - --xds-tls-cert=/etc/headgate/tls/tls.crt
+  - --xds-tls-key=/etc/headgate/tls/tls.key
+";
+// Readable by Envoy's user without an fsGroup, which would be the application's, too.
+const CERTIFICATE_VOLUME: &str = "  secret: {secretName: SECRET, defaultMode: 0o444}
+";
+const TOKEN: &str = "  - --xds-token=/etc/headgate/tls/token
+";
+/// The kubelet writes the token, and renews it. The operator keeps the ConfigMap in each namespace.
+const TOKEN_VOLUME: &str = "  projected:
+    sources:
+    - serviceAccountToken: {audience: headgate, path: token, expirationSeconds: 3600}
+    - configMap: {name: CA, items: [{key: ca.crt, path: ca.crt}]}
+";
 /// Port of Envoy's admin interface, on the loopback address.
 pub(super) const ADMIN_PORT: u16 = 9901;
 /// Port of `/stats/prometheus` and `/ready`.
@@ -27,6 +41,16 @@ pub(super) fn render(
         (volumes.iter()).any(|name| name.strip_prefix(prefix).is_some_and(is_ours))
     };
     let volume = free("headgate", is_taken);
+    let (identity, tls_volume) = match &settings.tls_secret {
+        Some(secret) => (
+            CERTIFICATE,
+            CERTIFICATE_VOLUME.replace("SECRET", &quoted(secret)),
+        ),
+        None => (
+            TOKEN,
+            TOKEN_VOLUME.replace("CA", &quoted(&settings.ca_config_map)),
+        ),
+    };
     let fill = |word: &str| match word {
         "HEADGATE" => headgate.clone(),
         "ENVOY" => envoy.clone(),
@@ -40,7 +64,8 @@ pub(super) fn render(
         "XDS" => settings.xds.to_string(),
         "FILTER" => settings.filter.name().to_owned(),
         "HTTP2" if settings.upstream_http2 => "\n  - --upstream-http2".to_owned(),
-        "SECRET" => quoted(&settings.tls_secret),
+        "IDENTITY" => identity.to_owned(),
+        "TLS_VOLUME" => tls_volume.clone(),
         "CONCURRENCY" => settings.concurrency.to_string(),
         "PORT_NAME" => quoted(port_name),
         "CPU_REQUEST" => quoted(&settings.proxy_cpu_request),

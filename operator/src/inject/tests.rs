@@ -6,7 +6,8 @@ fn settings() -> Settings {
         image: "headgate:1".into(),
         envoy_image: "envoy:2".into(),
         xds: "headgate.headgate-system.svc:18000".parse().unwrap(),
-        tls_secret: "headgate-proxy-tls".into(),
+        ca_config_map: "headgate-ca".into(),
+        tls_secret: None,
         listen_port: 10_000,
         app_port: None,
         upstream_http2: false,
@@ -92,8 +93,11 @@ fn envoy_stands_in_front_of_the_applications_port_and_has_its_name() {
     );
     assert_eq!(envoy["args"][3], "3");
     assert_eq!(
-        spec["volumes"][1]["secret"],
-        json!({"secretName": "headgate-proxy-tls", "defaultMode": 0o444})
+        spec["volumes"][1]["projected"]["sources"],
+        json!([
+            {"serviceAccountToken": {"audience": "headgate", "path": "token", "expirationSeconds": 3600}},
+            {"configMap": {"name": "headgate-ca", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        ])
     );
     assert_eq!(
         template["metadata"]["labels"],
@@ -408,4 +412,25 @@ fn the_default_image_is_that_of_a_release() {
     for none in [None, Some("")] {
         assert_eq!(settings::released(none), None);
     }
+}
+
+#[test]
+fn a_secret_with_a_certificate_takes_the_place_of_the_token() {
+    let mut object = deployment();
+    let settings = Settings {
+        tls_secret: Some("mine".into()),
+        ..settings()
+    };
+    inject(&mut object, &settings).unwrap();
+    let spec = &object["spec"]["template"]["spec"];
+    assert_eq!(
+        spec["volumes"][1]["secret"],
+        json!({"secretName": "mine", "defaultMode": 0o444})
+    );
+    let arguments = spec["initContainers"][0]["args"].to_string();
+    assert!(
+        arguments.contains("--xds-tls-key=/etc/headgate/tls/tls.key"),
+        "{arguments}"
+    );
+    assert!(!arguments.contains("--xds-token"), "{arguments}");
 }

@@ -12,23 +12,21 @@
 //! doesn't accept is kept for [`KEEP_REFUSED`], so that a client with an old token doesn't cost a review a request. That
 //! a user has no permission is not kept: a new RoleBinding counts at once.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authentication::v1::UserInfo;
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::api::{Api, PostParams};
 use kube::{Client, Error};
-use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+use super::kept::{Kept, key};
+use super::review::{review, says_audience};
 
 /// Audience of tokens that are for operators only.
 pub const AUDIENCE: &str = "headgate.dev";
@@ -49,8 +47,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,
-    permissions: Arc<Mutex<Kept>>,
-    refused: Arc<Mutex<Kept>>,
+    permissions: Arc<Kept<()>>,
+    refused: Arc<Kept<()>>,
     reviews: Arc<Semaphore>,
 }
 
@@ -98,8 +96,8 @@ impl Authorizer {
     pub fn new(client: Client) -> Self {
         Self {
             client,
-            permissions: Arc::default(),
-            refused: Arc::default(),
+            permissions: Arc::new(Kept::new(MAX_KEPT)),
+            refused: Arc::new(Kept::new(MAX_KEPT)),
             reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
         }
     }
@@ -110,20 +108,20 @@ impl Authorizer {
     /// No, or nobody can tell.
     pub async fn authorize(&self, token: Option<&str>, path: &str) -> Result<(), Refusal> {
         let token = token.ok_or(Refusal::NoToken)?;
-        let of_token: Key = Sha256::digest(token).into();
-        let of_both: Key = Sha256::digest(format!("{token}\n{path}")).into();
-        if locked(&self.permissions).has(&of_both, Instant::now()) {
+        let (of_token, of_both) = (key(token), key(&format!("{token}\n{path}")));
+        if self.permissions.get(&of_both, Instant::now()).is_some() {
             return Ok(());
         }
         let review = async {
             let _permit = self.reviews.acquire().await;
             // Asked again behind the permit: requests that came together with one token share its refusal.
-            if locked(&self.refused).has(&of_token, Instant::now()) {
+            if self.refused.get(&of_token, Instant::now()).is_some() {
                 return Err(Refusal::UnknownToken);
             }
             let reviewed = self.review(token, path).await;
             if reviewed == Err(Refusal::UnknownToken) {
-                locked(&self.refused).keep(of_token, Instant::now(), KEEP_REFUSED);
+                self.refused
+                    .keep(of_token, (), Instant::now(), KEEP_REFUSED);
             }
             reviewed
         };
@@ -132,7 +130,7 @@ impl Authorizer {
             return Err(Refusal::Unavailable(why));
         };
         reviewed?;
-        locked(&self.permissions).keep(of_both, Instant::now(), KEEP);
+        self.permissions.keep(of_both, (), Instant::now(), KEEP);
         Ok(())
     }
 
@@ -171,98 +169,26 @@ impl Authorizer {
 
     /// Returns the user of `token`.
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, Error> {
-        let reviews: Api<TokenReview> = Api::all(self.client.clone());
-        // None is the API server itself.
-        let audiences = is_for_operators(token).then(|| vec![AUDIENCE.to_owned()]);
-        let spec = TokenReviewSpec {
-            token: token.to_owned(),
-            audiences,
-        };
-        let review = TokenReview {
-            spec,
-            ..TokenReview::default()
-        };
-        let reviewed = reviews.create(&PostParams::default(), &review).await?;
-        let status = reviewed.status.unwrap_or_default();
+        // None is the API server itself. A token that says nothing, as one that is no JWT, can only be for it.
+        let audience = says_audience(token, AUDIENCE).then_some(AUDIENCE);
+        let status = review(&self.client, token, audience).await?;
         let is_known = status.authenticated == Some(true);
         Ok(status.user.filter(|_| is_known))
-    }
-}
-
-/// Whether a token says that it is for [`AUDIENCE`]. Only the API server knows whether that is true; one that says
-/// nothing, such as a token that is no JWT, can only be for the API server.
-fn is_for_operators(token: &str) -> bool {
-    let says = || {
-        let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?);
-        let claims: Value = serde_json::from_slice(&claims.ok()?).ok()?;
-        let audiences = &claims["aud"];
-        let is = |audience: &Value| audience == AUDIENCE;
-        Some(is(audiences) || audiences.as_array().is_some_and(|all| all.iter().any(is)))
-    };
-    says().unwrap_or(false)
-}
-
-fn locked(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// SHA-256 of a token, or of one and a path: the tokens themselves are not kept.
-type Key = [u8; 32];
-
-/// Keys with the same answer, each with the time until which it counts.
-#[derive(Debug, Default)]
-struct Kept(HashMap<Key, Instant>);
-
-impl Kept {
-    fn has(&self, key: &Key, now: Instant) -> bool {
-        self.0.get(key).is_some_and(|until| now < *until)
-    }
-
-    fn keep(&mut self, key: Key, now: Instant, time: Duration) {
-        if self.0.len() >= MAX_KEPT {
-            self.0.retain(|_, until| now < *until);
-        }
-        if self.0.len() < MAX_KEPT {
-            self.0.insert(key, now + time);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Mutex;
 
+    use base64::Engine as _;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
     use http::{Request, Response};
     use kube::client::Body;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
-
-    fn key(number: usize) -> Key {
-        Sha256::digest(number.to_le_bytes()).into()
-    }
-
-    #[test]
-    fn a_permission_counts_for_a_while() {
-        let (mut permissions, now) = (Kept::default(), Instant::now());
-        permissions.keep(key(1), now, KEEP);
-        assert!(permissions.has(&key(1), now + KEEP - Duration::from_secs(1)));
-        assert!(!permissions.has(&key(1), now + KEEP));
-        assert!(!permissions.has(&key(2), now));
-    }
-
-    #[test]
-    fn permissions_are_bounded_and_those_that_ended_make_room() {
-        let (mut permissions, now) = (Kept::default(), Instant::now());
-        for number in 0..=MAX_KEPT {
-            permissions.keep(key(number), now, KEEP);
-        }
-        assert_eq!(permissions.0.len(), MAX_KEPT);
-        assert!(!permissions.has(&key(MAX_KEPT), now));
-        permissions.keep(key(MAX_KEPT), now + KEEP, KEEP);
-        assert!(permissions.has(&key(MAX_KEPT), now + KEEP));
-        assert_eq!(permissions.0.len(), 1);
-    }
 
     /// An API server that knows none of the tokens but `good`, with what it was asked about: tokens and audiences.
     fn server(good: String) -> (Client, Arc<Mutex<Vec<Value>>>) {
@@ -318,13 +244,5 @@ mod tests {
         let audiences: Vec<&Value> = asked.iter().map(|spec| &spec["audiences"]).collect();
         let none = &Value::Null;
         assert_eq!(audiences, [none, none, none, none, &json!([AUDIENCE])]);
-    }
-
-    #[test]
-    fn a_refusal_counts_for_a_shorter_time() {
-        let (mut refused, now) = (Kept::default(), Instant::now());
-        refused.keep(key(1), now, KEEP_REFUSED);
-        assert!(refused.has(&key(1), now + KEEP_REFUSED - Duration::from_millis(1)));
-        assert!(!refused.has(&key(1), now + KEEP_REFUSED));
     }
 }

@@ -4,6 +4,7 @@
 //! ([`resolve`]) makes a [`Plan`](crate::plan::Plan) of it, which the xDS server serves as it serves a folder's. Only the
 //! watching and the writing talk to the API server, and only the leader of several replicas writes.
 
+pub mod authority;
 pub mod authorize;
 pub mod client;
 pub mod cluster;
@@ -12,16 +13,20 @@ pub mod crd;
 pub mod deliver;
 pub mod events;
 pub mod judge;
+mod kept;
 pub mod leader;
 pub mod operate;
 pub mod peers;
+pub mod publish;
 pub mod read;
 pub mod requests;
 pub mod resolve;
 pub mod resource;
+pub(crate) mod review;
 pub mod shared;
 pub mod status;
 pub mod store;
+pub mod tokens;
 pub mod watch;
 pub mod writer;
 

@@ -16,8 +16,10 @@ use super::controller::{Controller, Outputs, Resolved};
 use super::deliver::{self, DeliverArgs, Delivered};
 use super::leader::{Candidate, Leadership};
 use super::peers::{self, Peers};
+use super::publish::Publisher;
 use super::resolve::Planner;
 use super::store::{Observations, Store};
+use super::tokens::ProxyTokens;
 use super::writer::{Inputs, Writer};
 use super::{events, watch::random};
 use crate::metrics::Metrics;
@@ -44,6 +46,8 @@ pub struct Settings {
     pub watch_namespaces: Vec<String>,
     /// What is written for other control planes.
     pub deliver: DeliverArgs,
+    /// The name of the ConfigMaps with the CA of proxies, and its file.
+    pub publish_ca: Option<(String, PathBuf)>,
 }
 
 /// An operator that follows the cluster, and doesn't write yet.
@@ -60,6 +64,7 @@ pub struct Operator {
     resolved: watch::Receiver<Option<Resolved>>,
     peers_token: Option<PathBuf>,
     deliver: deliver::Settings,
+    publisher: Option<Publisher>,
     /// What hasn't been listed yet; empty once everything has.
     pub waiting: watch::Receiver<String>,
     /// Ends with an error, or at the shutdown.
@@ -86,6 +91,15 @@ impl Operator {
             watch_namespaces: settings.watch_namespaces.clone(),
             ..deliver::Settings::new(&settings.deliver, &namespace)?
         };
+        let publisher = settings.publish_ca.map(|(name, file)| {
+            let config_maps = ObjectKey::new(namespace.clone(), name);
+            Publisher::new(
+                client.clone(),
+                config_maps,
+                file,
+                settings.watch_namespaces.clone(),
+            )
+        });
         let lease = ObjectKey::new(namespace.clone(), settings.lease);
         let peers_service = ObjectKey::new(namespace, settings.peers_service);
         let (waiting, waiting_receiver) = watch::channel("the API server".to_owned());
@@ -124,6 +138,7 @@ impl Operator {
             resolved: resolved_receiver,
             peers_token: settings.peers_token,
             deliver,
+            publisher,
             waiting: waiting_receiver,
             following,
         })
@@ -133,6 +148,12 @@ impl Operator {
     #[must_use]
     pub fn authorizer(&self) -> Authorizer {
         Authorizer::new(self.client.clone())
+    }
+
+    /// Asks the API server which accounts proxies' tokens are of.
+    #[must_use]
+    pub fn proxy_tokens(&self) -> ProxyTokens {
+        ProxyTokens::new(self.client.clone())
     }
 
     /// Begins to write what became of policies, while this replica leads, until `shutdown` holds `true`. The task
@@ -163,6 +184,9 @@ impl Operator {
             leadership: leadership.clone(),
         };
         let leading_now = leadership.clone();
+        let publishing_ca = self
+            .publisher
+            .map(|publisher| publisher.run(leadership.clone()));
         let writer = Writer::new(self.client.clone(), inputs, news, self.metrics.clone());
         let following_peers = peers::follow(
             self.replicas,
@@ -188,6 +212,9 @@ impl Operator {
             let mut others = JoinSet::new();
             others.spawn(following_peers);
             others.spawn(publishing);
+            if let Some(publishing_ca) = publishing_ca {
+                others.spawn(publishing_ca);
+            }
             let delivering = tokio::spawn(delivering);
             writer.run(shutdown).await;
             delivering.abort();

@@ -22,8 +22,8 @@ use axum::routing::post;
 use headgate_core::class_admission::Server;
 use headgate_core::class_admission::protocol::{MAX_BYTES, PATH, Report};
 use headgate_core::time::{Instant, nanos};
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -35,6 +35,8 @@ use super::peer::{Peer, Spiffe};
 use super::registry::Registry;
 use super::stream::stopped;
 use super::tls::Trust;
+use crate::kubernetes::review::bearer;
+use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::plan::{Plan, TargetKind, TargetRef};
 
 /// How long connections have to end when somebody else serves.
@@ -46,6 +48,7 @@ pub struct AdmissionServer {
     plans: watch::Receiver<Arc<Plan>>,
     registry: Arc<Registry>,
     trust: Option<watch::Receiver<Arc<Trust>>>,
+    tokens: Option<ProxyTokens>,
     limits: Limits,
 }
 
@@ -53,6 +56,7 @@ pub struct AdmissionServer {
 #[derive(Clone)]
 struct Shared {
     plans: watch::Receiver<Arc<Plan>>,
+    tokens: Option<ProxyTokens>,
     state: Arc<Mutex<Server>>,
     began: Clock,
 }
@@ -71,8 +75,16 @@ impl AdmissionServer {
             plans,
             registry,
             trust,
+            tokens: None,
             limits,
         }
+    }
+
+    /// Over TLS, believes proxies without a certificate whose token `tokens` accepts.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
+        self.tokens = tokens;
+        self
     }
 
     /// Serves until `end`, and then for a little while those who are connected. It starts with nothing.
@@ -87,6 +99,7 @@ impl AdmissionServer {
         let limits = self.limits;
         let shared = Shared {
             plans: self.plans.clone(),
+            tokens: self.tokens.clone(),
             state: Arc::default(),
             began: Clock::now(),
         };
@@ -122,6 +135,7 @@ impl AdmissionServer {
 async fn exchange(
     State(shared): State<Shared>,
     Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     let _open = peer.activity.open();
@@ -130,9 +144,22 @@ async fn exchange(
         Ok(report) => report,
         Err(error) => return refused(format!("no report: {error}")),
     };
-    if let Some(certificate) = &peer.certificate {
+    let token = headers.get(AUTHORIZATION);
+    let token = token.and_then(|value| bearer(value.to_str().ok()?));
+    let token = token.map(str::to_owned);
+    let peer = match peer.with_token(token, shared.tokens.as_ref()).await {
+        Ok(peer) => peer,
+        Err(refusal) => {
+            let code = match refusal {
+                Refusal::Invalid(_) => StatusCode::UNAUTHORIZED,
+                Refusal::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            return (code, refusal.to_string()).into_response();
+        }
+    };
+    if let Some(proven) = &peer.proven {
         let plan = Arc::clone(&shared.plans.borrow());
-        if let Err(why) = keep_believed(&plan, &mut report, certificate) {
+        if let Err(why) = keep_believed(&plan, &mut report, proven) {
             return (StatusCode::FORBIDDEN, why).into_response();
         }
     }
@@ -153,13 +180,13 @@ async fn exchange(
 /// Removes the services from `report` whose policy doesn't believe the sender.
 ///
 /// # Errors
-/// One line: the certificate proves no namespace, or no service is left.
+/// One line: the peer proves no namespace, or no service is left.
 fn keep_believed(
     plan: &Plan,
     report: &mut Report<'_>,
-    certificate: &Result<Spiffe, String>,
+    proven: &Result<Spiffe, String>,
 ) -> Result<(), String> {
-    let sender = certificate.as_ref().map_err(Clone::clone)?;
+    let sender = proven.as_ref().map_err(Clone::clone)?;
     let Some(first) = report.services.first().map(|s| s.service.to_string()) else {
         return Ok(());
     };
@@ -199,7 +226,7 @@ fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
 }
 
 /// Whether `peer`, a SPIFFE id or the beginning of some before a `*`, names a workload of the sender's namespace. The
-/// workload's proxy has an account of its own in its certificate for Headgate, so accounts are not compared.
+/// workload's proxy may have an account of its own in its certificate for Headgate, so accounts are not compared.
 fn is_of(peer: &str, sender: &Spiffe) -> bool {
     let namespace = sender.id.rsplit_once("/sa/");
     let namespace = namespace.map_or(sender.id.clone(), |(id, _)| format!("{id}/"));
@@ -211,8 +238,6 @@ fn is_of(peer: &str, sender: &Spiffe) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
 
     #[test]
@@ -220,7 +245,7 @@ mod tests {
         let sender = Spiffe {
             id: "spiffe://cluster.local/ns/shop/sa/proxy".to_owned(),
             namespace: "shop".to_owned(),
-            expires: SystemTime::UNIX_EPOCH,
+            expires: None,
         };
         for (peer, is) in [
             ("spiffe://cluster.local/ns/shop/sa/engine", true),

@@ -59,9 +59,9 @@ pub struct Identity {
     pub no_native: Option<String>,
     /// A native module file that it refused before it ran any, and why.
     pub refused: Option<(PathBuf, String)>,
-    /// SPIFFE id of the certificate that proves the namespace.
+    /// SPIFFE id that its certificate or token proves, and with it the namespace.
     pub certificate: Option<String>,
-    /// When that certificate ends.
+    /// When its certificate ends.
     pub expires: Option<SystemTime>,
     /// What is wrong with its namespace, labels or module; one line. Such a proxy gets no policy.
     pub invalid: Option<String>,

@@ -1,8 +1,8 @@
 //! Who is at the other end of a connection, and what it may say that it is.
 //!
-//! A proxy's metadata is its own claim. Over TLS, its certificate proves a namespace (SPIFFE, as Istio and
-//! `headgate certificate` issue them), and no claim may leave that namespace: a workload that is taken over
-//! can't read another team's policies, nor appear in their status.
+//! A proxy's metadata is its own claim. Over TLS, the token of its service account proves a namespace, or its
+//! certificate does (SPIFFE, as Istio issues them), and no claim may leave that namespace: a workload that is taken
+//! over can't read another team's policies, nor appear in their status.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,30 +13,33 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::node::{Identity, TargetClaim, clip};
+use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 use crate::plan::{NAMESPACE_METADATA, TARGET_METADATA};
 
 /// Longest SPIFFE id (the specification's bound), in bytes.
 const MAX_SPIFFE: usize = 2_048;
+/// Trust domain of accounts of this cluster.
+const TRUST_DOMAIN: &str = "cluster.local";
 
 /// The other end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// What its certificate proves; `None` without TLS. `Err` is one line that says why it proves nothing.
-    pub certificate: Option<Arc<Result<Spiffe, String>>>,
+    /// What its certificate or token proves; `None` without TLS. `Err` is one line that says why it proves nothing.
+    pub proven: Option<Arc<Result<Spiffe, String>>>,
     pub(super) activity: Arc<Activity>,
 }
 
-/// A workload's name as its certificate has it: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
+/// A workload's name: `spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spiffe {
     /// The whole id.
     pub id: String,
     /// Its namespace.
     pub namespace: String,
-    /// When the certificate ends.
-    pub expires: SystemTime,
+    /// When its certificate ends; `None` of a token, which the kubelet renews.
+    pub expires: Option<SystemTime>,
 }
 
 /// Streams of a connection.
@@ -79,7 +82,8 @@ impl Spiffe {
     /// # Errors
     /// One line: it has none, several, or one that names no namespace.
     pub fn of_certificate(der: &[u8]) -> Result<Self, String> {
-        const DO: &str = "issue one with headgate certificate proxy --namespace NAMESPACE";
+        const DO: &str =
+            "issue one for spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT, or show a token";
         let (_, certificate) = X509Certificate::from_der(der)
             .map_err(|e| format!("the client certificate can't be read: {e}; {DO}"))?;
         let names = certificate
@@ -98,8 +102,7 @@ impl Spiffe {
             (Some(only), None) => {
                 Self::parse(only, SystemTime::UNIX_EPOCH + end).ok_or_else(|| {
                     format!(
-                        "the client certificate's URI {:?} names no namespace, as \
-                     spiffe://cluster.local/ns/NAMESPACE/sa/ACCOUNT does; {DO}",
+                        "the client certificate's URI {:?} names no namespace; {DO}",
                         clip(only, 256)
                     )
                 })
@@ -125,22 +128,44 @@ impl Spiffe {
         (right && full).then(|| Self {
             id: uri.to_owned(),
             namespace: namespace.to_owned(),
-            expires,
+            expires: Some(expires),
         })
     }
 }
 
 impl Peer {
-    /// Checks that `identity` claims nothing that the certificate doesn't cover, and adds what the
-    /// certificate proves. Without TLS, claims are believed.
+    /// Returns it with what `token` proves, where its certificate proves nothing.
+    ///
+    /// # Errors
+    /// The token is not valid, or the API server doesn't say.
+    pub(super) async fn with_token(
+        mut self,
+        token: Option<String>,
+        tokens: Option<&ProxyTokens>,
+    ) -> Result<Self, Refusal> {
+        let needs_token = self.proven.as_deref().is_some_and(Result::is_err);
+        if let (true, Some(token), Some(tokens)) = (needs_token, token, tokens) {
+            let account = tokens.account(&token).await?;
+            let (namespace, name) = (account.namespace, account.name);
+            self.proven = Some(Arc::new(Ok(Spiffe {
+                id: format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{name}"),
+                namespace,
+                expires: None,
+            })));
+        }
+        Ok(self)
+    }
+
+    /// Checks that `identity` claims nothing that the certificate or token doesn't cover, and adds what it
+    /// proves. Without TLS, claims are believed.
     ///
     /// # Errors
     /// One line that says what doesn't fit and what to do.
     pub fn authorize(&self, identity: &mut Identity) -> Result<(), String> {
-        let Some(certificate) = &self.certificate else {
+        let Some(proven) = &self.proven else {
             return Ok(());
         };
-        let proven = certificate.as_ref().as_ref().map_err(Clone::clone)?;
+        let proven = proven.as_ref().as_ref().map_err(Clone::clone)?;
         let claimed = [
             (NAMESPACE_METADATA, identity.namespace.as_deref()),
             (
@@ -154,16 +179,15 @@ impl Peer {
         for (key, namespace) in claimed {
             if let Some(namespace) = namespace.filter(|n| *n != proven.namespace) {
                 return Err(format!(
-                    "node metadata {key:?} is of namespace {namespace:?}, but the client certificate is of \
-                     {:?} ({}); correct the metadata, or give the proxy a certificate of namespace \
-                     {namespace:?}",
+                    "node metadata {key:?} is of namespace {namespace:?}, but the client's certificate or token is \
+                     of {:?} ({}); correct the metadata, or give the proxy an identity of namespace {namespace:?}",
                     proven.namespace, proven.id
                 ));
             }
         }
         identity.namespace = Some(proven.namespace.clone());
         identity.certificate = Some(proven.id.clone());
-        identity.expires = Some(proven.expires);
+        identity.expires = proven.expires;
         Ok(())
     }
 }
@@ -186,7 +210,7 @@ mod tests {
         let uri = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
         Peer {
             address: ([127, 0, 0, 1], 1).into(),
-            certificate: Some(Arc::new(Spiffe::of_certificate(&certificate(&[&uri])))),
+            proven: Some(Arc::new(Spiffe::of_certificate(&certificate(&[&uri])))),
             activity: Arc::default(),
         }
     }
@@ -208,7 +232,7 @@ mod tests {
         ] {
             let why = Spiffe::of_certificate(&certificate(uris)).unwrap_err();
             assert!(
-                why.contains(says) && why.contains("headgate certificate proxy"),
+                why.contains(says) && why.contains("or show a token"),
                 "{uris:?}: {why}"
             );
         }
@@ -246,7 +270,7 @@ mod tests {
     #[test]
     fn without_tls_claims_are_believed() {
         let mut plain = peer("shop");
-        plain.certificate = None;
+        plain.proven = None;
         let mut identity = Identity {
             namespace: Some("bank".into()),
             ..Identity::default()

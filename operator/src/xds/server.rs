@@ -17,6 +17,7 @@ use super::service::Service;
 use super::snapshot::Snapshot;
 use super::stream::{Context, stopped};
 use super::tls::Tls;
+use crate::kubernetes::tokens::ProxyTokens;
 use crate::metrics::{Metrics, XdsMetrics};
 use crate::plan::Plan;
 
@@ -29,6 +30,7 @@ pub struct Server {
     cache: Arc<ResourceCache>,
     registry: Arc<Registry>,
     tls: Option<Tls>,
+    tokens: Option<ProxyTokens>,
     limits: Limits,
 }
 
@@ -53,6 +55,7 @@ impl Server {
             cache,
             registry: Arc::new(Registry::new(limits.proxies, limits.keep, metrics)),
             tls: None,
+            tokens: None,
             limits,
         }
     }
@@ -61,6 +64,13 @@ impl Server {
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Over TLS, serves proxies without a certificate whose token `tokens` accepts.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: Option<ProxyTokens>) -> Self {
+        self.tokens = tokens;
         self
     }
 
@@ -86,12 +96,13 @@ impl Server {
         shutdown: watch::Receiver<bool>,
     ) -> Result<(), tonic::transport::Error> {
         let limits = self.limits;
-        let service = Service::new(Context {
+        let context = Context {
             snapshots: self.snapshots.subscribe(),
             registry: Arc::clone(&self.registry),
             shutdown: shutdown.clone(),
             limits,
-        });
+        };
+        let service = Service::new(context, self.tokens);
         let ecds = ExtensionConfigDiscoveryServiceServer::new(service.clone())
             .max_decoding_message_size(limits.request_bytes);
         let ads = AggregatedDiscoveryServiceServer::new(service)

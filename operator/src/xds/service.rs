@@ -10,28 +10,33 @@ use envoy_types::pb::envoy::service::discovery::v3::{
 };
 use envoy_types::pb::envoy::service::extension::v3::extension_config_discovery_service_server::ExtensionConfigDiscoveryService;
 use futures::Stream;
+use http::header::AUTHORIZATION;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::warn;
 
-use super::addresses::{Full, Quota, group};
+use super::addresses::{Full, Quota, Slot, group};
 use super::delta::Delta;
 use super::dialect::Dialect;
 use super::peer::Peer;
 use super::proxy::Transport;
 use super::sotw::Sotw;
 use super::stream::{Context, drive};
+use crate::kubernetes::review::bearer;
+use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 
 /// Both services.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     context: Context,
+    tokens: Option<ProxyTokens>,
     /// One slot a stream, by who opened it.
     streams: Arc<Quota<Owner>>,
 }
 
-/// Whose streams are counted together, so that nobody takes all of them: the namespace of a certificate, or an address
-/// that shows none.
+/// Whose streams are counted together, so that nobody takes all of them: the namespace of a certificate or
+/// token, or an address that shows none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Owner {
     Namespace(String),
@@ -40,7 +45,7 @@ enum Owner {
 
 impl Owner {
     fn of(peer: &Peer) -> Self {
-        match peer.certificate.as_deref() {
+        match peer.proven.as_deref() {
             Some(Ok(spiffe)) => Self::Namespace(spiffe.namespace.clone()),
             _ => Self::Address(group(peer.address.ip())),
         }
@@ -50,20 +55,19 @@ impl Owner {
 type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    pub(super) fn new(context: Context) -> Self {
+    pub(super) fn new(context: Context, tokens: Option<ProxyTokens>) -> Self {
         let limits = &context.limits;
         let streams = Quota::new(limits.streams, limits.streams_per_namespace);
-        Self { context, streams }
+        Self {
+            context,
+            tokens,
+            streams,
+        }
     }
 
-    fn open<D: Dialect>(
-        &self,
-        transport: Transport,
-        request: Request<Streaming<D::Request>>,
-    ) -> Result<Response<Responses<D::Response>>, Status> {
-        let peer = peer(&request)?;
-        let open = peer.activity.open();
-        let slot = self.streams.take(Owner::of(&peer)).map_err(|full| {
+    /// Returns a slot for one stream of the peer.
+    fn slot(&self, peer: &Peer) -> Result<Slot<Owner>, Status> {
+        self.streams.take(Owner::of(peer)).map_err(|full| {
             self.context.registry.metrics.xds.streams_refused.inc();
             let limits = &self.context.limits;
             Status::resource_exhausted(match full {
@@ -73,7 +77,37 @@ impl Service {
                     format!("{most} streams of this namespace are open")
                 }
             })
-        })?;
+        })
+    }
+
+    /// Returns the peer with what its token proves.
+    async fn prove(&self, peer: Peer, token: Option<String>) -> Result<Peer, Status> {
+        // Counted while the API server is asked.
+        let _slot = self.slot(&peer)?;
+        let address = peer.address;
+        let proven = peer.with_token(token, self.tokens.as_ref()).await;
+        proven.map_err(|refusal| {
+            self.context.registry.metrics.xds.streams_refused.inc();
+            warn!(peer = %address, "proxy turned away: {refusal}");
+            match refusal {
+                Refusal::Invalid(_) => Status::unauthenticated(refusal.to_string()),
+                Refusal::Unavailable(_) => Status::unavailable(refusal.to_string()),
+            }
+        })
+    }
+
+    async fn open<D: Dialect>(
+        &self,
+        transport: Transport,
+        request: Request<Streaming<D::Request>>,
+    ) -> Result<Response<Responses<D::Response>>, Status> {
+        let peer = peer(&request)?;
+        let open = peer.activity.open();
+        let header = request.metadata().get(AUTHORIZATION.as_str());
+        let token = header.and_then(|value| bearer(value.to_str().ok()?));
+        let token = token.map(str::to_owned);
+        let peer = self.prove(peer, token).await?;
+        let slot = self.slot(&peer)?;
         let requests = request.into_inner();
         // One response: the next is made when a proxy has taken this one.
         let (responses, stream) = mpsc::channel(1);
@@ -104,14 +138,14 @@ impl ExtensionConfigDiscoveryService for Service {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamExtensionConfigsStream>, Status> {
-        self.open::<Sotw>(Transport::Ecds, request)
+        self.open::<Sotw>(Transport::Ecds, request).await
     }
 
     async fn delta_extension_configs(
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaExtensionConfigsStream>, Status> {
-        self.open::<Delta>(Transport::Ecds, request)
+        self.open::<Delta>(Transport::Ecds, request).await
     }
 
     async fn fetch_extension_configs(
@@ -131,13 +165,13 @@ impl AggregatedDiscoveryService for Service {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        self.open::<Sotw>(Transport::Ads, request)
+        self.open::<Sotw>(Transport::Ads, request).await
     }
 
     async fn delta_aggregated_resources(
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        self.open::<Delta>(Transport::Ads, request)
+        self.open::<Delta>(Transport::Ads, request).await
     }
 }

@@ -221,7 +221,7 @@ impl Snapshot {
     }
 }
 
-/// A configuration of another namespace than the proxy's certificate is refused. Its policies and their limits are not
+/// A configuration of another namespace than the proxy proves is refused. Its policies and their limits are not
 /// for the proxy to read.
 fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
     let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
@@ -230,7 +230,7 @@ fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), St
     let foreign = |policy: &str| policy.split_once('/').map(|(ns, _)| ns) != Some(namespace);
     if config.stages.iter().any(|s| foreign(&s.policy)) {
         return Err(format!(
-            "no policy of namespace {namespace:?} applies to this proxy, and its certificate ({certificate}) is for \
+            "no policy of namespace {namespace:?} applies to this proxy, and its identity ({certificate}) is for \
              no other"
         ));
     }

@@ -26,6 +26,7 @@ use tracing::debug;
 use super::addresses::Slot;
 use super::peer::{Activity, Peer, Spiffe};
 use super::tls::Trust;
+use crate::kubernetes::tokens::AUDIENCE;
 
 /// What ends a connection, apart from its two ends.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +64,7 @@ impl Socket {
             io: Either::Left(stream),
             peer: Peer {
                 address,
-                certificate: None,
+                proven: None,
                 activity,
             },
             watch: Some(Box::pin(async move {
@@ -92,23 +93,26 @@ impl Socket {
             .to_vec();
         let certificate = match chain.first() {
             Some(own) => Spiffe::of_certificate(own),
-            None => Err("the client shows no certificate".to_owned()),
+            None => Err(format!(
+                "the client shows neither a token for audience {AUDIENCE:?} nor a certificate"
+            )),
         };
         let activity = Arc::<Activity>::default();
         let idle = idle(Arc::clone(&activity), lifetime.idle);
         let age = Instant::now() + lifetime.max_age;
+        let shows_certificate = !chain.is_empty();
         Self {
             io: Either::Right(Box::new(stream)),
             peer: Peer {
                 address,
-                certificate: Some(Arc::new(certificate)),
+                proven: Some(Arc::new(certificate)),
                 activity,
             },
             watch: Some(Box::pin(async move {
                 tokio::select! {
                     why = idle => why,
                     () = sleep_until(age) => OLD,
-                    why = distrust(trust, chain) => why,
+                    why = distrust(trust, chain), if shows_certificate => why,
                 }
             })),
             _slot: slot,

@@ -76,13 +76,13 @@ pub struct ProxyReport {
     pub cluster: String,
     /// The target it stands for, if it names one.
     pub target: Option<String>,
-    /// Namespace of its Pod, as its certificate or its metadata says.
+    /// Namespace of its Pod, as its certificate, its token or its metadata says.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// SPIFFE id of its certificate.
+    /// SPIFFE id that its certificate or token proves.
     #[serde(default)]
     pub certificate: Option<String>,
-    /// When that certificate ends.
+    /// When its certificate ends.
     #[serde(default)]
     pub expires: Option<String>,
     /// The module file that it loads, where it names one of its own.

@@ -42,6 +42,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// CAs that sign the proxies' certificates.
     pub client_ca: PathBuf,
+    /// Whether a proxy may come without a certificate, because it can show a token.
+    pub tokens: bool,
 }
 
 /// Why TLS can't be served. Each names the file and what to do.
@@ -136,10 +138,12 @@ impl TlsFiles {
                 .map_err(|e| of_ca(format!("no CA certificate: {e}")))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                .build()
-                .map_err(|e| of_ca(e.to_string()))?;
+        let mut verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        if self.tokens {
+            verifier = verifier.allow_unauthenticated();
+        }
+        let verifier = verifier.build().map_err(|e| of_ca(e.to_string()))?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| of_cert(e.to_string()))?
@@ -338,13 +342,12 @@ fn tell(trust: &Trust, told: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
         Age::Fresh => {}
         Age::Old => warn!(
             expires,
-            "the TLS certificate {cert} or the CA {ca} expires soon; renew it (headgate certificate server), or see \
-             why nobody does"
+            "the TLS certificate {cert} or the CA {ca} expires soon; see why its issuer doesn't renew it"
         ),
         Age::Expired => error!(
             expires,
             "the TLS certificate {cert} or the CA {ca} has expired: proxies can't connect and keep their last \
-             configuration; renew it (headgate certificate server)"
+             configuration; see why its issuer didn't renew it"
         ),
     }
 }

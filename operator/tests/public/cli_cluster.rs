@@ -405,7 +405,7 @@ fn every_command_has_a_manual_page() {
         .map(|name| format!("headgate-{name}.1"))
         .collect();
     assert!(expected.contains(&"headgate-validate.1".to_owned()));
-    assert!(expected.contains(&"headgate-certificate-proxy.1".to_owned()));
+    assert!(expected.contains(&"headgate-bootstrap.1".to_owned()));
     expected.push("headgate.1".to_owned());
     expected.sort();
     let mut found: Vec<String> = std::fs::read_dir(&folder)
@@ -414,10 +414,10 @@ fn every_command_has_a_manual_page() {
         .collect();
     found.sort();
     assert_eq!(found, expected);
-    let page = std::fs::read_to_string(folder.join("headgate-certificate-proxy.1")).unwrap();
-    assert!(page.contains(".TH headgate-certificate-proxy 1"), "{page}");
-    assert!(page.contains("headgate certificate proxy"), "{page}");
-    assert!(page.contains("ca\\-secret"), "{page}");
+    let page = std::fs::read_to_string(folder.join("headgate-bootstrap.1")).unwrap();
+    assert!(page.contains(".TH headgate-bootstrap 1"), "{page}");
+    assert!(page.contains("headgate bootstrap"), "{page}");
+    assert!(page.contains("xds\\-token"), "{page}");
 
     let file = home.path().join("file");
     std::fs::write(&file, "").unwrap();

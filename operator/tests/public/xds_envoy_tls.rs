@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use headgate::bootstrap::{Bootstrap, ConfigSource, Pod, SdsFiles, XdsTls};
+use headgate::bootstrap::{Bootstrap, ConfigSource, Pod, ProxyIdentity, SdsFiles, XdsTls};
 use headgate::xds::Limits;
 use headgate::xds::proxy::{Proxy, RunState};
 use tempfile::TempDir;
@@ -40,16 +40,25 @@ impl Files {
         files
     }
 
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
     fn tls(&self) -> XdsTls {
-        let path = |name: &str| self.0.path().join(name);
+        self.with(ProxyIdentity::Certificate {
+            cert: self.path("tls.crt"),
+            key: self.path("tls.key"),
+        })
+    }
+
+    fn with(&self, identity: ProxyIdentity) -> XdsTls {
         let tls = XdsTls {
-            cert: path("tls.crt"),
-            key: path("tls.key"),
-            ca: path("ca.crt"),
+            sds: SdsFiles::beside(&self.path("envoy.yaml"), &identity),
+            identity,
+            ca: self.path("ca.crt"),
             server_name: "headgate.test".into(),
-            sds: SdsFiles::beside(&path("envoy.yaml")),
         };
-        fs::write(&tls.sds.certificate, tls.certificate_yaml()).unwrap();
+        fs::write(&tls.sds.identity, tls.identity_yaml()).unwrap();
         fs::write(&tls.sds.ca, tls.ca_yaml()).unwrap();
         tls
     }
@@ -195,11 +204,13 @@ async fn an_envoy_does_not_believe_another_operator() {
 async fn bootstraps_with_tls_are_valid() {
     let authority = Authority::new();
     let files = Files::new(&authority.proxy(&[&spiffe(NAMESPACE)]), &authority.pem);
+    fs::write(files.path("token"), "a.b.c").unwrap();
     for name in ["headgate.headgate-system.svc", "10.0.0.1"] {
         for ads in [false, true] {
+            let token = ProxyIdentity::Token(files.path("token"));
             let tls = XdsTls {
                 server_name: name.into(),
-                ..files.tls()
+                ..if ads { files.with(token) } else { files.tls() }
             };
             let source = ConfigSource::Xds {
                 address: format!("{name}:18000").parse().unwrap(),

@@ -161,7 +161,7 @@ async fn who_can_not_prove_a_namespace_gets_nothing() {
             .await
             .unwrap_err();
         assert_eq!(code, Code::PermissionDenied, "{uris:?}: {why}");
-        assert!(why.contains("headgate certificate proxy"), "{why}");
+        assert!(why.contains("or show a token"), "{why}");
     }
     // Without TLS the TCP connection is made, and what is no handshake ends it.
     let plain = match rig.server.plain("127.0.0.1").await {

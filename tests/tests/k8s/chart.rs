@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 use headgate_tests::chart::{self, NAMESPACE};
@@ -232,13 +233,9 @@ fn a_release_loses_nothing_and_leaves_nothing() {
         server.apply(POLICY).map_err(|error| format!("{error:#}"))
     })
     .unwrap();
-    let (ca, tls) = (
-        secret(&server, "headgate-ca"),
-        secret(&server, "headgate-xds-tls"),
-    );
     let policy = get(&server, &["admissionpolicy", "search"]);
 
-    // Upgrades keep certificates and policies, and a rollback does, too.
+    // Upgrades keep policies, and a rollback does, too.
     helm(&server, "upgrade", &["--set", "replicas=3,log.level=debug"]);
     let deployment = get(
         &server,
@@ -251,38 +248,7 @@ fn a_release_loses_nothing_and_leaves_nothing() {
         &["deployment", "headgate", "--namespace", NAMESPACE],
     );
     assert_eq!(deployment["spec"]["replicas"], 2);
-    assert_eq!(secret(&server, "headgate-ca"), ca);
-    assert_eq!(secret(&server, "headgate-xds-tls"), tls);
     assert_eq!(get(&server, &["admissionpolicy", "search"]), policy);
-
-    // Other names need another certificate, by the same CA.
-    helm(
-        &server,
-        "upgrade",
-        &["--set", "tls.generated.extraDnsNames={xds.example.org}"],
-    );
-    assert_eq!(secret(&server, "headgate-ca"), ca);
-    let renewed = secret(&server, "headgate-xds-tls");
-    assert_ne!(renewed["tls.crt"], tls["tls.crt"]);
-    assert_eq!(renewed["ca.crt"], tls["ca.crt"]);
-
-    // So does one that is about to end.
-    server
-        .kubectl(&[
-            "annotate",
-            "secret",
-            "headgate-xds-tls",
-            "--namespace",
-            NAMESPACE,
-            "--overwrite",
-            "headgate.dev/renew-after=1",
-        ])
-        .unwrap();
-    helm(&server, "upgrade", &["--reuse-values", "--force-conflicts"]);
-    assert_eq!(secret(&server, "headgate-ca"), ca);
-    let again = secret(&server, "headgate-xds-tls");
-    assert_ne!(again["tls.crt"], renewed["tls.crt"]);
-    assert_eq!(again["ca.crt"], tls["ca.crt"]);
 
     // An uninstalled release leaves the CRD, and with it the policies.
     helm(&server, "uninstall", &[]);
@@ -327,6 +293,42 @@ fn an_upgrade_upgrades_the_crd() {
     // The field is kubectl's now, which an older chart's would not be.
     helm(&server, "upgrade", &["--force-conflicts"]);
     assert_ne!(description(), "Old.");
+}
+
+/// The chart of 0.1.0 made a CA, which certificates of proxies are of.
+#[test]
+fn an_upgrade_keeps_the_ca_that_an_older_chart_made() {
+    let server = ApiServer::start().unwrap();
+    server.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let older = tempfile::tempdir().unwrap();
+    let copied = Command::new("cp")
+        .args(["-R", "--dereference"])
+        .arg(chart::folder().join("."))
+        .arg(older.path())
+        .status();
+    assert!(copied.unwrap().success());
+    let template = older.path().join("templates/tls.yaml");
+    let ca = "{{- $ca := genCA \"CA\" 3650 }}
+apiVersion: v1
+kind: Secret
+metadata:
+  name: headgate-ca
+  namespace: {{ .Release.Namespace }}
+  labels: {{- include \"headgate.labels\" . | nindent 4 }}
+type: kubernetes.io/tls
+data: {tls.crt: {{ $ca.Cert | b64enc }}, tls.key: {{ $ca.Key | b64enc }}}
+";
+    fs::write(template, ca).unwrap();
+    let older = older.path().to_str().unwrap();
+    server
+        .helm(&["install", "headgate", older, "--namespace", NAMESPACE])
+        .unwrap();
+    let before = secret(&server, "headgate-ca");
+    assert!(before["tls.key"].is_string(), "{before}");
+    for _ in 0..2 {
+        helm(&server, "upgrade", &[]);
+        assert_eq!(secret(&server, "headgate-ca"), before);
+    }
 }
 
 /// `--reuse-values` takes the old chart's defaults for the new one's: what 0.1.0 had no value for is missing.

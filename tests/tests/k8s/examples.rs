@@ -143,17 +143,6 @@ fn the_bootstraps_of_the_examples_are_made() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let own = |path: &str| format!("{}/{}", here.display(), path.rsplit('/').next().unwrap());
-    run_command(&["certificate", "ca", "--out-dir", &own("ca")]).unwrap();
-    run_command(&[
-        "certificate",
-        "proxy",
-        "--namespace=shop",
-        &format!("--ca-cert={}/tls.crt", own("ca")),
-        &format!("--ca-key={}/tls.key", own("ca")),
-        "--out-dir",
-        here.to_str().unwrap(),
-    ])
-    .unwrap();
     fs::write(here.join("labels"), "app=\"search\"\n").unwrap();
     let mut made = 0;
     for file in FOLDERS.iter().flat_map(|folder| manifests(folder)) {

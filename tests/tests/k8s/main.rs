@@ -3,7 +3,6 @@
 //! Each module expects a process of its own, which `scripts/test kube` gives it: an API server that its tests share,
 //! and no other operator.
 
-mod certificate;
 mod chart;
 mod cli;
 mod controller;
@@ -16,3 +15,4 @@ mod helm_chart;
 mod namespaces;
 mod permissions;
 mod smoke;
+mod tokens;

@@ -16,6 +16,7 @@ use crate::kubernetes::deliver::object::dns;
 use crate::kubernetes::leader::Leadership;
 use crate::kubernetes::operate::{Operator, Settings, Writing};
 use crate::kubernetes::store::Observations;
+use crate::kubernetes::tokens::ProxyTokens;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 use crate::source;
@@ -88,12 +89,26 @@ impl SourceArgs {
         }
     }
 
+    /// The API server.
+    pub(super) fn access(&self) -> Access {
+        Access {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+        }
+    }
+
+    /// The namespace of this operator, if it is given.
+    pub(super) fn namespace(&self) -> Option<String> {
+        self.pod_namespace.clone().filter(|n| !n.is_empty())
+    }
+
     /// Begins to send plans.
     ///
     /// # Errors
     /// One line: no API server is known.
     pub(super) async fn start(
         &self,
+        publish_ca: Option<(String, PathBuf)>,
         plans: watch::Sender<Arc<Plan>>,
         metrics: Metrics,
         shutdown: watch::Receiver<bool>,
@@ -107,11 +122,8 @@ impl SourceArgs {
             }));
         }
         let settings = Settings {
-            access: Access {
-                kubeconfig: self.kubeconfig.clone(),
-                context: self.context.clone(),
-            },
-            namespace: self.pod_namespace.clone().filter(|n| !n.is_empty()),
+            access: self.access(),
+            namespace: self.namespace(),
             identity: self.pod_name.clone().filter(|n| !n.is_empty()),
             lease: self.lease.clone(),
             peers_service: self.peers_service.clone(),
@@ -120,6 +132,7 @@ impl SourceArgs {
                 .into_iter()
                 .collect(),
             deliver: self.deliver.clone(),
+            publish_ca,
         };
         let operator = Operator::start(settings, plans, metrics, shutdown).await?;
         Ok(Source::Cluster(Box::new(operator)))
@@ -181,6 +194,14 @@ impl Source {
         match self {
             Self::Folder(_) => None,
             Self::Cluster(operator) => Some(operator.authorizer()),
+        }
+    }
+
+    /// Checks the tokens of proxies; `None` where there is no API server.
+    pub(super) fn proxy_tokens(&self) -> Option<ProxyTokens> {
+        match self {
+            Self::Folder(_) => None,
+            Self::Cluster(operator) => Some(operator.proxy_tokens()),
         }
     }
 

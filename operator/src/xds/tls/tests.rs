@@ -78,6 +78,7 @@ impl Mount {
             cert: path("tls.crt"),
             key: path("tls.key"),
             client_ca: path("ca.crt"),
+            tokens: false,
         }
     }
 }
@@ -162,6 +163,7 @@ fn people_are_warned_before_the_end() {
         cert: "c".into(),
         key: "k".into(),
         client_ca: "a".into(),
+        tokens: false,
     };
     let (cert, key) = ours.issue(0, life);
     let pem = Pem {

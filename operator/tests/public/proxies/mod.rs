@@ -110,6 +110,7 @@ pub(crate) fn write_tls(dir: &Path, pair: &Pair, client_ca: &str) -> TlsFiles {
         cert: file("tls.crt", &pair.cert),
         key: file("tls.key", &pair.key),
         client_ca: file("ca.crt", client_ca),
+        tokens: false,
     }
 }
 

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use headgate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 use headgate_tests::backend::{Backend, BackendConfig, ServiceType};
 use headgate_tests::envoy::EnvoyProcess;
-use headgate_tests::fleet::Pki;
 use headgate_tests::headgate::{self as binary, Headgate, RunOptions};
 use headgate_tests::http;
+use headgate_tests::pki::Pki;
 use headgate_tests::wait::{lock_machine, until};
 
 /// `shop/app` calls `shop/stock`, whose only slot is busy for [`WORK`] with a call.

@@ -1,0 +1,211 @@
+//! The CA of the operator's certificate, in a ConfigMap of every namespace, where the kubelet mounts it for proxies: as
+//! Kubernetes does with `kube-root-ca.crt`, and Istio with `istio-ca-root-cert`.
+//!
+//! Only the leader writes. It looks at what there is when a namespace or one of the ConfigMaps changes, and when the
+//! CA's file does.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::ready;
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _, stream};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Status};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Error, ResourceExt as _};
+use serde_json::json;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::warn;
+
+use super::FIELD_MANAGER;
+use super::cluster::ObjectKey;
+use super::deliver::object::MANAGED_BY;
+use super::leader::Leadership;
+
+/// Key in the ConfigMap.
+pub const CA_KEY: &str = "ca.crt";
+/// Changes within this time are one.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Time after which the CA's file is read again, and what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Writes the CA into ConfigMaps.
+#[derive(Clone)]
+pub struct Publisher {
+    client: Client,
+    /// The operator's namespace, and the name of the ConfigMaps.
+    config_maps: ObjectKey,
+    /// The CA, PEM.
+    file: PathBuf,
+    /// All where it is empty.
+    namespaces: Vec<String>,
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher").finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// Publishes `file` in these namespaces, in all where none is named.
+    #[must_use]
+    pub const fn new(
+        client: Client,
+        config_maps: ObjectKey,
+        file: PathBuf,
+        namespaces: Vec<String>,
+    ) -> Self {
+        Self {
+            client,
+            config_maps,
+            file,
+            namespaces,
+        }
+    }
+
+    /// Publishes for ever, while this replica leads.
+    pub async fn run(self, mut leadership: Leadership) {
+        while leadership.wait_for(Option::is_some).await.is_ok() {
+            let mut changes = pin!(self.changes());
+            while leadership.borrow().is_some() {
+                let published = self.publish().await;
+                if let Err(error) = &published {
+                    let name = &self.config_maps.name;
+                    warn!("publishing the CA as ConfigMap {name} failed: {error:#}");
+                }
+                let published = published.ok();
+                while timeout(AGAIN, changes.next()).await.is_err()
+                    && published.is_some()
+                    && published == self.ca().await.ok()
+                {}
+                let settled = Instant::now() + SETTLE;
+                while let Ok(Some(())) = timeout_at(settled, changes.next()).await {}
+            }
+        }
+    }
+
+    async fn ca(&self) -> io::Result<String> {
+        tokio::fs::read_to_string(&self.file).await
+    }
+
+    /// An item for each change of namespaces and ConfigMaps.
+    fn changes(&self) -> impl Stream<Item = ()> + use<> {
+        let only =
+            watcher::Config::default().fields(&format!("metadata.name={}", self.config_maps.name));
+        let config_maps = self.config_maps().into_iter().map(|api| {
+            let events = watcher(api, only.clone()).default_backoff();
+            events
+                .filter_map(|event| ready(event.ok().map(drop)))
+                .boxed()
+        });
+        let mut all: Vec<_> = config_maps.collect();
+        if self.namespaces.is_empty() {
+            let api = Api::<PartialObjectMeta<Namespace>>::all(self.client.clone());
+            let events = watcher(api, watcher::Config::default()).default_backoff();
+            all.push(
+                events
+                    .filter_map(|event| ready(event.ok().map(drop)))
+                    .boxed(),
+            );
+        }
+        stream::select_all(all)
+    }
+
+    fn config_maps(&self) -> Vec<Api<ConfigMap>> {
+        match self.namespaces.as_slice() {
+            [] => vec![Api::all(self.client.clone())],
+            some => {
+                let of = |namespace: &String| Api::namespaced(self.client.clone(), namespace);
+                some.iter().map(of).collect()
+            }
+        }
+    }
+
+    /// Writes the ConfigMaps that lack the CA. Returns it.
+    async fn publish(&self) -> anyhow::Result<String> {
+        let ca = self.ca().await?;
+        let only =
+            ListParams::default().fields(&format!("metadata.name={}", self.config_maps.name));
+        let mut found = BTreeMap::new();
+        for api in self.config_maps() {
+            for map in api.list(&only).await? {
+                let data = map.data.clone().unwrap_or_default();
+                found.insert(map.namespace().unwrap_or_default(), data);
+            }
+        }
+        let owner = self.owner().await?;
+        let mut failed = Ok(());
+        for namespace in self.wanted().await? {
+            let data = found.get(&namespace);
+            if data.is_some_and(|data| data.len() == 1 && data.get(CA_KEY) == Some(&ca)) {
+                continue;
+            }
+            match self.write(&namespace, &ca, &owner).await {
+                Ok(_) => {}
+                // The namespace is gone, or about to go.
+                Err(Error::Api(status)) if status.code == 404 || is_terminating(&status) => {}
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed?;
+        Ok(ca)
+    }
+
+    async fn wanted(&self) -> Result<Vec<String>, Error> {
+        if !self.namespaces.is_empty() {
+            return Ok(self.namespaces.clone());
+        }
+        let api = Api::<Namespace>::all(self.client.clone());
+        let all = api.list_metadata(&ListParams::default()).await?.into_iter();
+        let stays = all.filter(|namespace| namespace.metadata.deletion_timestamp.is_none());
+        Ok(stays.map(|namespace| namespace.name_any()).collect())
+    }
+
+    /// The operator's namespace: what was published goes with it.
+    async fn owner(&self) -> Result<OwnerReference, Error> {
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let own = namespaces.get_metadata(&self.config_maps.namespace).await?;
+        Ok(OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Namespace".to_owned(),
+            name: own.name_any(),
+            uid: own.uid().unwrap_or_default(),
+            ..OwnerReference::default()
+        })
+    }
+
+    async fn write(
+        &self,
+        namespace: &str,
+        ca: &str,
+        owner: &OwnerReference,
+    ) -> Result<ConfigMap, Error> {
+        let name = &self.config_maps.name;
+        let api = Api::<ConfigMap>::namespaced(self.client.clone(), namespace);
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": name,
+                "labels": {MANAGED_BY.0: MANAGED_BY.1},
+                "ownerReferences": [owner],
+            },
+            "data": {CA_KEY: ca},
+        });
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        api.patch(name, &params, &Patch::Apply(map)).await
+    }
+}
+
+fn is_terminating(status: &Status) -> bool {
+    let details = status.details.iter().flat_map(|details| &details.causes);
+    let mut reasons = details.map(|cause| cause.reason.as_str());
+    status.code == 403 && reasons.any(|reason| reason == "NamespaceTerminating")
+}

@@ -1,0 +1,168 @@
+//! Tokens by which proxies prove their namespace: those of service accounts, for audience [`AUDIENCE`].
+//!
+//! The kubelet writes such a token into a projected volume of a Pod and renews it, so no person issues an identity, and
+//! none is valid for long. The API server says which account it is of (TokenReview). It also knows the Pod: the token of
+//! a Pod that was deleted is refused.
+//!
+//! An answer counts for [`KEEP`], as long as in the API server's own cache of webhooks. While the API server is away, an
+//! older one counts until the token ends: a proxy that connects again then keeps its policies.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use k8s_openapi::api::authentication::v1::TokenReviewStatus;
+use kube::Client;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::kept::{Kept, key};
+use super::review::{life, review};
+
+/// Audience of proxies' tokens.
+pub const AUDIENCE: &str = "headgate";
+/// How long a review counts.
+const KEEP: Duration = Duration::from_secs(120);
+/// How long a refusal counts.
+const KEEP_REFUSED: Duration = Duration::from_secs(10);
+/// The number of accounts' tokens that are kept: of all proxies, those of the last hours.
+const MAX_KNOWN: usize = 32_768;
+/// The number of refused tokens that are kept.
+const MAX_REFUSED: usize = 1_024;
+/// Reviews at once; more wait.
+const MAX_REVIEWS: usize = 16;
+/// Time for a review, waiting included.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest token, in bytes.
+const MAX_BYTES: usize = 8_192;
+/// The beginning of the name of a service account's user.
+const PREFIX: &str = "system:serviceaccount:";
+
+/// A service account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Why a token proves nothing; one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It is not a valid token of a service account for [`AUDIENCE`].
+    #[error(
+        "{0}; a proxy needs a token of its service account for audience {audience:?} (serviceAccountToken in a \
+         projected volume, as headgate inject adds it)",
+        audience = AUDIENCE
+    )]
+    Invalid(String),
+    /// The API server doesn't say.
+    #[error("the API server can't review the token: {0}; the proxy tries again")]
+    Unavailable(String),
+}
+
+/// An account, and when the API server named it.
+type Known = (Account, Instant);
+
+/// Asks the API server which accounts tokens are of.
+#[derive(Clone)]
+pub struct ProxyTokens {
+    client: Client,
+    known: Arc<Kept<Known>>,
+    refused: Arc<Kept<Refusal>>,
+    reviews: Arc<Semaphore>,
+}
+
+impl fmt::Debug for ProxyTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyTokens").finish_non_exhaustive()
+    }
+}
+
+impl ProxyTokens {
+    /// Asks by `client`.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            known: Arc::new(Kept::new(MAX_KNOWN)),
+            refused: Arc::new(Kept::new(MAX_REFUSED)),
+            reviews: Arc::new(Semaphore::new(MAX_REVIEWS)),
+        }
+    }
+
+    /// Returns the account that `token` is of.
+    ///
+    /// # Errors
+    /// The token is of none, or the API server is away and hasn't reviewed this token before.
+    pub async fn account(&self, token: &str) -> Result<Account, Refusal> {
+        if token.len() > MAX_BYTES {
+            let why = format!("the token has more than {MAX_BYTES} bytes");
+            return Err(Refusal::Invalid(why));
+        }
+        let key = key(token);
+        let known = self.known.get(&key, Instant::now());
+        if let Some((account, _)) = known.clone().filter(|(_, at)| at.elapsed() < KEEP) {
+            return Ok(account);
+        }
+        let reviewing = async {
+            let _permit = self.reviews.acquire().await;
+            // Looked up behind the permit: streams that came together share a refusal.
+            match self.refused.get(&key, Instant::now()) {
+                Some(refusal) => Err(refusal),
+                None => self.review(token).await,
+            }
+        };
+        let reviewed = timeout(TIMEOUT, reviewing).await.unwrap_or_else(|_| {
+            let why = format!("no answer within {} s", TIMEOUT.as_secs());
+            Err(Refusal::Unavailable(why))
+        });
+        let now = Instant::now();
+        match (&reviewed, known) {
+            (Ok(account), _) => {
+                let life = life(token, SystemTime::now()).unwrap_or(KEEP);
+                self.known.keep(key, (account.clone(), now), now, life);
+            }
+            (Err(refusal @ Refusal::Invalid(_)), _) => {
+                self.refused.keep(key, refusal.clone(), now, KEEP_REFUSED);
+            }
+            (Err(Refusal::Unavailable(_)), Some((account, _))) => return Ok(account),
+            (Err(Refusal::Unavailable(_)), None) => {}
+        }
+        reviewed
+    }
+
+    async fn review(&self, token: &str) -> Result<Account, Refusal> {
+        let reviewed = review(&self.client, token, Some(AUDIENCE)).await;
+        reviewed.map_or_else(|e| Err(Refusal::Unavailable(e.to_string())), account)
+    }
+}
+
+fn account(status: TokenReviewStatus) -> Result<Account, Refusal> {
+    let invalid = |why: &str| Err(Refusal::Invalid(why.to_owned()));
+    if status.authenticated != Some(true) {
+        let why = status.error.filter(|error| !error.is_empty());
+        let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+        return invalid(&format!("the API server doesn't accept the token{why}"));
+    }
+    // An authenticator that knows no audiences answers as for the API server itself.
+    let is_for_us = |audiences: Vec<String>| audiences.iter().any(|a| a == AUDIENCE);
+    if !status.audiences.is_some_and(is_for_us) {
+        return invalid("the token is for the API server");
+    }
+    let user = status.user.and_then(|user| user.username);
+    let user = user.unwrap_or_default();
+    match user.strip_prefix(PREFIX).and_then(|of| of.split_once(':')) {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Account {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
+        _ => invalid(&format!(
+            "the token is of {user}, which is no service account"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

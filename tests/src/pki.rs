@@ -1,0 +1,94 @@
+//! A PKI for xDS, as users have one: a CA, the operator's certificate, and those of proxies.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+
+/// A name of the operator in its certificate.
+const SERVER_NAME: &str = "headgate.headgate-system.svc";
+
+/// A CA, and what it has signed, in a folder.
+pub struct Pki {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: PathBuf,
+}
+
+impl fmt::Debug for Pki {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pki")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pki {
+    /// Makes a CA and the operator's certificate, in `folder`.
+    ///
+    /// # Errors
+    /// If it can't be written to.
+    pub fn new(folder: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&folder)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "a CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let this = Self { issuer, folder };
+        fs::write(this.folder.join("ca.crt"), this.issuer.pem())?;
+        this.issue("server", SanType::DnsName(SERVER_NAME.try_into()?))?;
+        Ok(this)
+    }
+
+    fn issue(&self, name: &str, san: SanType) -> Result<()> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.subject_alt_names = vec![san];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        fs::write(self.folder.join(format!("{name}.key")), key.serialize_pem())?;
+        fs::write(self.folder.join(format!("{name}.crt")), certificate.pem())?;
+        Ok(())
+    }
+
+    fn argument(&self, name: &str, file: &str) -> String {
+        format!("--{name}={}", self.folder.join(file).display())
+    }
+
+    /// Arguments of `headgate run`.
+    #[must_use]
+    pub fn operator_arguments(&self) -> Vec<String> {
+        vec![
+            self.argument("tls-cert", "server.crt"),
+            self.argument("tls-key", "server.key"),
+            self.argument("client-ca", "ca.crt"),
+        ]
+    }
+
+    /// Arguments of `headgate bootstrap` for a proxy that knows the operator, and shows what other arguments name.
+    #[must_use]
+    pub fn server_arguments(&self) -> Vec<String> {
+        vec![
+            self.argument("xds-tls-ca", "ca.crt"),
+            format!("--xds-server-name={SERVER_NAME}"),
+        ]
+    }
+
+    /// Arguments of `headgate bootstrap` for a proxy with a certificate of `namespace`.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn proxy_arguments(&self, namespace: &str) -> Result<Vec<String>> {
+        // Once: a proxy that runs follows its files, and must not see half of a new pair.
+        if !self.folder.join(format!("{namespace}.crt")).exists() {
+            let id = format!("spiffe://cluster.local/ns/{namespace}/sa/default");
+            self.issue(namespace, SanType::URI(id.as_str().try_into()?))?;
+        }
+        let mut arguments = self.server_arguments();
+        arguments.push(self.argument("xds-tls-cert", &format!("{namespace}.crt")));
+        arguments.push(self.argument("xds-tls-key", &format!("{namespace}.key")));
+        Ok(arguments)
+    }
+}
