@@ -124,13 +124,13 @@ impl Reconciler {
         }
     }
 
-    /// Looks whether Istio's agents get the module that plugins name. Tells whether that is another answer than the last
-    /// time, so that a round is due.
+    /// Looks whether Istio's agents get the module that plugins name. Tells whether that is another answer than
+    /// the last time, so that a round is due.
     ///
-    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never asks again by itself. It
-    /// does when istiod pushes the plugin. A change of the annotation suffices for that, and is better than one of the
-    /// module's URL: agents keep modules by URL, so those that have it would load it anew, and would replace a filter that
-    /// works if they couldn't.
+    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never asks again by
+    /// itself. It does when istiod pushes the plugin. A change of the annotation suffices for that, and is better
+    /// than one of the module's URL: agents keep modules by URL, so those that have it would load it anew, and
+    /// would replace a filter that works if they couldn't.
     pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, &view.module_sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
