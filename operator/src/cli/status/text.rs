@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use super::view::{Carrier, OperatorView, Policy, Target, View, Workload};
 use crate::cli::table::{Table, one_line};
+use crate::kubernetes::deliver::NO_FILTER;
 use crate::xds::DEFAULT_SLOT;
 use crate::xds::conditions::Type;
 use crate::xds::status::ProxyReport;
@@ -221,7 +222,8 @@ fn remarks(view: &View) -> Vec<String> {
             let is_said = [Type::Accepted, Type::Overridden]
                 .map(|of| target.reason(of))
                 .contains(&target.reason(Type::Programmed));
-            if !target.is(Type::Programmed) && !is_said || is_hidden {
+            let is_at_risk = target.message(Type::Programmed).contains(NO_FILTER);
+            if !target.is(Type::Programmed) && !is_said || is_hidden || is_at_risk {
                 say(Type::Programmed);
             }
         }

@@ -39,7 +39,7 @@ pub mod wanted;
 pub mod workload;
 
 pub use object::{Adapter, Object};
-pub use report::{Delivered, Delivery, State};
+pub use report::{Delivered, Delivery, NO_FILTER, State};
 pub use run::{View, run};
 pub use settings::{DeliverArgs, Settings};
 pub use wanted::{Installed, Unwanted, Wanted, wanted};

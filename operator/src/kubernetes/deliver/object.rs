@@ -27,7 +27,9 @@ pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
 /// Annotation: revision of the configuration in the object.
 pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
 /// Annotation: since when the module has been served again, after a time when it perhaps was not.
-pub const SERVED_ANNOTATION: &str = "headgate.dev/module-served";
+///
+/// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation contains `istio.io`.
+pub const SERVED_ANNOTATION: &str = "headgate.dev/istio.io-module-served";
 /// Annotation: hash of what was applied, by which a field that is no longer wanted is noticed.
 pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
 

@@ -18,7 +18,7 @@ use super::envoy_gateway;
 use super::mistaken::Mistaken;
 use super::object::{Adapter, ModuleRef, Object, SERVED_ANNOTATION, TARGETS_ANNOTATION};
 use super::observed::Observed;
-use super::report::{Delivered, Delivery, State};
+use super::report::{Delivered, Delivery, NO_FILTER, State};
 use super::run::View;
 use super::served;
 use super::settings::Settings;
@@ -106,6 +106,8 @@ pub(super) struct Reconciler {
     served_again: Option<String>,
     /// They didn't, or perhaps didn't, when it was looked at last.
     interrupted: bool,
+    /// Why they don't.
+    unserved: Option<String>,
 }
 
 impl Reconciler {
@@ -118,13 +120,17 @@ impl Reconciler {
             served: None,
             served_again: None,
             interrupted,
+            unserved: None,
         }
     }
 
-    /// Looks whether Istio's agents get the module that plugins name. Tells whether they do again, so that a round is due.
+    /// Looks whether Istio's agents get the module that plugins name. Tells whether that is another answer than
+    /// the last time, so that a round is due.
     ///
-    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never asks again; any change
-    /// of the plugin makes it ask.
+    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never asks again by
+    /// itself. It does when istiod pushes the plugin. A change of the annotation suffices for that, and is better
+    /// than one of the module's URL: agents keep modules by URL, so those that have it would load it anew, and
+    /// would replace a filter that works if they couldn't.
     pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, &view.module_sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
@@ -135,6 +141,7 @@ impl Reconciler {
         }
         match served::check(&module).await {
             Ok(()) if std::mem::take(&mut self.interrupted) => {
+                self.unserved = None;
                 info!("the module is served again: Istio's agents are told to fetch it");
                 // Digits to the end, so that the newest is the largest text.
                 self.served_again = Some(format!("{:.3}", Timestamp::now()));
@@ -142,10 +149,13 @@ impl Reconciler {
             }
             Ok(()) => false,
             Err(why) => {
-                if !std::mem::replace(&mut self.interrupted, true) {
-                    warn!("sidecars of Istio that start now have no filter: {why}");
+                self.interrupted = true;
+                let is_news = self.unserved.is_none();
+                if is_news {
+                    warn!("Istio's {NO_FILTER}: {why}");
+                    self.unserved = Some(why);
                 }
-                false
+                is_news
             }
         }
     }
@@ -203,7 +213,11 @@ impl Reconciler {
         // Last, so that there is no time without a filter where an object of another name or kind takes over.
         self.delete(&wanted, &steps, observed, &mut failures).await;
         let again = self.again(&failures);
-        (report(&wanted, observed, &failures), again)
+        let report = Delivered {
+            unserved: self.unserved.clone(),
+            ..report(&wanted, observed, &failures)
+        };
+        (report, again)
     }
 
     /// When the first of these failures is tried again.
@@ -411,6 +425,7 @@ fn report(wanted: &Wanted, observed: &Observed, failures: &BTreeMap<Key, State>)
     Delivered {
         complete: true,
         policies: policies.into_iter().map(list).collect(),
+        unserved: None,
     }
 }
 

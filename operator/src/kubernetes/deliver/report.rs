@@ -1,9 +1,13 @@
 //! What became of the objects: for the status of the policies in them.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::object::Adapter;
 use crate::kubernetes::cluster::ObjectKey;
+
+/// In the message of a policy whose module Istio's agents can't load now; why they can't follows.
+pub const NO_FILTER: &str = "sidecars that start now have no filter";
 
 /// What became of all objects, by policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -12,6 +16,8 @@ pub struct Delivered {
     pub complete: bool,
     /// Deliveries of each policy, by `namespace/name`, ordered by adapter and object.
     pub policies: BTreeMap<String, Vec<Delivery>>,
+    /// Why Istio's agents can't load the module now, if they can't.
+    pub unserved: Option<String>,
 }
 
 /// What became of one object that a policy is in.
@@ -66,7 +72,13 @@ impl Delivered {
             (true, false) => ("Pending", pending),
             (true, true) => {
                 let names: Vec<String> = deliveries.iter().map(Delivery::name).collect();
-                let text = format!("delivered as {}", shortened(&names));
+                let mut text = format!("delivered as {}", shortened(&names));
+                let is_loaded = |d: &Delivery| d.adapter.is_plugin();
+                if let Some(why) = &self.unserved
+                    && deliveries.iter().any(is_loaded)
+                {
+                    let _ = write!(text, "; {NO_FILTER}: {why}");
+                }
                 return Some(match deliveries.iter().all(|d| d.state == State::Unread) {
                     false => (true, "Programmed", text),
                     true => {
@@ -105,6 +117,7 @@ mod tests {
         Delivered {
             complete: true,
             policies: BTreeMap::from([("a/p".to_owned(), all)]),
+            unserved: None,
         }
     }
 
@@ -134,5 +147,17 @@ mod tests {
             text,
             "delivered as WasmPlugin a/o0; WasmPlugin a/o1; WasmPlugin a/o2; and 2 more"
         );
+    }
+
+    #[test]
+    fn a_module_that_cannot_be_loaded_is_reported() {
+        let mut delivered = delivered(&[State::Delivered]);
+        delivered.unserved = Some("URL: answers 503".into());
+        let text = "delivered as WasmPlugin a/o0; sidecars that start now have no filter: URL: answers 503";
+        let said = (true, "Programmed", text.to_owned());
+        assert_eq!(delivered.programmed("a/p"), Some(said));
+        delivered.policies.get_mut("a/p").unwrap()[0].adapter = Adapter::ConfigMap;
+        let (_, _, text) = delivered.programmed("a/p").unwrap();
+        assert_eq!(text, "delivered as ConfigMap a/o0");
     }
 }

@@ -218,14 +218,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Another operator in place of the one that delivers, after a time without any.
-    pub(crate) async fn start_again(&mut self) -> Result<()> {
+    /// Another operator in place of the one that delivers, after a time without any if `interrupted`.
+    pub(crate) async fn start_again(&mut self, interrupted: bool) -> Result<()> {
         self.task.abort();
         let user = client(&self.server.user_kubeconfig("deliver", None)?).await?;
         let (send, delivered) = watch::channel(Arc::default());
         let (settings, views) = (settings(&self.modules), self.views.subscribe());
         self.delivered = delivered;
-        self.task = tokio::spawn(deliver::run(user, settings, true, views, send));
+        self.task = tokio::spawn(deliver::run(user, settings, interrupted, views, send));
         Ok(())
     }
 

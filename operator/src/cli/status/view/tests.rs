@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::super::text::render;
 use super::*;
-use crate::kubernetes::deliver::Adapter;
+use crate::kubernetes::deliver::{Adapter, NO_FILTER};
 use crate::xds::status::Report;
 
 fn policy(name: &str, generation: i64, ancestors: &serde_json::Value) -> PolicyResource {
@@ -261,8 +261,16 @@ fn objects_speak_for_proxies_that_no_operator_sees() {
     let elsewhere = View::new(&policies, &operators, carried("True", 2).1, Some("x"));
     assert_eq!(elsewhere.objects, [], "no policy of this namespace");
 
-    // Without a right to see the object, its name is all that is known.
+    // What is delivered as it should be doesn't reach every sidecar.
     let mut policies = policies;
+    let conditions = &mut policies[0].status.as_mut().unwrap().ancestors[0].conditions;
+    conditions[1].message = format!("delivered; {NO_FILTER}: answers 503");
+    let view = View::new(&policies, &operators, carried("True", 2).1, Some("shop"));
+    let text = render(&view, at_half_past());
+    let warning = format!("Programmed: delivered; {NO_FILTER}: answers 503");
+    assert!(text.contains(&warning), "{text}");
+
+    // Without a right to see the object, its name is all that is known.
     let conditions = &mut policies[0].status.as_mut().unwrap().ancestors[0].conditions;
     conditions[1].message = "delivered as WasmPlugin shop/headgate-search-1".to_owned();
     let refused = vec![(Adapter::Istio, Err(anyhow::anyhow!("forbidden")))];
