@@ -44,7 +44,7 @@ pub use tls::{ProxyIdentity, SdsFiles, XdsTls};
 /// What the bootstrap says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bootstrap {
-    /// Where Envoy listens; `[::]` is any address of both families.
+    /// The address on which Envoy listens; `[::]` is any address of both families.
     pub listen: Endpoint,
     /// The backend. On `localhost` it may listen on either loopback address.
     pub upstream: Endpoint,

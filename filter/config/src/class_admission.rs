@@ -19,7 +19,7 @@ pub struct ClassAdmissionConfig {
     pub peers: Vec<String>,
 }
 
-/// What a service promises to those who call it, and how they keep within it.
+/// The targets that a service promises to its callers, and how these keep within them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceAdmissionConfig {

@@ -25,7 +25,7 @@ fn law() -> Law {
     Law::try_from(settings).unwrap()
 }
 
-/// What became of the calls for the class after the first half.
+/// The outcomes of the calls for the class after the first half.
 struct Seen {
     /// Calls/s in the class, and the part of those that asked for it, of each sender.
     rates: Vec<f64>,

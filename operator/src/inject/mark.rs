@@ -19,7 +19,7 @@ pub(super) struct Mark {
     pub(super) volumes: Vec<String>,
     /// Keys of labels.
     pub(super) labels: Vec<String>,
-    /// Where the application listens.
+    /// The port of the application.
     pub(super) app_port: u16,
     /// The name that its port had.
     #[serde(skip_serializing_if = "Option::is_none")]

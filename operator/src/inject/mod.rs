@@ -36,9 +36,9 @@ pub struct Injected {
     pub workload: String,
     namespace: Option<String>,
     labels: Map<String, Value>,
-    /// Where the application listens.
+    /// The port of the application.
     pub app_port: u16,
-    /// Where Envoy listens.
+    /// The port of Envoy.
     pub listen_port: u16,
     /// Name of Envoy's port.
     pub port_name: String,
@@ -214,7 +214,7 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Where the application listens: by the annotation, else by the settings, else as in an earlier injection, else its
+/// Returns the port of the application: by the annotation, else by the settings, else as in an earlier injection, else its
 /// only port.
 fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];

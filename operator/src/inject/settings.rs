@@ -40,10 +40,10 @@ pub struct Settings {
     /// service account
     #[arg(long, value_name = "NAME")]
     pub tls_secret: Option<String>,
-    /// Where Envoy listens
+    /// Port on which Envoy listens
     #[arg(long, value_name = "PORT", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
     pub listen_port: u16,
-    /// Where the application listens [default: the annotation headgate.dev/app-port of the Pods, else their only port]
+    /// Port on which the application listens [default: the annotation headgate.dev/app-port of the Pods, else their only port]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub app_port: Option<u16>,
     /// The application speaks HTTP/2, as gRPC servers do

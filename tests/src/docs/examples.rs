@@ -6,8 +6,7 @@ use clap::Parser as _;
 use headgate::cli::Cli;
 use headgate::validate::{FileReport, check_file};
 
-use super::{Block, blocks, markdown};
-use crate::kube::programs::repository;
+use super::{Block, blocks, markdown, shown};
 
 /// The arguments of each `headgate` command in a block of shell, without its redirections and pipes.
 fn commands(block: &Block) -> Vec<Vec<String>> {
@@ -82,11 +81,7 @@ fn policy(block: &Block) -> Option<String> {
 fn commands_and_policies_in_pages_are_right() {
     let (mut wrong, mut seen) = (Vec::new(), (0, 0));
     for file in markdown().unwrap() {
-        let shown = file
-            .strip_prefix(repository())
-            .unwrap()
-            .display()
-            .to_string();
+        let shown = shown(&file);
         for block in blocks(&fs::read_to_string(&file).unwrap()).0 {
             for command in commands(&block) {
                 seen.0 += 1;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use regex_lite::Regex;
 
-use super::{blocks, folder, markdown};
+use super::{blocks, folder, markdown, shown};
 use crate::kube::programs::repository;
 
 /// The anchors of a page's headings, as GitHub and mdBook make them.
@@ -76,11 +76,7 @@ fn every_link_leads_somewhere() {
     let text_of = |path: &Path| fs::read_to_string(path).ok();
     let mut wrong = Vec::new();
     for file in markdown().unwrap() {
-        let shown = file
-            .strip_prefix(repository())
-            .unwrap()
-            .display()
-            .to_string();
+        let shown = shown(&file);
         for target in targets(&text_of(&file).unwrap()) {
             wrong.extend(problem(&file, &target, &text_of).map(|p| format!("{shown}: {p}")));
         }

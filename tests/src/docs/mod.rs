@@ -33,6 +33,13 @@ pub fn markdown() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// The path of a file of the repository, as messages show it.
+#[cfg(test)]
+fn shown(file: &Path) -> String {
+    let file = file.strip_prefix(repository()).unwrap_or(file);
+    file.display().to_string()
+}
+
 fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let listed = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     for entry in listed {

@@ -208,7 +208,7 @@ pub(super) struct Conditions {
     route: Option<Box<[u8]>>,
 }
 
-/// Where a match is filed in an index: what it asks of the path, or else of a header.
+/// The key of a match in an index: its condition on the path, or else on a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Drawer {
     /// Only this path can match.
@@ -304,7 +304,7 @@ impl Conditions {
         }
     }
 
-    /// What it asks of the path, or else of a header.
+    /// Returns its condition on the path, or else on a header.
     pub(super) fn drawer(&self) -> Drawer {
         match (&self.path, &self.grpc) {
             (Some(Path::Whole(Text::Exact(path))), _) => Drawer::Path(path.clone()),

@@ -14,7 +14,7 @@ static TURN: Mutex<()> = Mutex::new(());
 static NANOS: AtomicU64 = AtomicU64::new(0);
 static SEEN: Mutex<Seen> = Mutex::new(Seen::new());
 
-/// What the module asked of Envoy.
+/// The calls of the module to Envoy.
 pub(crate) struct Seen {
     /// Names of defined metrics; their ids are places in this list.
     pub(crate) metrics: Vec<String>,
@@ -110,7 +110,7 @@ pub(crate) struct Stream {
     resumed: Cell<bool>,
 }
 
-/// What a stream's filter decided at its headers.
+/// The decision of a stream's filter at its headers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Became {
     Forwarded,
@@ -147,7 +147,7 @@ impl Stream {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// What a held request became since; `None`: it waits.
+    /// The decision about a held request; `None` while it waits.
     pub(crate) fn became(&self) -> Option<Became> {
         let resumed = self.resumed.get().then_some(Became::Forwarded);
         self.reply.get().map(Became::Answered).or(resumed)

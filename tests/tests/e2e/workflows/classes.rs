@@ -212,7 +212,7 @@ fn incast_clients() -> [Clients; SENDERS] {
     ]
 }
 
-/// What became of the calls for `high`.
+/// The outcomes of the calls for `high`.
 #[derive(Debug)]
 struct Ends {
     /// Latency without the work of those that ran in `high`: median, 90th and 99th percentile.

@@ -123,7 +123,6 @@ impl Law {
         if self.late <= LATE.0 {
             return;
         }
-        let lasted = (now.as_nanos() as f64 - self.opened) / 1e9;
         let target = if self.found > 0.0 {
             self.found.min(view.in_flight)
         } else if self.answers < FEW_ANSWERS && view.enforced {
@@ -136,7 +135,7 @@ impl Law {
         };
         let now_ns = now.as_nanos() as f64;
         (self.open, self.late, self.looked) = (0.0, 0.0, now_ns);
-        self.lasted = lasted;
+        self.lasted = (now_ns - self.opened) / 1e9;
         (self.work, self.watched, self.shed) = (0.0, 0.0, 0.0);
         (self.reach, self.resting, self.run) = (reach_at_first(target), 0.0, 0.0);
         // The schedule is for the times of requests within the limit (Little's law).

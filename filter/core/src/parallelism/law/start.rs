@@ -1,8 +1,7 @@
-//! The start of a law that closed before a backend had kept the objectives for some seconds: slots double until they
-//! stretch service times.
+//! The start of a law that closed after few answers: slots double until they stretch service times.
 //!
-//! What requests take beside few others is hardly known then, nor how many slots work. A stage of the start ends with one
-//! of these, with S = Σ pt / Σ reference pt of requests that started in it and z = 1.3 standard errors to spare:
+//! Neither the references nor the number of slots that work are known then. A stage of the start ends in one of these
+//! ways, with S = Σ pt / Σ reference pt of requests that started in it and z = 1.3 standard errors to spare:
 //!
 //! ```text
 //! S + z σ < 1.6       P doubles

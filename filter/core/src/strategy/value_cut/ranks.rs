@@ -146,7 +146,7 @@ impl ValueCut {
                 budget / wanted
             };
             is_short |= fraction < 1.0 && wanted > 0.0;
-            // What is left of a part would be rounding.
+            // The rest of a part would be a rounding error.
             budget = if fraction < 1.0 { 0.0 } else { budget - wanted };
             for &at in group {
                 let (kind, cell) = (kind_of(at), &mut cells[at as usize]);
@@ -201,7 +201,7 @@ impl Kind {
         self.own && !self.condemned && !self.is_broken
     }
 
-    /// What is known of a type with these `objectives`; `before` is what was known.
+    /// A type with these `objectives`, by its `estimate`; `before` is the type as it was known before.
     pub(super) fn new(
         estimate: &Estimate<'_>,
         objectives: &[Objective],

@@ -286,6 +286,13 @@ fn a_gateway_gets_what_is_for_its_calls_with_the_rest() {
     }
 }
 
+/// The objects that are wanted in a cluster that neither has other projects nor objects of Headgate.
+fn nothing_installed(example: &Example, settings: &Settings) -> Wanted {
+    let (plan, cluster) = (&example.plan, &example.cluster);
+    let (none, nothing) = (Installed::default(), Observed::default());
+    wanted(plan, cluster, settings, &none, &nothing, SHA256)
+}
+
 #[test]
 fn a_config_map_holds_the_outbound_file_too() {
     let settings = Settings {
@@ -293,15 +300,7 @@ fn a_config_map_holds_the_outbound_file_too() {
         ..settings()
     };
     let calls = |example: Example| {
-        let none = Installed::default();
-        let all = wanted(
-            &example.plan,
-            &example.cluster,
-            &settings,
-            &none,
-            &Observed::default(),
-            SHA256,
-        );
+        let all = nothing_installed(&example, &settings);
         let data = all.objects.values().next().unwrap().value["data"].clone();
         let text = data[config_map::OUTBOUND_FILE].as_str()?;
         let file: Value = serde_json::from_str(text).unwrap();
@@ -638,15 +637,7 @@ fn a_config_map_holds_the_file_that_render_writes() {
         .policy("a/p", "Service/a/search", ("a", "app=search"), &[])
         .pod("a", "1", "app=search");
     let file = |example: &Example| -> Value {
-        let none = Installed::default();
-        let all = wanted(
-            &example.plan,
-            &example.cluster,
-            &settings,
-            &none,
-            &Observed::default(),
-            SHA256,
-        );
+        let all = nothing_installed(example, &settings);
         let object = all.objects.values().next().unwrap();
         let text = object.value["data"][config_map::FILE].as_str().unwrap();
         serde_json::from_str(text).unwrap()
