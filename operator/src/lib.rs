@@ -1,9 +1,9 @@
 //! Headgate's operator and command line as a library.
 //!
-//! `AdmissionPolicy` YAML ([`source`] reads it) takes the shape of [`api`], becomes policies without
-//! mistakes ([`validate`]), then one filter configuration for each workload ([`compile`]). A [`plan`] is
-//! what comes out, and [`xds`] serves it to Envoy. In a cluster, [`kubernetes`] takes the place of
-//! [`source`]. [`cli`] is the way in.
+//! [`source`] reads `AdmissionPolicy` YAML into the types of [`api`]. [`validate`] turns these into
+//! policies without mistakes, and [`compile`] turns policies into one filter configuration for each
+//! workload. The result is a [`plan`], which [`xds`] serves to Envoy. In a cluster, [`kubernetes`]
+//! replaces [`source`]. [`cli`] is the entry point.
 
 pub mod admin;
 pub mod api;

@@ -1,5 +1,5 @@
-//! The law of class admission as configured: how admit probabilities move, and what decides for all senders
-//! (Aequitas and its centralized form).
+//! The settings of the law of class admission: the steps of admit probabilities, and the method of
+//! a server that decides for all senders (Aequitas and its centralized form).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,13 +15,13 @@ pub struct Settings {
     pub targets: Vec<Duration>,
     /// π: percentile at which the targets are to hold, 0 ≤ π < 100.
     pub percentile: f64,
-    /// Targets are for a unit of size, not for a call.
+    /// Whether targets apply to each unit of a call's size instead of to the call.
     pub per_cost: bool,
-    /// α: what a window without a miss adds to the probability.
+    /// α: the increase of the probability after a window without a miss.
     pub increase: f64,
-    /// β: what a miss takes away, for each unit of size.
+    /// β: the decrease after a miss, for each unit of size.
     pub decrease: f64,
-    /// Least probability, above 0: the recovery of a class without calls would never be seen.
+    /// Least probability, above 0: the recovery of a class without calls would never be measured.
     pub min_probability: f64,
 }
 
@@ -68,11 +68,14 @@ impl Settings {
     }
 }
 
-/// Why [`Settings`] make no law, or a weight no average of incast delays.
+/// The reason why [`Settings`] make no law, or a weight no average of incast delays.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum SettingsError {
     /// Not 1 to 15 targets.
-    #[error("targets: {0} targets; give 1 to {most}, one for each class but the lowest", most = MAX_CLASSES - 1)]
+    #[error(
+        "targets: {0} targets; give 1 to {most}, one for each class but the lowest",
+        most = MAX_CLASSES - 1
+    )]
     Targets(usize),
     /// The target of this class is 0.
     #[error("targets[{0}]: 0; must be more than 0")]
@@ -97,14 +100,14 @@ pub enum SettingsError {
 /// The calls that share one measurement of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Scope {
-    /// All calls to it, as the paper has it.
+    /// All calls to the receiver, as in the paper.
     Destination,
-    /// Those of a class: in a weighted fair queue each class has its own wait.
+    /// The calls of a class: in a weighted fair queue each class has its own wait.
     #[default]
     Class,
 }
 
-/// How a server decides for all senders.
+/// The method by which a server decides for all senders.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum Method {

@@ -1,4 +1,4 @@
-//! Checks of one number each, with the words for what is out of bounds.
+//! Checks of single numbers, with messages for those out of bounds.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
-//! What keeps the data path safe whatever configuration arrives: the checks behind
-//! [`FilterConfig::from_json`]. People's mistakes are explained earlier, in YAML's words; a configuration
-//! that fails here was not compiled by the operator.
+//! Checks behind [`FilterConfig::from_json`], which keep the data path safe whatever configuration
+//! arrives. The operator explains the mistakes of users earlier, in terms of their YAML. A
+//! configuration that fails here was not compiled by the operator.
 
 mod class_admission;
 mod response_time_controller;
@@ -25,7 +25,7 @@ impl FilterConfig {
     /// Reads a configuration; an empty input is the empty configuration.
     ///
     /// # Errors
-    /// The first problem found, with the path of its field. Nothing is applied partially.
+    /// Returns the first problem found, with the path of its field. Nothing is applied partially.
     pub fn from_json(json: &[u8]) -> Result<Self, ConfigError> {
         if json.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self::default());
@@ -36,7 +36,8 @@ impl FilterConfig {
         Ok(config)
     }
 
-    /// The direction of a configuration, also of one that has mistakes elsewhere; inbound where that can't be read.
+    /// Returns the direction of a configuration, also of one that has mistakes elsewhere; inbound
+    /// if that can't be read.
     #[must_use]
     pub fn direction_of(json: &[u8]) -> Direction {
         #[derive(Default, Deserialize)]
@@ -49,10 +50,10 @@ impl FilterConfig {
             .direction
     }
 
-    /// Checks what [`FilterConfig::from_json`] guarantees of a configuration built in code.
+    /// Checks the guarantees of [`FilterConfig::from_json`] for a configuration built in code.
     ///
     /// # Errors
-    /// The first problem found, with the path of its field.
+    /// Returns the first problem found, with the path of its field.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_direction()?;
         if self.stages.len() > MAX_STAGES {
@@ -81,7 +82,7 @@ impl StageConfig {
         if self.policy.is_empty() {
             return err("policy", "empty; namespace/name of the policy".into());
         }
-        // The name is part of the names of stats, where a dot becomes `_`, and of a response header.
+        // The name is part of stats' names, where a dot becomes `_`, and of a response header.
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '/');
         if let Some(odd) = self.policy.chars().find(|&c| !plain(c)) {
             return err(
@@ -188,7 +189,8 @@ impl StageConfig {
         for (i, route) in self.routes.iter().enumerate() {
             let name = route.strip_suffix('*').unwrap_or(route);
             let problem = if name.is_empty() {
-                "the name of a route or, before *, how names begin; no routes at all for every request"
+                "the name of a route or, before *, how names begin; no routes at all for every \
+                 request"
             } else if name.contains('*') {
                 "* only at the end"
             } else {
@@ -240,7 +242,7 @@ impl StageConfig {
     }
 }
 
-/// Classes of a stage, or of a service that is called.
+/// Checks the classes of a stage, or of a called service.
 fn check_classes(classes: &[ClassConfig], at: &str) -> Result<(), ConfigError> {
     let err =
         |field: String, problem: String| Err(ConfigError::new(format!("{at}.{field}"), problem));

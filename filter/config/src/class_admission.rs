@@ -1,4 +1,5 @@
-//! Shapes of the configuration of class admission (Aequitas): who is believed, and what services promise.
+//! Shapes of the configuration of class admission (Aequitas): trusted peers, and the targets of
+//! services.
 
 use std::time::Duration;
 
@@ -7,29 +8,33 @@ use serde::{Deserialize, Serialize};
 use super::ClassConfig;
 use super::admission_law::{Method, Scope, Settings};
 
-/// Class admission of a stage. Its queue orders requests by class; this says whose word on classes counts.
+/// Class admission of a stage. Its queue orders requests by class; this says whose classes are
+/// trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassAdmissionConfig {
-    /// Whether classes have targets here: senders name the class of their requests, and are told how long these waited.
+    /// Whether classes have targets here: senders name the class of their requests, and responses
+    /// carry the queue wait.
     pub receives: bool,
-    /// SPIFFE ids of the senders that are believed, as in [`WorkflowsConfig::peers`](super::WorkflowsConfig::peers),
-    /// whose `edge` and `peers` count in place of this where the stage has workflows.
+    /// SPIFFE ids of the trusted senders, as in
+    /// [`WorkflowsConfig::peers`](super::WorkflowsConfig::peers), whose `edge` and `peers` take
+    /// precedence where the stage has workflows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<String>,
 }
 
-/// The targets that a service promises to its callers, and how these keep within them.
+/// The targets of a service's classes, and the law by which its callers keep within them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceAdmissionConfig {
-    /// The service's classes, the highest first, 2 to 16; a call belongs to the first that it matches.
+    /// The service's classes, the highest first, 2 to 16; a call belongs to the first that it
+    /// matches.
     pub classes: Vec<ClassConfig>,
     /// L: target of each class but the last, µs.
     pub targets_us: Vec<u64>,
     /// π: percentile at which the targets are to hold, 0 ≤ π < 100.
     pub percentile: f64,
-    /// Targets are for a unit of cost, not for a call.
+    /// Whether targets apply to each unit of a call's cost instead of to the call.
     pub per_cost: bool,
     /// α, 0 < α ≤ 1.
     pub increase: f64,
@@ -44,29 +49,29 @@ pub struct ServiceAdmissionConfig {
     pub central: Option<CentralConfig>,
 }
 
-/// How a server decides for all senders (centralized Aequitas).
+/// The settings of the server that decides; absent: each sender decides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CentralConfig {
-    /// What the server knows the service by: `namespace/name`.
+    /// The name of the service at the server: `namespace/name`.
     pub service: String,
-    /// How it decides.
+    /// The method of the decision.
     pub method: Method,
-    /// Whose measurements it takes together.
+    /// The scope over which measurements are aggregated.
     pub scope: Scope,
     /// Time between reports, µs.
     pub report_us: u64,
-    /// Who decides while the server is silent.
+    /// The decision while the server doesn't answer.
     pub fallback: Fallback,
 }
 
-/// Who decides while the server is silent.
+/// The decision while the server doesn't answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Fallback {
-    /// Each sender, by what it saw itself.
+    /// Each sender decides by its own measurements.
     #[default]
     Distributed,
-    /// Nobody: calls run in the class that they ask for.
+    /// Calls run in the class that they ask for.
     Admit,
 }
 

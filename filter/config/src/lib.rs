@@ -1,10 +1,10 @@
-//! The filter's configuration: what the operator compiles policies into and the filter reads back.
+//! The filter's configuration, into which the operator compiles policies.
 //!
-//! One [`FilterConfig`] holds every policy of one workload, because Envoy makes a VM per configuration
-//! and worker. It travels as JSON (a protobuf `Struct` in the plugin's configuration), so all numbers
-//! are plain and carry their unit in the field's name. Users never write this: they write
-//! `AdmissionPolicy`, whose mistakes the operator explains in YAML's words. What is checked here is what
-//! keeps the data path safe whatever arrives.
+//! One [`FilterConfig`] holds every policy of one workload, because Envoy makes a VM per
+//! configuration and worker. It travels as JSON (a protobuf `Struct` in the plugin's
+//! configuration), so all numbers are plain and carry their unit in the field's name. Users never
+//! write this: they write `AdmissionPolicy`, whose mistakes the operator explains in terms of their
+//! YAML. The checks here keep the data path safe whatever configuration arrives.
 
 pub mod admission_law;
 mod bounds;
@@ -32,13 +32,13 @@ pub use workflows::{
     WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
 
-/// Why a configuration was refused. One line: the field, the value, what would be right.
+/// The reason why a configuration was refused, in one line: the field, the value, a right value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct ConfigError {
     /// Path of the field at fault, e.g. `stages[0].parallelism`.
     pub field: String,
-    /// The value found and what would be right.
+    /// The value found and a right value.
     pub problem: String,
 }
 
@@ -73,17 +73,18 @@ pub const MAX_COST: u32 = 1 << 24;
 pub const MAX_WORKFLOWS: u16 = 1000;
 /// Most places where a request may name its workflow.
 pub const MAX_WORKFLOW_SOURCES: usize = 8;
-/// Longest id of a workflow and longest name of a service, bytes. A request with a longer id shares `_other`.
+/// Longest id of a workflow and longest name of a service, bytes. A request with a longer id shares
+/// `_other`.
 pub const MAX_WORKFLOW_NAME: usize = 128;
 /// Most requests of one workflow that wait for its rate.
 pub const MAX_WORKFLOW_QUEUE: u32 = 10_000;
 /// Most downstream services with settings or names of their own.
 pub const MAX_WORKFLOW_SERVICES: usize = 256;
-/// Most patterns of peers that are believed.
+/// Most patterns of trusted peers.
 pub const MAX_WORKFLOW_PEERS: usize = 64;
 /// Longest delay of a call by smoothing, µs.
 pub const MAX_SMOOTHING_US: u64 = 10_000_000;
 /// Longest queue.
 pub const MAX_QUEUE_LENGTH: u32 = 1_000_000;
-/// Name of the type that catches what no other type matches. Always the last of a stage's types.
+/// Name of the type of requests that no other type matches. Always the last of a stage's types.
 pub const DEFAULT_TYPE: &str = "default";

@@ -1,19 +1,19 @@
-//! How processing times are learned: shape and bounds.
+//! Settings of the estimates of processing times: shape and bounds.
 
 use serde::{Deserialize, Serialize};
 
 use super::bounds::within;
 use super::{ConfigError, MAX_HISTOGRAM_STEPS};
 
-/// How processing times are learned.
+/// Settings of the estimates of processing times.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceTimesConfig {
-    /// Length of the window that estimates are from, µs. 10 ms to 1 h.
+    /// Length of the window of the estimates, µs. 10 ms to 1 h.
     pub interval_us: u64,
-    /// Samples that a histogram needs before it is used in place of the general one.
+    /// Samples that a histogram needs before it replaces the general one.
     pub min_samples: u32,
-    /// How the window moves on.
+    /// The way the window moves.
     #[serde(default)]
     pub window: HistogramWindow,
 }
@@ -28,7 +28,7 @@ impl Default for ServiceTimesConfig {
     }
 }
 
-/// How the window of processing times moves on.
+/// The way the window of processing times moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum HistogramWindow {
@@ -57,8 +57,8 @@ impl ServiceTimesConfig {
             return Err(ConfigError::new(
                 format!("{at}.window.step_us"),
                 format!(
-                    "{step_us}; at least 10000, and interval_us ({interval_us}) is 2 to {most} whole \
-                     steps"
+                    "{step_us}; at least 10000, and interval_us ({interval_us}) is 2 to {most} \
+                     whole steps"
                 ),
             ));
         }
@@ -105,8 +105,8 @@ mod tests {
             assert_eq!(
                 sliding(interval, step).unwrap_err(),
                 format!(
-                    "s.window.step_us: {step}; at least 10000, and interval_us ({interval}) is 2 to 100 \
-                     whole steps"
+                    "s.window.step_us: {step}; at least 10000, and interval_us ({interval}) is 2 \
+                     to 100 whole steps"
                 )
             );
         }

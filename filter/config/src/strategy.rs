@@ -1,30 +1,30 @@
-//! Shapes of the filter's configuration: what decides about requests. What values they may take is checked
-//! in `check.rs`.
+//! Shapes of the filter's configuration: admission strategies. `check.rs` checks their values.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Decides which requests may enter the queue.
+/// The strategy that decides which requests may enter the queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum StrategyConfig {
     /// Bouncer Alg. 1.
     Bouncer {
-        /// Which of a type's objectives must be missed for a refusal.
+        /// The objectives of a type whose miss refuses a request.
         #[serde(default)]
         logic: Logic,
-        /// Refuses what is worth least per slot time first, ahead of Alg. 1 (`strategy::value_cut`).
+        /// Refuses the requests that are worth least per slot time first, ahead of Alg. 1
+        /// (`strategy::value_cut`).
         #[serde(default, skip_serializing_if = "is_false")]
         shed_by_value: bool,
     },
     /// Refuses only when the queue is full (`queue.max_length`).
     MaxQueueLength,
-    /// Refuses what would wait too long (Bouncer §5.2.2, Eq. 5; per type §5.5).
+    /// Refuses requests whose estimated wait is too long (Bouncer §5.2.2, Eq. 5; per type §5.5).
     MaxQueueWait {
         /// T, µs.
         limit_us: u64,
-        /// T of types that have one of their own, µs.
+        /// T of single types, µs.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         type_limits_us: BTreeMap<String, u64>,
         /// D, µs.
@@ -32,11 +32,11 @@ pub enum StrategyConfig {
         /// Δ, µs.
         step_us: u64,
     },
-    /// Refuses the part of the requests that exceeds a utilization (Bouncer §5.2.3).
+    /// Refuses the share of the requests that exceeds a utilization (Bouncer §5.2.3).
     AcceptFraction {
         /// MaxUtil, ratio 0 < u <= 1.
         max_utilization: f64,
-        /// |PU|, above 0; P without.
+        /// |PU|, above 0; P by default.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         units: Option<f64>,
         /// D, µs.
@@ -44,9 +44,9 @@ pub enum StrategyConfig {
         /// Δ, µs.
         step_us: u64,
     },
-    /// Bounds what waits by feedback (Chronos §2-4).
+    /// Bounds the backlog by feedback (Chronos §2-4).
     BacklogControl(BacklogControlConfig),
-    /// Lets in as many requests a second as measured response times allow (SEDA §3.2–3.4).
+    /// Admits as many requests a second as measured response times allow (SEDA §3.2–3.4).
     ResponseTimeController(ResponseTimeControllerConfig),
 }
 
@@ -54,7 +54,7 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// Which of a type's objectives an estimate must miss for a refusal (Bouncer §7, future work).
+/// The objectives of a type that an estimate must miss for a refusal (Bouncer §7, future work).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Logic {
     /// Any of them (Alg. 1).
@@ -70,16 +70,16 @@ pub enum Logic {
 pub struct ResponseTimeControllerConfig {
     /// Percentile of response times that is held at the target, 0 < p < 100.
     pub percentile: f64,
-    /// The target, µs: for each type (under [`ControlScope::Policy`] one row for all), one for each class.
-    /// Without classes there is one class.
+    /// The target, µs: for each type (under [`ControlScope::Policy`] one row for all), one for each
+    /// class. Without classes there is one class.
     pub targets_us: Vec<Vec<u64>>,
-    /// Whether types are controlled each by itself.
+    /// The scope of a controller.
     pub scope: ControlScope,
     /// Weight of the past in the moving average of the percentile (α), ratio 0 <= α < 1.
     pub smoothing: f64,
     /// Requests between two runs of a controller (nreq).
     pub requests: u32,
-    /// Time after which it runs with fewer, µs (timeout).
+    /// Time after which the controller runs with fewer requests, µs (timeout).
     pub timeout_us: u64,
     /// Relative error below which the rate is increased (err_i).
     pub increase_below: f64,
@@ -97,10 +97,10 @@ pub struct ResponseTimeControllerConfig {
     pub max_rate: f64,
     /// Divisor of the rates of lower classes (adj_lo), above 1.
     pub lower_class_decrease: f64,
-    /// Runs in which all lower classes must be at their least rate before a class is decreased itself
-    /// (lc_thresh).
+    /// Runs in which all lower classes must be at their least rate before the class itself is
+    /// decreased (lc_thresh).
     pub lower_class_patience: u32,
-    /// Lets the application answer with less quality first.
+    /// Lets the application lower its quality first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub degradation: Option<DegradationConfig>,
 }
@@ -131,17 +131,18 @@ impl ResponseTimeControllerConfig {
     }
 }
 
-/// What has a controller of its own.
+/// The scope of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ControlScope {
-    /// Each type, as a stage of SEDA has.
+    /// Each type, as each stage of SEDA.
     #[default]
     Type,
     /// All types together.
     Policy,
 }
 
-/// Service degradation (SEDA §3.4): the application hears of the quality it should deliver.
+/// Service degradation (SEDA §3.4): a request header carries the quality that the application
+/// should deliver.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DegradationConfig {
@@ -149,9 +150,9 @@ pub struct DegradationConfig {
     pub min_quality: f64,
     /// Divisor of quality when response times miss the target, above 1.
     pub decrease: f64,
-    /// What is added to quality when they meet it, ratio.
+    /// Increase of the quality when response times meet the target, ratio.
     pub increase: f64,
-    /// Whether requests are refused where the lowest quality doesn't suffice.
+    /// Whether requests are refused when the lowest quality doesn't suffice.
     pub admission: bool,
 }
 
@@ -159,16 +160,16 @@ pub struct DegradationConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BacklogControlConfig {
-    /// S_t, the mean service delay that is held, µs.
+    /// S_t, the target of the mean service delay, µs.
     pub target_us: u64,
-    /// What is controlled.
+    /// The controlled quantity.
     pub control: BacklogSignal,
-    /// What a request adds to the backlog.
+    /// The amount that a request adds to the backlog.
     pub cost: CostConfig,
     /// P, the sampling period, µs.
     pub period_us: u64,
-    /// K_P, cost per second of error (requests for FC-Q; for AC probability per relative error); derived
-    /// from measurements where it is absent.
+    /// K_P, cost per second of error (requests for FC-Q; for AC probability per relative error);
+    /// derived from measurements where it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proportional_gain: Option<f64>,
     /// K_I; derived where it is absent.
@@ -177,24 +178,24 @@ pub struct BacklogControlConfig {
     /// max-data: the largest bound, in cost; derived from `queue.max_length` where it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_backlog: Option<f64>,
-    /// Tells the rejection rate on responses (§3.2).
+    /// Whether responses carry the rejection rate (§3.2).
     #[serde(default)]
     pub hint: bool,
 }
 
-/// What backlog control bounds.
+/// The controlled quantity of backlog control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum BacklogSignal {
-    /// The cost of what waits (FC-D).
+    /// The cost of queued requests (FC-D).
     #[default]
     Backlog,
-    /// The number of those who wait (FC-Q).
+    /// The number of queued requests (FC-Q).
     QueueLength,
     /// Refuses in proportion to the error (AC).
     Proportional,
 }
 
-/// What a request adds to the backlog (n_i).
+/// The amount that a request adds to the backlog (n_i).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub enum CostConfig {
@@ -205,7 +206,7 @@ pub enum CostConfig {
         /// Cost by type.
         costs: Vec<u32>,
     },
-    /// What its header says; where it says nothing, 1.
+    /// The value of a request header; 1 without it.
     Header {
         /// Lower case name.
         header: String,

@@ -1,5 +1,4 @@
-//! Shapes of the filter's configuration: stages, queues, types. What values they may take is checked in
-//! `check.rs`.
+//! Shapes of the filter's configuration: stages, queues, types. `check.rs` checks their values.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +9,18 @@ use super::{
     StrategyConfig, WorkflowsConfig,
 };
 
-/// Everything one proxy workload enforces.
+/// The configuration of one proxy workload: all its policies.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilterConfig {
     /// Content hash that names this configuration in logs and in `headgate status`.
     #[serde(default)]
     pub revision: String,
-    /// The listener that it is for. Outbound ones have no stages.
+    /// The listener that the configuration is for. Outbound ones have no stages.
     #[serde(default, skip_serializing_if = "is_default")]
     pub direction: Direction,
-    /// What calls of the process to others belong to. With direction `Inbound` this is a gateway, whose requests are its
-    /// calls as well: they come and go through one listener.
+    /// Workflows and classes of the process's calls to others. With direction `Inbound` this is a
+    /// gateway, whose requests are its calls as well: they come and go through one listener.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outbound: Option<OutboundConfig>,
     /// Admission stages, first match wins. Empty: every request passes untouched.
@@ -42,48 +41,49 @@ pub struct StageConfig {
     /// `metadata.generation` of the policy.
     #[serde(default)]
     pub generation: i64,
-    /// Names of the Envoy routes that this stage is for; one that ends in `*` stands for all names that begin
-    /// with what is before it. Empty means every request. At most [`MAX_ROUTES`](super::MAX_ROUTES).
+    /// Names of the Envoy routes that this stage is for. A name that ends in `*` matches all names
+    /// with the prefix before it. Empty means every request. At most
+    /// [`MAX_ROUTES`](super::MAX_ROUTES).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<String>,
-    /// Enforce or only count.
+    /// Whether decisions take effect.
     #[serde(default)]
     pub mode: Mode,
-    /// P: requests that the backend may work on at once, by this proxy. 1 ..= 1,000,000. With `auto_parallelism`,
-    /// what to begin with.
+    /// P: requests that the backend may work on at once, by this proxy. 1 ..= 1,000,000. With
+    /// `auto_parallelism`, the initial value.
     pub parallelism: u32,
-    /// Present: P is found, within these bounds.
+    /// Bounds within which P is found. Absent: P is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto_parallelism: Option<AutoParallelism>,
     /// The queue in front of the slots.
     pub queue: QueueConfig,
-    /// When a request's processing time ends.
+    /// The moment at which a request's processing time ends.
     #[serde(default)]
     pub measure: Measure,
-    /// When a request's slot is free: no earlier than its processing time ends.
+    /// The moment at which a request's slot becomes free: no earlier than its processing time ends.
     #[serde(default, skip_serializing_if = "is_default")]
     pub release_slot: Measure,
-    /// Which answers are errors of the backend.
+    /// The responses that are errors of the backend.
     #[serde(default, skip_serializing_if = "is_default")]
     pub errors: ErrorsConfig,
-    /// How processing times are learned.
+    /// Settings of the estimates of processing times.
     #[serde(default)]
     pub service_times: ServiceTimesConfig,
-    /// Decides which requests may enter the queue.
+    /// The strategy that decides which requests may enter the queue.
     pub strategy: StrategyConfig,
     /// Wraps the strategy so that no type starves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starvation_avoidance: Option<StarvationAvoidance>,
     /// Query types in matching order; the last is `default` and matches everything.
     pub types: Vec<TypeConfig>,
-    /// Classes of requests, the highest priority first; the last takes what no other matches. Empty: all
-    /// requests are of one class.
+    /// Classes of requests, the highest priority first; the last takes what no other matches.
+    /// Empty: all requests are of one class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassConfig>,
-    /// Workflows that cross this stage and others. Absent: their ids only order the queue.
+    /// Workflows that cross this stage and others. Absent: workflow ids only order the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflows: Option<WorkflowsConfig>,
-    /// Senders name the classes of their requests. Absent: only a stage with workflows believes them.
+    /// Senders name the classes of their requests. Absent: only a stage with workflows trusts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_admission: Option<ClassAdmissionConfig>,
     /// Requests that bypass the stage altogether (health checks).
@@ -91,7 +91,7 @@ pub struct StageConfig {
     pub excluded: Vec<Match>,
 }
 
-/// Bounds of a number of slots that is found.
+/// Bounds of the number of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AutoParallelism {
@@ -128,7 +128,7 @@ impl StageConfig {
         self.measure == Measure::FirstByte && self.release_slot == Measure::LastByte
     }
 
-    /// Whether the application is told in which quality to answer.
+    /// Whether a request header carries the quality of the response.
     #[must_use]
     pub fn degrades(&self) -> bool {
         match &self.strategy {
@@ -138,7 +138,8 @@ impl StageConfig {
     }
 }
 
-/// Which answers are errors of the backend: they free their slot and are counted, and nothing is learned from them.
+/// The responses that are errors of the backend. They free their slot and are counted; their
+/// processing times are not measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorsConfig {
@@ -159,7 +160,7 @@ impl Default for ErrorsConfig {
 }
 
 impl ErrorsConfig {
-    /// Whether an answer with this HTTP status is an error.
+    /// Whether a response with this HTTP status is an error.
     #[must_use]
     pub fn has_http(&self, status: u16) -> bool {
         self.http
@@ -167,7 +168,7 @@ impl ErrorsConfig {
             .any(|&(first, last)| (first..=last).contains(&status))
     }
 
-    /// Whether an answer with this gRPC status is an error.
+    /// Whether a response with this gRPC status is an error.
     #[must_use]
     pub fn has_grpc(&self, status: u8) -> bool {
         self.grpc.contains(&status)
@@ -178,30 +179,30 @@ impl ErrorsConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueConfig {
-    /// Who holds the queue.
+    /// The place of the queue.
     #[serde(default)]
     pub mode: QueueMode,
     /// Order of the queue.
     #[serde(default)]
     pub discipline: Discipline,
-    /// Longest queue, in requests. 0: a request that finds no free slot is refused.
+    /// Longest queue, in requests. With 0, a request that finds no free slot is refused.
     pub max_length: u32,
     /// Longest wait in the queue, in µs; a request's own deadline may be shorter.
     pub timeout_us: u64,
 }
 
-/// Who holds the queue.
+/// The place of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum QueueMode {
     /// The proxy: at most P requests are in the backend.
     #[default]
     Hold,
-    /// The backend: nothing is held; wait and processing time are reconstructed from the arrival and
-    /// completion order of a FIFO with P servers.
+    /// The backend: no request is held. Wait and processing time are reconstructed from the arrival
+    /// and completion order of a FIFO with P servers.
     Observe,
 }
 
-/// Order in which queued requests get slots. Whatever it is, the smallest rank goes first, over all
+/// Order in which queued requests get slots. With each, the smallest rank goes first, over all
 /// workers (see `discipline`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "type", deny_unknown_fields)]
@@ -213,7 +214,7 @@ pub enum Discipline {
     /// Earliest deadline first.
     #[serde(rename = "EDF")]
     Edf,
-    /// Least slack time first: deadline less the processing time that is still ahead (Wisp §4.2).
+    /// Least slack time first: deadline less the remaining processing time (Wisp §4.2).
     #[serde(rename = "LSTF")]
     Lstf,
     /// Shortest job first, by total work.
@@ -228,31 +229,34 @@ pub enum Discipline {
     /// Deficit round robin: every flow gets its weight's share of the slots' time.
     #[serde(rename = "DRR")]
     Drr {
-        /// What makes a flow.
+        /// The flows that take turns.
         by: Flow,
-        /// What a flow of weight 1 may spend in a round, µs of processing time.
+        /// Processing time that a flow of weight 1 may spend in a round, µs.
         quantum_us: u64,
-        /// Weights of flows by name of the type or class or by id of the workflow; 1 for the others.
+        /// Weights of flows by name of the type or class or by id of the workflow; 1 for the
+        /// others.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },
-    /// Weighted fair queue: as deficit round robin, but in the order of finish tags instead of rounds.
+    /// Weighted fair queue: as deficit round robin, but in the order of finish tags instead of
+    /// rounds.
     #[serde(rename = "WFQ")]
     Wfq {
-        /// What makes a flow.
+        /// The flows that take turns.
         by: Flow,
         /// As with [`Discipline::Drr`].
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         weights: BTreeMap<String, f64>,
     },
-    /// Strict priority: requests of a class wait for those of all higher ones, first in, first out within a class (Wisp
-    /// §3.1).
+    /// Strict priority: requests of a class wait for those of all higher ones, first in, first out
+    /// within a class (Wisp §3.1).
     Priority,
-    /// By latest start time: the arrival plus the least that any objective of the type leaves for waiting.
+    /// By latest start time: the arrival plus the least that any objective of the type leaves for
+    /// waiting.
     Slack,
 }
 
-/// What makes a flow in fair queues.
+/// The flows of a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Flow {
     /// The query type.
@@ -275,7 +279,7 @@ pub struct TypeConfig {
     /// Response time objectives, ascending by percentile; may be empty for strategies without any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slo: Vec<Objective>,
-    /// Worth of one answer within the objectives, relative to that of other types: 0.001 to 1000.
+    /// Worth of one response within the objectives, relative to that of other types: 0.001 to 1000.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub value: f64,
 }
@@ -288,7 +292,7 @@ fn is_one(value: &f64) -> bool {
     value.to_bits() == 1.0_f64.to_bits()
 }
 
-/// A class of requests, by what they are worth.
+/// A class: requests of the same worth.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassConfig {
@@ -297,7 +301,7 @@ pub struct ClassConfig {
     /// Any of these; empty only for the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<Match>,
-    /// Factor of the values of types for its requests: 0.001 to 1000.
+    /// Factor of the types' values for requests of this class: 0.001 to 1000.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub value: f64,
 }
@@ -312,7 +316,7 @@ pub struct Objective {
     pub objective_us: u64,
 }
 
-/// All given conditions must hold.
+/// A condition on requests: all given fields must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {

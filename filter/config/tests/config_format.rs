@@ -1,7 +1,9 @@
-//! Filter and operator of different versions understand each other's configuration, as VERSIONING.md promises.
+//! Filter and operator of different versions accept each other's configuration, as VERSIONING.md
+//! promises.
 //!
-//! `config_format/VERSION.json` is what the operator of that minor version wrote: a stage for each example policy, and
-//! one with every field of its time. The files are never edited; each minor version adds one.
+//! `config_format/VERSION.json` is the output of the operator of that minor version: a stage for
+//! each example policy, and one with every field of its time. The files are never edited; each
+//! minor version adds one.
 
 // Helpers of tests fail a test by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -26,8 +28,8 @@ fn configurations_of_earlier_versions_are_read_and_written_without_new_fields() 
         assert_eq!(
             new,
             old,
-            "{}: filters of that version refuse fields that they don't know; leave new ones out at their default \
-             (skip_serializing_if)",
+            "{}: filters of that version refuse fields that they don't know; leave new ones out at \
+             their default (skip_serializing_if)",
             file.display()
         );
         versions += 1;

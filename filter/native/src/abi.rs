@@ -1,11 +1,11 @@
-//! Envoy's ABI for dynamic modules: the functions that it calls, and those that it offers.
+//! Envoy's ABI for dynamic modules: the hooks that Envoy calls, and the functions that it offers.
 //!
-//! The declarations are those of `source/extensions/dynamic_modules/abi/abi.h` as of ABI v0.1.0 (Envoy 1.38 and 1.39);
-//! v0.2.0 (Envoy 1.40) has them unchanged. Envoy resolves all of them when it loads the module, so nothing newer may be
-//! used here.
+//! The declarations are those of `source/extensions/dynamic_modules/abi/abi.h` as of ABI v0.1.0
+//! (Envoy 1.38 and 1.39); v0.2.0 (Envoy 1.40) has them unchanged. Envoy resolves all of them when
+//! it loads the module, so functions of later versions can't be used here.
 //!
-//! Each hook catches panics: one that left a hook would abort Envoy. What then happens is fail open, see
-//! [`crate::process::failed`].
+//! Each hook catches panics, because a panic that left a hook would abort Envoy. The filter then
+//! fails open, see [`crate::process::failed`].
 #![allow(unsafe_code)] // imported functions, and pointers in hooks
 
 use std::ffi::{c_char, c_void};
@@ -24,7 +24,7 @@ use crate::stream::Request;
 #[cfg(test)]
 pub(crate) mod fake;
 
-/// A buffer of either side.
+/// A buffer in the memory of either side.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
@@ -32,7 +32,7 @@ pub(crate) struct Buffer {
     length: usize,
 }
 
-/// A header of either side.
+/// A header in the memory of either side.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Header {
@@ -46,7 +46,7 @@ const NOTHING: Buffer = Buffer {
 };
 
 impl Buffer {
-    /// Valid for as long as `bytes`: the callee copies what it keeps.
+    /// Returns a buffer that is valid for as long as `bytes`: the callee copies what it keeps.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self {
             bytes: bytes.as_ptr(),
@@ -55,8 +55,8 @@ impl Buffer {
     }
 
     /// # Safety
-    /// It must still be valid; what Envoy passes is until the end of the hook in which it was obtained, or until
-    /// headers are changed.
+    /// It must still be valid. A buffer from Envoy is valid until the end of the hook in which it
+    /// was obtained, or until headers change.
     pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.bytes.is_null() {
             return &[];
@@ -86,11 +86,11 @@ const ROUTE_NAME: u32 = 61;
 /// `envoy_dynamic_module_type_metadata_source_Dynamic`.
 const DYNAMIC: u32 = 0;
 
-/// `envoy_dynamic_module_type_on_http_filter_request_headers_status`: goes on.
+/// `envoy_dynamic_module_type_on_http_filter_request_headers_status`: continues.
 const CONTINUE: u32 = 0;
-/// Stops, as the request is answered.
+/// Stops, as the request was answered.
 const STOP: u32 = 1;
-/// Stops, and lets the body wait as far as the buffer's high watermark.
+/// Stops, and buffers the body up to the high watermark.
 const STOP_AND_WATERMARK: u32 = 4;
 
 unsafe extern "C" {
@@ -228,19 +228,20 @@ pub(crate) fn log(level: Level, message: &str) {
     unsafe { envoy_dynamic_module_callback_log(level, Buffer::of(message.as_bytes())) }
 }
 
-/// The pointer that a module of this process registered under `key`; null where none did.
+/// Returns the pointer that a module of this process registered under `key`, or null.
 pub(crate) fn shared_data(key: &str) -> *const c_void {
     let mut data = std::ptr::null_mut();
     let key = Buffer::of(key.as_bytes());
-    // SAFETY: `key` is valid during the call, and `data` a live local that Envoy writes where it finds something.
+    // SAFETY: `key` is valid during the call, and `data` a live local that Envoy writes if it finds
+    // one.
     let found = unsafe { envoy_dynamic_module_callback_get_shared_data(key, &raw mut data) };
     if found { data } else { std::ptr::null() }
 }
 
-/// Registers `data` for all modules of this process; it must live as long as that.
+/// Registers `data` for all modules of this process; it must live as long as the process.
 pub(crate) fn share_data(key: &str, data: *const c_void) {
     let key = Buffer::of(key.as_bytes());
-    // SAFETY: `key` is valid during the call. Envoy stores the pointer and does nothing else with it.
+    // SAFETY: `key` is valid during the call. Envoy only stores the pointer.
     unsafe { envoy_dynamic_module_callback_register_shared_data(key, data.cast_mut()) };
 }
 
@@ -252,7 +253,7 @@ pub(crate) struct Envoy(*mut c_void);
 const RECEIVED_RESPONSE_BODY: u32 = 2;
 
 impl Envoy {
-    /// Whether the part of the response's body that a hook is about is empty.
+    /// Whether the current part of the response's body is empty.
     pub(crate) fn is_body_empty(self) -> bool {
         // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
         let size = unsafe {
@@ -261,7 +262,7 @@ impl Envoy {
         size == 0
     }
 
-    /// All headers of a map as `headgate_core::http` reads them.
+    /// Returns all headers of a map in the format of `headgate_core::http`.
     pub(crate) fn headers(self, map: Map) -> Vec<u8> {
         // SAFETY: the filter is the hook's, and Envoy runs its hooks on the thread that we are on.
         let count =
@@ -271,7 +272,8 @@ impl Envoy {
             value: NOTHING,
         };
         let mut headers = vec![empty; count];
-        // SAFETY: as above; there is room for `count` headers, and their number can't have changed since.
+        // SAFETY: as above; there is room for `count` headers, and their number can't have changed
+        // since.
         let read = unsafe {
             envoy_dynamic_module_callback_http_get_headers(self.0, map as u32, headers.as_mut_ptr())
         };
@@ -285,11 +287,12 @@ impl Envoy {
         bytes
     }
 
-    /// The first value of a header.
+    /// Returns the first value of a header.
     pub(crate) fn header(self, map: Map, name: &str) -> Option<Vec<u8>> {
         self.read(|value| {
             let (name, none) = (Buffer::of(name.as_bytes()), std::ptr::null_mut());
-            // SAFETY: the filter is the hook's; `name` and `value` live; the number of values is optional.
+            // SAFETY: the filter is the hook's; `name` and `value` live; the number of values is
+            // optional.
             unsafe {
                 envoy_dynamic_module_callback_http_get_header(
                     self.0, map as u32, name, value, 0, none,
@@ -298,7 +301,7 @@ impl Envoy {
         })
     }
 
-    /// Sets a header, in place of all of that name; `None` removes them.
+    /// Sets a header and removes all others of that name; `None` removes all.
     pub(crate) fn set_header(
         self,
         map: Map,
@@ -306,8 +309,8 @@ impl Envoy {
         value: Option<&[u8]>,
     ) -> Result<(), HostError> {
         let (name, value) = (Buffer::of(name), value.map_or(NOTHING, Buffer::of));
-        // SAFETY: the filter is the hook's; both buffers are valid during the call. No bytes of headers are borrowed:
-        // all that was read has been copied.
+        // SAFETY: the filter is the hook's; both buffers are valid during the call. No bytes of
+        // headers are borrowed: all values read before were copied.
         let set = unsafe {
             envoy_dynamic_module_callback_http_set_header(self.0, map as u32, name, value)
         };
@@ -315,7 +318,7 @@ impl Envoy {
         set.then_some(()).ok_or(HostError::Call { call, status: 0 })
     }
 
-    /// A property; `None` where there is none.
+    /// Returns a property, or `None`.
     pub(crate) fn property(self, property: Property<'_>) -> Option<Vec<u8>> {
         let attribute = match property {
             Property::RouteName => ROUTE_NAME,
@@ -340,14 +343,16 @@ impl Envoy {
         })
     }
 
-    /// Dynamic metadata. Envoy hands over what is directly in a namespace, and nothing of a structure in it.
+    /// Returns dynamic metadata. Envoy offers the values directly in a namespace, but none of a
+    /// structure in it.
     fn metadata(self, path: &[String]) -> Option<Vec<u8>> {
         static TELL: Once = Once::new();
         let [namespace, key] = path else {
             TELL.call_once(|| {
                 let message = format!(
-                    "headgate: metadata path {path:?} has more parts than a namespace and a key, and Envoy shows a \
-                     native module no more: it finds nothing. Use the Wasm filter, or have the value put under one key"
+                    "headgate: metadata path {path:?} has more parts than a namespace and a \
+                     key, and Envoy shows a native module no more: it finds nothing. Use the \
+                     Wasm filter, or have the value put under one key"
                 );
                 log(Level::Warn, &message);
             });
@@ -378,14 +383,15 @@ impl Envoy {
         })
     }
 
-    /// A copy of what `read` finds.
+    /// Returns a copy of the value that `read` finds.
     fn read(self, read: impl FnOnce(*mut Buffer) -> bool) -> Option<Vec<u8>> {
         let mut value = NOTHING;
         // SAFETY: Envoy wrote `value` just now, and nothing changed since.
         read(&raw mut value).then(|| unsafe { value.bytes() }.to_vec())
     }
 
-    /// Answers the request. Runs the filters of the response, this one among them, before it returns.
+    /// Answers the request. Envoy runs the filters of the response, this one among them, before
+    /// this returns.
     fn reply(self, reply: &LocalReply) {
         let header = |name: &str, value: &str| Header {
             name: Buffer::of(name.as_bytes()),
@@ -404,7 +410,8 @@ impl Envoy {
         if content.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
             headers.push(header("grpc-status", &grpc_status));
         }
-        // SAFETY: the filter is the hook's; all buffers are valid during the call, in which Envoy copies them.
+        // SAFETY: the filter is the hook's; all buffers are valid during the call, in which Envoy
+        // copies them.
         unsafe {
             envoy_dynamic_module_callback_http_send_response(
                 self.0,
@@ -422,21 +429,23 @@ impl Envoy {
         unsafe { envoy_dynamic_module_callback_http_filter_continue_decoding(self.0) }
     }
 
-    /// A way back to this stream for other threads.
+    /// Returns a handle by which other threads reach this stream.
     pub(crate) fn scheduler(self) -> Scheduler {
         // SAFETY: the filter is the hook's.
         Scheduler(unsafe { envoy_dynamic_module_callback_http_filter_scheduler_new(self.0) })
     }
 }
 
-/// Reaches a stream on its own worker. It may outlive the stream: then nothing happens.
+/// A handle of a stream, which reaches it on its own worker. It may outlive the stream: then it has
+/// no effect.
 pub(crate) struct Scheduler(*mut c_void);
 
-// SAFETY: Envoy's scheduler posts to the dispatcher of the stream's worker, which any thread may do.
+// SAFETY: Envoy's scheduler posts to the dispatcher of the stream's worker, which any thread may
+// do.
 unsafe impl Send for Scheduler {}
 
 impl Scheduler {
-    /// Envoy calls `on_http_filter_scheduled` for the stream, soon.
+    /// Asks Envoy to call `on_http_filter_scheduled` for the stream soon.
     pub(crate) fn commit(&self) {
         // SAFETY: the scheduler lives until it is dropped.
         unsafe { envoy_dynamic_module_callback_http_filter_scheduler_commit(self.0, 0) }
@@ -450,11 +459,12 @@ impl Drop for Scheduler {
     }
 }
 
-/// A configuration of a filter, as Envoy knows it: where metrics are defined and written.
+/// A configuration of a filter in Envoy, in which metrics are defined and written.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope(*mut c_void);
 
-// SAFETY: it is used in hooks of the configuration only, while Envoy keeps it; other threads only store the pointer.
+// SAFETY: it is used in hooks of the configuration only, while Envoy keeps it; other threads only
+// store the pointer.
 unsafe impl Send for Scope {}
 // SAFETY: as above.
 unsafe impl Sync for Scope {}
@@ -472,7 +482,8 @@ impl Scope {
         let (mut id, name) = (0, Buffer::of(name.as_bytes()));
         let labels = buffers(labels);
         let (labels, count) = (labels.as_ptr(), labels.len());
-        // SAFETY: the configuration is the hook's; name and labels are valid during the call; `id` is a live local.
+        // SAFETY: the configuration is the hook's; name and labels are valid during the call; `id`
+        // is a live local.
         let result = unsafe { define(self.0, name, labels, count, &raw mut id) };
         (result == 0).then_some(id)
     }
@@ -491,12 +502,13 @@ impl Scope {
         let member = change.name.member.as_ref();
         let labels = buffers(member.map_or(&[][..], |member| &member.values));
         let (labels, count) = (labels.as_ptr(), labels.len());
-        // SAFETY: the configuration is the hook's, the metric one of its own; labels are valid during the call.
+        // SAFETY: the configuration is the hook's, the metric one of its own; labels are valid
+        // during the call.
         unsafe { write(self.0, change.id, labels, count, change.value) };
     }
 
-    /// Sends a request; false where Envoy can't, as it doesn't know the cluster. The answer comes to
-    /// `on_http_filter_config_http_callout_done`, perhaps before this returns.
+    /// Sends a request; false if Envoy can't, as when it doesn't know the cluster. The response
+    /// comes to `on_http_filter_config_http_callout_done`, perhaps before this returns.
     pub(crate) fn post(self, callout: &Callout) -> bool {
         let header = |name: &'static str, value: &'static str| Header {
             name: Buffer::of(name.as_bytes()),
@@ -510,8 +522,8 @@ impl Scope {
         ];
         let timeout = u64::try_from(callout.timeout.as_millis()).unwrap_or(u64::MAX);
         let mut id = 0;
-        // SAFETY: the configuration is the hook's, which is on the main thread; all buffers are valid during the call,
-        // in which Envoy copies them; `id` is a live local.
+        // SAFETY: the configuration is the hook's, which is on the main thread; all buffers are
+        // valid during the call, in which Envoy copies them; `id` is a live local.
         let result = unsafe {
             envoy_dynamic_module_callback_http_filter_config_http_callout(
                 self.0,
@@ -526,27 +538,28 @@ impl Scope {
         result == 0
     }
 
-    /// A way back to this configuration for other threads.
+    /// Returns a handle by which other threads reach this configuration.
     pub(crate) fn ticker(self) -> Ticker {
         // SAFETY: the configuration is the hook's.
         Ticker(unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_new(self.0) })
     }
 }
 
-/// Valid for as long as `texts`.
+/// Returns buffers that are valid for as long as `texts`.
 fn buffers(texts: &[impl AsRef<str>]) -> Vec<Buffer> {
     let buffer = |text: &_| Buffer::of(AsRef::<str>::as_ref(text).as_bytes());
     texts.iter().map(buffer).collect()
 }
 
-/// Reaches a configuration on the main thread. It may outlive the configuration: then nothing happens.
+/// A handle of a configuration, which reaches it on the main thread. It may outlive the
+/// configuration: then it has no effect.
 pub(crate) struct Ticker(*mut c_void);
 
 // SAFETY: Envoy's scheduler posts to the main thread's dispatcher, which any thread may do.
 unsafe impl Send for Ticker {}
 
 impl Ticker {
-    /// Envoy calls `on_http_filter_config_scheduled` for the configuration, soon.
+    /// Asks Envoy to call `on_http_filter_config_scheduled` for the configuration soon.
     pub(crate) fn commit(&self) {
         // SAFETY: the scheduler lives until it is dropped.
         unsafe { envoy_dynamic_module_callback_http_filter_config_scheduler_commit(self.0, 0) }
@@ -560,7 +573,7 @@ impl Drop for Ticker {
     }
 }
 
-/// Runs a hook; `open` is what it returns where the module panics.
+/// Runs a hook; returns `open` if it panics.
 fn guard<T>(open: T, hook: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(hook)).unwrap_or_else(|_| {
         process::failed();
@@ -568,7 +581,7 @@ fn guard<T>(open: T, hook: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The configuration behind a pointer that `on_http_filter_config_new` returned.
+/// Returns the configuration behind a pointer that `on_http_filter_config_new` returned.
 ///
 /// # Safety
 /// It was not destroyed.
@@ -577,11 +590,12 @@ unsafe fn configuration<'a>(config: *const c_void) -> &'a Arc<Configuration> {
     unsafe { &*config.cast() }
 }
 
-/// Runs a hook of the stream that `on_http_filter_new` returned `filter` for; `open` is what it returns where there is
-/// none, as that hook panicked, or where this one does.
+/// Runs a hook of the stream for which `on_http_filter_new` returned `filter`. Returns `open` if
+/// that is null, as that hook panicked, or if this one panics.
 ///
 /// # Safety
-/// `filter` was not destroyed. References may coexist: a hook may run inside another of the same stream.
+/// `filter` was not destroyed. References may coexist: a hook may run inside another of the same
+/// stream.
 unsafe fn on_stream<T: Copy>(
     filter: *const c_void,
     open: T,
@@ -594,7 +608,7 @@ unsafe fn on_stream<T: Copy>(
     })
 }
 
-/// The first hook: returns the ABI version. A mismatch costs a warning in Envoy's log.
+/// The first hook: returns the ABI version. Envoy logs a warning if it differs from its own.
 #[unsafe(no_mangle)]
 extern "C" fn envoy_dynamic_module_on_program_init() -> *const c_char {
     guard((), || recovery::report_panics(process::panicked));
@@ -659,7 +673,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_don
     chunk_count: usize,
 ) {
     guard((), || {
-        // SAFETY: see above. Where the request failed there are none.
+        // SAFETY: see above. A failed request has none.
         let (headers, chunks) = unsafe { (slice(headers, count), slice(chunks, chunk_count)) };
         // SAFETY: see above.
         let is_ok = |header: &Header| unsafe {
@@ -675,7 +689,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_config_http_callout_don
 }
 
 /// # Safety
-/// Where `items` isn't null, there are `count` valid ones.
+/// Unless `items` is null, it points to `count` valid items.
 unsafe fn slice<'a, T>(items: *const T, count: usize) -> &'a [T] {
     if items.is_null() {
         return &[];
@@ -699,8 +713,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_new(
 }
 
 /// # Safety
-/// Envoy's contract, here and in all hooks of a stream: `envoy` is the stream's filter, `filter` what
-/// `on_http_filter_new` returned for it, and both live.
+/// Envoy's contract, here and in all hooks of a stream: `envoy` is the stream's filter, `filter`
+/// the pointer that `on_http_filter_new` returned for it, and both live.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_request_headers(
     envoy: *mut c_void,
@@ -736,7 +750,7 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_scheduled(
         }
         Some(Head::Hold) | None => false,
     };
-    // SAFETY: see above. A held request goes on where the module panics.
+    // SAFETY: see above. A held request continues if the module panics.
     if unsafe { on_stream(filter, true, hook) } {
         envoy.resume();
     }
@@ -805,7 +819,8 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_stream_complete(
 }
 
 /// # Safety
-/// Envoy's contract: `filter` is what `on_http_filter_new` returned, and this is its last use. The stream is gone.
+/// Envoy's contract: `filter` is the pointer that `on_http_filter_new` returned, and this is its
+/// last use. The stream has ended.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter: *const c_void) {
     guard((), || {
@@ -815,10 +830,10 @@ unsafe extern "C" fn envoy_dynamic_module_on_http_filter_destroy(filter: *const 
     });
 }
 
-/// Hooks that Envoy demands and the filter has nothing to do in.
+/// Hooks that Envoy demands and in which the filter does nothing.
 macro_rules! continues {
     ($($hook:ident($($argument:ty),*);)*) => { $(
-        /// Lets everything pass.
+        /// Continues.
         #[unsafe(no_mangle)]
         extern "C" fn $hook($(_: $argument),*) -> u32 {
             CONTINUE
@@ -831,11 +846,12 @@ continues! {
     envoy_dynamic_module_on_http_filter_request_trailers(*mut c_void, *const c_void);
 }
 
-/// As above, of calls and streams that the filter never makes, and of watermarks. Arguments are left out: the caller
-/// passes and removes them, in the C calling conventions of x86-64 and aarch64.
+/// Hooks as above, for calls and streams that the filter never makes, and for watermarks. Arguments
+/// are left out: the caller passes and removes them, in the C calling conventions of x86-64 and
+/// aarch64.
 macro_rules! ignored {
     ($($hook:ident)*) => { $(
-        /// Never of interest.
+        /// Does nothing.
         #[unsafe(no_mangle)]
         extern "C" fn $hook() {}
     )* };

@@ -1,4 +1,5 @@
-//! When housekeeping runs: a thread that asks the main thread for it, as Envoy has no timer for filters.
+//! The timer of housekeeping: a thread that asks the main thread for ticks, as Envoy has no timer
+//! for filters.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,9 +21,9 @@ static CLOCK: Mutex<Clock> = Mutex::new(Clock {
     tickers: Vec::new(),
     thread: None,
 });
-/// Somebody waits: ticks come often.
+/// Whether requests wait, so that ticks are frequent.
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// A tick is on its way.
+/// Whether a tick is on its way.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
 impl Clock {
@@ -36,12 +37,14 @@ impl Clock {
         UNDER_WAY.store(false, Ordering::SeqCst);
         if clock.thread.is_none() {
             let name = "headgate".to_owned();
-            // Without it nothing but ticks is missing: who waits is still resumed by those who end.
+            // Without the thread only ticks are missing: the ends of other requests still resume
+            // held ones.
             clock.thread = thread::Builder::new().name(name).spawn(Self::run).ok();
         }
     }
 
-    /// Ends the thread with the last configuration: it must not reach for Envoy when that ends.
+    /// Removes a configuration. Ends the thread with the last one: it must not call Envoy once that
+    /// has ended.
     pub(crate) fn remove(configuration: &Arc<Configuration>) {
         let mut clock = Self::lock();
         clock
@@ -56,12 +59,12 @@ impl Clock {
         drop(clock);
         if let Some(thread) = ended {
             thread.thread().unpark();
-            // It does not panic: nothing in it can.
+            // The thread does not panic: nothing in it can.
             thread.join().unwrap_or(());
         }
     }
 
-    /// Between two ticks.
+    /// Returns the time between two ticks.
     pub(crate) fn period() -> Duration {
         if BUSY.load(Ordering::Relaxed) {
             FAST_TICK
@@ -101,7 +104,7 @@ impl Clock {
         BUSY.store(false, Ordering::Relaxed);
     }
 
-    /// Ticks are to come often from now on.
+    /// Makes ticks frequent from now on.
     pub(crate) fn hurry() {
         if !BUSY.load(Ordering::Relaxed) && !BUSY.swap(true, Ordering::Relaxed) {
             let clock = Self::lock();

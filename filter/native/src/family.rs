@@ -1,25 +1,30 @@
-//! Metrics of workflows and services, which requests name: families, whose labels may have any value.
+//! Metrics of workflows and services, whose names come from requests. They are families, whose
+//! labels may have any value.
 //!
 //! ```text
-//! headgate.policy.<policy>.workflow.<workflow>.<metric>  headgate.workflow.<metric> {headgate_policy, headgate_workflow}
-//! headgate.policy.<policy>.service.<service>.index       headgate.service.index     {headgate_policy, headgate_service}
+//! headgate.policy.<policy>.workflow.<workflow>.<metric>
+//!     headgate.workflow.<metric> {headgate_policy, headgate_workflow}
+//! headgate.policy.<policy>.service.<service>.index
+//!     headgate.service.index {headgate_policy, headgate_service}
 //! ```
 //!
-//! That is what the `stats_tags` of `headgate bootstrap` make of the Wasm filter's names, so Prometheus sees the same,
-//! with the runtime key that it sets for the prefix. In `/stats` labels follow the name:
+//! The `stats_tags` of `headgate bootstrap` turn the Wasm filter's names into the same, so
+//! Prometheus sees no difference, with the runtime key that `headgate bootstrap` sets for the
+//! prefix. In `/stats` labels follow the name:
 //! `headgate.workflow.calls.headgate_policy.shop/app.headgate_workflow.bulk`.
 
 /// Names of a family's labels.
 pub(crate) type Labels = [&'static str; 2];
 
 const POLICY: &str = "headgate_policy";
-/// What there are families for, with the second label.
+/// The parts of names that are families, each with its second label.
 const PARTS: [(&str, &str); 2] = [
     ("workflow", "headgate_workflow"),
     ("service", "headgate_service"),
 ];
 
-/// The family of services, of which none is known when a configuration is made. Of workflows, `_other` is.
+/// The family of services. It has no member when a configuration is made, unlike that of workflows,
+/// which has `_other`.
 pub(crate) const SERVICES: (&str, Labels) = ("headgate.service.index", [POLICY, PARTS[1].1]);
 
 /// One metric of a family.
@@ -32,7 +37,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The one that the engine calls `name`.
+    /// Returns the member for `name`, a metric's name in the engine.
     pub(crate) fn of(name: &str) -> Option<Self> {
         let (policy, rest) = name.strip_prefix("headgate.policy.")?.split_once('.')?;
         let mut rest = rest.splitn(3, '.');

@@ -1,12 +1,14 @@
 //! Metrics, counted here and handed to Envoy at ticks.
 //!
-//! A metric of Envoy's costs a look-up a call, and histograms can be written by Envoy's own threads only. So requests
-//! count in cells behind the lock that they hold anyway, and the main thread writes what changed.
+//! A metric of Envoy's costs a look-up a call, and only Envoy's own threads can write histograms.
+//! So requests count in cells behind the lock that they hold anyway, and the main thread writes the
+//! changes.
 //!
-//! Names are apart from that lock: those of a large configuration are defined, here and in Envoy, while requests go on.
+//! Names have a lock of their own, so that those of a large configuration are defined, here and in
+//! Envoy, while requests go on.
 //!
-//! Envoy takes no definitions after a configuration was made. Metrics of what requests name are defined as families
-//! beforehand ([`crate::family`]).
+//! Envoy accepts no definitions after a configuration was made. Metrics whose names come from
+//! requests are defined as families beforehand ([`crate::family`]).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,7 +19,7 @@ use headgate_core::host::{HostError, MetricId, MetricKind, Metrics};
 use crate::abi::Scope;
 use crate::family::{self, Labels, Member};
 
-/// Values of histograms between two ticks, at most; further ones are lost.
+/// Most values of histograms between two ticks; further ones are lost.
 const MOST_VALUES: usize = 1 << 16;
 
 /// A metric's name.
@@ -25,15 +27,15 @@ const MOST_VALUES: usize = 1 << 16;
 pub(crate) struct Name {
     pub(crate) kind: MetricKind,
     name: String,
-    /// Labels, for one of a family.
+    /// Labels, for a member of a family.
     pub(crate) member: Option<Member>,
 }
 
-/// All names, by their numbers here.
+/// All names, by number.
 #[derive(Debug, Default)]
 struct Table {
     ids: HashMap<String, u32>,
-    /// A number is not used again: older configurations of Envoy's go by it.
+    /// A number is not used again: Envoy's older configurations still refer to it.
     all: Vec<Option<Arc<Name>>>,
 }
 
@@ -48,7 +50,7 @@ fn unknown() -> HostError {
     HostError::Call { call, status }
 }
 
-/// Metrics to define, for what is prepared without the engine's lock.
+/// Defines metrics while a configuration is prepared without the engine's lock.
 #[derive(Debug)]
 pub(crate) struct Names;
 
@@ -77,11 +79,11 @@ impl Metrics for Names {
     }
 }
 
-/// Something to tell Envoy.
+/// A change to write to Envoy.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) name: Arc<Name>,
-    /// Envoy's number.
+    /// Envoy's number of the metric.
     pub(crate) id: usize,
     pub(crate) value: u64,
 }
@@ -92,9 +94,9 @@ pub(crate) struct Counts(RefCell<Cells>);
 
 #[derive(Debug, Default)]
 struct Cells {
-    /// By their names' numbers.
+    /// By number of the name.
     all: Vec<Option<Cell>>,
-    /// Those that Envoy is to hear of.
+    /// Cells to write to Envoy.
     changed: Vec<u32>,
     /// Values of histograms.
     values: Vec<(u32, u64)>,
@@ -103,7 +105,7 @@ struct Cells {
 #[derive(Debug)]
 struct Cell {
     name: Arc<Name>,
-    /// Of a counter, what Envoy was not told yet.
+    /// For a counter, the increase since the last write to Envoy.
     value: u64,
     changed: bool,
 }
@@ -111,7 +113,7 @@ struct Cell {
 /// Envoy's numbers of the metrics in one configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Defined {
-    /// In the order of ours; `None` where Envoy refused, and for members of families.
+    /// By number of the name; `None` where Envoy refused, and for members of families.
     single: Vec<Option<usize>>,
     /// By kind.
     families: [HashMap<String, usize>; 3],
@@ -127,7 +129,7 @@ impl Defined {
     }
 }
 
-/// Defines all metrics that there are in a configuration that is made, and the families of those to come: each policy
+/// Defines all known metrics in a new configuration, and the families of later ones. Each policy
 /// with workflows has metrics of `_other` from the start.
 pub(crate) fn define_in(scope: Scope) -> Defined {
     let all = names().all.clone();
@@ -158,14 +160,14 @@ pub(crate) fn define_in(scope: Scope) -> Defined {
 }
 
 impl Cells {
-    /// Adds the cells of metrics that were defined since.
+    /// Adds the cells of metrics that were defined since the last call.
     fn grow(&mut self) {
         let names = names();
         for name in names.all.iter().skip(self.all.len()) {
             let cell = name.as_ref().map(|name| Cell {
                 name: Arc::clone(name),
                 value: 0,
-                // A gauge shows from the start.
+                // A gauge is written from the start.
                 changed: name.kind == MetricKind::Gauge,
             });
             if cell.as_ref().is_some_and(|cell| cell.changed) {
@@ -178,8 +180,8 @@ impl Cells {
 }
 
 impl Counts {
-    /// Forgets the metrics of policies for which `is_gone`; of each some bytes are left. Not while a configuration is
-    /// prepared, as its metrics are nobody's yet.
+    /// Forgets the metrics of policies for which `is_gone`; some bytes remain of each. Not while a
+    /// configuration is prepared, as its metrics belong to no configuration yet.
     pub(crate) fn forget(&self, is_gone: impl Fn(&str) -> bool) {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -192,9 +194,10 @@ impl Counts {
         }
     }
 
-    /// What makes Envoy know the members of families in a new configuration. Envoy forgets them with the configuration
-    /// that wrote them, and counters start at 0 again, unless another one has written them by then. A distribution can't be
-    /// written without a value: that of a workflow starts over.
+    /// Returns changes that define the members of families in a new configuration. Envoy forgets
+    /// them with the configuration that wrote them, and counters start at 0 again, unless another
+    /// configuration has written them by then. A histogram can't be written without a value, so
+    /// that of a workflow starts over.
     pub(crate) fn members(&self, defined: &Defined) -> Vec<Change> {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -215,7 +218,8 @@ impl Counts {
         cells.all.iter().enumerate().filter_map(member).collect()
     }
 
-    /// Moves what changed to `out`. What the configuration doesn't have waits for one that has.
+    /// Moves the changes to `out`. Metrics that the configuration doesn't have wait for one that
+    /// has them.
     pub(crate) fn take(&self, defined: &Defined, out: &mut Vec<Change>) {
         let mut cells = self.0.borrow_mut();
         cells.grow();
@@ -254,7 +258,7 @@ impl Counts {
         }
     }
 
-    /// Writes a metric: `f` returns whether Envoy is to hear of its cell.
+    /// Writes a metric: `f` returns whether its cell is to be written to Envoy.
     fn with(
         &self,
         metric: MetricId,

@@ -1,10 +1,11 @@
-//! The engine of the process, behind one lock, and what drives it.
+//! The engine of the process, behind one lock, and its driver.
 //!
-//! Whoever holds the lock may read and change its own stream, which never makes Envoy call back. Answers, resumptions
-//! and messages to other workers may, or are slow; they come after it.
+//! A thread that holds the lock may read and change its own stream, which never makes Envoy call
+//! back. Replies, resumptions and messages to other workers may call back, or are slow; they come
+//! after the lock is released.
 //!
-//! A panic fails open ([`crate::recovery`]): the engine is not used again, those that wait go on, and everything passes
-//! until a tick puts a new engine in its place.
+//! A panic fails open ([`crate::recovery`]): the engine is not used again, held requests continue,
+//! and all requests pass until a tick replaces the engine.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -25,25 +26,25 @@ use crate::metrics::{self, Change, Defined, Names};
 use crate::recovery;
 use crate::shared::{Host, PANICS};
 
-/// What becomes of a request at its headers.
+/// The decision about a request at its headers.
 pub(crate) enum Head {
-    /// It goes on.
+    /// The request continues.
     Continue,
-    /// It waits.
+    /// The request waits.
     Hold,
-    /// It is answered.
+    /// The filter answers the request.
     Reply(LocalReply),
 }
 
 static PROCESS: Mutex<Option<Process>> = Mutex::new(None);
-/// The engine panicked: until there is another, everything passes.
+/// The engine panicked: until it is replaced, all requests pass.
 static FAILED: AtomicBool = AtomicBool::new(false);
-/// Another library of the process left a slot to us.
+/// Another library of the process left a slot to this one.
 static WOKEN: AtomicBool = AtomicBool::new(false);
 static STREAMS: AtomicU32 = AtomicU32::new(0);
 static CONFIGURATIONS: AtomicU32 = AtomicU32::new(0);
 
-/// The main thread is late when no tick came for so many of their periods.
+/// The number of periods without a tick after which the main thread is late.
 const LATE: u32 = 2;
 
 #[cfg(test)]
@@ -61,38 +62,38 @@ pub(crate) fn now() -> Instant {
     )
 }
 
-/// A number for a stream; used again when 2^32 others came after it.
+/// Returns a number for a stream; it is used again after 2^32 others.
 pub(crate) fn next_stream() -> u32 {
     STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A number that no other engine of the process draws: the system's random bytes, by way of the standard library's hash
-/// seeds.
+/// Returns a number that no other engine of the process draws: the system's random bytes, from the
+/// hash seeds of the standard library.
 fn nonce() -> u64 {
     RandomState::new().hash_one(0_u8)
 }
 
-/// A request that is held.
+/// A held request.
 struct Waiting {
-    /// Until its turn comes.
+    /// Resumes the request; taken at its turn.
     scheduler: Option<Scheduler>,
-    /// What is to be done then.
+    /// The action to take then.
     action: Option<Action>,
 }
 
 /// See the module.
 pub(crate) struct Process {
     pub(crate) filter: Filter<Host>,
-    /// The engine's number, from 1 on. Tickets of an engine that failed mean nothing to the next.
+    /// The engine's number, from 1 on. Tickets of a failed engine are invalid for the next.
     pub(crate) epoch: u32,
     waiting: HashMap<u32, Waiting>,
-    /// The number under which others wake the engine.
+    /// The number under which other workers wake the engine.
     listening: Option<WorkerId>,
-    /// The last tick.
+    /// The time of the last tick.
     ticked: Instant,
 }
 
-/// The main thread, where no stream is.
+/// The main thread, which has no stream.
 struct Main;
 
 impl Proxy for Main {
@@ -105,12 +106,12 @@ impl Proxy for Main {
     }
 }
 
-/// Also of an engine that failed.
+/// Locks the process, also if its engine failed.
 fn lock() -> MutexGuard<'static, Option<Process>> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new process.
+/// Resets the process.
 #[cfg(test)]
 pub(crate) fn reset() {
     *lock() = None;
@@ -118,13 +119,14 @@ pub(crate) fn reset() {
     FAILED.store(false, Ordering::SeqCst);
 }
 
-/// Whether a thread has the engine.
+/// Whether a thread holds the lock.
 #[cfg(test)]
 pub(crate) fn is_locked() -> bool {
     PROCESS.try_lock().is_err()
 }
 
-/// Runs `f` with the lock; then wakes whom it concerns. `None` where there is nothing to run it with.
+/// Runs `f` with the lock; then resumes the requests whose turn has come. Returns `None` without an
+/// engine.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     let now = now();
     // A lock is poisoned before `failed` runs, and a panic elsewhere poisons none.
@@ -147,14 +149,14 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Process) -> T) -> Option<T> {
     Some(result)
 }
 
-/// Something panics: everything passes from now on. This runs before the lock is released, so that [`recover`] finds the
-/// pause, and no engine that panicked is taken for one that works.
+/// Handles the start of a panic: all requests pass from now on. This runs before the lock is
+/// released, so that [`recover`] finds the pause, and no engine that panicked counts as working.
 pub(crate) fn panicked() {
     let pause = recovery::failed(now());
     if !FAILED.swap(true, Ordering::SeqCst) {
         let message = format!(
-            "headgate: the filter panicked: {}; all requests pass, and in {} ms it starts again with what it had \
-             learned. This is a bug: please report it",
+            "headgate: the filter panicked: {}; all requests pass, and in {} ms it starts again \
+             with what it had learned. This is a bug: please report it",
             recovery::last_panic(),
             pause.as_millis(),
         );
@@ -162,12 +164,12 @@ pub(crate) fn panicked() {
     }
 }
 
-/// A hook panicked. Those that wait go on.
+/// Handles a panic in a hook. Held requests continue.
 pub(crate) fn failed() {
     let mut locked = lock();
     let waiting = locked.as_mut().map(|process| {
         process.count_panic();
-        // Those of an engine that was put in its place meanwhile wait for that one.
+        // Requests of a new engine that replaced it meanwhile keep waiting.
         match FAILED.load(Ordering::SeqCst) {
             true => std::mem::take(&mut process.waiting),
             false => HashMap::new(),
@@ -177,7 +179,7 @@ pub(crate) fn failed() {
     let_go(waiting.unwrap_or_default());
 }
 
-/// Lets requests of an engine that failed go on.
+/// Lets held requests of a failed engine continue.
 fn let_go(waiting: HashMap<u32, Waiting>) {
     let waiting = waiting.into_values();
     for scheduler in waiting.filter_map(|waiting| waiting.scheduler) {
@@ -185,7 +187,7 @@ fn let_go(waiting: HashMap<u32, Waiting>) {
     }
 }
 
-/// Puts a new engine into the place of one that failed, once that is due.
+/// Replaces a failed engine, once that is due.
 fn recover() {
     if !FAILED.load(Ordering::SeqCst) || !recovery::is_due(now()) {
         return;
@@ -206,7 +208,8 @@ fn recover() {
     abi::log(Level::Info, "headgate: the filter works again");
 }
 
-/// Another library left a slot to our engine. Called with that library's lock.
+/// Handles a wake-up by another library, which left a slot to this one. Called with that library's
+/// lock.
 pub(crate) extern "C" fn wake() {
     WOKEN.store(true, Ordering::SeqCst);
     Clock::tick_now();
@@ -223,7 +226,7 @@ impl Process {
         }
     }
 
-    /// Housekeeping, on any thread.
+    /// Does housekeeping, on any thread.
     fn tick(&mut self) {
         self.ticked = now();
         if WOKEN.swap(false, Ordering::SeqCst) {
@@ -233,15 +236,15 @@ impl Process {
         self.listen();
     }
 
-    /// Housekeeping by a worker while the main thread is late, as it may be for seconds: a large update, a scrape of many
-    /// stats. Metrics and reports have to wait for it.
+    /// Does housekeeping on a worker while the main thread is late, as it may be for seconds: a
+    /// large update, a scrape of many stats. Metrics and reports wait for the main thread.
     fn tick_if_late(&mut self, now: Instant) {
         if now.since(self.ticked) > LATE * Clock::period() {
             self.tick();
         }
     }
 
-    /// Sees to it that others reach the engine under the number that it has.
+    /// Registers the engine under its current number, so that other workers reach it.
     fn listen(&mut self) {
         let worker = self.filter.engine().worker();
         if let Some(worker) = worker
@@ -261,7 +264,7 @@ impl Process {
             .unwrap_or(());
     }
 
-    /// The request of `stream` is held, which is that of `envoy`.
+    /// Holds the request of `stream`, which is that of `envoy`.
     pub(crate) fn hold(&mut self, stream: u32, envoy: Envoy) {
         let waiting = Waiting {
             scheduler: Some(envoy.scheduler()),
@@ -270,17 +273,17 @@ impl Process {
         self.waiting.insert(stream, waiting);
     }
 
-    /// What is to be done with a held request; once.
+    /// Returns the action for a held request, once.
     pub(crate) fn decided(&mut self, stream: u32) -> Option<Action> {
         self.waiting.remove(&stream)?.action
     }
 
-    /// A stream is gone.
+    /// Forgets a stream that has ended.
     pub(crate) fn forget(&mut self, stream: u32) {
         self.waiting.remove(&stream);
     }
 
-    /// Those whose turn has come.
+    /// Returns the schedulers of the requests whose turn has come.
     fn due(&mut self) -> Vec<Scheduler> {
         let waiting = &mut self.waiting;
         let due = self.filter.actions().drain(..).filter_map(|action| {
@@ -304,7 +307,7 @@ impl Process {
 pub(crate) struct Configuration {
     /// Its number among the filter's listeners.
     id: u32,
-    /// Its filter's name: which listener it is for, where several have different policies.
+    /// The filter's name, which identifies the listener where several have different policies.
     name: Arc<str>,
     direction: Direction,
     pub(crate) scope: Scope,
@@ -312,7 +315,7 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    /// Takes a configuration over; `None`, with the reason in the log, where it is refused.
+    /// Applies a configuration; `None`, with the reason in the log, if it is refused.
     pub(crate) fn new(scope: Scope, name: &str, json: &[u8]) -> Option<Arc<Self>> {
         let this = Arc::new(Self {
             id: CONFIGURATIONS.fetch_add(1, Ordering::Relaxed),
@@ -321,7 +324,7 @@ impl Configuration {
             scope,
             defined: OnceLock::new(),
         });
-        // What is in force then includes this configuration, unless it is refused.
+        // The engine's configuration then includes this one, unless it is refused.
         recovery::hurry();
         recover();
         let prepared = Prepared::from_json(&Names, json);
@@ -362,10 +365,11 @@ impl Configuration {
         self.direction
     }
 
-    /// Envoy dropped it, with its last stream or with the rest of an update that failed.
+    /// Removes a configuration that Envoy dropped, with its last stream or with the rest of a
+    /// failed update.
     pub(crate) fn gone(self: Arc<Self>) {
-        let told = with(|process| process.filter.gone(&Main, self.id));
-        if told.is_none()
+        let handled = with(|process| process.filter.gone(&Main, self.id));
+        if handled.is_none()
             && let Some(process) = lock().as_mut()
         {
             process.filter.forget(self.id);
@@ -374,7 +378,8 @@ impl Configuration {
     }
 }
 
-/// Housekeeping, on the main thread, in a hook of `configuration`: Envoy keeps it until the hook returns.
+/// Does housekeeping on the main thread, in a hook of `configuration`: Envoy keeps it until the
+/// hook returns.
 pub(crate) fn tick(configuration: &Arc<Configuration>) {
     Clock::ticked();
     recover();
@@ -404,7 +409,7 @@ pub(crate) fn tick(configuration: &Arc<Configuration>) {
     }
 }
 
-/// The answer to what a tick sent; `None`: there is none.
+/// Handles the response to the report that a tick sent; `None` without a response.
 pub(crate) fn reported(answer: Option<&[u8]>) {
     with(|process| process.filter.reported(&Main, answer));
 }
@@ -514,8 +519,8 @@ mod tests {
         let _turn = fake::start();
         let listener = Listener::new(ONE_SLOT).unwrap();
         assert!(Listener::new(r#"{"stages":1}"#).is_none());
-        let told = fake::seen().log.last().cloned().unwrap();
-        assert!(told.contains("the last good one stays"), "{told}");
+        let logged = fake::seen().log.last().cloned().unwrap();
+        assert!(logged.contains("the last good one stays"), "{logged}");
         let (_running, _) = Stream::arrive(&listener, "/");
         let (_waiting, became) = Stream::arrive(&listener, "/");
         assert_eq!(became, Became::Held);

@@ -1,9 +1,9 @@
-//! What happens after a panic: how long everything passes, and what is told of it.
+//! Recovery from a panic: the pause in which all requests pass, and the log line.
 //!
-//! A panic in a Wasm VM takes the requests of its worker with it, and Envoy makes another VM after a pause. Here it
-//! takes
-//! none; the engine is made anew after a pause as well, which doubles while panics recur: requests that make it panic
-//! each time must not keep the process busy with starting over.
+//! A panic in a Wasm VM loses the requests of its worker, and Envoy makes another VM after a pause.
+//! Here a panic loses no request. The engine is also remade after a pause, which doubles while
+//! panics recur: requests that make it panic each time must not keep the process busy with
+//! restarts.
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,17 @@ use headgate_core::time::Instant;
 
 /// The first pause.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// The longest.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(10);
-/// After this time without a panic the next pause is the shortest again.
+/// The time without a panic after which the next pause is the shortest again.
 const FORGET: Duration = Duration::from_secs(60);
 
-/// When engines failed.
+/// Failures of engines.
 #[derive(Debug, Default)]
 struct Failures {
-    /// The last time, and the pause after it.
+    /// The time of the last failure, and the pause after it.
     last: Option<(Instant, Duration)>,
-    /// Whether the pause is over, whatever the time.
+    /// Whether the pause ended early.
     hurried: bool,
     message: String,
 }
@@ -56,7 +56,7 @@ fn failures() -> MutexGuard<'static, Failures> {
     FAILURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The engine panicked at `now`; returns the pause before the next one is made.
+/// Records a panic of the engine at `now`; returns the pause before the next engine.
 pub(crate) fn failed(now: Instant) -> Duration {
     failures().failed(now)
 }
@@ -66,18 +66,18 @@ pub(crate) fn is_due(now: Instant) -> bool {
     failures().is_due(now)
 }
 
-/// Ends the pause: the configuration changes, and with it what the engine meets.
+/// Ends the pause early: a new configuration may avoid the panic.
 pub(crate) fn hurry() {
     failures().hurried = true;
 }
 
-/// The last panic, in words.
+/// Returns the message of the last panic.
 pub(crate) fn last_panic() -> String {
     failures().message.clone()
 }
 
-/// From now on panics of this library are kept for the log, in place of going to standard error each time, and
-/// `panicked` runs at once, before the stack unwinds.
+/// Installs a panic hook for this library. It keeps the message for the log instead of writing each
+/// to standard error, and calls `panicked` at once, before the stack unwinds.
 pub(crate) fn report_panics(panicked: fn()) {
     panic::set_hook(Box::new(move |info| {
         let message = describe(info);

@@ -1,16 +1,18 @@
-//! State that all libraries of this filter in one process share: numbers and blobs, as the VMs of Wasm share gauges and
-//! shared data.
+//! State that all libraries of this filter in one process share: numbers and blobs, as the VMs of
+//! Wasm share gauges and shared data.
 //!
-//! Replacing the module's file loads a second library, with statics of its own, while streams of the first one go on.
-//! Both engines are then workers of one process ([`headgate_core::workers`]): they share the slots, and the second one
-//! starts with what the first one learned. The first library owns the state and puts a [`Table`] of functions into
-//! Envoy's registry of shared data. It is never unloaded (`build.rs`).
+//! Replacing the module's file loads a second library, with statics of its own, while streams of
+//! the first one continue. Both engines are then workers of one process
+//! ([`headgate_core::workers`]): they share the slots, and the second one starts with the estimates
+//! of the first. The first library owns the state and puts a [`Table`] of functions into Envoy's
+//! registry of shared data. It is never unloaded (`build.rs`).
 //!
-//! The table is a format between versions: a field never changes its meaning. Another layout needs another [`KEY`];
-//! such a library starts without state. Times in the state are of the system's monotonic clock.
+//! The table is a format between versions: a field never changes its meaning. Another layout needs
+//! another [`KEY`]; such a library starts without state. Times in the state are of the system's
+//! monotonic clock.
 //!
-//! Nothing in the state is ever freed: another library may be using it. Each policy name that a process has had costs some
-//! kilobytes, and what was learned serves a policy that comes back.
+//! The state is never freed: another library may be using it. Each policy name costs some kilobytes
+//! for the life of the process, and a policy that comes back starts with its estimates.
 #![allow(unsafe_code)] // functions of another library
 
 use std::cell::RefCell;
@@ -33,36 +35,36 @@ use crate::process;
 /// The table's name in Envoy's registry.
 const KEY: &str = "headgate.state/1";
 
-/// Names of policies' metrics and numbers begin with it.
+/// Prefix of the names of policies' metrics and numbers.
 const POLICY: &str = "headgate.policy.";
 /// Panics since the start of the process, of all libraries.
 pub(crate) const PANICS: &str = "headgate.panics";
 
-/// [`HostError::Call`]'s status of what nobody defined: proxy-wasm's `Status::NotFound`.
+/// The status of [`HostError::Call`] for an unknown name: proxy-wasm's `Status::NotFound`.
 const NOT_FOUND: u32 = 1;
 
-/// What a library calls to wake its own engine.
+/// The function by which a library wakes its own engine.
 type Wake = extern "C" fn();
 
-/// What one library offers the others. A version 0 is of a blob that is absent.
+/// The functions that one library offers the others. Version 0 means that the blob is absent.
 #[repr(C)]
 struct Table {
-    /// A number, which lives as long as the process.
+    /// Returns a number, which lives as long as the process.
     number: unsafe extern "C" fn(name: Buffer) -> *const AtomicU64,
     /// Passes a blob to `take`, unless it is absent, and returns its version.
     load: unsafe extern "C" fn(key: Buffer, to: *mut c_void, take: Take) -> u32,
-    /// Stores a blob if its version is `expected`; false where it is not.
+    /// Stores a blob if its version is `expected`, else returns false.
     store: unsafe extern "C" fn(key: Buffer, value: Buffer, expected: u32) -> bool,
-    /// From now on this function wakes the worker.
+    /// Registers the function that wakes the worker.
     listen: extern "C" fn(worker: u32, wake: Wake),
-    /// Wakes a worker; false where nobody listens.
+    /// Wakes a worker; false if it isn't registered.
     wake: extern "C" fn(worker: u32) -> bool,
 }
 
 /// Called once with `to` and bytes that are valid during the call.
 type Take = unsafe extern "C" fn(to: *mut c_void, blob: Buffer);
 
-/// The state, in the library that was first.
+/// The state, in the first library.
 #[derive(Default)]
 struct State {
     numbers: HashMap<String, &'static AtomicU64>,
@@ -78,7 +80,7 @@ fn with_state<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(state.get_or_insert_default())
 }
 
-/// A new process.
+/// Resets the process.
 #[cfg(test)]
 pub(crate) fn reset() {
     with_state(|state| *state = State::default());
@@ -93,7 +95,7 @@ static TABLE: Table = Table {
                 if let Some(known) = state.numbers.get(&*name) {
                     return std::ptr::from_ref(*known);
                 }
-                // Its name stays known as well.
+                // The name is never removed either.
                 let new: &'static AtomicU64 = Box::leak(Box::default());
                 state.numbers.insert(name.into_owned(), new);
                 std::ptr::from_ref(new)
@@ -142,7 +144,7 @@ static TABLE: Table = Table {
     },
     wake: {
         extern "C" fn wake(worker: u32) -> bool {
-            // Called without the lock: it is another library's.
+            // Called without the lock: the function is another library's.
             let listener = with_state(|state| state.listeners.get(&worker).copied());
             listener.map(|wake| wake()).is_some()
         }
@@ -150,10 +152,11 @@ static TABLE: Table = Table {
     },
 };
 
-/// The table of the first library of the process; ours, if that is this one. On the main thread only.
+/// Returns the table of the first library of the process; that of this one, if it is the first. On
+/// the main thread only.
 fn table() -> &'static Table {
     let registered = abi::shared_data(KEY).cast::<Table>();
-    // SAFETY: whoever registers a table under this key registers a static one, of a library that stays.
+    // SAFETY: every table under this key is a static of a library that is never unloaded.
     if let Some(table) = unsafe { registered.as_ref() } {
         return table;
     }
@@ -161,20 +164,21 @@ fn table() -> &'static Table {
     &TABLE
 }
 
-/// The process as the engine sees it: its state, and metrics of this library.
+/// The engine's view of the process: its state, and metrics of this library.
 pub(crate) struct Host {
     metrics: Counts,
     table: &'static Table,
     wall_clock_offset: Duration,
     names: RefCell<HashMap<String, Number>>,
     numbers: RefCell<Vec<&'static AtomicU64>>,
-    /// Numbers that people look at, with their gauges.
+    /// Numbers that are published, with their gauges.
     shown: RefCell<Vec<(String, Number, MetricId)>>,
-    /// What names of policies that are not gone begin with.
+    /// Name prefixes of the current policies.
     live: RefCell<HashSet<String>>,
 }
 
-/// Whether people look at a number: panics, and the slots in use, by which the engine decides.
+/// Whether a number is published as a gauge: panics, and the slots in use, by which the engine
+/// decides.
 fn is_shown(name: &str) -> bool {
     let slots = name.ends_with(".slots_in_use") && !name.contains(".worker.");
     slots || name == PANICS
@@ -201,7 +205,7 @@ impl Host {
         &self.metrics
     }
 
-    /// Forgets what people look at of policies that are not among `live`, and their metrics.
+    /// Forgets the published numbers and the metrics of policies that are not among `live`.
     pub(crate) fn forget_others<'a>(&self, live: impl Iterator<Item = &'a str>) {
         let before = self.live.replace(live.map(stats::prefix).collect());
         let live = self.live.borrow();
@@ -219,10 +223,9 @@ impl Host {
             .retain(|(name, _, _)| !is_gone(name));
     }
 
-    /// Sets the gauges of numbers that people look at.
+    /// Sets the gauges of the published numbers.
     ///
-    /// # Errors
-    /// [`HostError`]: that of the last that failed.
+    /// Returns the last [`HostError`].
     pub(crate) fn publish(&self) -> Result<(), HostError> {
         self.number(PANICS)?;
         let mut done = Ok(());
@@ -234,7 +237,7 @@ impl Host {
         done
     }
 
-    /// From now on this library is woken for `worker`.
+    /// Registers this library's wake function for `worker`.
     pub(crate) fn listen(&self, worker: WorkerId) {
         (self.table.listen)(worker, process::wake);
     }

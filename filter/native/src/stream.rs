@@ -12,10 +12,10 @@ use headgate_core::time::Instant;
 use crate::abi::{self, Envoy, Map};
 use crate::process::{self, Configuration, Head};
 
-/// A stream as the filter sees it; without Envoy once it is gone.
+/// The filter's view of a stream; without Envoy once it has ended.
 struct Attached<'a> {
     id: u32,
-    /// When its hook ran: the time until it got the lock is part of what a request takes.
+    /// The time at which its hook ran: the wait for the lock is part of a request's time.
     now: Instant,
     listener: &'a str,
     envoy: Option<Envoy>,
@@ -86,7 +86,7 @@ impl Stream for Attached<'_> {
     }
 }
 
-/// Panics in the hook that a request names, in builds for the test of it.
+/// Panics in the hook that a request header names, in builds for tests of it.
 #[cfg(feature = "trap")]
 #[allow(clippy::panic)] // what the feature is for
 fn trap(envoy: Envoy, hook: &str) {
@@ -99,7 +99,7 @@ fn trap(envoy: Envoy, hook: &str) {
 #[cfg(not(feature = "trap"))]
 fn trap(_envoy: Envoy, _hook: &str) {}
 
-/// What a stream is.
+/// The direction of a stream, with its state.
 enum Side {
     Inbound(Inbound),
     Outbound(Outbound),
@@ -110,7 +110,7 @@ pub(crate) struct Request {
     id: u32,
     /// The name of its configuration.
     listener: Arc<str>,
-    /// The engine that it belongs to; see [`process::Process::epoch`].
+    /// The epoch of its engine; see [`process::Process::epoch`].
     epoch: Cell<u32>,
     side: RefCell<Side>,
 }
@@ -137,7 +137,7 @@ impl Request {
         }
     }
 
-    /// Whether there is anything that the filter is to be told about.
+    /// Whether the filter has to see the rest of the stream.
     fn is_pending(&self) -> bool {
         match self.side.try_borrow().as_deref() {
             Ok(Side::Inbound(inbound)) => inbound.is_pending(),
@@ -153,7 +153,7 @@ impl Request {
         };
         let decided = match &mut *side {
             Side::Inbound(inbound) => {
-                // Before the lock: they are copied, and read once through.
+                // Before the lock: copying and reading them takes time.
                 let headers = Headers::of_request(&stream);
                 process::with(|process| {
                     self.epoch.set(process.epoch);
@@ -181,11 +181,11 @@ impl Request {
         decided.unwrap_or(Head::Continue)
     }
 
-    /// A held request's turn has come; `None` where it has not.
+    /// Handles the turn of a held request; `None` if it has to wait on.
     pub(crate) fn scheduled(&self, envoy: Envoy) -> Option<Head> {
         let stream = self.attached(envoy);
         let decided = process::with(|process| {
-            // Of an engine that failed: nobody else will let it go on.
+            // Held by a failed engine: no other engine resumes it.
             if process.epoch != self.epoch.get() {
                 return Some(Head::Continue);
             }
@@ -220,7 +220,7 @@ impl Request {
         });
     }
 
-    /// A part of the response's body is there, which is not the last.
+    /// Handles a part of the response's body that is not the last.
     pub(crate) fn response_begins(&self, envoy: Envoy) {
         let awaited = match self.side.try_borrow().as_deref() {
             Ok(Side::Inbound(inbound)) => inbound.awaits_first_byte(),
@@ -259,7 +259,7 @@ impl Request {
         self.end(&self.attached(envoy));
     }
 
-    /// The last hook. Only where the one before never came is there anything left to end.
+    /// Handles the last hook. A stream is ended here only if the hook before never came.
     pub(crate) fn destroyed(&self) {
         self.end(&Attached {
             id: self.id,

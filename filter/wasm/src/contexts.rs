@@ -1,7 +1,8 @@
-//! What Envoy's contexts are: configurations, requests to the process behind the proxy, and calls that it makes.
+//! Envoy's contexts: configurations, requests to the process behind the proxy, and calls that it
+//! makes.
 //!
-//! Where the VM's state is in use, a callback does nothing ([`vm::with`]): the end of a request is noticed at a later one, at
-//! the latest at the last.
+//! A callback does nothing while the VM's state is in use ([`vm::with`]): the end of a request is
+//! then handled by a later callback, at the latest by the last.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ use crate::vm;
 
 /// One context.
 enum Context {
-    /// One for each configuration; what its streams are: requests to the process, or calls that it makes.
+    /// A configuration, with the direction of its streams: requests to the process, or calls that
+    /// it makes.
     Root(Direction),
     Request(Box<Inbound>),
     Call(Box<Outbound>),
@@ -25,7 +27,8 @@ thread_local! {
     static CONTEXTS: RefCell<BTreeMap<u32, Context>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Runs `f` on a context, if there is one of this number and no callback about another is under way.
+/// Runs `f` on the context of this number; `None` if it doesn't exist, or during a callback for
+/// another context.
 fn with<T>(id: u32, f: impl FnOnce(&mut Context) -> T) -> Option<T> {
     CONTEXTS.with(|contexts| Some(f(contexts.try_borrow_mut().ok()?.get_mut(&id)?)))
 }
@@ -61,7 +64,7 @@ pub(crate) fn delete(id: u32) {
     }
 }
 
-/// Whether the configuration is in force.
+/// Applies the configuration; whether one is in force then.
 pub(crate) fn configure(id: u32, size: usize) -> bool {
     let json = match ffi::plugin_configuration(size) {
         Ok(json) => json,
@@ -88,7 +91,7 @@ pub(crate) fn reported(id: u32, body_size: usize) {
     vm::with(|vm| vm.reported(id, body_size));
 }
 
-/// Whether the request, or the call, goes on at once.
+/// Whether the request, or the call, continues at once.
 pub(crate) fn request_headers(id: u32) -> bool {
     let goes_on = with(id, |context| match context {
         Context::Root(_) => None,
@@ -121,7 +124,7 @@ pub(crate) fn response_headers(id: u32, end: bool) {
     });
 }
 
-/// A part of the response's body is there, which is not the last.
+/// Handles a part of the response's body that is not the last.
 pub(crate) fn response_begins(id: u32) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.awaits_first_byte() => {
@@ -135,7 +138,7 @@ pub(crate) fn response_begins(id: u32) {
     });
 }
 
-/// The last byte of the response's body is there, without trailers.
+/// Handles the last byte of the body of a response without trailers.
 pub(crate) fn response_end(id: u32) {
     with(id, |context| match context {
         Context::Request(inbound) if inbound.is_pending() => {

@@ -1,4 +1,4 @@
-//! One stream of Envoy, by proxy-wasm.
+//! One stream of Envoy, through proxy-wasm.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use headgate_core::time::{Instant, nanos};
 
 use crate::ffi;
 
-/// The stream, or the root context, that is effective: all calls are about it, whatever the number.
+/// The effective context: a stream, or a root context. All calls concern it, whatever the number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Effective(pub(crate) u32);
 

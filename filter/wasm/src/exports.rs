@@ -1,9 +1,11 @@
-//! What Envoy calls: the exports of proxy-wasm's ABI 0.2.1 that the filter needs, and no others.
+//! The callbacks of Envoy: the exports of proxy-wasm's ABI 0.2.1 that the filter needs, and no
+//! others.
 //!
-//! Envoy calls whatever a module exports. Each call enters the VM, which costs more than what most of them would do
-//! here: a filter that is told of request bodies, of logs, and of the end of a stream twice pays three entries a request
-//! for nothing. An export that is missing is a call that Envoy doesn't make, so this file is the list of what a request
-//! costs: its context, its headers, those of its response, each part of the response's body, and its end.
+//! Envoy calls every function of the ABI that a module exports. Each call enters the VM, which
+//! costs more than the work of most of them would here: callbacks for request bodies, for logs, and
+//! twice for the end of a stream would be three useless entries a request. Envoy doesn't call a
+//! missing export. So this file is the list of a request's costs: its context, its headers, those
+//! of its response, each part of the response's body, and its end.
 #![allow(unsafe_code)] // exported names
 
 use headgate_core::http::Level;
@@ -16,7 +18,7 @@ unsafe extern "C" {
     fn __wasm_call_ctors();
 }
 
-/// What a callback about headers answers, `FilterHeadersStatus`: the request goes on, or is held.
+/// Results of callbacks for headers, `FilterHeadersStatus`: the request continues, or is held.
 const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
@@ -33,23 +35,24 @@ extern "C" fn _initialize() {
     }));
 }
 
-/// Its name tells which ABI the exports are of.
+/// Declares the ABI of the exports by its name.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_abi_version_0_2_1() {}
 
-/// Envoy writes what a call of ours answers into memory that it asks for here.
+/// Allocates memory for the results of calls, which Envoy writes.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_memory_allocate(size: usize) -> *mut u8 {
     ffi::allocate(size)
 }
 
-/// A configuration (`parent` is 0), a request or a call of the application begins.
+/// Handles the start of a configuration (`parent` is 0), or of a request or a call of the
+/// application.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_context_create(context: u32, parent: u32) {
     contexts::create(context, parent);
 }
 
-/// The configuration of a root context, of `size` bytes.
+/// Applies the configuration of a root context, of `size` bytes.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_configure(context: u32, size: usize) -> bool {
     contexts::configure(context, size)
@@ -60,13 +63,13 @@ extern "C" fn proxy_on_tick(context: u32) {
     contexts::tick(context);
 }
 
-/// Another worker, or we ourselves, woke us by a shared queue.
+/// Handles a wake-up through a shared queue, by another worker or by this one.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_queue_ready(context: u32, queue: u32) {
     contexts::woken(context, queue);
 }
 
-/// A request that a tick sent was answered, or failed: then it has no headers.
+/// Handles the response to a request that a tick sent; it has no headers if the request failed.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_http_call_response(
     context: u32,
@@ -111,7 +114,7 @@ extern "C" fn proxy_on_response_trailers(context: u32, _count: usize) -> u32 {
     CONTINUE
 }
 
-/// A context ends, with its stream or its configuration.
+/// Handles the end of a context, with its stream or its configuration.
 #[unsafe(no_mangle)]
 extern "C" fn proxy_on_delete(context: u32) {
     contexts::delete(context);

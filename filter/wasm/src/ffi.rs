@@ -1,7 +1,8 @@
-//! The proxy-wasm calls, each with its status checked. The only file with `unsafe` blocks; `exports` has names.
+//! The proxy-wasm calls, each with its status checked. The only file with `unsafe` blocks;
+//! `exports` has names.
 //!
-//! The wrappers of proxy-wasm's Rust SDK panic on a status that they don't expect, and a panic takes every request of
-//! the worker with it.
+//! The wrappers of proxy-wasm's Rust SDK panic on an unexpected status, and a panic loses every
+//! request of the worker.
 #![allow(unsafe_code)] // imported host functions
 
 use std::time::Duration;
@@ -131,7 +132,7 @@ fn check(call: &'static str, status: u32) -> Result<(), HostError> {
     }
 }
 
-/// Memory of `size` bytes for an answer of the host, which [`take`] takes over.
+/// Returns memory of `size` bytes for a result of the host, which [`take`] takes over.
 pub(crate) fn allocate(size: usize) -> *mut u8 {
     // Zeroed, as the host writes all of it or nothing.
     Box::leak(vec![0; size].into_boxed_slice()).as_mut_ptr()
@@ -142,17 +143,18 @@ fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     if data.is_null() {
         return None;
     }
-    // SAFETY: the host wrote `size` bytes into a boxed slice of exactly that size, and passes ownership.
+    // SAFETY: the host wrote `size` bytes into a boxed slice of exactly that size, and passes
+    // ownership.
     Some(unsafe { Vec::from_raw_parts(data, size, size) })
 }
 
-/// All request headers, serialized as [`headgate_core::http::Headers`] reads them. One call and one allocation for
-/// what would otherwise cost one of each per header.
+/// Returns all request headers, in the format of [`headgate_core::http::Headers`]. One call and one
+/// allocation instead of one of each per header.
 pub(crate) fn request_headers() -> Result<Vec<u8>, HostError> {
     headers(REQUEST_HEADERS)
 }
 
-/// As [`request_headers`], of the response.
+/// Returns all response headers, as [`request_headers`].
 pub(crate) fn response_headers() -> Result<Vec<u8>, HostError> {
     headers(RESPONSE_HEADERS)
 }
@@ -165,12 +167,12 @@ fn headers(map: u32) -> Result<Vec<u8>, HostError> {
     Ok(take(data, size).unwrap_or_default())
 }
 
-/// One header of the response; the first of several.
+/// Returns a header of the response; the first of several.
 pub(crate) fn response_header(name: &str) -> Result<Option<Vec<u8>>, HostError> {
     header(RESPONSE_HEADERS, name)
 }
 
-/// One trailer of the response; the first of several.
+/// Returns a trailer of the response; the first of several.
 pub(crate) fn response_trailer(name: &str) -> Result<Option<Vec<u8>>, HostError> {
     header(RESPONSE_TRAILERS, name)
 }
@@ -187,8 +189,8 @@ fn header(map: u32, name: &str) -> Result<Option<Vec<u8>>, HostError> {
     }
 }
 
-/// Sends a request by the effective root context, which hears of the answer. `headers` is serialized like
-/// [`request_headers`].
+/// Sends a request by the effective root context, which gets the response. `headers` is serialized
+/// like [`request_headers`].
 pub(crate) fn http_call(
     cluster: &str,
     headers: &[u8],
@@ -217,8 +219,8 @@ pub(crate) fn http_call(
     check("proxy_http_call", status)
 }
 
-/// The body of the answer to [`http_call`], of `size` bytes, in the callback that tells of it; `None` where the answer
-/// is not 200, or there is none.
+/// Returns the body of the response to [`http_call`], of `size` bytes, in its callback; `None`
+/// unless the status is 200.
 pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError> {
     let status = header(CALLOUT_HEADERS, ":status");
     if status.ok().flatten().as_deref() != Some(b"200") {
@@ -231,12 +233,12 @@ pub(crate) fn http_call_answer(size: usize) -> Result<Option<Vec<u8>>, HostError
     check("proxy_get_buffer_bytes", status).map(|()| take(data, read))
 }
 
-/// Sets a header of the request, in place of all of that name.
+/// Sets a header of the request and removes all others of that name.
 pub(crate) fn set_request_header(name: &str, value: &[u8]) -> Result<(), HostError> {
     set_header(REQUEST_HEADERS, name, value)
 }
 
-/// Sets a header of the response, in place of all of that name.
+/// Sets a header of the response and removes all others of that name.
 pub(crate) fn set_response_header(name: &str, value: &[u8]) -> Result<(), HostError> {
     set_header(RESPONSE_HEADERS, name, value)
 }
@@ -265,7 +267,7 @@ fn remove_header(map: u32, name: &[u8]) -> Result<(), HostError> {
     check("proxy_remove_header_map_value", status)
 }
 
-/// A property by its path, elements separated by zero bytes; `None` when there is none.
+/// Returns a property by its path, elements separated by zero bytes; `None` if it doesn't exist.
 pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: `path` is valid for its length, the others are live locals.
@@ -277,8 +279,8 @@ pub(crate) fn property(path: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
     }
 }
 
-/// Answers the effective stream. `headers` is serialized like [`request_headers`]; `details` becomes
-/// `%RESPONSE_CODE_DETAILS%`, which the SDK's own call leaves empty.
+/// Answers the effective stream. `headers` is serialized like [`request_headers`]; `details`
+/// becomes `%RESPONSE_CODE_DETAILS%`, which the SDK's own call leaves empty.
 pub(crate) fn send_local_response(
     code: u32,
     details: &str,
@@ -302,13 +304,13 @@ pub(crate) fn send_local_response(
     check("proxy_send_local_response", status)
 }
 
-/// Time since an arbitrary point that is the same for all workers of the process. Monotonic: the wall
-/// clock may step.
+/// Returns the time since an arbitrary point that is the same for all workers of the process.
+/// Monotonic: the wall clock may step.
 pub(crate) fn monotonic_time() -> Result<Duration, HostError> {
     time(MONOTONIC)
 }
 
-/// Time since 1970, as far as the machine knows it.
+/// Returns the time since 1970 by the machine's clock.
 pub(crate) fn wall_time() -> Result<Duration, HostError> {
     time(REALTIME)
 }
@@ -340,7 +342,7 @@ pub(crate) fn set_tick_period(period: Duration) -> Result<(), HostError> {
     })
 }
 
-/// The plugin's configuration of `size` bytes.
+/// Returns the plugin's configuration of `size` bytes.
 pub(crate) fn plugin_configuration(size: usize) -> Result<Vec<u8>, HostError> {
     let (mut data, mut read) = (std::ptr::null_mut(), 0);
     // SAFETY: both pointers are to live locals.
@@ -403,7 +405,7 @@ pub(crate) fn get_metric(id: u32) -> Result<u64, HostError> {
     check("proxy_get_metric", status).map(|()| value)
 }
 
-/// A blob and its compare-and-swap value.
+/// Returns a blob and its compare-and-swap value.
 pub(crate) fn get_shared_data(key: &str) -> Result<Option<(Vec<u8>, u32)>, HostError> {
     let (mut data, mut size, mut cas) = (std::ptr::null_mut(), 0, 0);
     // SAFETY: `key` is valid for its length, the others are live locals.
@@ -442,7 +444,7 @@ pub(crate) fn register_queue(name: &str) -> Result<u32, HostError> {
     check("proxy_register_shared_queue", status).map(|()| id)
 }
 
-/// The queue of this name that a VM of `vm_id` registered.
+/// Returns the queue of this name that a VM of `vm_id` registered.
 pub(crate) fn resolve_queue(vm_id: &[u8], name: &str) -> Result<u32, HostError> {
     let mut id = 0;
     // SAFETY: both slices are valid for their lengths, `id` is a live local.
@@ -467,7 +469,7 @@ pub(crate) fn enqueue(queue: u32) -> Result<(), HostError> {
     })
 }
 
-/// Takes a message out of a queue; false when there was none.
+/// Removes a message from a queue; false if it was empty.
 pub(crate) fn dequeue(queue: u32) -> Result<bool, HostError> {
     let (mut data, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: both pointers are to live locals.

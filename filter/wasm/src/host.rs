@@ -11,15 +11,16 @@ use headgate_core::workers::WorkerId;
 
 use crate::ffi;
 
-/// A compare-and-swap value that no blob ever has: the host skips the comparison for a blob that is
-/// absent, so this one stores only then.
+/// A compare-and-swap value that no blob ever has. The host skips the comparison for an absent
+/// blob, so a store with this value succeeds only then.
 const ABSENT: u32 = u32::MAX;
 
-/// The process that the VM runs in.
+/// The process of the VM.
 #[derive(Debug, Default)]
 pub(crate) struct EnvoyHost {
-    /// Every definition makes a new id in the host, also of the same name: define once. proxy-wasm can't remove a metric,
-    /// so those of policies that are gone stay until the VM ends: some 100 bytes a metric here, and what Envoy keeps.
+    /// Metrics by name. Each definition makes a new id in the host, also for the same name, so a
+    /// metric is defined once. proxy-wasm can't remove metrics, so those of deleted policies stay
+    /// until the VM ends: some 100 bytes a metric here, and Envoy's own memory.
     metrics: RefCell<HashMap<String, MetricId>>,
     /// The other workers' queues.
     queues: RefCell<HashMap<WorkerId, u32>>,
@@ -31,12 +32,12 @@ fn queue_name(worker: WorkerId) -> String {
 }
 
 impl EnvoyHost {
-    /// Registers the queue through which others wake this worker; its id.
+    /// Registers the queue through which others wake this worker; returns its id.
     pub(crate) fn listen(&self, worker: WorkerId) -> Result<u32, HostError> {
         ffi::register_queue(&queue_name(worker))
     }
 
-    /// Takes all messages out of a queue; they carry nothing.
+    /// Removes all messages from a queue; they are empty.
     pub(crate) fn drain(&self, queue: u32) -> Result<(), HostError> {
         while ffi::dequeue(queue)? {}
         Ok(())
@@ -83,7 +84,7 @@ impl Metrics for EnvoyHost {
     }
 }
 
-/// A number is a gauge: those of Envoy are process-wide atomics.
+/// Numbers are gauges: those of Envoy are process-wide atomics.
 impl Shared for EnvoyHost {
     fn wall_clock_offset(&self) -> Duration {
         let offset =
@@ -125,7 +126,7 @@ impl Shared for EnvoyHost {
     fn wake(&self, worker: WorkerId) -> Result<(), HostError> {
         let queue = self.queue_of(worker)?;
         ffi::enqueue(queue).inspect_err(|_| {
-            // Its VM is gone; whoever gets the number next has another queue.
+            // Its VM has ended; the next worker of this number has another queue.
             self.queues.borrow_mut().remove(&worker);
         })
     }

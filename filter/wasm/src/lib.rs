@@ -1,13 +1,15 @@
-//! Headgate's filter as a Wasm module: a host of [`headgate_core::http`] by proxy-wasm, and nothing else.
+//! Headgate's filter as a Wasm module: only a host of [`headgate_core::http`] through proxy-wasm.
 //!
-//! Envoy runs one VM per worker thread. [`vm`] is that VM's state: the filter, and how the engine's actions reach
-//! other streams of the worker. [`exports`] are Envoy's callbacks, and [`contexts`] what they are about: a request to the
-//! process behind the proxy, or a call that it makes to others. [`envoy`] is how the filter sees a stream, [`host`] how the
-//! engines of all workers share state. All reach Envoy by [`ffi`], with `Result`s throughout: a panic takes every request of
-//! the worker with it.
+//! Envoy runs one VM per worker thread. [`vm`] is that VM's state: the filter, and the delivery of
+//! the engine's actions to other streams of the worker. [`exports`] are Envoy's callbacks, and
+//! [`contexts`] their subjects: a request to the process behind the proxy, or a call that it makes
+//! to others. [`envoy`] is the filter's view of a stream, [`host`] the state that the engines of
+//! all workers share. All reach Envoy through [`ffi`], with `Result`s throughout, because a panic
+//! loses every request of the worker.
 //!
-//! There is no SDK between: that of proxy-wasm exports every callback there is, whether or not a filter has a use for it,
-//! and looks contexts up in maps of its own. Both cost some microseconds a request (`scripts/bench cpu`).
+//! The module uses no SDK: that of proxy-wasm exports every callback, whether or not a filter uses
+//! it, and looks contexts up in maps of its own. Both cost some microseconds a request
+//! (`scripts/bench cpu`).
 
 mod contexts;
 mod envoy;

@@ -1,20 +1,21 @@
-//! When Envoy's timer is to be set.
+//! The periods of Envoy's timer.
 //!
-//! Ticks come often while requests wait, and seldom otherwise: a hundred a second would cost an idle worker more than its
-//! requests. Near saturation the queue fills and empties within milliseconds. Envoy starts a timer anew each time it is
-//! set, so following every change would postpone the tick for as long as changes come, and costs a timer each. Ticks
-//! therefore become more frequent at once, and less frequent only at a tick.
+//! Ticks are frequent while requests wait, and rare otherwise: a hundred a second would cost an
+//! idle worker more than its requests. Near saturation the queue fills and empties within
+//! milliseconds. Envoy restarts a timer each time it is set. Setting it at every change would
+//! postpone the tick for as long as changes come, and costs a timer each. Ticks therefore become
+//! more frequent at once, and less frequent only at a tick.
 
 use std::time::Duration;
 
 use headgate_core::engine::{FAST_TICK, SLOW_TICK};
 
-/// Time between ticks; none before the first request, when nothing needs one.
+/// Time between ticks; `None` before the first request, which is the first to need them.
 #[derive(Debug, Default)]
 pub(crate) struct Ticks(Option<Duration>);
 
 impl Ticks {
-    /// The period to set now, if any; `in_tick` while a tick is handled.
+    /// Returns the period to set now, if any; `in_tick` while a tick is handled.
     pub(crate) fn to_set(&self, busy: bool, in_tick: bool) -> Option<Duration> {
         let wanted = match self.0 {
             Some(set) if !busy && !in_tick => set,
@@ -24,7 +25,7 @@ impl Ticks {
         (self.0 != Some(wanted)).then_some(wanted)
     }
 
-    /// Envoy's timer has this period now.
+    /// Records that Envoy's timer has this period now.
     pub(crate) fn set(&mut self, period: Duration) {
         self.0 = Some(period);
     }
@@ -34,7 +35,7 @@ impl Ticks {
 mod tests {
     use super::*;
 
-    /// Requests every 100 µs, each of which finds the queue as another left it.
+    /// Requests every 100 µs, each of which finds the queue in another state.
     #[test]
     fn a_queue_that_comes_and_goes_postpones_no_tick() {
         let mut ticks = Ticks::default();

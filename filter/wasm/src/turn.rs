@@ -1,30 +1,32 @@
-//! How many held requests are resumed or refused in one turn of Envoy's event loop.
+//! The number of held requests that are resumed or refused in one turn of Envoy's event loop.
 //!
-//! Envoy carries both out when the callback that asked for them returns, one after the other. A refusal runs the
-//! response's filters, ours among them, and the return of that callback carries out the next one inside the first:
-//! refusing n requests takes n nested sets of C++ frames (proxy-wasm-cpp-host issue 326). A resumed request nests as well
-//! when it ends at once, as without a healthy endpoint: its end frees the slot for the next. A queue of thousands that
-//! expires after a stop of the process would overflow the worker's stack.
+//! Envoy carries both out when the callback that asked for them returns, one after the other. A
+//! refusal runs the response's filters, this one among them, and the return of that callback
+//! carries out the next refusal inside the first: refusing n requests takes n nested sets of C++
+//! frames (proxy-wasm-cpp-host issue 326). A resumed request nests as well when it ends at once, as
+//! without a healthy endpoint: its end frees the slot for the next. A queue of thousands that
+//! expires after a pause of the process would overflow the worker's stack.
 //!
-//! A refusal also stops whatever the callback that asks for it is about: proxy-wasm takes a local reply for one to that
-//! stream, and holds the part of a response that is just passing, for good. So the callbacks of streams refuse nobody else.
+//! A refusal also stops the stream of the callback that asks for it: proxy-wasm takes a local reply
+//! for one to that stream, and holds the current part of its response for good. So the callbacks of
+//! streams don't refuse other requests.
 //!
-//! Hence a turn has a bound. What is beyond it waits for the next turn, which the worker brings about by waking itself:
-//! Envoy delivers a shared queue's wake-up from its event loop, with the stack unwound.
+//! Hence a turn has a bound. Further actions wait for the next turn, for which the worker wakes
+//! itself: Envoy delivers a shared queue's wake-up from its event loop, with the stack unwound.
 
 use std::collections::VecDeque;
 
-/// Resumed and refused requests in one turn.
+/// Most resumed and refused requests in one turn.
 const MOST: u32 = 32;
 
-/// See the module. `A`: what is to be done, to one request.
+/// See the module. `A` is the action for one request.
 #[derive(Debug)]
 pub(crate) struct Turn<A> {
     done: u32,
-    /// A wake-up that begins the next turn is on its way.
+    /// Whether a wake-up for the next turn is on its way.
     asked: bool,
     waiting: VecDeque<A>,
-    /// What only the next turn may do.
+    /// Actions that only the next turn may carry out.
     postponed: Vec<A>,
 }
 
@@ -40,7 +42,7 @@ impl<A> Default for Turn<A> {
 }
 
 impl<A> Turn<A> {
-    /// The stack is unwound: this is called by Envoy's event loop.
+    /// Begins a turn. Envoy's event loop calls this with the stack unwound.
     pub(crate) fn begin(&mut self) {
         self.done = 0;
         self.asked = false;
@@ -57,7 +59,7 @@ impl<A> Turn<A> {
         self.waiting.extend(actions.drain(..));
     }
 
-    /// The next action of this turn.
+    /// Returns the next action of this turn.
     pub(crate) fn next(&mut self) -> Option<A> {
         if self.done == MOST {
             return None;
@@ -67,8 +69,8 @@ impl<A> Turn<A> {
         Some(next)
     }
 
-    /// Drops the actions `of` a stream that is gone: nothing may be done to it any more, though Envoy still knows its
-    /// context for a moment.
+    /// Drops the actions `of` a stream that has ended: Envoy still knows its context for a moment,
+    /// but nothing may be done to it any more.
     pub(crate) fn forget(&mut self, of: impl Fn(&A) -> bool) {
         if self.is_pending() {
             self.waiting.retain(|action| !of(action));
@@ -76,8 +78,8 @@ impl<A> Turn<A> {
         }
     }
 
-    /// Whether a wake-up is to be sent for the next turn; says so once a turn, and early enough that a worker with one
-    /// action after the other hardly ever waits for it.
+    /// Whether a wake-up is to be sent for the next turn. True once a turn, and early enough that a
+    /// worker with one action after the other hardly ever waits for it.
     pub(crate) fn needs_wake(&mut self) -> bool {
         if self.asked || (self.done < MOST / 2 && self.postponed.is_empty()) {
             return false;
@@ -96,7 +98,8 @@ impl<A> Turn<A> {
 mod tests {
     use super::*;
 
-    /// Carries out what a turn allows. As in Envoy, each action ends in a callback that may cause more.
+    /// Carries out the actions of a turn. As in Envoy, each action ends in a callback that may
+    /// cause more.
     fn nest(turn: &mut Turn<u32>, caused: &mut u32, depth: u32, done: &mut Vec<u32>) -> u32 {
         let mut deepest = depth;
         while let Some(stream) = turn.next() {

@@ -1,10 +1,12 @@
 //! The VM's state: one engine for all root contexts and streams of this worker.
 //!
-//! It lives in a thread-local because a change of configuration makes a new root context in the same VM
-//! while the old one's streams go on, and both belong to the same queue; and because the inbound and the outbound
-//! listener share it: Envoy gives both one VM on each worker, as both name the same code and VM, and a call that the
-//! application makes belongs to a request that it got. No callback re-enters the VM while it is borrowed: Envoy defers resumed requests and local replies until the callback returns.
-//! Should that ever change, [`with`] lets the request through instead of panicking.
+//! It lives in a thread-local for two reasons. A change of configuration makes a new root context
+//! in the same VM while the old one's streams continue, and both belong to the same queue. The
+//! inbound and the outbound listener share it as well: both name the same code and VM, so Envoy
+//! gives both one VM on each worker, and a call that the application makes belongs to a request
+//! that it got. No callback re-enters the VM while it is borrowed: Envoy defers resumed requests
+//! and local replies until the callback returns. Should that ever change, [`with`] lets the request
+//! through instead of panicking.
 
 use std::cell::RefCell;
 
@@ -21,7 +23,8 @@ use crate::host::EnvoyHost;
 use crate::ticks::Ticks;
 use crate::turn::Turn;
 
-/// The name of all listeners: proxies whose listeners have different policies give each a VM.
+/// The name of all listeners: proxies whose listeners have different policies give each listener a
+/// VM.
 const NAME: &str = "";
 
 thread_local! {
@@ -32,10 +35,10 @@ thread_local! {
 pub(crate) struct Vm {
     filter: Filter<Unfiltered<EnvoyHost>>,
     turn: Turn<Action>,
-    /// The number under which this worker can be woken, and its queue.
+    /// The number under which other workers wake this one, and its queue.
     listening: Option<(WorkerId, u32)>,
-    /// The newest root context of the inbound side: it outlives the streams of the older ones, so ticks and
-    /// wake-ups are its.
+    /// The newest root context of the inbound side. It receives ticks and wake-ups, because it
+    /// outlives the streams of the older ones.
     root: u32,
     ticks: Ticks,
     /// A refusal's headers.
@@ -44,16 +47,16 @@ pub(crate) struct Vm {
     timing: timing::Timing,
 }
 
-/// What a callback is about, and with it what it may do.
+/// The kind of a callback, which decides the allowed actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Callback {
-    /// A part of a request or response that is to go on.
+    /// A part of a request or response that continues after it.
     OfStream,
-    /// A tick, a wake-up, a configuration, or the end of a stream: nothing waits for what it returns.
+    /// A tick, a wake-up, a configuration, or the end of a stream: nothing continues after it.
     Other,
 }
 
-/// Runs `f` on the VM's state, made when first asked for; `None` when it is in use.
+/// Runs `f` on the VM's state, which the first call makes; `None` while it is in use.
 pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     VM.with(|vm| {
         let mut vm = vm.try_borrow_mut().ok()?;
@@ -61,8 +64,8 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Vm) -> T) -> Option<T> {
     })
 }
 
-/// A number that no other VM of the process draws: the host's random bytes, by way of the standard
-/// library's hash seeds.
+/// Returns a number that no other VM of the process draws: the host's random bytes, from the hash
+/// seeds of the standard library.
 fn nonce() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0u8)
@@ -82,7 +85,7 @@ impl Vm {
         }
     }
 
-    /// A root context went, and with it its configuration.
+    /// Handles the end of a root context, and with it of its configuration.
     pub(crate) fn root_gone(&mut self, root: u32) {
         self.run(root, Callback::Other, |filter, proxy| {
             filter.gone(proxy, root);
@@ -97,14 +100,14 @@ impl Vm {
         }
     }
 
-    /// Ticks and wake-ups are to come to `root`, from the next callback on.
+    /// Makes `root` receive ticks and wake-ups, from the next callback on.
     fn attend_from(&mut self, root: u32) {
         self.root = root;
         self.listening = None;
         self.ticks = Ticks::default();
     }
 
-    /// Takes a configuration over; false, with the reason in the log, where there is none in force then.
+    /// Applies a configuration; false, with the reason in the log, if none is in force then.
     pub(crate) fn configure(&mut self, root: u32, direction: Direction, json: &[u8]) -> bool {
         let proxy = Effective(root);
         let Ok(now) = proxy.now() else {
@@ -119,14 +122,14 @@ impl Vm {
             self.attend_from(root);
             self.attend(root, false);
         }
-        // Envoy asks a canary VM first and rejects the update on its `false`. A VM at work must never say it: Envoy
-        // would fail the VM and with it all requests.
+        // Envoy asks a canary VM first and rejects the update on its `false`. A VM at work must
+        // never return it: Envoy would fail the VM and with it all requests.
         applied.is_ok() || self.filter.is_configured()
     }
 
-    /// Makes sure that wake-ups and ticks come, and ticks no more often than something needs them.
+    /// Keeps wake-ups and ticks coming, and ticks no more often than needed.
     ///
-    /// `current` is the context of the callback that we are in; `in_tick`, whether it is a tick.
+    /// `current` is the context of the current callback; `in_tick`, whether it is a tick.
     fn attend(&mut self, current: u32, in_tick: bool) {
         let Some(worker) = self.filter.engine().worker() else {
             return;
@@ -157,7 +160,7 @@ impl Vm {
         self.check(back);
     }
 
-    /// Request headers of `stream`. Where it is refused, the local reply is on its way.
+    /// Handles the request headers of `stream`. A refused request has its local reply on the way.
     pub(crate) fn request(&mut self, stream: u32, inbound: &mut Inbound) -> Decision {
         if self.filter.engine().is_idle() {
             return Decision::PassBy;
@@ -173,7 +176,7 @@ impl Vm {
         decision
     }
 
-    /// Runs `f` with the filter, in a callback of `stream` that something may still go through.
+    /// Runs `f` with the filter, in a callback of `stream` after which it may continue.
     pub(crate) fn on<T>(
         &mut self,
         stream: u32,
@@ -193,7 +196,7 @@ impl Vm {
         done
     }
 
-    /// The stream of a request ends.
+    /// Handles the end of a request's stream.
     pub(crate) fn done(&mut self, stream: u32, inbound: &mut Inbound) {
         self.turn.forget(|action| action.stream() == stream);
         self.run(stream, Callback::Other, |filter, stream| {
@@ -201,7 +204,7 @@ impl Vm {
         });
     }
 
-    /// The application makes a call: `stream` carries it. False: it waits.
+    /// Handles a call of the application on `stream`; false if it waits.
     pub(crate) fn call(&mut self, stream: u32, outbound: &mut Outbound) -> bool {
         let sent = self.on(stream, |filter, stream| {
             outbound.request_headers(filter, stream)
@@ -210,13 +213,14 @@ impl Vm {
         sent
     }
 
-    /// The stream of a call ends.
+    /// Handles the end of a call's stream.
     pub(crate) fn call_done(&mut self, stream: u32, outbound: &mut Outbound) {
         self.turn.forget(|action| action.stream() == stream);
         self.on(stream, |filter, stream| outbound.done(filter, stream));
     }
 
-    /// Another worker left a slot to us, or we woke ourselves for another turn.
+    /// Handles a wake-up: another worker left a slot to this one, or this one asked for another
+    /// turn.
     pub(crate) fn woken(&mut self, root: u32, queue: u32) {
         self.turn.begin();
         let drained = self.filter.host().host().drain(queue);
@@ -224,7 +228,7 @@ impl Vm {
         self.run(root, Callback::Other, Filter::woken);
     }
 
-    /// Housekeeping.
+    /// Does housekeeping.
     pub(crate) fn tick(&mut self, root: u32) {
         self.turn.begin();
         self.run(root, Callback::Other, Filter::tick);
@@ -232,7 +236,7 @@ impl Vm {
         self.report(root);
     }
 
-    /// Sends what is to be reported. Envoy answers in a callback of `root`, which is effective.
+    /// Sends a report. Envoy answers in a callback of `root`, which is effective.
     fn report(&mut self, root: u32) {
         let Some(callout) = self.filter.report(&Effective(root)) else {
             return;
@@ -250,20 +254,21 @@ impl Vm {
             &callout.body,
             callout.timeout,
         );
-        // Envoy says no more of what it can't send, as without the cluster.
+        // Envoy calls back for no request that it can't send, as without the cluster.
         if sent.is_err() {
             self.filter.reported(&Effective(root), None);
         }
     }
 
-    /// A report was answered by `size` bytes, or wasn't.
+    /// Handles the response to a report, of `size` bytes, or its absence.
     pub(crate) fn reported(&mut self, root: u32, size: usize) {
         let answer = ffi::http_call_answer(size).unwrap_or_default();
         self.filter.reported(&Effective(root), answer.as_deref());
     }
 
     /// Resumes and refuses held requests; Envoy carries it out when the callback returns. Then the
-    /// effective context is again `own`, that of the callback. A callback of a stream refuses nobody ([`crate::turn`]).
+    /// effective context is again `own`, that of the callback. A callback of a stream refuses no
+    /// other request ([`crate::turn`]).
     fn act(&mut self, own: u32, callback: Callback) {
         self.turn.add(self.filter.actions());
         let mut any = false;
@@ -274,14 +279,14 @@ impl Vm {
             }
             any = true;
             let stream = action.stream();
-            // A stream that is gone has told us, or is about to: its place is given back then.
+            // An ended stream has called back or is about to: its place is given back then.
             if ffi::set_effective_context(stream).is_err() {
                 continue;
             }
             match action {
                 Action::Resume { ticket, .. } => {
                     self.filter.resume(&Effective(stream), ticket);
-                    // A gateway's request that goes on is a call, and calls may have consequences for others.
+                    // A gateway's request that continues is a call, which may affect others.
                     self.turn.add(self.filter.actions());
                     let resumed = ffi::resume_request();
                     self.check(resumed);
@@ -326,8 +331,8 @@ impl Vm {
         self.filter.check(&Effective(self.root), done);
     }
 
-    /// Says that Envoy's stats matcher rejects what the limit is kept in. Its effect on the limit is none, on everybody who
-    /// looks at stats that there are none.
+    /// Logs that Envoy's stats matcher rejects the gauge of the limit. The limit still holds, but
+    /// all readers of stats lack the gauge.
     fn tell_rejected(&self) {
         let Some(name) = self.filter.host().take_rejected() else {
             return;
@@ -335,9 +340,10 @@ impl Vm {
         ffi::log(
             Level::Warn,
             &format!(
-                "headgate: stats_config.stats_matcher rejects the gauge {name:?}, so this worker keeps its share of the \
-                 limit in shared data, which costs some microseconds a request; dashboards and `headgate top` lack what \
-                 is rejected. Add the prefix \"wasmcustom.headgate.\" to the matcher's inclusion list (Envoy Gateway: \
+                "headgate: stats_config.stats_matcher rejects the gauge {name:?}, so this worker \
+                 keeps its share of the limit in shared data, which costs some microseconds a \
+                 request; dashboards and `headgate top` lack what is rejected. Add the prefix \
+                 \"wasmcustom.headgate.\" to the matcher's inclusion list (Envoy Gateway: \
                  EnvoyProxy spec.telemetry.metrics.matches)"
             ),
         );
@@ -346,7 +352,7 @@ impl Vm {
 
 #[cfg(feature = "decision-timing")]
 mod timing {
-    //! What a decision costs inside the guest: from the clock reading that starts it to its end.
+    //! The cost of a decision inside the guest: from the clock reading that starts it to its end.
 
     use headgate_core::host::{MetricId, MetricKind, Metrics};
     use headgate_core::http::Proxy;

@@ -1,8 +1,8 @@
 //! Durations as the Gateway API writes them (GEP-2257): `1h30m`, `18ms`, `1s500ms`.
 //!
-//! A number and a unit, one to four times; numbers have one to five digits, units are `h`, `m`, `s` and
-//! `ms`; no fractions, no signs. Stricter than Go's or systemd's durations, so that every tool reads
-//! the same text in the same way.
+//! A number and a unit, one to four times; numbers have one to five digits, units are `h`, `m`, `s`
+//! and `ms`; no fractions, no signs. Stricter than Go's or systemd's durations, so that every tool
+//! reads the same text in the same way.
 
 use std::fmt;
 use std::time::Duration as Span;
@@ -11,15 +11,15 @@ use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A GEP-2257 duration as it was written; [`Duration::parse`] says how long it is.
+/// A GEP-2257 duration as written; [`Duration::parse`] returns its length.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Duration(pub String);
 
-/// Why a text is no GEP-2257 duration.
+/// The reason why a text is no GEP-2257 duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
-    /// Nothing there.
+    /// No text.
     #[error("empty; a duration such as 18ms, 1s or 1m30s")]
     Empty,
     /// A number without a unit.
@@ -46,10 +46,10 @@ pub enum ParseDurationError {
 }
 
 impl Duration {
-    /// How long it is.
+    /// Returns the length of the duration.
     ///
     /// # Errors
-    /// What is wrong with the text and what would be right.
+    /// Returns the mistake in the text and its correction.
     pub fn parse(&self) -> Result<Span, ParseDurationError> {
         parse(&self.0)
     }
@@ -84,7 +84,7 @@ impl From<Span> for Duration {
     }
 }
 
-/// The most that five digits hold.
+/// The largest number of five digits.
 const MAX_HOURS: u32 = 99_999;
 
 fn parse(text: &str) -> Result<Span, ParseDurationError> {
@@ -133,7 +133,7 @@ fn parse(text: &str) -> Result<Span, ParseDurationError> {
     Ok(total)
 }
 
-/// `text` in two: up to the first character that is not `belongs`, and the rest.
+/// Splits `text` before the first character that is not `belongs`.
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
 }
@@ -250,7 +250,9 @@ mod tests {
         }
 
         #[test]
-        fn accepts_exactly_the_gep_pattern(text in "[0-9]{0,6}(h|m|s|ms|us|)([0-9]{1,6}(h|m|s|ms)){0,4}") {
+        fn accepts_exactly_the_gep_pattern(
+            text in "[0-9]{0,6}(h|m|s|ms|us|)([0-9]{1,6}(h|m|s|ms)){0,4}",
+        ) {
             // The regular expression of GEP-2257, read by hand.
             let mut rest = text.as_str();
             let mut groups = 0;

@@ -3,8 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which answers are errors of the backend. They free their slot and are counted as `rq_failed`, and nothing is learned
-/// from them: a backend that fails in no time is not a fast one. Timeouts and resets count as errors always.
+/// The responses that are errors of the backend. They free their slot and count as `rq_failed`.
+/// Their processing times are not measured, because a backend that fails at once is not a fast one.
+/// Timeouts and resets always count as errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
@@ -16,7 +17,8 @@ pub struct Errors {
     /// HTTP statuses, at most 16: one such as `429`, or `5xx` for 500 to 599. `5xx` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_statuses: Option<Vec<String>>,
-    /// gRPC statuses, at most 16; by default `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL` and `UNAVAILABLE`.
+    /// gRPC statuses, at most 16; by default `DEADLINE_EXCEEDED`, `RESOURCE_EXHAUSTED`, `INTERNAL`
+    /// and `UNAVAILABLE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grpc_statuses: Option<Vec<GrpcStatus>>,
 }

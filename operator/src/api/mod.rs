@@ -1,9 +1,10 @@
 //! `AdmissionPolicy.headgate.dev/v1alpha1` as users write it.
 //!
-//! These types are the wire format and nothing more: they take what YAML or the API server hands over,
-//! refuse unknown fields, and keep texts as texts. [`crate::validate`] turns a policy into types that
-//! can't be wrong and explains what is. Choices are a `type` field beside optional settings, as in the
-//! Gateway API, rather than untagged unions, so that errors can name the field at fault.
+//! These types are the wire format and nothing more: they take the output of a YAML parser or the
+//! API server, refuse unknown fields, and keep texts as texts. [`crate::validate`] turns a policy
+//! into types that can't be wrong and explains the mistakes. Choices are a `type` field beside
+//! optional settings, as in the Gateway API, rather than untagged unions, so that errors can name
+//! the field at fault.
 
 mod backlog_control;
 mod class_admission;
@@ -72,15 +73,15 @@ pub struct AdmissionPolicy {
     pub kind: String,
     /// Name and namespace.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// The desired state.
     pub spec: AdmissionPolicySpec,
-    /// What became of it; written by the operator in a cluster, ignored in a file.
+    /// The observed state; written by the operator in a cluster, ignored in a file.
     #[serde(default, skip_serializing)]
     pub status: Ignored,
 }
 
-/// The part of Kubernetes' `ObjectMeta` that matters here; the rest is accepted and ignored, so that
-/// the output of `kubectl get -o yaml` is a valid file.
+/// The fields of Kubernetes' `ObjectMeta` that Headgate reads. The rest is accepted and ignored, so
+/// that the output of `kubectl get -o yaml` is a valid file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(
     rename_all = "camelCase",
@@ -125,7 +126,7 @@ pub struct Metadata {
     self_link: Ignored,
 }
 
-/// A field that may hold anything and is not looked at.
+/// A field of any value, which is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ignored;
 

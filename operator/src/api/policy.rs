@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClassAdmission, Duration, Errors, Queue, RequestMatch, Strategy, Workflows};
 
-/// What is wanted: which backend (`targetRefs`), and what its kinds of requests need (`types`).
+/// The desired state: the backend (`targetRefs`), and the objectives of its requests (`types`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
@@ -16,43 +16,44 @@ use super::{ClassAdmission, Duration, Errors, Queue, RequestMatch, Strategy, Wor
     expecting = "a mapping with targetRefs and types"
 )]
 pub struct AdmissionPolicySpec {
-    /// What the policy applies to: 1 to 16 objects of its own namespace (GEP-713).
+    /// The objects that the policy applies to: 1 to 16 of its own namespace (GEP-713).
     pub target_refs: Vec<PolicyTargetRef>,
     /// Whether decisions take effect; `Enforce` by default.
     #[serde(default)]
     pub mode: ModeType,
-    /// Requests that the backend works on at once. By default each proxy finds how many that should be, while
-    /// the backend works (`auto`); `total` or `perEndpoint` fix them.
+    /// The number of requests that the backend works on at once. By default each proxy finds it
+    /// while the backend works (`auto`); `total` or `perEndpoint` fix it.
     #[serde(default)]
     pub parallelism: Parallelism,
-    /// When a request's processing time ends, which objectives are about; with the last byte of the response by default.
+    /// The moment at which a request's processing time, which objectives are about, ends; the last
+    /// byte of the response by default.
     #[serde(default)]
     pub measure: MeasureType,
-    /// When a request's slot is free for another; with the last byte of the response by default, whatever `measure` says,
-    /// or when its client leaves. `FirstByte` needs `measure: FirstByte`, and is for backends that are done with a request
-    /// by then.
+    /// The moment at which a request's slot becomes free; the last byte of the response by default,
+    /// whatever `measure` says, or the moment its client disconnects. `FirstByte` needs `measure:
+    /// FirstByte`, and is for backends that are done with a request by then.
     #[serde(default)]
     pub release_slot: MeasureType,
-    /// Which answers are errors of the backend; 5xx and their gRPC kin by default.
+    /// The responses that are errors of the backend; 5xx and their gRPC equivalents by default.
     #[serde(default)]
     pub errors: Errors,
     /// The queue in front of the backend, which the proxy holds by default.
     #[serde(default)]
     pub queue: Queue,
-    /// Decides which requests may enter the queue; `Bouncer` by default.
+    /// The strategy that decides which requests may enter the queue; `Bouncer` by default.
     #[serde(default)]
     pub strategy: Strategy,
-    /// Query types, tried in order; `default`, wherever it stands, takes the rest. 1 to 256.
+    /// Query types, tried in order, 1 to 256. `default`, at any place in the list, takes the rest.
     pub types: Vec<QueryType>,
-    /// Classes of requests by what they are worth, the highest priority first; the last has no matches and
+    /// Classes of requests by their worth, the highest priority first; the last has no matches and
     /// takes the rest. At most 16; none by default, and then all requests are of one class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<RequestClass>,
-    /// Workflows that cross this service and others, and the rates that they may have; none by default.
+    /// Workflows that cross this service and others, and their rates; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflows: Option<Workflows>,
-    /// What classes promise to those who call this service, and whose calls to others are admitted to classes; none by
-    /// default.
+    /// Targets of the classes of this service for its callers, and the admission of its own calls
+    /// to other services' classes; none by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class_admission: Option<ClassAdmission>,
     /// Requests that bypass admission, such as health checks; at most 64 matches.
@@ -71,18 +72,19 @@ pub struct PolicyTargetRef {
     /// API group: empty for `Service` and `Pod`, `gateway.networking.k8s.io` for the other kinds.
     #[serde(default)]
     pub group: String,
-    /// `Service`: the proxies in front of its endpoints. `Gateway`: the proxies of that gateway. `HTTPRoute` and
-    /// `GRPCRoute`: the same proxies, for the requests of that route. `Pod`: the proxies in front of the Pods
-    /// with the labels in `matchLabels`.
+    /// `Service`: the proxies in front of its endpoints. `Gateway`: the proxies of that gateway.
+    /// `HTTPRoute` and `GRPCRoute`: the same proxies, for the requests of that route. `Pod`: the
+    /// proxies in front of the Pods with the labels in `matchLabels`.
     pub kind: String,
     /// Name, in the policy's namespace. Needed by each kind but `Pod`, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Only with kind `Gateway`: a listener of it, for whose requests the policy is; by default for those of all. That is
-    /// told by the route, so for the routes that name no other listener of the Gateway in their `parentRefs`.
+    /// Only with kind `Gateway`: the listener to whose requests the policy applies; all listeners
+    /// by default. The route decides the listener of a request: the policy applies to the routes
+    /// whose `parentRefs` name no other listener of the Gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
-    /// Only with kind `Pod`: labels that the Pods have, all of them, 1 to 16.
+    /// Only with kind `Pod`: labels that the Pods must all have, 1 to 16.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
 }
@@ -105,8 +107,8 @@ pub enum ModeType {
     expecting = "a mapping with auto, total or perEndpoint"
 )]
 pub struct Parallelism {
-    /// Slots of each proxy are found, within these bounds: the fewest that give nearly the throughput of any more,
-    /// and a few above that where they let short requests pass long ones.
+    /// Bounds of the number of slots that each proxy finds: the fewest slots that give nearly the
+    /// throughput of any more, and a few above that where they let short requests pass long ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auto: Option<AutoParallelism>,
     /// Slots over all endpoints, 1 to 1000000.
@@ -117,7 +119,7 @@ pub struct Parallelism {
     pub per_endpoint: Option<i64>,
 }
 
-/// Bounds of the slots that are found; of each proxy, not divided among them.
+/// Bounds of the slots that are found. They apply to each proxy and are not divided among proxies.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
@@ -125,8 +127,8 @@ pub struct Parallelism {
     expecting = "a mapping with min and max, or neither"
 )]
 pub struct AutoParallelism {
-    /// Fewest slots, 1 to 1000000; 2 by default, or `max` if that is less, so that a long request doesn't keep all others
-    /// waiting.
+    /// Fewest slots, 1 to 1000000; 2 by default, or `max` if that is less, so that a long request
+    /// doesn't keep all others waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<i64>,
     /// Most slots, `min` to 1000000; 1000000 by default.
@@ -140,8 +142,8 @@ pub enum MeasureType {
     /// Its end.
     #[default]
     LastByte,
-    /// The first byte of its body, which for gRPC is that of the first message; its end if it has no body. Headers
-    /// don't count: streaming servers send them before they work.
+    /// The first byte of its body, which for gRPC is that of the first message; its end if it has
+    /// no body. Headers don't count: streaming servers send them before they work.
     FirstByte,
 }
 
@@ -153,24 +155,25 @@ pub enum MeasureType {
     expecting = "a mapping with name, matches, slo and value"
 )]
 pub struct QueryType {
-    /// Its name in stats, headers and access logs: 1 to 63 letters, digits, `-` and `_`. `default` takes the
-    /// requests that no other type matches.
+    /// Its name in stats, headers and access logs: 1 to 63 letters, digits, `-` and `_`. `default`
+    /// takes the requests that no other type matches.
     pub name: String,
-    /// Which requests are of this type: those that match any of these, and none of an earlier type. At least
-    /// one, at most 64; none for `default`.
+    /// Conditions of the type: it takes requests that match any of these and match no earlier type.
+    /// At least one, at most 64; none for `default`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RequestMatch>,
-    /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most 16.
-    /// `Bouncer` and the discipline `Slack` need one or more for each type.
+    /// Response time objectives by percentile, such as `p50` or `p99.9`: 1ms to 1h each, at most
+    /// 16. `Bouncer` and the discipline `Slack` need one or more for each type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub slo: BTreeMap<String, Duration>,
-    /// Worth of one answer within the objectives, relative to the other types: 0.001 to 1000; 1 by default.
-    /// Under overload `Bouncer` with `shedByValue` refuses first what is worth least per processing time.
+    /// Worth of one response within the objectives, relative to the other types: 0.001 to 1000; 1
+    /// by default. Under overload, `Bouncer` with `shedByValue` first refuses the requests that are
+    /// worth least per processing time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
 }
 
-/// A class: requests that are worth the same, whatever their type.
+/// A class: requests of the same worth, whatever their type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
@@ -180,11 +183,12 @@ pub struct QueryType {
 pub struct RequestClass {
     /// Its name in stats: 1 to 63 letters, digits, `-` and `_`.
     pub name: String,
-    /// Which requests are of this class: those that match any of these, and none of an earlier class. At least
-    /// one, at most 64; none for the last class, which takes the rest.
+    /// Conditions of the class: it takes requests that match any of these and match no earlier
+    /// class. At least one, at most 64; none for the last class, which takes the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<RequestMatch>,
-    /// Factor of the types' values for its requests, such as 0.2 for a free tier: 0.001 to 1000; 1 by default.
+    /// Factor of the types' values for requests of this class, such as 0.2 for a free tier: 0.001
+    /// to 1000; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
 }

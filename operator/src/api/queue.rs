@@ -17,10 +17,10 @@ use super::Duration;
     expecting = "a mapping with mode, discipline, drr, wfq, maxLength and timeout"
 )]
 pub struct Queue {
-    /// Who holds it; the proxy (`Hold`) by default.
+    /// The place of the queue; the proxy (`Hold`) by default.
     pub mode: QueueModeType,
-    /// Its order; by default `Slack` where the proxy holds it and the strategy is Bouncer, so that every
-    /// type has objectives, and otherwise `FIFO`.
+    /// The order of the queue. The default is `Slack` where the proxy holds the queue and the
+    /// strategy is Bouncer, so that every type has objectives, and otherwise `FIFO`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub discipline: Option<DisciplineType>,
     /// Settings of the discipline `DRR`.
@@ -29,23 +29,24 @@ pub struct Queue {
     /// Settings of the discipline `WFQ`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wfq: Option<WeightedFairQueue>,
-    /// Longest queue, 0 to 1000000 requests; 800 by default. 0: a request that finds no free slot is
-    /// refused.
+    /// Longest queue, 0 to 1000000 requests; 800 by default. With 0, a request that finds no free
+    /// slot is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_length: Option<i64>,
-    /// Longest wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be shorter: it waits
-    /// while that leaves the time which one in ten of its type needs at most, and is refused at once where it doesn't.
+    /// Longest wait in the queue, 1ms to 1h; 1s by default. A request's own deadline may be
+    /// shorter. It then waits only while its deadline leaves the 10th percentile of its type's
+    /// processing time, and is refused at once if it doesn't.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
 }
 
-/// Who holds the queue.
+/// The place of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum QueueModeType {
     /// The proxy: no more requests than `parallelism` are in the backend.
     #[default]
     Hold,
-    /// The backend; wait and processing time are reconstructed, and the order is the backend's.
+    /// The backend. Wait and processing time are reconstructed, and the order is the backend's.
     Observe,
 }
 
@@ -55,11 +56,11 @@ pub enum DisciplineType {
     /// First in, first out.
     #[serde(rename = "FIFO")]
     Fifo,
-    /// Earliest deadline first. The deadline is the request's own, else its type's objective at the highest
-    /// percentile, else `timeout`.
+    /// Earliest deadline first. The deadline is the request's own, else its type's objective at the
+    /// highest percentile, else `timeout`.
     #[serde(rename = "EDF")]
     Edf,
-    /// Least slack time first: deadline less the processing time that is still ahead.
+    /// Least slack time first: deadline less the remaining processing time.
     #[serde(rename = "LSTF")]
     Lstf,
     /// Shortest job first, by total work.
@@ -71,21 +72,24 @@ pub enum DisciplineType {
     /// Least attained service first, by work so far.
     #[serde(rename = "LASF")]
     Lasf,
-    /// Deficit round robin: while requests wait, each type, class or workflow gets its share of the slots' time, however
-    /// many requests it sends and whatever they cost. A request counts as what those of its type, class or workflow were
-    /// found to take, and once it has ended as the time that it held its slot.
+    /// Deficit round robin: while requests wait, each type, class or workflow gets its share of the
+    /// slots' time, whatever the number and cost of its requests. A request counts as the measured
+    /// cost of its type, class or workflow, and once it has ended as the time that it held its
+    /// slot.
     #[serde(rename = "DRR")]
     Drr,
-    /// Weighted fair queue: shares as with `DRR`, in turns of single requests instead of rounds. For requests that are
-    /// small beside a round: with weights of 8, 4 and 1 and a quantum of 1ms, a round is 13ms.
+    /// Weighted fair queue: shares as with `DRR`, in turns of single requests instead of rounds.
+    /// For requests that are small beside a round: with weights of 8, 4 and 1 and a quantum of 1ms,
+    /// a round is 13ms.
     #[serde(rename = "WFQ")]
     Wfq,
-    /// Strict priority among `classes`: a request waits for all of higher classes, and within a class for those that came
-    /// before it. Lower classes get what higher ones leave, which may be nothing.
+    /// Strict priority among `classes`: a request waits for all requests of higher classes, and
+    /// within its class for earlier ones. Lower classes get the remaining slots, which may be none.
     Priority,
-    /// By latest start: the arrival plus the least that any objective of the type leaves for waiting. Needs
-    /// objectives for each type. As with `FIFO`, `EDF` and `LSTF`, Bouncer judges a request by the time in which all
-    /// that waits drains, not by the wait that its own place means.
+    /// By latest start, the earliest first: the arrival plus the least time that any objective of
+    /// the type leaves for waiting. Needs objectives for each type. As with `FIFO`, `EDF` and
+    /// `LSTF`, Bouncer estimates a request's wait as the time in which the whole queue drains, not
+    /// as the wait of its own place.
     Slack,
 }
 
@@ -98,13 +102,14 @@ pub enum DisciplineType {
     expecting = "a mapping with by, quantum and weights"
 )]
 pub struct DeficitRoundRobin {
-    /// What takes turns; types by default.
+    /// The flows that take turns; types by default.
     pub by: FlowType,
     /// Processing time that a flow of weight 1 may spend in a round, 1ms to 1m; 10ms by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Duration>,
-    /// Weights, by name of the type or class or by id of the workflow (1 to 128 bytes): 0.01 to 100; 1 for the
-    /// others. At most 1024. A workflow without one here has that of `workflows.named`.
+    /// Weights, by name of the type or class or by id of the workflow (1 to 128 bytes): 0.01 to
+    /// 100; 1 for the others. At most 1024. A workflow without a weight here has that of
+    /// `workflows.named`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
@@ -118,14 +123,14 @@ pub struct DeficitRoundRobin {
     expecting = "a mapping with by and weights"
 )]
 pub struct WeightedFairQueue {
-    /// What takes turns; types by default.
+    /// The flows that take turns; types by default.
     pub by: FlowType,
     /// Weights, as with `drr`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, f64>,
 }
 
-/// What takes turns in a fair queue.
+/// The flows that take turns in a fair queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum FlowType {
     /// Query types.
@@ -133,10 +138,11 @@ pub enum FlowType {
     Type,
     /// Classes.
     Class,
-    /// Workflows, by their id as `workflows.identifyBy` finds it, or without that in the header
-    /// `x-headgate-workflow` or as `workflow` in `baggage`; requests without one take turns as one. So do
-    /// those of ids longer than 128 bytes, and of those that come after the first `workflows.maxWorkflows`, or the
-    /// first 1000 where there are no `workflows`.
+    /// Workflows. A request's workflow is its id as `workflows.identifyBy` finds it; without
+    /// `identifyBy`, the header `x-headgate-workflow` or the member `workflow` of `baggage`.
+    /// Requests without an id share one flow. So do requests with ids longer than 128 bytes, and
+    /// workflows beyond the first `workflows.maxWorkflows`, or the first 1000 where the policy has
+    /// no `workflows`.
     Workflow,
 }
 
@@ -151,7 +157,7 @@ impl From<FlowType> for config::Flow {
 }
 
 impl DisciplineType {
-    /// As policies write it.
+    /// Returns the value as policies write it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

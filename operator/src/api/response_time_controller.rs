@@ -1,5 +1,5 @@
-//! `spec.strategy.responseTimeController`: SEDA's controller (SEDA §3.2–3.4). In brackets the names of its
-//! Figure 4, whose values are the defaults.
+//! `spec.strategy.responseTimeController`: SEDA's controller (SEDA §3.2–3.4). Brackets hold the
+//! names of its Figure 4, whose values are the defaults.
 
 use std::collections::BTreeMap;
 
@@ -18,33 +18,37 @@ use super::Duration;
     expecting = "a mapping with target, percentile, scope and more"
 )]
 pub struct ResponseTimeControllerSettings {
-    /// Percentile of response times that is held at the target: above 0, below 100; 90 by default. Response times
-    /// are queue wait and processing time at this proxy, of answered requests: those that ran out of time in the queue
-    /// don't count. With `workflows` they begin where a request entered the mesh, as far as its callers are believed.
+    /// Percentile of response times that is held at the target: above 0, below 100; 90 by default.
+    /// The response time of a request is its queue wait plus its processing time at this proxy.
+    /// Only answered requests count: not those that timed out in the queue. With `workflows` it
+    /// begins where the request entered the mesh, as far as the peers are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
-    /// The target for all types, 1ms to 1h. Without it, each type's objective at `percentile`.
+    /// The target for all types, 1ms to 1h; each type's objective at `percentile` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Duration>,
     /// Targets of classes, by their names, whatever the type; 1ms to 1h each.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub class_targets: BTreeMap<String, Duration>,
-    /// What has a controller of its own; each type by default.
+    /// The scope of a controller; each type by default.
     pub scope: ControlScopeType,
-    /// Weight of the past in the moving average of the percentile (α), 0 or more, below 1; 0.7 by default.
+    /// Weight of the past in the moving average of the percentile (α), 0 or more, below 1; 0.7 by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smoothing: Option<f64>,
     /// Requests after which the controller runs (nreq), 1 to 10000; 100 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<i64>,
-    /// Time after which it runs with fewer (timeout), 10ms to 1h; 1s by default.
+    /// Time after which the controller runs with fewer requests (timeout), 10ms to 1h; 1s by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
     /// Error, relative to the target, below which the rate is increased (err_i): above -1, at most
     /// `increaseOffset` and `decreaseAbove`; -0.5 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub increase_below: Option<f64>,
-    /// Error, relative to the target, above which the rate is decreased (err_d): -1 to 10; 0 by default.
+    /// Error, relative to the target, above which the rate is decreased (err_d): -1 to 10; 0 by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease_above: Option<f64>,
     /// Factor of an increase (adj_i), requests/s: above 0, at most 1000000; 2 by default.
@@ -59,24 +63,25 @@ pub struct ResponseTimeControllerSettings {
     /// Least rate, requests/s: 0.001 to `maxRate`; 0.05 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_rate: Option<f64>,
-    /// Greatest rate, requests/s, with which it begins: `minRate` to 1000000; 2000 by default.
+    /// Greatest rate, which is also the initial rate, requests/s: `minRate` to 1000000; 2000 by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rate: Option<f64>,
-    /// Divisor of the rates of lower classes when a class misses its target (adj_lo): above 1, at most
-    /// 1000000; 10 by default. Only with classes.
+    /// Divisor of the rates of lower classes when a class misses its target (adj_lo): above 1, at
+    /// most 1000000; 10 by default. Only with classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lower_class_decrease: Option<f64>,
-    /// Runs in which all lower classes must be at their least rate before a class is decreased itself
-    /// (lc_thresh), 0 to 1000000; 20 by default. Only with classes.
+    /// Runs in which all lower classes must be at their least rate before the class itself is
+    /// decreased (lc_thresh), 0 to 1000000; 20 by default. Only with classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lower_class_patience: Option<i64>,
-    /// Lets the application answer with less quality first, as `x-headgate-quality` tells it; without it,
-    /// requests are refused only.
+    /// Lets the application lower its quality first, as the header `x-headgate-quality` says.
+    /// Without it, requests are only refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degradation: Option<DegradationSettings>,
 }
 
-/// What has a controller of its own.
+/// The scope of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum ControlScopeType {
     /// Each type (times classes), as each stage of SEDA.
@@ -98,13 +103,15 @@ pub struct DegradationSettings {
     /// Lowest quality, where 1 is full: above 0, below 1; 0.1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_quality: Option<f64>,
-    /// Divisor of quality when response times miss the target: above 1, at most 1000000; 1.2 by default.
+    /// Divisor of the quality when response times miss the target: above 1, at most 1000000; 1.2 by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decrease: Option<f64>,
-    /// What is added to quality when they meet it: above 0, at most 1; 0.05 by default.
+    /// Increase of the quality when response times meet the target: above 0, at most 1; 0.05 by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub increase: Option<f64>,
-    /// Whether requests are refused where the lowest quality doesn't suffice; true by default.
+    /// Whether requests are refused when the lowest quality doesn't suffice; true by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<bool>,
 }

@@ -1,7 +1,7 @@
 //! `spec.strategy`: which requests may enter the queue.
 //!
 //! `type` names the strategy, and a block of the same name holds its settings. A block of another
-//! strategy is a mistake, so that nobody tunes what does not run.
+//! strategy is a mistake, so that settings without effect are reported.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BacklogControlSettings, Duration, ResponseTimeControllerSettings};
 
-/// Decides which requests may enter the queue.
+/// The strategy that decides which requests may enter the queue.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
@@ -20,7 +20,7 @@ use super::{BacklogControlSettings, Duration, ResponseTimeControllerSettings};
     expecting = "a mapping with type and its settings"
 )]
 pub struct Strategy {
-    /// Which one; `Bouncer` by default.
+    /// The strategy; `Bouncer` by default.
     #[serde(rename = "type")]
     pub kind: StrategyType,
     /// Settings of `Bouncer`.
@@ -38,30 +38,31 @@ pub struct Strategy {
     /// Settings of `BacklogControl`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backlog_control: Option<BacklogControlSettings>,
-    /// Wraps a strategy that tells types apart, so that none of them starves: `Bouncer`, `MaxQueueWait` with
-    /// `limits`, `ResponseTimeController` with scope `Type`. None by default.
+    /// Keeps types from starvation under a strategy that distinguishes types: `Bouncer`,
+    /// `MaxQueueWait` with `limits`, `ResponseTimeController` with scope `Type`. None by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starvation_avoidance: Option<StarvationAvoidance>,
 }
 
-/// Which strategy.
+/// The kind of a strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum StrategyType {
-    /// Refuses a request whose estimated response time misses an objective of its type (Bouncer Alg. 1). A type with
-    /// fewer than `minSamples` processing times is judged by those of all types and by the objectives of `default`.
-    /// A type whose processing times alone miss an objective is let in where nobody waits, so that it can be
-    /// measured again.
+    /// Refuses a request whose estimated response time misses an objective of its type (Bouncer
+    /// Alg. 1). A type with fewer than `minSamples` processing times is judged by those of all
+    /// types and by the objectives of `default`. A type whose processing times alone miss an
+    /// objective is admitted while the queue is empty, so that it can be measured again.
     #[default]
     Bouncer,
     /// Refuses only when the queue is full (Bouncer §5.2.1).
     MaxQueueLength,
-    /// Refuses what would wait too long (Bouncer §5.2.2, per type §5.5).
+    /// Refuses requests whose estimated wait is too long (Bouncer §5.2.2, per type §5.5).
     MaxQueueWait,
-    /// Refuses the part of the requests that exceeds a utilization of the slots (Bouncer §5.2.3).
+    /// Refuses the share of the requests that exceeds a utilization of the slots (Bouncer §5.2.3).
     AcceptFraction,
-    /// Lets in as many requests a second as measured response times allow (SEDA §3.2–3.4).
+    /// Admits as many requests a second as measured response times allow (SEDA §3.2–3.4).
     ResponseTimeController,
-    /// Bounds what waits, by feedback, so that the mean service delay stays at a target (Chronos §2–4).
+    /// Bounds the backlog by feedback, so that the mean service delay stays at a target (Chronos
+    /// §2–4).
     BacklogControl,
 }
 
@@ -74,27 +75,28 @@ pub enum StrategyType {
     expecting = "a mapping with interval, minSamples, window, logic and shedByValue"
 )]
 pub struct BouncerSettings {
-    /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default. Of each type about
-    /// 800 answers a second and worker of the proxy are measured, and all where there are fewer.
+    /// Length of the window that processing times are estimated from, 10ms to 1h; 1s by default.
+    /// About 800 responses a second are measured for each type and each worker of the proxy, or all
+    /// if there are fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
-    /// Processing times of a type that must be in it before they are used in place of those of all types,
-    /// 1 to 1000000; 50 by default.
+    /// The number of a type's processing times in the window from which on they replace those of
+    /// all types, 1 to 1000000; 50 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_samples: Option<i64>,
-    /// How the window moves on; by its whole length (`DualBuffer`) by default.
+    /// The way the window moves; by its whole length (`DualBuffer`) by default.
     pub window: HistogramWindow,
-    /// Which of a type's objectives must be missed for a refusal; `Any` by default.
+    /// The objectives of a type whose miss refuses a request; `Any` by default.
     pub logic: LogicType,
-    /// Whether, under overload, requests that are worth least per processing time (`types[].value`,
-    /// `classes[].value`) are refused first, also where they would meet their objectives, and a type's requests may
-    /// be late for a third of what an objective allows (17% for p50); true by default. Without, it is the paper's
-    /// Bouncer.
+    /// Whether the requests that are worth least per processing time (`types[].value`,
+    /// `classes[].value`) are refused first under overload, also where they would meet their
+    /// objectives; true by default. A type's requests may then be late for a third of what an
+    /// objective allows (17% for p50). False is the Bouncer of the paper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shed_by_value: Option<bool>,
 }
 
-/// How the window of processing times moves on.
+/// The way the window of processing times moves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "camelCase",
@@ -103,16 +105,16 @@ pub struct BouncerSettings {
     expecting = "a mapping with type and step"
 )]
 pub struct HistogramWindow {
-    /// Which way; `DualBuffer` by default.
+    /// The kind; `DualBuffer` by default.
     #[serde(rename = "type")]
     pub kind: HistogramWindowType,
-    /// With `Sliding`: the step by which it moves, 10ms or more, of which 2 to 100 make the interval; 100ms
-    /// by default.
+    /// With `Sliding`: the step by which it moves, 10ms or more, of which 2 to 100 make the
+    /// interval; 100ms by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
 
-/// How the window of processing times moves on.
+/// The way the window of processing times moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum HistogramWindowType {
     /// By its whole length: one histogram is read while the next is filled (Bouncer §3).
@@ -122,13 +124,13 @@ pub enum HistogramWindowType {
     Sliding,
 }
 
-/// Which of a type's objectives an estimate must miss for a refusal.
+/// The objectives of a type that an estimate must miss for a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum LogicType {
-    /// Any of them: by their estimates, all objectives of what is let in are kept.
+    /// Any of them: by their estimates, all objectives of admitted requests are kept.
     #[default]
     Any,
-    /// All of them: at least one is kept, and less is refused.
+    /// All of them: at least one objective is kept, and fewer requests are refused.
     All,
 }
 
@@ -141,16 +143,17 @@ pub enum LogicType {
     expecting = "a mapping with limit, limits, window and step"
 )]
 pub struct MaxQueueWaitSettings {
-    /// T, the longest wait that is estimated for a request that is let in, 1ms to 1h. It must be given.
+    /// T, the longest estimated wait of an admitted request, 1ms to 1h. It must be given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Duration>,
-    /// T of types that have one of their own, by their names; 1ms to 1h each.
+    /// T of single types, by their names; 1ms to 1h each.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, Duration>,
-    /// D, the time over which the mean processing time is taken, 1ms to 1h; 60s by default.
+    /// D, the window of the mean processing time, 1ms to 1h; 60s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
-    /// Δ, by which the window slides, 1ms to 1h; 1s by default. 2 to 10000 steps make the window.
+    /// Δ, the step by which the window slides, 1ms to 1h; 1s by default. 2 to 10000 steps make the
+    /// window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
@@ -164,19 +167,21 @@ pub struct MaxQueueWaitSettings {
     expecting = "a mapping with maxUtilization, processingUnits, window and step"
 )]
 pub struct AcceptFractionSettings {
-    /// `MaxUtil`, the share of the slots, or of `processingUnits`, that may be in use on average: above 0, at most 1; 0.95 by default.
+    /// `MaxUtil`, the share of the slots, or of `processingUnits`, that may be in use on average:
+    /// above 0, at most 1; 0.95 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_utilization: Option<f64>,
-    /// `|PU|`, what works in parallel where that isn't the slots, such as the cores of a service that holds more
-    /// requests than it has cores: above 0, at most 1000000. Of each endpoint with `parallelism.perEndpoint`, else of
-    /// all together. The slots by default.
+    /// `|PU|`, the number of processing units where that isn't the number of slots, such as the
+    /// cores of a service that holds more requests than it has cores: above 0, at most 1000000. Of
+    /// each endpoint with `parallelism.perEndpoint`, else of all together. The slots by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processing_units: Option<f64>,
-    /// D, the time over which arrival rate and processing time are averaged, 1ms to 1h; 60s by default.
+    /// D, the window over which arrival rate and processing time are averaged, 1ms to 1h; 60s by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
-    /// Δ, after which the share is computed anew, 1ms to 1h; 1s by default. 2 to 10000 steps make the
-    /// window.
+    /// Δ, the interval at which the share is computed, 1ms to 1h; 1s by default. 2 to 10000 steps
+    /// make the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
@@ -189,7 +194,7 @@ pub struct AcceptFractionSettings {
     expecting = "a mapping with type and its settings"
 )]
 pub struct StarvationAvoidance {
-    /// Which one.
+    /// The kind of starvation avoidance.
     #[serde(rename = "type")]
     pub kind: StarvationAvoidanceType,
     /// Settings of `AcceptanceAllowance`.
@@ -200,14 +205,14 @@ pub struct StarvationAvoidance {
     pub helping_the_underserved: Option<HelpingTheUnderserved>,
 }
 
-/// Which starvation avoidance.
+/// The kind of starvation avoidance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StarvationAvoidanceType {
-    /// Each type is let in for at least a share of its requests, as far as the queue has room (Bouncer Alg. 2). What
-    /// is let in so may miss its objectives.
+    /// At least a share of each type's requests is admitted, as far as the queue has room (Bouncer
+    /// Alg. 2). These requests may miss their objectives.
     AcceptanceAllowance,
-    /// Types that are refused more than others are let in more often (Bouncer Alg. 3, as far as the paper's text
-    /// tells it). What is let in so may miss its objectives.
+    /// Types that are refused more than others are admitted more often (Bouncer Alg. 3, as far as
+    /// the paper describes it). These requests may miss their objectives.
     HelpingTheUnderserved,
 }
 
@@ -220,14 +225,15 @@ pub enum StarvationAvoidanceType {
     expecting = "a mapping with allowance, window and step"
 )]
 pub struct AcceptanceAllowance {
-    /// A, the share of a type's requests that is let in whatever the strategy says, if the queue has room: 0 to 1;
-    /// 0.1 by default.
+    /// A, the share of a type's requests that is admitted whatever the strategy decides, if the
+    /// queue has room: 0 to 1; 0.1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowance: Option<f64>,
-    /// D, the time over which shares are counted, 1ms to 1h; 1s by default.
+    /// D, the window over which shares are counted, 1ms to 1h; 1s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
-    /// Δ, by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make the window.
+    /// Δ, the step by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make
+    /// the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
@@ -241,19 +247,21 @@ pub struct AcceptanceAllowance {
     expecting = "a mapping with alpha, window and step"
 )]
 pub struct HelpingTheUnderserved {
-    /// α, twice the greatest probability to let in what the strategy refused: above 0, at most 1; 1 by default.
+    /// α, twice the greatest probability to admit a request that the strategy refused: above 0, at
+    /// most 1; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alpha: Option<f64>,
-    /// D, the time over which shares are counted, 1ms to 1h; 1s by default.
+    /// D, the window over which shares are counted, 1ms to 1h; 1s by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
-    /// Δ, by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make the window.
+    /// Δ, the step by which the window slides, 1ms to 1h; 10ms by default. 2 to 10000 steps make
+    /// the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<Duration>,
 }
 
 impl StrategyType {
-    /// As policies write it.
+    /// Returns the value as policies write it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -30,7 +30,7 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:10000")]
     pub listen: Endpoint,
     /// Address of the backend to protect; localhost:PORT is the loopback address of either family,
-    /// whichever it listens on
+    /// whichever the backend listens on
     #[arg(long, value_name = "HOST:PORT")]
     pub upstream: Endpoint,
     /// Use HTTP/2 to the backend, as gRPC servers need
@@ -38,10 +38,10 @@ pub struct BootstrapArgs {
     pub upstream_http2: bool,
     /// Name of a service that the application calls, and the address of one of its processes; may
     /// be repeated. Opens a second listener, --outbound-listen, whose calls carry workflows on; the
-    /// service is chosen by the name in Host
+    /// name in Host selects the service
     #[arg(long, value_name = "NAME=HOST:PORT", value_parser = service::parse)]
     pub outbound: Vec<(String, Endpoint)>,
-    /// Address that Envoy takes the application's calls on
+    /// Address on which Envoy accepts the application's calls
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -56,20 +56,32 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18000")]
     pub xds: Endpoint,
     /// Address of the server of class admission (`headgate run --admission`), for policies with
-    /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. TLS as for --xds
+    /// `classAdmission.method: Centralized`; in a cluster headgate.headgate-system.svc:18004. TLS
+    /// as for --xds
     #[arg(long, value_name = "HOST:PORT")]
     pub admission: Option<Endpoint>,
-    /// Token of this proxy's service account, which proves its namespace, from a projected volume with audience
-    /// headgate; followed when it is renewed
-    #[arg(long, value_name = "FILE", requires_all = ["xds_tls_ca", "output"], group = "xds_identity")]
+    /// Token of this proxy's service account, which proves its namespace, from a projected volume
+    /// with audience headgate; read again when it is renewed
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["xds_tls_ca", "output"],
+        group = "xds_identity"
+    )]
     pub xds_token: Option<PathBuf>,
-    /// Certificate that proves this proxy's namespace, in place of a token (PEM); followed when it is renewed
-    #[arg(long, value_name = "FILE", requires_all = ["xds_tls_key", "xds_tls_ca", "output"], group = "xds_identity")]
+    /// Certificate that proves this proxy's namespace, instead of a token (PEM); read again when it
+    /// is renewed
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires_all = ["xds_tls_key", "xds_tls_ca", "output"],
+        group = "xds_identity"
+    )]
     pub xds_tls_cert: Option<PathBuf>,
     /// Key of --xds-tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "xds_tls_cert")]
     pub xds_tls_key: Option<PathBuf>,
-    /// CA of the operator's certificate (PEM); followed when it is renewed
+    /// CA of the operator's certificate (PEM); read again when it is renewed
     #[arg(long, value_name = "FILE", requires = "xds_identity")]
     pub xds_tls_ca: Option<PathBuf>,
     /// Name in the operator's certificate [default: the host of --xds, and of --admission]
@@ -78,12 +90,12 @@ pub struct BootstrapArgs {
     /// Address of Envoy's admin interface
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9901")]
     pub admin: Endpoint,
-    /// Address of a listener for Prometheus and probes, such as [::]:9902: it has /stats/prometheus
-    /// and /ready of the admin interface, and nothing else of it
+    /// Address of a listener for Prometheus and probes, such as [::]:9902: it serves only
+    /// /stats/prometheus and /ready of the admin interface
     #[arg(long, value_name = "HOST:PORT")]
     pub stats: Option<Endpoint>,
-    /// Target whose policies this proxy enforces, such as Service/default/search; needed where the policies
-    /// have several and the proxy has no --label
+    /// Target whose policies this proxy enforces, such as Service/default/search; required if the
+    /// policies have several and the proxy has no --label
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub target: Option<TargetRef>,
     /// Namespace of the proxy's Pod
@@ -95,20 +107,21 @@ pub struct BootstrapArgs {
     /// Labels of the proxy's Pod in the downward API's format (fieldPath: metadata.labels)
     #[arg(long, value_name = "FILE")]
     pub labels_file: Option<PathBuf>,
-    /// Copy the filter module into this folder under its content's name, and load it from there; with --filter native
-    /// both modules. The proxy must see the folder under the same path
+    /// Copy the filter module into this folder under its content's name, and load it from there;
+    /// with --filter native both modules. The proxy must see the folder under the same path
     #[arg(long, value_name = "DIR")]
     pub install_module: Option<PathBuf>,
-    /// The filter module that --install-module copies [default: dist/headgate.wasm, else headgate.wasm beside this
-    /// program]
+    /// The filter module that --install-module copies [default: dist/headgate.wasm, else
+    /// headgate.wasm beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub wasm: Option<PathBuf>,
-    /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer, and --install-module
-    /// or `headgate run --native`. A proxy that can't load it gets wasm, and `headgate status` says why
+    /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer,
+    /// and --install-module or `headgate run --native`. A proxy that can't load it gets wasm, and
+    /// `headgate status` says why
     #[arg(long, value_name = "KIND", default_value = "wasm")]
     pub filter: Kind,
-    /// The native filter module that --install-module copies with --filter native [default: dist/libheadgate.so, else
-    /// libheadgate.so beside this program]
+    /// The native filter module that --install-module copies with --filter native [default:
+    /// dist/libheadgate.so, else libheadgate.so beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
     pub native: Option<PathBuf>,
     /// Name of the proxy in `headgate status`
@@ -122,34 +135,34 @@ pub struct BootstrapArgs {
     /// Write an access log with response code details and refusals to this file
     #[arg(long, value_name = "PATH")]
     pub access_log: Option<PathBuf>,
-    /// Buffer requests in front of Headgate, up to this many bytes: a slow upload then holds no slot.
-    /// Larger bodies are answered 413
+    /// Buffer requests in front of Headgate, up to this many bytes, so that a slow upload holds no
+    /// slot. Larger bodies are answered 413
     #[arg(long, value_name = "BYTES")]
     pub buffer_requests: Option<NonZeroU32>,
-    /// Answer 408 to a request that has not arrived whole within this time, such as 30s; by default it may take any
+    /// Answer 408 to a request that has not fully arrived within this time, such as 30s; no limit
+    /// by default
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub request_timeout: Option<Duration>,
-    /// Use one aggregated stream (ADS) in place of one for the slot (ECDS)
+    /// Use one aggregated stream (ADS) instead of one for the slot (ECDS)
     #[arg(long)]
     pub ads: bool,
-    /// Use the delta protocol variant in place of state of the world
+    /// Use the delta protocol variant instead of state of the world
     #[arg(long)]
     pub delta: bool,
-    /// Take the configuration from a file that `headgate render` wrote; no xDS
+    /// Read the configuration from a file that `headgate render` wrote, without xDS
     #[arg(long, value_name = "PATH", conflicts_with_all = ["xds", "ads", "delta", "xds_identity"])]
     pub config_file: Option<PathBuf>,
-    /// Take the configuration of calls from a file that `headgate render` wrote, where --config-file is set
+    /// Read the configuration of calls from a file that `headgate render` wrote; with --config-file
     #[arg(long, value_name = "PATH", requires_all = ["outbound", "config_file"])]
     pub outbound_config_file: Option<PathBuf>,
-    /// Write the bootstrap to this file, and for TLS two more beside it, in place of printing it
+    /// Write the bootstrap to this file, and for TLS two more beside it, instead of printing it
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
 /// Prints or writes the bootstrap.
 ///
-/// # Errors
-/// One line that names the argument at fault and what to do.
+/// Returns one line that names the argument at fault and the remedy.
 pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
     let bootstrap = args.bootstrap()?;
     let Some(output) = &args.output else {
@@ -162,7 +175,7 @@ pub fn run(args: &BootstrapArgs) -> anyhow::Result<Output> {
         write(&tls.sds.identity, &tls.identity_yaml())?;
         write(&tls.sds.ca, &tls.ca_yaml())?;
     }
-    // Last: who waits for it finds the others.
+    // Last: a process that waits for it finds the others.
     write(output, &bootstrap.to_yaml())?;
     Ok(Output::ok(String::new()))
 }
@@ -195,7 +208,8 @@ impl BootstrapArgs {
         }
         if self.config_file.is_some() && self.outbound_config_file.is_none() {
             bail!(
-                "--outbound with --config-file needs --outbound-config-file: each slot has a file of its own"
+                "--outbound with --config-file needs --outbound-config-file: each slot has a file \
+                 of its own"
             );
         }
         Ok(Some(Outbound {
@@ -228,7 +242,7 @@ impl BootstrapArgs {
         }))
     }
 
-    /// TLS to the operator at `address`.
+    /// Returns the TLS settings for the operator at `address`.
     fn tls(&self, address: &Endpoint) -> anyhow::Result<Option<XdsTls>> {
         let (Some(ca), Some(output)) = (&self.xds_tls_ca, &self.output) else {
             return Ok(None);
@@ -266,8 +280,9 @@ impl BootstrapArgs {
         labels.extend(self.label.iter().cloned());
         if !labels.is_empty() && self.namespace.is_none() {
             bail!(
-                "--labels-file or --label without --namespace: labels are of a Pod in a namespace; set --namespace, \
-                 or POD_NAMESPACE by the downward API (fieldPath: metadata.namespace)"
+                "--labels-file or --label without --namespace: labels are of a Pod in a namespace; \
+                 set --namespace, or POD_NAMESPACE by the downward API (fieldPath: \
+                 metadata.namespace)"
             );
         }
         let is_native = self.filter == Kind::Native;
@@ -280,12 +295,12 @@ impl BootstrapArgs {
                 false => None,
             },
             filter: self.filter,
-            // Of a proxy on another kind of system this machine's says nothing.
+            // A proxy on another kind of system may have another architecture.
             architecture: cfg!(target_os = "linux").then_some(std::env::consts::ARCH),
         })
     }
 
-    /// The copy that --install-module makes of a module.
+    /// Copies a module for --install-module and returns the path of the copy.
     fn installed(&self, kind: Kind, named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
         let Some(dir) = &self.install_module else {
             return Ok(None);
@@ -296,7 +311,7 @@ impl BootstrapArgs {
     }
 }
 
-/// A duration as policies write it, more than 0.
+/// Parses a duration as in policies, more than 0.
 fn duration(text: &str) -> Result<Duration, String> {
     match crate::api::Duration(text.to_owned()).parse() {
         Ok(Duration::ZERO) => {
@@ -307,7 +322,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Replaces a file as a whole. Envoy often runs as another user, so everybody may read it.
+/// Replaces a file as a whole. Envoy often runs as another user, so the file is readable for all.
 fn replace(path: &Path, content: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let partial = path.with_file_name(format!(".{name}.{}", std::process::id()));

@@ -1,8 +1,9 @@
-//! A Kubernetes cluster as the person at the command line reaches it: their kubeconfig, their rights.
+//! Access to a Kubernetes cluster with the user's kubeconfig and rights.
 //!
-//! The operators' own reports come through the API server, which forwards a request to a Pod: nothing has to
-//! be exposed or forwarded for that. An operator shows them to who has a token of the ServiceAccount with the name of
-//! its Service, and the API server's own rules say who may have one.
+//! The operators' own reports come through the API server, which forwards a request to a Pod, so no
+//! port has to be exposed or forwarded. An operator shows its report to holders of a token of the
+//! ServiceAccount with the name of its Service, and the API server's rules decide who may have such
+//! a token.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,20 +32,20 @@ use crate::kubernetes::deliver::object::{ADAPTER_LABEL, MANAGED_BY};
 use crate::kubernetes::resource::PolicyResource;
 use crate::xds::status::Report;
 
-/// Time for one answer of the API server.
+/// Time for one response of the API server.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest report of one operator, in bytes: 10,000 proxies take about 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
 /// Most operators that are asked.
 const MAX_OPERATORS: usize = 16;
-/// How long a token for the operators' reports is valid; the API server gives none for less.
+/// Lifetime of a token for the operators' reports, s; the API server's minimum.
 const TOKEN_SECONDS: i64 = 600;
 /// Name of the operators' admin port in the Service.
 const ADMIN_PORT_NAME: &str = "http-admin";
-/// Its usual number.
+/// The default number of that port.
 const ADMIN_PORT: i32 = 18_001;
 
-/// Which cluster, and where the operators are in it.
+/// The cluster, and the operators' Service in it.
 #[derive(Debug, Clone, Args, Default)]
 pub struct ClusterArgs {
     /// The API server
@@ -55,7 +56,7 @@ pub struct ClusterArgs {
     pub operator: OperatorService,
 }
 
-/// The Service that leads to the operators' admin ports.
+/// The Service of the operators' admin ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorService {
     /// Its namespace.
@@ -96,16 +97,16 @@ impl FromStr for OperatorService {
     }
 }
 
-/// What one operator reports.
+/// The report of one operator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operator {
     /// `namespace/name` of its Pod.
     pub pod: String,
-    /// Its report, or one line that says why there is none.
+    /// Its report, or the reason for its absence in one line.
     pub report: Result<Report, String>,
 }
 
-/// Objects that carry policies, or why they can't be seen, by kind.
+/// Objects that carry policies, or the reason why they can't be listed, by kind.
 pub type Objects = Vec<(Adapter, anyhow::Result<Vec<DynamicObject>>)>;
 
 /// A connection to the cluster.
@@ -117,7 +118,8 @@ pub struct Cluster {
 }
 
 impl ClusterArgs {
-    /// Whether there is a cluster to ask: one is named, or a kubeconfig is where it usually is, or this is a Pod.
+    /// Whether a cluster is configured: one is named, a kubeconfig exists at the usual place, or
+    /// this is a Pod.
     #[must_use]
     pub fn is_there(&self) -> bool {
         let set = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
@@ -129,10 +131,10 @@ impl ClusterArgs {
             || home.is_some_and(|home| home.join(".kube/config").is_file())
     }
 
-    /// Makes a client; asks nothing yet.
+    /// Makes a client, without a request.
     ///
     /// # Errors
-    /// One line: the argument or file at fault and what is wrong with it.
+    /// Returns one line: the argument or file at fault and the mistake.
     pub async fn connect(&self) -> anyhow::Result<Cluster> {
         let unknown = || "no usable kubeconfig; name one with --kubeconfig PATH".to_owned();
         let mut config = self.access.config(unknown).await?;
@@ -147,13 +149,13 @@ impl ClusterArgs {
 }
 
 impl Cluster {
-    /// The connection to its API server.
+    /// Returns the client of its API server.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Where policies are: those of one namespace, or of all.
+    /// Returns the API of the policies of one namespace, or of all.
     #[must_use]
     pub fn policies_api(&self, namespace: Option<&str>) -> Api<PolicyResource> {
         match namespace {
@@ -162,10 +164,11 @@ impl Cluster {
         }
     }
 
-    /// The policies of one namespace, or of all, or the one of this name, ordered by namespace and name.
+    /// Returns the policies of one namespace, or of all, or the one of this name, ordered by
+    /// namespace and name.
     ///
     /// # Errors
-    /// One line: why the API server doesn't tell.
+    /// Returns the reason of the API server in one line.
     pub async fn policies(
         &self,
         namespace: Option<&str>,
@@ -182,9 +185,10 @@ impl Cluster {
         Ok(policies)
     }
 
-    /// The objects that carry policies to the proxies of other control planes and to Pods, by kind: of all namespaces,
-    /// or of this one where the person may see no others. A kind that the cluster doesn't have has none; one that can't
-    /// be listed has a line that says why.
+    /// Returns the objects that carry policies to the proxies of other control planes and to Pods,
+    /// by kind: of all namespaces, or of this one if the user may list no others. The list of a
+    /// kind that the cluster doesn't have is empty. A kind that can't be listed has the reason in
+    /// one line.
     pub async fn objects(&self, namespace: Option<&str>) -> Objects {
         let ours = format!("{}={},{ADAPTER_LABEL}", MANAGED_BY.0, MANAGED_BY.1);
         let ours = &ListParams::default().labels(&ours);
@@ -208,10 +212,10 @@ impl Cluster {
         Adapter::ALL.into_iter().zip(listed).collect()
     }
 
-    /// The reports of all operators, by Pod; empty when there is none.
+    /// Returns the reports of all operators, by Pod; empty without operators.
     ///
     /// # Errors
-    /// One line: why nobody can tell which operators there are.
+    /// Returns the reason why the operators can't be listed, in one line.
     pub async fn operators(&self) -> anyhow::Result<Vec<Operator>> {
         let OperatorService { namespace, name } = &self.operator;
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), namespace);
@@ -248,7 +252,7 @@ impl Cluster {
         Ok(stream::iter(asked).buffered(MAX_OPERATORS).collect().await)
     }
 
-    /// A token that opens nothing but the operators' reports.
+    /// Returns a token that is valid only for the operators' reports.
     async fn token(&self) -> anyhow::Result<String> {
         let OperatorService { namespace, name } = &self.operator;
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
@@ -291,16 +295,16 @@ impl Cluster {
     }
 }
 
-/// What the API server says of a failure, in one line.
+/// Returns the API server's message about a failure, in one line.
 fn message(status: StatusCode, body: &Bytes) -> String {
-    let told = serde_json::from_slice::<serde_json::Value>(body).ok();
-    let told = told.and_then(|v| v["message"].as_str().map(str::to_owned));
-    let text = told.unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(200).collect());
+    let given = serde_json::from_slice::<serde_json::Value>(body).ok();
+    let given = given.and_then(|v| v["message"].as_str().map(str::to_owned));
+    let text = given.unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(200).collect());
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     format!("{status}: {text}")
 }
 
-/// `answer`, or one line when it takes too long.
+/// Returns `answer`, or one line if it takes too long.
 pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result<T> {
     tokio::time::timeout(TIMEOUT, answer).await.map_err(|_| {
         anyhow!(
@@ -310,7 +314,7 @@ pub(super) async fn timely<T>(answer: impl Future<Output = T>) -> anyhow::Result
     })
 }
 
-/// Why policies can't be listed, in one line.
+/// Returns the reason why policies can't be listed, in one line.
 pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if status.code == 404 => anyhow!(
@@ -321,12 +325,12 @@ pub(super) fn no_policies(error: &kube::Error) -> anyhow::Error {
     }
 }
 
-/// What the API server says against it, or why it doesn't answer, in one line.
+/// Returns the API server's refusal, or the reason why it doesn't answer, in one line.
 pub(super) fn refused(error: &kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!("the API server: {}", status.message),
         other => {
-            // hyper's own words end in the cause, which is what helps.
+            // hyper's message ends in the cause, which is the helpful part.
             let mut cause: &dyn std::error::Error = other;
             while let Some(deeper) = cause.source() {
                 cause = deeper;

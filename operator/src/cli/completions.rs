@@ -1,4 +1,4 @@
-//! `headgate completions`: what a shell needs to complete Headgate's arguments.
+//! `headgate completions`: completion scripts for shells.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
@@ -15,7 +15,7 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-/// The completions of the whole command line.
+/// Prints the completions of the whole command line.
 #[must_use]
 pub fn run(args: &CompletionsArgs) -> Output {
     let mut text = Vec::new();

@@ -3,10 +3,10 @@
 use super::Output;
 use crate::kubernetes::crd;
 
-/// Prints it.
+/// Prints the CRD.
 ///
 /// # Errors
-/// None that a user can meet.
+/// Returns no error that a user can cause.
 pub fn run() -> anyhow::Result<Output> {
     Ok(Output::ok(crd::file()?))
 }

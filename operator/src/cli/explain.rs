@@ -1,5 +1,5 @@
-//! `headgate explain`: which rule a request matches, why not the rules before it, and what its policy does
-//! with it.
+//! `headgate explain`: the rule that a request matches, the reasons why earlier rules don't match,
+//! and the request's treatment by its policy.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ mod strategy;
 mod text;
 mod workflow;
 
-/// Tells which type a request is of, by which rule, and what holds for it.
+/// Shows the type of a request, the rule that matches it, and the settings for it.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// Policy files, folders with such files, or - for standard input
@@ -45,17 +45,17 @@ pub struct ExplainArgs {
     /// A request header; may be given several times
     #[arg(long = "header", short = 'H', value_name = "NAME:VALUE", value_parser = header)]
     pub headers: Vec<(String, String)>,
-    /// A value in Envoy's dynamic metadata, such as envoy.filters.http.jwt_authn/claims/tenant=acme; may be given
-    /// several times
+    /// A value in Envoy's dynamic metadata, such as
+    /// envoy.filters.http.jwt_authn/claims/tenant=acme; may be given several times
     #[arg(long, value_name = "NAMESPACE/KEY=VALUE", value_parser = workflow::metadata)]
     pub metadata: Vec<(Vec<String>, String)>,
     /// Name of the Envoy route that the request takes
     #[arg(long, value_name = "NAME")]
     pub route: Option<String>,
-    /// For which object, such as Service/default/search; needed where policies have several targets
+    /// The target, such as Service/default/search; required if policies have several
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub workload: Option<TargetRef>,
-    /// How the answer looks
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: ReportFormat,
 }
@@ -98,7 +98,7 @@ impl RequestView for ExplainArgs {
     }
 }
 
-/// P: a number, or the bounds of what is found.
+/// P: a number, or the bounds of the number that proxies find.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(untagged)]
 enum Slots {
@@ -117,14 +117,14 @@ impl std::fmt::Display for Slots {
     }
 }
 
-/// The answer.
+/// The explanation of a request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Explanation {
     policy: String,
     file: String,
     workload: TargetRef,
-    /// `None`: the request bypasses admission.
+    /// `None` if the request bypasses admission.
     #[serde(rename = "type")]
     kind: Option<String>,
     matched: String,
@@ -133,10 +133,11 @@ struct Explanation {
     class: Option<Class>,
     mode: String,
     parallelism: Slots,
-    /// When processing times end and slots are free, where that is not the default.
+    /// The moments at which processing times end and slots become free, unless they are the
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     measure: Option<&'static str>,
-    /// Which answers are errors, if the policy says so.
+    /// The responses that are errors, if the policy sets them.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<String>,
     strategy: Part,
@@ -145,7 +146,7 @@ struct Explanation {
     queue: Part,
     #[serde(skip_serializing_if = "Option::is_none")]
     workflow: Option<workflow::Workflow>,
-    /// What becomes of the backend's own calls, if anything does beside what workflows and classes mean for them.
+    /// Effects on the backend's own calls, beside those of workflows and classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<Part>,
     /// Every rule that was tried for the type, in order.
@@ -159,14 +160,14 @@ struct Explanation {
 struct Class {
     name: String,
     matched: String,
-    /// What the class makes a difference to; empty: nothing.
+    /// The effects of classes; empty without any.
     matters: &'static str,
-    /// What class admission means for it.
+    /// The effects of class admission on this class.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     admission: Vec<String>,
 }
 
-/// A part of a policy: its name and what it does with this request.
+/// A part of a policy: its name and its effects on this request.
 #[derive(Debug, Serialize)]
 struct Part {
     name: String,
@@ -186,7 +187,7 @@ struct Rule {
 /// Explains a request.
 ///
 /// # Errors
-/// A file that can't be read, or several targets to choose from.
+/// Returns an error for a file that can't be read, or several targets without a choice.
 pub fn run(args: &ExplainArgs) -> anyhow::Result<Output> {
     let selection = match input::select(&args.files, args.workload.as_ref(), Scale::ONE)? {
         Ok(selection) => selection,
@@ -277,7 +278,7 @@ fn explain(
     }
 }
 
-/// Which answers are errors, where that is not the default.
+/// Returns the responses that are errors, unless they are the default.
 fn errors(errors: &ErrorsConfig) -> Option<String> {
     if *errors == ErrorsConfig::default() {
         return None;
@@ -292,12 +293,12 @@ fn errors(errors: &ErrorsConfig) -> Option<String> {
     Some(all.join(", "))
 }
 
-/// What is explained: a request, as far as policies tell requests apart.
+/// The request to explain, by its type and class.
 struct Subject<'s> {
     stage: &'s StageConfig,
-    /// Index of its type; `None`: it bypasses admission.
+    /// Index of its type; `None` if it bypasses admission.
     kind: Option<usize>,
-    /// Index of its class, which a stage without classes doesn't have.
+    /// Index of its class; `None` in a stage without classes.
     class: Option<usize>,
 }
 
@@ -321,7 +322,8 @@ fn matched(tried: &[Rule]) -> String {
         .unwrap_or_default()
 }
 
-/// The rules of all types, or of all classes, that were tried; the last of them has none.
+/// Returns all rules of all types, or of all classes, that were tried; the last type or class has
+/// none.
 fn all_rules<'s>(
     lists: impl Iterator<Item = (&'s String, &'s [Match])>,
     outcomes: &[Vec<Outcome>],

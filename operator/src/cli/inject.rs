@@ -1,4 +1,5 @@
-//! `headgate inject` and `headgate uninject`: an Envoy with a Headgate slot in the Pods of workloads.
+//! `headgate inject` and `headgate uninject`: an Envoy with a Headgate slot in the Pods of
+//! workloads.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -11,9 +12,10 @@ use super::Output;
 use super::input::text_of;
 use crate::inject::{self, INJECTED_ANNOTATION, Injected, Outcome, Settings};
 
-/// Adds an Envoy with a Headgate slot to the Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets and Pods, and
-/// prints them with all other objects: `headgate inject app.yaml | kubectl apply -f -`. Services in the same input
-/// that point at the application's port by number are pointed at Envoy. What an earlier injection added is replaced
+/// Adds an Envoy with a Headgate slot to the Pods of Deployments, StatefulSets, DaemonSets,
+/// ReplicaSets and Pods, and prints them with all other objects: `headgate inject app.yaml |
+/// kubectl apply -f -`. Services in the same input that point at the application's port by number
+/// then point at Envoy. The additions of an earlier injection are replaced
 #[derive(Debug, Clone, Args)]
 pub struct InjectArgs {
     /// Files with Kubernetes objects, or - for standard input
@@ -24,7 +26,7 @@ pub struct InjectArgs {
     pub settings: Settings,
 }
 
-/// Removes what `headgate inject` added to objects, and prints them with all others:
+/// Removes the additions of `headgate inject` from objects, and prints them with all others:
 /// `kubectl get deployment,service -o yaml | headgate uninject | kubectl apply -f -`
 #[derive(Debug, Clone, Args)]
 pub struct UninjectArgs {
@@ -36,7 +38,7 @@ pub struct UninjectArgs {
 /// Prints the objects.
 ///
 /// # Errors
-/// One line that names the object at fault and what to do.
+/// Returns one line that names the object at fault and the remedy.
 pub fn run(args: &InjectArgs) -> anyhow::Result<Output> {
     let mut objects = read(&args.files)?;
     let (mut injected, mut notes) = (Vec::new(), String::new());
@@ -66,10 +68,10 @@ pub fn run(args: &InjectArgs) -> anyhow::Result<Output> {
     print(&objects, notes)
 }
 
-/// Prints the objects without what was injected.
+/// Prints the objects without the injected parts.
 ///
 /// # Errors
-/// One line that names the object at fault and what to do.
+/// Returns one line that names the object at fault and the remedy.
 pub fn remove(args: &UninjectArgs) -> anyhow::Result<Output> {
     let mut objects = read(&args.files)?;
     let mut notes =
@@ -84,8 +86,8 @@ pub fn remove(args: &UninjectArgs) -> anyhow::Result<Output> {
 
 fn unreached(one: &Injected) -> String {
     format!(
-        "{}: no Service in the input reaches its Envoy; those that point at port {} pass it by until their targetPort \
-         is {}",
+        "{}: no Service in the input reaches its Envoy; those that point at port {} pass it by \
+         until their targetPort is {}",
         one.workload, one.app_port, one.port_name
     )
 }
@@ -102,7 +104,7 @@ fn print(objects: &[Value], notes: String) -> anyhow::Result<Output> {
     })
 }
 
-/// Objects of files.
+/// Reads the objects of files.
 fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     let mut objects = Vec::new();
     for file in files {
@@ -112,9 +114,9 @@ fn read(files: &[PathBuf]) -> anyhow::Result<Vec<Value>> {
     Ok(objects)
 }
 
-/// Objects of a text, those of lists one by one.
+/// Reads the objects of a text, and those of lists one by one.
 fn objects_of(text: &str) -> anyhow::Result<Vec<Value>> {
-    // As the API server reads it: `defaultMode: 0440` is octal.
+    // As the API server reads YAML: `defaultMode: 0440` is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)?;
     let mut objects = Vec::new();

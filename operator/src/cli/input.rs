@@ -18,7 +18,7 @@ use crate::plan::{Endpoints, Share, TargetRef};
 use crate::source::read::{read_dir, read_file};
 use crate::validate::{FileReport, MAX_FILE, Problem, ValidPolicy, check_file, refuse_duplicates};
 
-/// A duration as policies write it, more than 0.
+/// Parses a duration as in policies, more than 0.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
     let span = api::Duration(text.to_owned()).parse();
     match span.map_err(|e| e.to_string())? {
@@ -27,7 +27,7 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// How many there are of what shares a policy's slots.
+/// The numbers of endpoints and proxies that share a policy's slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
     /// Ready endpoints behind the proxies.
@@ -44,28 +44,28 @@ impl Scale {
     };
 }
 
-/// What applies to one workload.
+/// The policies of one workload.
 #[derive(Debug)]
 pub(super) struct Selection {
     /// The workload.
     pub(super) target: TargetRef,
-    /// What its proxies enforce.
+    /// The configuration of its proxies.
     pub(super) config: Arc<FilterConfig>,
-    /// What their outbound slots get, where there are workflows or class admission.
+    /// The configuration of their outbound slots, with workflows or class admission.
     pub(super) outbound: Option<Arc<FilterConfig>>,
-    /// What policies promise to classes, by `namespace/name`.
+    /// The targets of policies for classes, by `namespace/name`.
     pub(super) promises: BTreeMap<String, ServiceAdmissionConfig>,
     files: Vec<(String, Vec<String>)>,
 }
 
 impl Selection {
-    /// The one stage that a policy compiles to.
+    /// Returns the one stage that a policy compiles to.
     pub(super) fn stage(&self) -> anyhow::Result<&StageConfig> {
         let nothing = || format!("nothing is enforced for {}", self.target);
         self.config.stages.first().with_context(nothing)
     }
 
-    /// The file of a policy, by `namespace/name`.
+    /// Returns the file of a policy, by `namespace/name`.
     pub(super) fn file_of(&self, policy: &str) -> &str {
         let holds = |(_, names): &&(String, Vec<String>)| names.iter().any(|n| n == policy);
         let found = self.files.iter().find(holds);
@@ -73,11 +73,11 @@ impl Selection {
     }
 }
 
-/// Reads and compiles `paths` and chooses a workload: the one asked for, or the only one that makes a
-/// difference. Where policies have mistakes, the inner error is what to print.
+/// Reads and compiles `paths` and chooses a workload: the given one, or the first if all have the
+/// same configuration. If policies have mistakes, the inner error is the output.
 ///
 /// # Errors
-/// A file that can't be read, or several targets to choose from.
+/// Returns an error for a file that can't be read, or several targets without a choice.
 pub(super) fn select(
     paths: &[PathBuf],
     workload: Option<&TargetRef>,
@@ -102,7 +102,7 @@ pub(super) fn select(
     }))
 }
 
-/// Name and text of a file, or of standard input for `-`.
+/// Returns the name and the text of a file, or of standard input for `-`.
 pub(super) fn text_of(path: &Path) -> anyhow::Result<(String, String)> {
     if path.as_os_str() == "-" {
         let text = std::io::read_to_string(std::io::stdin().lock());
@@ -164,7 +164,7 @@ fn folder(dir: &Path) -> anyhow::Result<Vec<FileReport>> {
     Ok(files.into_iter().map(report).collect())
 }
 
-/// The policies of `reports`, or what to print when there are mistakes.
+/// Returns the policies of `reports`, or the output of their mistakes.
 pub(super) fn policies(reports: &[FileReport]) -> Result<Vec<&ValidPolicy>, Output> {
     let problems: String = reports.iter().flat_map(FileReport::all_problems).fold(
         String::new(),
@@ -216,7 +216,7 @@ fn choose<'c>(
     Ok(first)
 }
 
-/// Compiles policies of files, where nobody knows of endpoints and proxies but who asks.
+/// Compiles policies of files, for the given numbers of endpoints and proxies.
 pub(super) fn compiled(policies: &[&ValidPolicy], scale: Scale) -> Compiled {
     compile(policies, |policy, target| {
         let endpoints = BTreeMap::from([(target.clone(), scale.endpoints)]);

@@ -19,7 +19,7 @@ pub struct ManArgs {
 /// Writes `headgate.1`, and `headgate-COMMAND.1` for each command that help lists.
 ///
 /// # Errors
-/// The folder can't be written.
+/// Returns an error if the folder can't be written.
 pub fn run(args: &ManArgs) -> anyhow::Result<Output> {
     let failed = || format!("writing manual pages to {} failed", args.dir.display());
     fs::create_dir_all(&args.dir).with_context(failed)?;

@@ -1,7 +1,7 @@
 //! The command line: one module a subcommand, each with its arguments and a function that runs it.
 //!
-//! What was asked for goes to standard output; `error:` and `warning:` lines go to standard error. Exit
-//! codes: 0, 1 when something is wrong with the input or the system, 2 when the command line is.
+//! The result goes to standard output; `error:` and `warning:` lines go to standard error. Exit
+//! codes: 0; 1 for a problem with the input or the system; 2 for a wrong command line.
 
 pub mod bootstrap;
 pub mod cluster;
@@ -41,13 +41,13 @@ pub struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Check policy files; every mistake with its line, its field and what would be right
+    /// Check policy files; lists every mistake with its line, its field and a right value
     Validate(validate::ValidateArgs),
-    /// Print what a proxy gets for a policy
+    /// Print the configuration that a proxy gets for a policy
     Render(render::RenderArgs),
-    /// Tell which rule a request matches, and why
+    /// Explain which rule a request matches
     Explain(explain::ExplainArgs),
-    /// Suggest a first policy, from an access log or from what a proxy measured
+    /// Suggest a first policy, from an access log or from a proxy's measurements
     Suggest(suggest::SuggestArgs),
     /// Try a policy under a workload, or run an experiment of the papers
     Simulate(simulate::SimulateArgs),
@@ -57,14 +57,14 @@ pub enum Command {
     Bootstrap(Box<bootstrap::BootstrapArgs>),
     /// Add an Envoy with a Headgate slot to the Pods of workloads
     Inject(Box<inject::InjectArgs>),
-    /// Remove what inject added to workloads
+    /// Remove the additions of inject from workloads
     Uninject(inject::UninjectArgs),
-    /// Show policies and proxies: of a cluster, or of a running `headgate run`
+    /// Show the policies and proxies of a cluster, or of a running `headgate run`
     ///
-    /// Exit codes: 0 when every policy is accepted, and programmed or without proxies; 1 when one isn't, when nothing
-    /// answers, or when --wait isn't over in time; 2 when the command line is wrong.
+    /// Exit codes: 0 if every policy is accepted, and programmed or without proxies; 1 if one
+    /// isn't, if there is no response, or if --wait times out; 2 if the command line is wrong.
     Status(status::StatusArgs),
-    /// Show live what proxies do: requests, refusals and waits by policy, type and workflow
+    /// Show live requests, refusals and waits at proxies, by policy, type and workflow
     Top(Box<top::TopArgs>),
     /// Find gains for backlog control from a trace of delays and backlogs
     Sysid(sysid::SysidArgs),
@@ -79,19 +79,19 @@ pub enum Command {
     Man(man::ManArgs),
 }
 
-/// What a command prints and how the process ends.
+/// The output of a command and its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// For standard output.
     pub text: String,
     /// For standard error.
     pub notes: String,
-    /// Whether all is well.
+    /// Whether the command succeeded.
     pub ok: bool,
 }
 
 impl Output {
-    /// All is well.
+    /// Returns the output of a success.
     #[must_use]
     pub fn ok(text: String) -> Self {
         Self {
@@ -125,7 +125,7 @@ pub fn main() -> ExitCode {
     };
     let result = output.and_then(|output| {
         print(&output.text)?;
-        // Nowhere to complain to when standard error is closed.
+        // Nothing can be reported once standard error is closed.
         let _ = io::stderr().write_all(output.notes.as_bytes());
         Ok(output.ok)
     });
@@ -139,11 +139,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Prints to standard output; whether somebody still reads it.
+/// Prints to standard output; false if its reader has closed it.
 fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader has seen enough, as `head` does.
+        // The reader has closed it early, as `head` does.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
         other => other.map(|()| true),
     }

@@ -1,4 +1,5 @@
-//! What this program was called as: kubectl runs a program `kubectl-headgate` as `kubectl headgate`.
+//! The name by which this program was called: kubectl runs a program `kubectl-headgate` as `kubectl
+//! headgate`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,8 +8,8 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 
 use super::Cli;
 
-/// The command as people typed it, for usage lines: `headgate`, or `kubectl headgate` for a program that
-/// kubectl takes for a plugin.
+/// Returns the command for usage lines, as users type it: `headgate`, or `kubectl headgate` for a
+/// program that kubectl runs as a plugin.
 #[must_use]
 pub fn display_name(program: &Path) -> String {
     let file = program.file_name().and_then(|n| n.to_str()).unwrap_or("");

@@ -1,4 +1,4 @@
-//! `headgate render`: what a proxy gets for a policy, as a file.
+//! `headgate render`: the configuration that a proxy gets for a policy, as a file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::xds::module::Kind;
 use crate::xds::resource::discovery_json;
 use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 
-/// Prints what a proxy gets for a policy: for a slot in the proxy's configuration that reads a file
-/// (`path_config_source`) in place of asking a server.
+/// Prints the configuration that a proxy gets for a policy: for a slot in the proxy's configuration
+/// that reads a file (`path_config_source`) instead of asking a server.
 #[derive(Debug, Clone, Args)]
 pub struct RenderArgs {
     /// Policy files, folders with such files, or - for standard input
@@ -25,14 +25,24 @@ pub struct RenderArgs {
     /// Kind of proxy to print for
     #[arg(long, value_name = "PROXY", default_value = "envoy")]
     pub target: Proxy,
-    /// Target object, such as Service/default/search; needed where policies have several targets
+    /// Target object, such as Service/default/search; required if policies have several targets
     #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
     pub workload: Option<TargetRef>,
-    /// Number of endpoints behind the proxies; parallelism.perEndpoint is for each of them
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of endpoints behind the proxies; parallelism.perEndpoint applies to each of them
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub endpoints: u32,
     /// Number of proxies that share the slots, such as the replicas of a gateway
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub proxies: u32,
     /// Form in which the proxy loads the filter: wasm, or native, which needs Envoy 1.39 or newer
     #[arg(long, value_name = "KIND", default_value = "wasm")]
@@ -53,10 +63,12 @@ pub struct RenderArgs {
         env = "HEADGATE_NATIVE"
     )]
     pub native: PathBuf,
-    /// Print for the slot of the outbound listener, which the backend's calls to other services pass
+    /// Print for the slot of the outbound listener, which the backend's calls to other services
+    /// pass
     #[arg(long)]
     pub outbound: bool,
-    /// Name of the slot in the proxy's configuration [default: headgate, with --outbound headgate-outbound]
+    /// Name of the slot in the proxy's configuration [default: headgate, with --outbound
+    /// headgate-outbound]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Format of the file; Envoy recognises it by its extension
@@ -64,14 +76,14 @@ pub struct RenderArgs {
     pub output: FileFormat,
 }
 
-/// Proxies that can be rendered for.
+/// Kinds of proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Proxy {
     /// A `DiscoveryResponse` with one `TypedExtensionConfig`.
     Envoy,
 }
 
-/// How a file looks.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FileFormat {
     /// YAML.
@@ -83,7 +95,7 @@ pub enum FileFormat {
 /// Renders the policies.
 ///
 /// # Errors
-/// A file that can't be read, or several targets to choose from.
+/// Returns an error for a file that can't be read, or several targets without a choice.
 pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     let scale = Scale {
         endpoints: args.endpoints,
@@ -104,7 +116,8 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     let mut notes = match module.exists() {
         true => String::new(),
         false => format!(
-            "warning: {option} {}: no such file here; it must be there for the proxy, or every request fails\n",
+            "warning: {option} {}: no such file here; it must be there for the proxy, or every \
+             request fails\n",
             module.display()
         ),
     };
@@ -126,7 +139,7 @@ pub fn run(args: &RenderArgs) -> anyhow::Result<Output> {
     })
 }
 
-/// The configuration of the outbound slot, and a note where there is none.
+/// Returns the configuration of the outbound slot, and adds a note if the policy has none.
 fn calls(selection: &Selection, notes: &mut String) -> Arc<FilterConfig> {
     if let Some(outbound) = &selection.outbound {
         return Arc::clone(outbound);

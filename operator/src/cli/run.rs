@@ -32,7 +32,7 @@ use listen::listen;
 use source::Source;
 pub use source::SourceArgs;
 
-/// How long streams have to end after a signal.
+/// Time that streams have to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 /// Time between log lines while waiting for the first plan.
 const TELL: Duration = Duration::from_secs(10);
@@ -43,32 +43,35 @@ pub struct RunArgs {
     /// The source of policies
     #[command(flatten)]
     pub source: SourceArgs,
-    /// Address for proxies; port 0 takes a free one
+    /// Address for proxies; port 0 chooses a free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18000")]
     pub xds: SocketAddr,
-    /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any address but a loopback
-    /// one, /status and /metrics need a token whose user may `get` them as nonResourceURLs
+    /// Address for `headgate status`, /healthz, /readyz and /metrics. With --kubernetes, on any
+    /// address but a loopback one, /status and /metrics need a token whose user may `get` them as
+    /// nonResourceURLs
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18001")]
     pub admin: SocketAddr,
-    /// Address for /healthz and /readyz alone, where whoever reaches --admin must not be able to keep probes out
+    /// Address for /healthz and /readyz alone, so that clients of --admin can't keep probes out
     #[arg(long, value_name = "IP:PORT")]
     pub probes: Option<SocketAddr>,
-    /// Address that serves the modules over HTTP as /modules/SHA256.wasm and .so, for Istio and Envoy Gateway
+    /// Address that serves the modules over HTTP as /modules/SHA256.wasm and .so, for Istio and
+    /// Envoy Gateway
     #[arg(long, value_name = "IP:PORT")]
     pub modules: Option<SocketAddr>,
-    /// Address of the server of class admission, for policies with `classAdmission.method: Centralized`; with TLS as
-    /// the xDS address. With --kubernetes the leader among the replicas serves it
+    /// Address of the server of class admission, for policies with `classAdmission.method:
+    /// Centralized`; with TLS as the xDS address. With --kubernetes the leader among the replicas
+    /// serves it
     #[arg(long, value_name = "IP:PORT")]
     pub admission: Option<SocketAddr>,
-    /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else headgate.wasm
-    /// beside this program]
+    /// The filter module; replacing the file upgrades proxies [default: dist/headgate.wasm, else
+    /// headgate.wasm beside this program]
     #[arg(long, value_name = "PATH", env = "HEADGATE_WASM")]
     pub wasm: Option<PathBuf>,
-    /// The filter as a native module, for proxies with `headgate bootstrap --filter native` that can load it; replacing
-    /// the file upgrades them. Others get --wasm
+    /// The filter as a native module, for proxies with `headgate bootstrap --filter native` that
+    /// can load it; replacing the file upgrades them. Other proxies get --wasm
     #[arg(long, value_name = "PATH", env = "HEADGATE_NATIVE")]
     pub native: Option<PathBuf>,
-    /// Folder that proxies load the module from; it must have the same path for them [default:
+    /// Folder from which proxies load the module; it must have the same path for them [default:
     /// $XDG_STATE_HOME/headgate/modules, usually ~/.local/state/headgate/modules]
     #[arg(long, value_name = "DIR")]
     pub module_dir: Option<PathBuf>,
@@ -80,10 +83,10 @@ pub struct RunArgs {
     pub log_format: LogFormat,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for terminals.
     Text,
     /// One JSON object a line.
     Json,
@@ -92,7 +95,7 @@ pub enum LogFormat {
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// One line that names the argument at fault and what to do.
+/// Returns one line that names the argument at fault and the remedy.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     init_logging(args.log_format);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -113,7 +116,7 @@ fn init_logging(format: LogFormat) {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     let subscriber = tracing_subscriber::registry().with(levels);
-    // Fails only where a test has installed a subscriber before; that one is fine too.
+    // Fails only if a test has installed a subscriber before, which serves as well.
     let _ = match format {
         LogFormat::Text => subscriber.with(lines.with_target(false)).try_init(),
         LogFormat::Json => subscriber.with(lines.json().flatten_event(true)).try_init(),
@@ -181,7 +184,7 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     let status = status.authorized_by(authorizer.flatten());
     let probes_task = probes.map(|probes| tokio::spawn(status.clone().serve_probes(probes)));
     let admin_task = tokio::spawn(status.serve(admin));
-    // Proxies that come back must not find an empty plan, which would switch their policies off.
+    // Proxies that reconnect must not get an empty plan, which would disable their policies.
     if !first_plan(&mut plan, &mut source, &mut stop, admin_address).await? {
         return Ok(());
     }
@@ -286,15 +289,15 @@ async fn serve(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the first plan; `false` when a signal came first.
+/// Waits for the first plan; `false` if a signal came first.
 async fn first_plan(
     plan: &mut watch::Receiver<Arc<Plan>>,
     source: &mut Source,
     stop: &mut StopSignals,
     admin: SocketAddr,
 ) -> anyhow::Result<bool> {
-    let mut told = tokio::time::interval(TELL);
-    told.tick().await;
+    let mut reminder = tokio::time::interval(TELL);
+    reminder.tick().await;
     loop {
         tokio::select! {
             Ok(()) = plan.changed() => return Ok(true),
@@ -303,7 +306,7 @@ async fn first_plan(
                 info!("{}: stopping before anything was served", name);
                 return Ok(false);
             }
-            _ = told.tick() => {
+            _ = reminder.tick() => {
                 let missing = source.missing().borrow().clone();
                 info!(%admin, "not ready: waiting for {missing}");
             }
@@ -311,7 +314,7 @@ async fn first_plan(
     }
 }
 
-/// The module of this kind: the one named, or the first of the usual places that exists.
+/// Returns the module of this kind: the named file, or the first that exists at the usual places.
 pub(super) fn module_file(kind: Kind, named: Option<&Path>) -> PathBuf {
     let name = match kind {
         Kind::Wasm => "headgate.wasm",
@@ -337,7 +340,8 @@ pub(super) fn install(kind: Kind, file: &Path, folder: &Path) -> anyhow::Result<
     Ok(module)
 }
 
-/// Refuses the `file` of an option for modules of this kind where `module`, the file or its copy, is of another.
+/// Refuses the `file` of an option for modules of this kind if `module`, the file or its copy, is
+/// of the other kind.
 pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Result<()> {
     let file = file.display();
     match (kind, Kind::of(module)) {
@@ -345,14 +349,14 @@ pub(super) fn check_kind(kind: Kind, file: &Path, module: &Path) -> anyhow::Resu
             bail!("--wasm {file}: a native module; name it with --native")
         }
         (Kind::Native, Kind::Wasm) => bail!(
-            "--native {file}: no native module, which is a shared object (.so); scripts/build makes \
-             dist/libheadgate.so"
+            "--native {file}: no native module, which is a shared object (.so); scripts/build \
+             makes dist/libheadgate.so"
         ),
         _ => Ok(()),
     }
 }
 
-/// Says what is served and what to do next. The first line, on stdout, is for programs.
+/// Logs the addresses served and the next steps. The first line, on stdout, is for programs.
 fn announce(
     (xds, admin, admission): (SocketAddr, SocketAddr, Option<SocketAddr>),
     source: &str,
@@ -371,13 +375,14 @@ fn announce(
         plan.policies.len(),
     );
     info!(
-        "next, an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 --xds {xds} > envoy.yaml && envoy -c envoy.yaml"
+        "next, an Envoy: headgate bootstrap --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 \
+         --xds {xds} > envoy.yaml && envoy -c envoy.yaml"
     );
     info!("and what became of it: headgate status --admin {admin}");
     Ok(())
 }
 
-/// The signals that ask to stop, from now on.
+/// The signals that ask the process to stop.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -391,7 +396,7 @@ impl StopSignals {
         })
     }
 
-    /// The name of the next.
+    /// Waits for the next signal and returns its name.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

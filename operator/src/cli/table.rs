@@ -1,7 +1,7 @@
 //! Tables as kubectl prints them: columns padded to their widest cell, three spaces between.
 
-/// `text` on one line. Some of it comes from proxies and their clients: nothing in it may move the cursor or change
-/// what stands elsewhere on the terminal.
+/// Returns `text` on one line. Some of it comes from proxies and their clients: nothing in it may
+/// move the cursor or change other parts of the terminal.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let visible = |c: char| match c {
@@ -19,7 +19,7 @@ pub struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// A table with these column heads.
+    /// Returns a table with these column heads.
     #[must_use]
     pub fn new(head: [&str; N]) -> Self {
         Self {
@@ -27,12 +27,12 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// Adds a row. A cell takes [`one_line`].
+    /// Adds a row. Each cell goes through [`one_line`].
     pub fn row(&mut self, cells: [String; N]) {
         self.rows.push(cells.map(|c| one_line(&c)));
     }
 
-    /// The table's lines, or `empty` if it has no rows.
+    /// Returns the table's lines, or `empty` if it has no rows.
     #[must_use]
     pub fn or(&self, empty: &str) -> String {
         if self.rows.len() == 1 {

@@ -14,26 +14,29 @@ use crate::xds::tls::{Tls, TlsError, TlsFiles};
 /// TLS on the xDS address. All three files or none.
 #[derive(Debug, Clone, Default, Args)]
 pub struct TlsArgs {
-    /// Serve xDS over TLS with this certificate chain (PEM). The files are followed: new ones are taken into use
+    /// Serve xDS over TLS with this certificate chain (PEM). Changes of the files take effect
     /// without a restart
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "client_ca"])]
     pub tls_cert: Option<PathBuf>,
     /// Private key of --tls-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// CA that proxies' certificates must be signed by (PEM, one or several). A certificate is for the namespace in
-    /// its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With --kubernetes, a proxy may show a token of its service
-    /// account for audience headgate in place of a certificate
+    /// CA that must have signed proxies' certificates (PEM, one or several). A certificate is for
+    /// the namespace in its URI, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT. With --kubernetes,
+    /// a proxy may show a token of its service account for audience headgate instead of a
+    /// certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub client_ca: Option<PathBuf>,
-    /// Make the three files: by the CA in this Secret of the operator's namespace, which is made where it doesn't exist
+    /// Make the three files with the CA in this Secret of the operator's namespace, which is made
+    /// if it doesn't exist
     #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
     pub tls_authority: Option<String>,
-    /// DNS name or IP address in the certificate that --tls-authority makes; may be given several times
+    /// DNS name or IP address in the certificate that --tls-authority makes; may be given several
+    /// times
     #[arg(long = "tls-name", value_name = "NAME", requires = "tls_authority")]
     pub tls_names: Vec<String>,
-    /// ConfigMap of this name in every namespace, or every --watch-namespace, that gets the content of --client-ca as
-    /// ca.crt: by it proxies know the operator
+    /// ConfigMap of this name in every namespace, or every --watch-namespace, that gets the content
+    /// of --client-ca as ca.crt, by which proxies verify the operator
     #[arg(long, value_name = "NAME", requires_all = ["tls_cert", "kubernetes"])]
     pub publish_ca: Option<String>,
 }
@@ -48,15 +51,15 @@ impl TlsArgs {
         })
     }
 
-    /// Returns what --publish-ca publishes.
+    /// Returns the ConfigMap's name and the file for --publish-ca.
     pub fn published(&self) -> Option<(String, PathBuf)> {
         self.publish_ca.clone().zip(self.client_ca.clone())
     }
 
-    /// Makes the files, if --tls-authority says so. What it returns renews them for ever.
+    /// Makes the files, if --tls-authority is set. The returned future renews them forever.
     ///
     /// # Errors
-    /// One line: the Secret can't be used.
+    /// Returns one line if the Secret can't be used.
     pub async fn make(
         &self,
         access: &Access,
@@ -73,10 +76,11 @@ impl TlsArgs {
         Ok(Some(own.follow(authority)))
     }
 
-    /// Reads the files, if they are named. With `tokens`, proxies may come without a certificate.
+    /// Reads the files, if they are named. With `tokens`, proxies may connect without a
+    /// certificate.
     ///
     /// # Errors
-    /// One line that names the file at fault.
+    /// Returns one line that names the file at fault.
     pub async fn load(&self, tokens: bool) -> Result<Option<Tls>, TlsError> {
         match self.files(tokens) {
             Some(files) => files.load().await.map(Some),

@@ -16,21 +16,21 @@ pub struct ValidateArgs {
     /// Policy files, folders with such files, or - for standard input
     #[arg(required = true, value_name = "FILE|DIR")]
     pub files: Vec<PathBuf>,
-    /// Format of the answer
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: ReportFormat,
 }
 
-/// How a report looks.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// For people.
+    /// Text for terminals.
     Text,
-    /// For programs.
+    /// JSON.
     Json,
 }
 
-/// The report for programs.
+/// The report as JSON.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     ok: bool,
@@ -43,11 +43,11 @@ struct Policy<'a> {
     name: String,
     file: &'a str,
     targets: &'a [TargetRef],
-    /// Names the configuration that proxies will say they run.
+    /// The revision that proxies report for this configuration.
     revision: String,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     conflicts: &'a [Conflict],
-    /// What is right and yet seldom meant.
+    /// Settings that are valid and yet seldom intended.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     warnings: &'a [String],
 }
@@ -55,7 +55,7 @@ struct Policy<'a> {
 /// Checks the files.
 ///
 /// # Errors
-/// A file or folder that can't be read.
+/// Returns an error for a file or folder that can't be read.
 pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
     let reports = input::read(&args.files)?;
     let valid: Vec<(&str, &ValidPolicy)> = reports
@@ -107,8 +107,8 @@ pub fn run(args: &ValidateArgs) -> anyhow::Result<Output> {
         for Conflict { target, winner } in conflicts(policy) {
             let _ = writeln!(
                 notes,
-                "warning: {file}: {} does not apply to {target}, which {winner} has (the oldest policy \
-                 of a target applies, then the first by name)",
+                "warning: {file}: {} does not apply to {target}, which {winner} has (the oldest \
+                 policy of a target applies, then the first by name)",
                 policy.full_name()
             );
         }

@@ -1,4 +1,4 @@
-//! `headgate version`: of this program, and of the operators in a cluster.
+//! `headgate version`: the version of this program, and those of the operators in a cluster.
 
 use anyhow::Context as _;
 use clap::Args;
@@ -14,7 +14,7 @@ pub struct VersionArgs {
     /// Also ask the operators of the cluster
     #[arg(long)]
     pub server: bool,
-    /// Format of the answer
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
     /// The cluster to ask
@@ -22,7 +22,7 @@ pub struct VersionArgs {
     pub cluster: ClusterArgs,
 }
 
-/// What is known of versions.
+/// The versions of this program and of operators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {
@@ -46,10 +46,10 @@ struct Version {
     problem: Option<String>,
 }
 
-/// Prints versions; not well when operators are asked and one doesn't answer, or there is none.
+/// Prints versions. Not a success if operators are asked and one doesn't answer, or none exists.
 ///
 /// # Errors
-/// The cluster can't be asked.
+/// Returns an error if the cluster can't be asked.
 pub fn run(args: &VersionArgs) -> anyhow::Result<Output> {
     let operators = match args.server {
         true => Some(ask(&args.cluster)?),

@@ -1,8 +1,8 @@
 //! From policies to one filter configuration for each workload.
 //!
-//! A pure function: the same policies in any order give the same [`Compiled`], byte for byte, so that a
-//! revision names what a proxy enforces, and nothing is sent when nothing changed. Where several
-//! policies target one object, the oldest applies and the others are in conflict (GEP-713).
+//! A pure function: the same policies in any order give the same [`Compiled`], byte for byte. So a
+//! revision names the configuration of a proxy, and nothing is sent when nothing changed. If
+//! several policies target one object, the oldest applies and the others are in conflict (GEP-713).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,19 +16,21 @@ use sha2::{Digest, Sha256};
 use crate::plan::{Conflict, Portion, TargetKind, TargetRef};
 use crate::validate::ValidPolicy;
 
-/// What a set of policies compiles to.
+/// The result of compiling a set of policies.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Compiled {
     /// One configuration for each target of any policy.
     pub workloads: BTreeMap<TargetRef, Arc<FilterConfig>>,
-    /// What outbound slots get, by `namespace/name` of the policy whose workflows calls belong to.
+    /// The configurations of outbound slots, by `namespace/name` of the policy whose workflows
+    /// their calls belong to.
     pub outbound: BTreeMap<String, Arc<FilterConfig>>,
-    /// By `namespace/name` of the policy that lost.
+    /// Lost targets, by `namespace/name` of the policy that lost them.
     pub conflicts: BTreeMap<String, Vec<Conflict>>,
 }
 
-/// Compiles `policies`, whose names are unique. `portion` tells the part of a policy that a proxy of its target has;
-/// where nobody knows of endpoints and proxies, as in a folder, that of one proxy for one endpoint.
+/// Compiles `policies`, whose names are unique. `portion` returns the part of a policy for one
+/// proxy of its target. In a folder, where endpoints and proxies are unknown, it is the part of one
+/// proxy for one endpoint.
 #[must_use]
 pub fn compile(
     policies: &[&ValidPolicy],
@@ -67,21 +69,21 @@ pub fn compile(
     compiled
 }
 
-/// The configuration that enforces `policy` alone, in front of `endpoints` endpoints.
+/// Returns the configuration that enforces `policy` alone, in front of `endpoints` endpoints.
 #[must_use]
 pub fn configuration(policy: &ValidPolicy, endpoints: u32) -> FilterConfig {
     enforcing(policy, policy.slots.portion(endpoints))
 }
 
-/// The configuration that enforces this part of `policy` alone.
+/// Returns the configuration that enforces this part of `policy` alone.
 pub(crate) fn enforcing(policy: &ValidPolicy, portion: Portion) -> FilterConfig {
     of_stages(vec![portion.of(&policy.stage)])
 }
 
-/// What Services promise to classes of calls, by namespace and name.
+/// The targets of Services for classes of calls, by namespace and name.
 pub(crate) type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a ServiceAdmissionConfig>;
 
-/// What the Services of these policies promise, which stand in the order of precedence.
+/// Returns the targets of the Services of these policies, which are in order of precedence.
 pub(crate) fn promises<'a>(policies: impl Iterator<Item = &'a ValidPolicy>) -> Promises<'a> {
     let mut promises = Promises::new();
     for policy in policies {
@@ -96,8 +98,8 @@ pub(crate) fn promises<'a>(policies: impl Iterator<Item = &'a ValidPolicy>) -> P
     promises
 }
 
-/// What calls of a backend behind `policy` belong to, with what the called services promise to classes; `None` without
-/// workflows and class admission.
+/// Returns the settings of the calls of a backend behind `policy`, with the called services'
+/// targets for classes; `None` without workflows and class admission.
 pub(crate) fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<OutboundConfig> {
     let mut outbound = policy.outbound.clone()?;
     for service in outbound.services.values() {
@@ -112,7 +114,7 @@ pub(crate) fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<Out
         let Some(((namespace, name), &promised)) = promised else {
             continue;
         };
-        // All senders must call it the same.
+        // All senders must use the same name.
         let central = promised.central.as_ref().map(|central| CentralConfig {
             service: format!("{namespace}/{name}"),
             ..central.clone()
@@ -127,7 +129,8 @@ pub(crate) fn calls(policy: &ValidPolicy, promises: &Promises<'_>) -> Option<Out
     Some(outbound)
 }
 
-/// The configuration of outbound slots whose `calls` these are. It doesn't depend on how many proxies there are.
+/// Returns the configuration of outbound slots with these `calls`. It doesn't depend on the number
+/// of proxies.
 pub(crate) fn outbound(calls: OutboundConfig) -> FilterConfig {
     let mut config = FilterConfig {
         direction: Direction::Outbound,
@@ -138,7 +141,7 @@ pub(crate) fn outbound(calls: OutboundConfig) -> FilterConfig {
     config
 }
 
-/// The configuration of these stages, in matching order.
+/// Returns the configuration of these stages, in matching order.
 #[must_use]
 pub fn of_stages(stages: Vec<StageConfig>) -> FilterConfig {
     let mut config = FilterConfig {
@@ -150,8 +153,8 @@ pub fn of_stages(stages: Vec<StageConfig>) -> FilterConfig {
     config
 }
 
-/// GEP-713: the oldest first, then by namespace and name. A policy of unknown age, as in a folder, comes
-/// after those whose age is known.
+/// Returns the sort key of GEP-713: the oldest first, then by namespace and name. A policy of
+/// unknown age, as in a folder, comes after those of known age.
 pub(crate) fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
     let age = policy.created.as_deref();
     (
@@ -162,12 +165,12 @@ pub(crate) fn precedence(policy: &ValidPolicy) -> impl Ord + '_ {
     )
 }
 
-/// The first 12 hexadecimal digits of the SHA-256 of the configuration's JSON, whose own revision is
-/// left empty. `serde_json` writes fields in the order of their declaration and floats in their shortest
-/// form, so equal configurations have equal JSON.
+/// Returns the first 12 hexadecimal digits of the SHA-256 of the configuration's JSON without its
+/// own revision. `serde_json` writes fields in the order of their declaration and floats in their
+/// shortest form, so equal configurations have equal JSON.
 pub(crate) fn revision(config: &FilterConfig) -> String {
-    // Configurations hold no maps with odd keys and no floats that JSON lacks; the text of the error
-    // still is a deterministic stand-in.
+    // Configurations hold no maps with keys that aren't strings and no floats that JSON lacks; if
+    // one did, the error's text would be a deterministic substitute.
     let json = serde_json::to_vec(config).unwrap_or_else(|e| e.to_string().into_bytes());
     let digest = Sha256::digest(&json);
     digest

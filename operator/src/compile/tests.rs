@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::validate::check_file;
 
-/// A policy with these targets; `created` may be empty.
+/// Returns a policy with these targets; `created` may be empty.
 fn policy(name: &str, created: &str, targets: &[&str]) -> ValidPolicy {
     let refs: String = targets
         .iter()
@@ -12,9 +12,9 @@ fn policy(name: &str, created: &str, targets: &[&str]) -> ValidPolicy {
     let created = if created.is_empty() { "null" } else { created };
     let yaml = format!(
         "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {name}, \
-         creationTimestamp: {created}}}\nspec:\n  targetRefs: [{refs}]\n  parallelism: {{perEndpoint: \
-         4}}\n  types:\n  - {{name: default, slo: {{p50: 18ms, p90: 50ms}}}}\n  - {{name: slow, \
-         matches: [{{path: {{value: /{name}}}}}], slo: {{p99.9: 1s}}}}\n"
+         creationTimestamp: {created}}}\nspec:\n  targetRefs: [{refs}]\n  parallelism: \
+         {{perEndpoint: 4}}\n  types:\n  - {{name: default, slo: {{p50: 18ms, p90: 50ms}}}}\n  - \
+         {{name: slow, matches: [{{path: {{value: /{name}}}}}], slo: {{p99.9: 1s}}}}\n"
     );
     let report = check_file("test.yaml", yaml.as_bytes());
     let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
@@ -97,7 +97,14 @@ fn what_compiles_the_filter_reads_back() {
 proptest! {
     #[test]
     fn order_of_policies_does_not_matter(
-        policies in proptest::collection::btree_map("[a-e]", ("(2026-0[1-3]-01T00:00:00Z)?", proptest::collection::btree_set("[x-z]", 1..3)), 1..5),
+        policies in proptest::collection::btree_map(
+            "[a-e]",
+            (
+                "(2026-0[1-3]-01T00:00:00Z)?",
+                proptest::collection::btree_set("[x-z]", 1..3),
+            ),
+            1..5,
+        ),
         by in 0..5usize,
         reverse in any::<bool>(),
     ) {
@@ -119,30 +126,35 @@ proptest! {
         // Each target of each policy is either won or lost.
         for policy in &policies {
             let lost = straight.conflicts.get(&policy.full_name()).map_or(0, Vec::len);
-            let won = policy.targets.iter().filter(|t| straight.workloads[t].stages[0].policy == policy.full_name());
+            let is_won = |t: &&TargetRef| {
+                straight.workloads[*t].stages[0].policy == policy.full_name()
+            };
+            let won = policy.targets.iter().filter(is_won);
             prop_assert_eq!(won.count() + lost, policy.targets.len());
         }
     }
 }
 
-/// What a sender's outbound slot has of the services that it calls.
+/// A sender's outbound slot has the targets of the services that it calls.
 #[test]
 fn callers_know_what_services_promise() {
     let policies = |of_caller: &str, of_stock: &str| {
         let object = |name: &str, namespace: &str, spec: &str| {
             format!(
-                "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p-{name}, namespace: \
-                 {namespace}}}\nspec:\n  targetRefs: [{{kind: Service, name: {name}}}]\n  strategy: {{type: \
-                 MaxQueueLength}}\n  types: [{{name: default}}]\n{spec}"
+                "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: \
+                 p-{name}, namespace: {namespace}}}\nspec:\n  targetRefs: [{{kind: Service, name: \
+                 {name}}}]\n  strategy: {{type: MaxQueueLength}}\n  types: [{{name: \
+                 default}}]\n{spec}"
             )
         };
         let promise = |target: &str| {
             format!(
-                "  classes: [{{name: high, matches: [{{path: {{value: /}}}}]}}, {{name: low}}]\n  classAdmission: \
-                 {{targets: {{high: {target}}}}}\n"
+                "  classes: [{{name: high, matches: [{{path: {{value: /}}}}]}}, {{name: low}}]\n  \
+                 classAdmission: {{targets: {{high: {target}}}}}\n"
             )
         };
-        let services = "{services: [{cluster: a, name: stock}, {cluster: b, name: stock.far}, {cluster: c, name: none}]}";
+        let services = "{services: [{cluster: a, name: stock}, {cluster: b, name: stock.far}, \
+                        {cluster: c, name: none}]}";
         let yaml = [
             object("stock", "near", &(promise("20ms") + of_stock)),
             object("stock", "far", &promise("30ms")),
@@ -153,7 +165,7 @@ fn callers_know_what_services_promise() {
         assert_eq!(problems, [""; 0]);
         let policies: Vec<ValidPolicy> = report.policies().cloned().collect();
         let compiled = compile(&policies.iter().collect::<Vec<_>>(), one_endpoint);
-        assert_eq!(compiled.outbound.len(), 1, "the others call nobody");
+        assert_eq!(compiled.outbound.len(), 1, "the others make no calls");
         let outbound = compiled.outbound["near/p-shop"].outbound.clone().unwrap();
         let known = outbound.class_admission.into_iter();
         let known = known.map(|(name, of)| (name, of.targets_us, of.enforced));

@@ -1,5 +1,5 @@
-//! Policies for proxies that are known by the labels of their Pod, indexed, with the configurations that
-//! were made of them.
+//! The index of the policies for proxies that are selected by the labels of their Pod, with the
+//! configurations made from them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -11,16 +11,16 @@ use super::enforced::{Configurations, Enforced};
 use super::selectors::Selectors;
 use super::{ProxySelector, Share, TargetRef};
 
-/// One policy at one of its targets, for proxies that are known by the labels of their Pod.
+/// One policy at one of its targets, for proxies that are selected by the labels of their Pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attachment {
     /// The target.
     pub target: TargetRef,
     /// The proxies that enforce it.
     pub proxies: ProxySelector,
-    /// What one of these proxies enforces: its part of the slots, and the routes it is for.
+    /// The stage of one of these proxies: its part of the slots, and its routes.
     pub stage: Arc<StageConfig>,
-    /// Where its part of the slots comes from.
+    /// The terms of its part of the slots.
     pub share: Share,
 }
 
@@ -32,18 +32,18 @@ pub struct Attachments(Arc<Inner>);
 struct Inner {
     all: Vec<Attachment>,
     selectors: Selectors,
-    /// What proxies enforce by the places of the attachments that match them.
+    /// Results by the places of the attachments that match a proxy.
     made: Mutex<HashMap<Vec<usize>, Arc<Enforced>>>,
     configurations: Arc<Configurations>,
 }
 
-/// Sets of attachments whose result is kept, beyond one for each attachment. Labels come from proxies, so
-/// how many sets there are is theirs to choose.
+/// Sets of attachments whose result is kept, beyond one for each attachment. Labels come from
+/// proxies, so proxies decide how many sets exist.
 const MORE_SETS: usize = 1_024;
 
 impl Attachments {
-    /// Attachments, which must be in order of precedence, whose `selectors` have been filed already and
-    /// whose configurations are shared with other plans.
+    /// Returns an index of attachments in order of precedence, whose `selectors` are indexed
+    /// already and whose configurations are shared with other plans.
     pub(crate) fn new(
         all: Vec<Attachment>,
         selectors: Selectors,
@@ -57,8 +57,8 @@ impl Attachments {
         }))
     }
 
-    /// What a Pod's proxy enforces. `O(labels + matching attachments)`, and a configuration is made only for
-    /// the first proxy of its like.
+    /// Returns the result for a Pod's proxy. `O(labels + matching attachments)`; only the first
+    /// proxy with the same attachments makes a configuration.
     pub(crate) fn enforced(
         &self,
         namespace: &str,
@@ -69,12 +69,12 @@ impl Attachments {
         self.enforced_at(places)
     }
 
-    /// What a proxy enforces that the attachments at `places` match.
+    /// Returns the result for a proxy that the attachments at `places` match.
     pub(crate) fn enforced_at(&self, places: Vec<usize>) -> Arc<Enforced> {
         if let Some(known) = self.made().get(&places) {
             return Arc::clone(known);
         }
-        // Made without the lock: the other proxies need not wait for it.
+        // Made without the lock, so that other proxies need not wait for it.
         let matching: Vec<&Attachment> =
             places.iter().filter_map(|at| self.0.all.get(*at)).collect();
         let enforced = Arc::new(Enforced::by_labels(&matching, &self.0.configurations));
@@ -85,7 +85,7 @@ impl Attachments {
         Arc::clone(made.entry(places).or_insert(enforced))
     }
 
-    /// Sets of attachments whose result is kept.
+    /// Returns the number of results that are kept.
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
         self.made().len()

@@ -1,14 +1,14 @@
-//! From what a proxy says of itself to what it enforces.
+//! The policies that a proxy enforces, by its node metadata.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Enforced, LABELS_METADATA, NAMESPACE_METADATA, Plan, TARGET_METADATA, TargetRef};
 
-/// What a proxy says of itself.
+/// The node metadata of a proxy that selects its policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyClaims<'a> {
-    /// The target that it stands for, if it names one.
+    /// The target whose policies it enforces, if it names one.
     pub target: Option<&'a TargetRef>,
     /// The namespace of its Pod.
     pub namespace: Option<&'a str>,
@@ -17,15 +17,17 @@ pub struct ProxyClaims<'a> {
 }
 
 impl Plan {
-    /// What a proxy enforces: by the target that it names, or else by its namespace and labels.
+    /// Returns the result for a proxy: by the target that it names, or else by its namespace and
+    /// labels.
     ///
-    /// In a folder only the target counts, and a proxy without one gets the only workload there is; with
-    /// several, guessing could put one service's limits in front of another. In a cluster a proxy that
-    /// names neither target nor labels gets nothing, and none gets what is for another namespace than its
-    /// own. To ask what the Pods of a selector enforce, ask with the selector's labels.
+    /// In a folder only the target counts, and a proxy without one gets the only workload. With
+    /// several workloads it gets none: a guess could put one service's limits in front of another.
+    /// In a cluster a proxy that names neither target nor labels gets no configuration, and none
+    /// gets that of another namespace. The result for the Pods of a selector is that for the
+    /// selector's labels.
     ///
-    /// A proxy to which no policy applies gets a configuration without stages, so that everything passes.
-    /// `O(log targets)` for a target; by labels see [`Attachments`].
+    /// A proxy to which no policy applies gets a configuration without stages, so that all requests
+    /// pass. `O(log targets)` for a target; by labels see [`Attachments`].
     #[must_use]
     pub fn for_proxy(&self, claims: &ProxyClaims<'_>) -> Arc<Enforced> {
         let found = match (claims.target, self.in_cluster) {
@@ -51,7 +53,7 @@ impl Plan {
         if let Some(config) = self.workloads.get(target) {
             return Ok(Enforced::by_target(target, config));
         }
-        // Who may not reach another namespace need not learn what is in it.
+        // A proxy of another namespace need not learn the names in it.
         let namespace = self.in_cluster.then_some(target.namespace.as_str());
         let others = match self.target_names(namespace).as_str() {
             "" => match namespace {
@@ -79,7 +81,7 @@ impl Plan {
         ))
     }
 
-    /// The targets with a configuration, of one namespace or all; at most ten of them spelled out.
+    /// Lists the targets with a configuration, of one namespace or all; at most ten by name.
     fn target_names(&self, namespace: Option<&str>) -> String {
         const SHOWN: usize = 10;
         let all: Vec<String> = self
@@ -97,7 +99,7 @@ impl Plan {
     }
 }
 
-/// What a proxy in a cluster has to say that does not say enough.
+/// Returns the node metadata that a proxy in a cluster lacks.
 fn missing_metadata(has_namespace: bool, has_labels: bool) -> String {
     let missing = match (has_namespace, has_labels) {
         (false, true) => {
@@ -107,7 +109,8 @@ fn missing_metadata(has_namespace: bool, has_labels: bool) -> String {
             format!("a namespace and no labels; set node metadata {LABELS_METADATA:?}")
         }
         _ => format!(
-            "no target and no labels; set node metadata {NAMESPACE_METADATA:?} and {LABELS_METADATA:?}"
+            "no target and no labels; set node metadata {NAMESPACE_METADATA:?} and \
+             {LABELS_METADATA:?}"
         ),
     };
     format!("this proxy names {missing} (headgate bootstrap does), or {TARGET_METADATA:?}")
@@ -139,7 +142,7 @@ mod tests {
         }
     }
 
-    /// The revision, or why there is none.
+    /// Returns the revision, or the reason for its absence.
     fn ask(plan: &Plan, claim: Option<&str>, namespace: Option<&str>) -> Result<String, String> {
         let claim = claim.map(target);
         let enforced = plan.for_proxy(&ProxyClaims {
@@ -198,8 +201,9 @@ mod tests {
         }
         assert_eq!(
             ask(&plan, None, None).unwrap_err(),
-            "this proxy names no target and no labels; set node metadata \"headgate.dev/namespace\" and \
-             \"headgate.dev/labels\" (headgate bootstrap does), or \"headgate.dev/target\""
+            "this proxy names no target and no labels; set node metadata \
+             \"headgate.dev/namespace\" and \"headgate.dev/labels\" (headgate bootstrap does), or \
+             \"headgate.dev/target\""
         );
         assert_eq!(
             ask(&plan, None, Some("a")).unwrap_err(),
@@ -214,8 +218,8 @@ mod tests {
         plan.in_cluster = true;
         assert_eq!(
             ask(&plan, Some("Service/a/b"), Some("c")).unwrap_err(),
-            "node metadata \"headgate.dev/target\": Service/a/b is not of the proxy's own namespace c; \
-             name a target of c"
+            "node metadata \"headgate.dev/target\": Service/a/b is not of the proxy's own \
+             namespace c; name a target of c"
         );
         assert_eq!(
             ask(&plan, Some("Service/c/b"), Some("c")).unwrap_err(),

@@ -1,9 +1,9 @@
-//! What one proxy enforces, and of which policies it was made.
+//! The configuration of one proxy, and the policies that it was made from.
 //!
-//! A thousand Pods of one workload enforce the same, and an edit of one policy leaves what the others
-//! compile to untouched. So a configuration is made once for the same stages, and while any proxy or plan
-//! still uses it, the next plan hands out the very same one: who compares pointers sees that nothing
-//! changed.
+//! A thousand Pods of one workload enforce the same, and an edit of one policy doesn't change the
+//! configurations of the others. So a configuration is made once for the same stages. While any
+//! proxy or plan still uses it, the next plan returns the same one, so that a comparison of
+//! pointers finds it unchanged.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,18 +15,18 @@ use super::precedence::{Bid, winners};
 use super::{Attachment, Portion, Share, TargetRef};
 use crate::compile;
 
-/// What one proxy enforces.
+/// The policies at one proxy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Enforced {
-    /// The configuration; without stages when no policy applies, and then everything passes.
+    /// The configuration; without stages if no policy applies, and then all requests pass.
     pub config: Arc<FilterConfig>,
     /// Policies that are in force, each with the target by which it reaches the proxy.
     pub in_force: Vec<InForce>,
-    /// Policies that would apply, if another one didn't for the same requests.
+    /// Policies that another policy for the same requests overrides.
     pub overridden: Vec<Overridden>,
-    /// Policies that would be in force, if the proxy didn't have as many as it takes ([`MAX_STAGES`]).
+    /// Policies beyond the number that a proxy can hold ([`MAX_STAGES`]).
     pub beyond_limit: Vec<InForce>,
-    /// One line when something keeps policies from this proxy that its owner can change.
+    /// One line if a reason that the proxy's owner can change keeps policies from it.
     pub problem: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct InForce {
     pub target: TargetRef,
 }
 
-/// A policy that another one keeps from a proxy.
+/// A policy that another one overrides at a proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overridden {
     /// `namespace/name`.
@@ -51,7 +51,7 @@ pub struct Overridden {
 }
 
 impl Enforced {
-    /// Nothing, for the reason given.
+    /// Returns no configuration, for the reason given.
     pub(crate) fn nothing(problem: Option<String>) -> Self {
         Self {
             problem,
@@ -59,7 +59,7 @@ impl Enforced {
         }
     }
 
-    /// `config`, which applies as a whole to proxies that stand for `target`.
+    /// Returns `config`, which applies as a whole to proxies that name `target`.
     pub(crate) fn by_target(target: &TargetRef, config: &Arc<FilterConfig>) -> Self {
         let in_force = |stage: &StageConfig| InForce {
             policy: stage.policy.clone(),
@@ -72,7 +72,7 @@ impl Enforced {
         }
     }
 
-    /// What the attachments that match a proxy amount to; they are in order of precedence.
+    /// Returns the result of the attachments that match a proxy; they are in order of precedence.
     pub(crate) fn by_labels(matching: &[&Attachment], known: &Configurations) -> Self {
         let winners = winners(matching.iter().map(|a| Bid::of(&a.stage)));
         let mut enforced = Self::default();
@@ -97,7 +97,8 @@ impl Enforced {
             }
             enforced.in_force.push(InForce { policy, target });
         }
-        // A stage for all requests would take those of the routes after it. The sort is stable.
+        // A stage for all requests would take the requests of the routes after it. The sort is
+        // stable.
         stages.sort_by_key(Part::is_for_all);
         let dropped = drop_beyond_limit(&mut stages);
         if !dropped.is_empty() {
@@ -142,13 +143,13 @@ impl Part<'_> {
         self.share().instead_of(&self.first.share, &stage)
     }
 
-    /// The share of all attachments together.
+    /// Returns the share of all attachments together.
     fn share(&self) -> Share {
         let and = |all: Share, a: &&Attachment| all.and(&a.share);
         self.more.iter().fold(self.first.share.clone(), and)
     }
 
-    /// Tells this stage from others, as long as the attachments' stages live.
+    /// Returns a key that identifies this stage as long as the attachments' stages live.
     fn key(&self) -> StageKey {
         let address = |a: &Attachment| Arc::as_ptr(&a.stage) as usize;
         let portion = match self.more.as_slice() {
@@ -169,8 +170,8 @@ impl Part<'_> {
     }
 }
 
-/// Takes the stages away that a configuration has no room for, those for routes first: their requests then
-/// belong to the stage for all requests, if there is one. Returns the policies.
+/// Removes the stages beyond the limit of a configuration, those for routes first: their requests
+/// then belong to the stage for all requests, if one exists. Returns their policies.
 fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
     let excess = stages.len().saturating_sub(MAX_STAGES);
     let routed = stages.iter().filter(|s| !s.is_for_all()).count();
@@ -182,8 +183,9 @@ fn drop_beyond_limit(stages: &mut Vec<Part<'_>>) -> Vec<String> {
         .collect()
 }
 
-/// Takes the workflows from all stages but the first that has some. A process announces one rate for each workflow: with
-/// two policies its callers would get the rate of one for requests of the other.
+/// Removes the workflows from all stages but the first that has some. A process announces one rate
+/// for each workflow: with two policies its callers would get the rate of one for requests of the
+/// other.
 fn keep_first_workflows(stages: &mut [StageConfig]) {
     let with_workflows = stages.iter_mut().filter(|s| s.workflows.is_some());
     for stage in with_workflows.skip(1) {
@@ -196,11 +198,11 @@ struct StageKey {
     /// Addresses of the attachments' stages.
     stages: Vec<usize>,
     parallelism: u32,
-    /// Of what goes with slots and isn't whole, in bits.
+    /// The factor of quantities that are fractions of slots, in bits.
     factor: u64,
 }
 
-/// Configurations in use, by what they were made of; shared by plans that follow each other.
+/// Configurations in use, by the stages that they were made from; shared by successive plans.
 #[derive(Debug, Default)]
 pub(crate) struct Configurations {
     made: Mutex<HashMap<Vec<StageKey>, Made>>,
@@ -214,11 +216,11 @@ struct Made {
     _stages: Vec<Arc<StageConfig>>,
 }
 
-/// Most configurations that are remembered.
+/// Most configurations that are kept.
 const MAX_CONFIGURATIONS: usize = 65_536;
 
 impl Configurations {
-    /// Forgets the configurations that nobody uses.
+    /// Forgets the configurations that are no longer used.
     pub(crate) fn forget_unused(&self) {
         self.made().retain(|_, made| made.config.strong_count() > 0);
     }

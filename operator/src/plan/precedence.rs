@@ -1,15 +1,15 @@
-//! Which of several policies is in force on one proxy.
+//! The precedence of policies at one proxy.
 
 use std::collections::HashMap;
 
 use headgate_core::config::StageConfig;
 
-/// What a policy does at one proxy by one of its targets.
+/// A policy at one proxy, by one of its targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bid<'a> {
     /// `namespace/name`.
     pub(crate) policy: &'a str,
-    /// Requests that it is for, as [`StageConfig::routes`]; empty: all.
+    /// Its requests, as [`StageConfig::routes`]; empty: all.
     pub(crate) routes: &'a [String],
 }
 
@@ -22,9 +22,9 @@ impl<'a> Bid<'a> {
     }
 }
 
-/// For each bid, which are in order of precedence: `None` when it is in force, or the place of the bid that
-/// is in its stead. Of several for the same requests the first counts; a policy does not stand in its own
-/// way.
+/// Returns for each bid, which are in order of precedence, `None` if it is in force, or the place
+/// of the bid that overrides it. Of several for the same requests the first is in force; a policy
+/// never overrides itself.
 pub(crate) fn winners<'a>(bids: impl IntoIterator<Item = Bid<'a>>) -> Vec<Option<usize>> {
     let mut first: HashMap<&[String], (usize, &str)> = HashMap::new();
     bids.into_iter()

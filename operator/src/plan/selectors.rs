@@ -1,23 +1,25 @@
-//! Which of many selectors match the labels of one Pod, without trying them all.
+//! An index of selectors, which finds those that match the labels of one Pod without trying all.
 //!
-//! A namespace may have a thousand selectors. Each is filed under one of its labels, the one that the fewest
-//! selectors share, so that a Pod with a handful of labels meets little more than those that match it:
-//! `O(labels + candidates)` a Pod, where trying all would be `O(selectors)`.
+//! A namespace may have a thousand selectors. Each is indexed under one of its labels, the one that
+//! the fewest selectors share. A Pod with a handful of labels then compares little more than the
+//! selectors that match it: `O(labels + candidates)` a Pod, where trying all would be
+//! `O(selectors)`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::ProxySelector;
 
-/// Selectors, known by their place in the list that they came from.
+/// Selectors, identified by their place in the original list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Selectors {
     selectors: Vec<ProxySelector>,
-    /// Namespace, key and value of the label under which selectors are filed.
+    /// Namespace, key and value of the label under which selectors are indexed.
     filed: HashMap<String, HashMap<String, HashMap<String, Vec<usize>>>>,
 }
 
 impl Selectors {
-    /// Files `selectors`. One without labels matches nothing: whoever forgets them must not mean everybody.
+    /// Returns an index of `selectors`. A selector without labels matches nothing: labels that were
+    /// forgotten must not mean all Pods.
     #[must_use]
     pub(crate) fn new(selectors: Vec<ProxySelector>) -> Self {
         let mut shared: HashMap<(&str, &str, &str), usize> = HashMap::new();
@@ -47,8 +49,8 @@ impl Selectors {
         Self { selectors, filed }
     }
 
-    /// The places of all that match Pods of `namespace` with `labels`, ascending, in place of what `found`
-    /// held.
+    /// Replaces `found` with the places of all selectors that match Pods of `namespace` with
+    /// `labels`, ascending.
     pub(crate) fn matching(
         &self,
         namespace: &str,

@@ -1,8 +1,8 @@
 //! One proxy's part of a policy's slots.
 //!
-//! A limit that each proxy enforces alone would multiply with the proxies. So the slots over all endpoints
-//! are divided among the proxies in front of them, rounded down, and each proxy has at least one: a proxy
-//! without slots would refuse everything.
+//! A limit that each proxy enforces alone would multiply with the proxies. So the slots over all
+//! endpoints are divided among the proxies in front of them, rounded down. Each proxy has at least
+//! one, as a proxy without slots would refuse all requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,42 +12,44 @@ use headgate_core::config::{MAX_PARALLELISM, SharingConfig, StageConfig, Strateg
 use super::TargetRef;
 use crate::validate::Slots;
 
-/// What one proxy's part is made of.
+/// The terms of one proxy's part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Slots as the policy gives them.
+    /// Slots as in the policy.
     pub slots: Slots,
     /// Proxies that share them; 0 counts as 1.
     pub proxies: u32,
-    /// What is behind the proxies.
+    /// The endpoints behind the proxies.
     pub endpoints: Endpoints,
 }
 
 /// Endpoints behind proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoints {
-    /// Each proxy stands in front of one endpoint, its own: sidecars.
+    /// Each proxy is in front of one endpoint, its own: sidecars.
     Own,
-    /// All proxies stand in front of the same endpoints, here by Service and each counted when ready: gateways.
-    /// None ready counts as one: a proxy that is configured before its backend is ready must not start
-    /// with no slots.
+    /// All proxies are in front of the same endpoints, here by Service, each counted once it is
+    /// ready: gateways. None ready counts as one: a proxy that is configured before its backend is
+    /// ready must not start without slots.
     Shared(Arc<BTreeMap<TargetRef, u32>>),
 }
 
-/// One proxy's part of what a policy says of all endpoints, or of each.
+/// One proxy's part of a policy's quantities for all endpoints, or for each.
 ///
-/// Slots are whole, and rounded down. What goes with them (a workflow's guarantee, what there is of a second resource,
-/// processing units) is not: it gets the same part, exactly.
+/// Slots are whole, and rounded down. Quantities that are divided like slots (a workflow's
+/// guarantee, the capacity of a second resource, processing units) are fractions: the proxy gets
+/// the exact part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Portion {
     /// Slots, 1 ..= [`MAX_PARALLELISM`].
     pub parallelism: u32,
-    /// What one of the policy's units is here, above 0: 1 with one proxy for one endpoint.
+    /// The factor from the policy's quantities to the proxy's, above 0: 1 with one proxy for one
+    /// endpoint.
     pub factor: f64,
 }
 
 impl Portion {
-    /// The stage with this part of what `whole` says.
+    /// Returns the stage with this part of the quantities of `whole`.
     #[must_use]
     pub fn of(&self, whole: &StageConfig) -> StageConfig {
         let mut stage = StageConfig {
@@ -59,8 +61,8 @@ impl Portion {
     }
 }
 
-/// Gives `stage` the routes and the slots of `present`, another version of the same policy for the same proxies, and what
-/// goes with slots.
+/// Gives `stage` the routes, slots and other divided quantities of `present`, another version of
+/// the same policy for the same proxies.
 pub(crate) fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
     stage.routes.clone_from(&present.routes);
     stage.parallelism = present.parallelism;
@@ -85,7 +87,7 @@ pub(crate) fn with_share_of(stage: &mut StageConfig, present: &StageConfig) {
     }
 }
 
-/// Multiplies what goes with slots and isn't whole.
+/// Multiplies the quantities that are divided like slots and are fractions.
 fn scale(stage: &mut StageConfig, factor: f64) {
     if let StrategyConfig::AcceptFraction { units, .. } = &mut stage.strategy {
         *units = units.map(|units| units * factor);
@@ -102,14 +104,14 @@ fn scale(stage: &mut StageConfig, factor: f64) {
 }
 
 impl Share {
-    /// The part of one proxy.
+    /// Returns the part of one proxy.
     #[must_use]
     pub fn portion(&self) -> Portion {
         let proxies = self.proxies.max(1);
         let (slots, endpoints) = match (self.slots, &self.endpoints) {
             (Slots::Total(total), _) => (total, 1),
             (Slots::Auto(_), _) => {
-                // Each proxy finds its own part; rates that go with slots are divided as with a total.
+                // Each proxy finds its own part; rates are divided as with a total.
                 return Portion {
                     parallelism: self.slots.for_endpoints(1),
                     factor: 1.0 / f64::from(proxies),
@@ -131,12 +133,12 @@ impl Share {
             parallelism: u32::try_from(slots)
                 .unwrap_or(MAX_PARALLELISM)
                 .clamp(1, MAX_PARALLELISM),
-            // There are not so many endpoints that this is inexact.
+            // Exact: the number of endpoints is far below 2^53.
             factor: endpoints as f64 / f64::from(proxies),
         }
     }
 
-    /// The stage that a proxy with this share has, where one with the share `own` has `stage`.
+    /// Returns the stage of a proxy with this share, given the `stage` of one with the share `own`.
     #[must_use]
     pub fn instead_of(&self, own: &Self, stage: &StageConfig) -> StageConfig {
         let (here, there) = (self.portion(), own.portion());
@@ -147,8 +149,9 @@ impl Share {
         .of(stage)
     }
 
-    /// The part of a proxy that one policy reaches by two targets, and that has one stage for both: the
-    /// endpoints of both, and no more slots than the target with more proxies leaves for each of them.
+    /// Returns the part of a proxy that one policy reaches by two targets with one stage for both:
+    /// the endpoints of both, and no more slots than the target with more proxies leaves for each
+    /// of them.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let endpoints = match (&self.endpoints, &other.endpoints) {
@@ -214,7 +217,10 @@ mod tests {
         let whole = serde_json::json!({
             "policy": "a/b", "parallelism": 8, "types": [{"name": "default"}],
             "queue": {"discipline": {"type": "FIFO"}, "max_length": 800, "timeout_us": 1000},
-            "strategy": {"type": "AcceptFraction", "max_utilization": 0.8, "units": 5, "window_us": 1000, "step_us": 100},
+            "strategy": {
+                "type": "AcceptFraction", "max_utilization": 0.8, "units": 5,
+                "window_us": 1000, "step_us": 100,
+            },
         });
         let of = |share: Share| {
             let stage: StageConfig = serde_json::from_value(whole.clone()).unwrap();
@@ -243,10 +249,15 @@ mod tests {
 
         #[test]
         fn more_proxies_never_mean_more_slots_and_more_endpoints_never_fewer(
-            each in 1..=MAX_PARALLELISM, total in any::<bool>(), proxies in 0..1_000_u32, endpoints in 0..1_000_u32,
+            each in 1..=MAX_PARALLELISM,
+            total in any::<bool>(),
+            proxies in 0..1_000_u32,
+            endpoints in 0..1_000_u32,
         ) {
             let slots = if total { Slots::Total(each) } else { Slots::PerEndpoint(each) };
-            let of = |proxies, endpoints| share(slots, proxies, ready(&[("x", endpoints)])).portion().parallelism;
+            let of = |proxies, endpoints| {
+                share(slots, proxies, ready(&[("x", endpoints)])).portion().parallelism
+            };
             prop_assert!(of(proxies + 1, endpoints) <= of(proxies, endpoints));
             prop_assert!(of(proxies, endpoints + 1) >= of(proxies, endpoints));
         }

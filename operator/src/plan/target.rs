@@ -1,4 +1,5 @@
-//! The objects that policies apply to, and how they are written: `kind/namespace/name`, and `/listener` behind a Gateway's.
+//! The objects that policies apply to, and their text form: `kind/namespace/name`, and `/listener`
+//! after a Gateway's.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,9 +15,9 @@ pub struct TargetRef {
     pub kind: TargetKind,
     /// Its namespace; the policy's own.
     pub namespace: String,
-    /// Its name; of Pods, their labels as `app=search,tier=web` in the order of the keys.
+    /// Its name. That of Pods is their labels as `app=search,tier=web`, in the order of the keys.
     pub name: String,
-    /// Of a Gateway: the listener whose requests these are; all of them where none is named.
+    /// Of a Gateway: the listener to whose requests it applies; all of them if `None`.
     pub section: Option<String>,
 }
 
@@ -36,7 +37,7 @@ pub enum TargetKind {
 }
 
 impl TargetKind {
-    /// All kinds, in the order in which messages name them.
+    /// All kinds, in the order of messages.
     pub const ALL: [Self; 5] = [
         Self::Service,
         Self::Gateway,
@@ -45,7 +46,7 @@ impl TargetKind {
         Self::Pod,
     ];
 
-    /// The kind as Kubernetes spells it.
+    /// Returns the kind as Kubernetes spells it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -57,13 +58,13 @@ impl TargetKind {
         }
     }
 
-    /// Whether its policies are enforced by the proxies of gateways.
+    /// Whether the proxies of gateways enforce its policies.
     #[must_use]
     pub const fn is_of_gateways(self) -> bool {
         matches!(self, Self::Gateway | Self::HttpRoute | Self::GrpcRoute)
     }
 
-    /// The API group of the kind; empty for Kubernetes' core.
+    /// Returns the API group of the kind; empty for Kubernetes' core.
     #[must_use]
     pub const fn group(self) -> &'static str {
         match self {
@@ -93,7 +94,8 @@ impl FromStr for TargetKind {
 /// A text that is not `Kind/namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, Gateway, HTTPRoute or GRPCRoute, or Pod/default/app=search"
+    "{0:?} is no target; kind/namespace/name, such as Service/default/search, of a Service, \
+     Gateway, HTTPRoute or GRPCRoute, or Pod/default/app=search"
 )]
 pub struct ParseTargetError(String);
 
@@ -112,7 +114,7 @@ impl FromStr for TargetRef {
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let error = || ParseTargetError(s.to_owned());
-        // Keys of labels may have a slash of their own.
+        // Keys of labels may contain a slash.
         let mut parts = s.splitn(3, '/');
         let (Some(kind), Some(namespace), Some(name)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -145,7 +147,7 @@ impl FromStr for TargetRef {
 }
 
 impl TargetRef {
-    /// Pods of `namespace` that have all of `labels`.
+    /// Returns the target of the Pods of `namespace` that have all of `labels`.
     #[must_use]
     pub fn pods(namespace: impl Into<String>, labels: &BTreeMap<String, String>) -> Self {
         let pairs: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
@@ -157,7 +159,7 @@ impl TargetRef {
         }
     }
 
-    /// The labels of a target that is Pods; `None` of one that is a named object.
+    /// Returns the labels of a target that is Pods; `None` for a named object.
     #[must_use]
     pub fn labels(&self) -> Option<BTreeMap<String, String>> {
         (self.kind == TargetKind::Pod)
@@ -166,7 +168,7 @@ impl TargetRef {
     }
 }
 
-/// Labels as `app=search,tier=web`, in any order, each key once; values may be empty.
+/// Parses labels such as `app=search,tier=web`, in any order, each key once; values may be empty.
 fn parse_labels(text: &str) -> Option<BTreeMap<String, String>> {
     let mut labels = BTreeMap::new();
     for pair in text.split(',') {

@@ -1,9 +1,9 @@
 //! Follows a folder of policy files.
 //!
-//! The operating system tells of changes; what counts is always what is read next. Reading starts after
-//! the watch is set, so nothing falls between. Events may be lost (a link whose target is edited
-//! elsewhere, an overflowing queue, a folder on a network file system, a folder that is replaced), so the
-//! folder is also read every few seconds; files that did not change cost a hash.
+//! The operating system reports changes, and each report causes a new reading. Reading starts after
+//! the watch is set, so no change is missed in between. Events may be lost (a link whose target is
+//! edited elsewhere, an overflowing queue, a folder on a network file system, a folder that is
+//! replaced), so the folder is also read every few seconds; files that did not change cost a hash.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -24,15 +24,17 @@ use super::report;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
 
-/// How long the folder is left unread when no event comes.
+/// Longest time between two readings of the folder without an event.
 const REREAD: Duration = Duration::from_secs(2);
-/// A change is over when nothing happened for this long; editors and `kubectl cp` write in several steps.
+/// Time without an event after which a change is complete; editors and `kubectl cp` write in
+/// several steps.
 const QUIET: Duration = Duration::from_millis(5);
-/// Longest wait for a change to be over, in multiples of [`QUIET`].
+/// Longest wait for a change to be complete, in multiples of [`QUIET`].
 const MAX_STEPS: usize = 20;
 
-/// Sends a plan after the first reading, and then one for each change that matters, until `shutdown`
-/// holds `true` or its sender is gone. A folder that can't be read is a problem of the plan.
+/// Sends a plan after the first reading, and then one for each change that matters, until
+/// `shutdown` holds `true` or its sender is dropped. A folder that can't be read is a problem of
+/// the plan.
 ///
 /// # Errors
 /// Only when reading panics or the runtime ends.
@@ -57,7 +59,7 @@ pub async fn watch(
             .or_else(|| first.then(Plan::default));
         if let Some(plan) = plan {
             report::log(&plans.borrow(), &plan);
-            // An edit of a comment changes no plan and wakes nobody.
+            // An edit of a comment changes no plan and wakes no receiver.
             let changed = plans.send_if_modified(|current| {
                 let changed = first || **current != plan;
                 if changed {
@@ -75,13 +77,13 @@ pub async fn watch(
     }
 }
 
-/// Tells when the folder may have changed.
+/// Waits for changes of the folder.
 struct Changes {
     dir: PathBuf,
     happened: Arc<Notify>,
-    /// The watcher, and the folder that was there when it was set.
+    /// The watcher, and the folder that existed when it was set.
     watcher: Option<(RecommendedWatcher, Option<FolderId>)>,
-    /// So that a failing watch is logged once.
+    /// Whether the watch fails, so that a failure is logged once.
     failed: bool,
 }
 
@@ -100,7 +102,8 @@ impl Changes {
         }
     }
 
-    /// Watches the folder, unless it is watched already; while there is none, its parent.
+    /// Watches the folder, unless it is watched already. While the folder doesn't exist, watches
+    /// its parent.
     fn arm(&mut self) {
         let id = fs::metadata(&self.dir).map(|m| (m.dev(), m.ino())).ok();
         if self
@@ -136,15 +139,15 @@ impl Changes {
         if exists {
             watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
         }
-        // Of the parent only to learn at once that the folder came, went or was replaced; it may be
-        // missing or unreadable.
+        // The parent is watched to learn at once that the folder was created, deleted or replaced;
+        // it may be missing or unreadable.
         if let Some(parent) = self.dir.parent() {
             let _ = watcher.watch(parent, RecursiveMode::NonRecursive);
         }
         Ok(watcher)
     }
 
-    /// Waits until something changed and the change is over.
+    /// Waits until a change is complete.
     async fn next(&self) {
         self.happened.notified().await;
         for _ in 0..MAX_STEPS {
@@ -155,8 +158,8 @@ impl Changes {
     }
 }
 
-/// Whether `event` tells of a change of the folder or of a file right in it. Reading files makes events,
-/// too; those must not make us read again.
+/// Whether `event` is a change of the folder or of a file directly in it. Reading files makes
+/// events, too; those must not cause another reading.
 fn concerns(event: &Event, dir: &Path) -> bool {
     let changes = match event.kind {
         EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),

@@ -1,9 +1,9 @@
-//! What a folder of policy files means, given what it held before.
+//! The plan of a folder of policy files, given its earlier content.
 //!
-//! For each file the last good version of each of its policies is kept. A policy whose document becomes
-//! wrong stays as it was; so do all policies of a file that can no longer be read as YAML, because
-//! nobody can tell which of them it still holds. A policy goes when its file goes, or when a file without
-//! such mistakes no longer holds it.
+//! For each file the last good version of each of its policies is kept. A policy whose document
+//! becomes wrong stays as it was. So do all policies of a file that can no longer be read as YAML,
+//! because it is unknown which of them it still holds. A policy is removed when its file is
+//! deleted, or when a file without such mistakes no longer holds it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::validate::{Document, FileReport, Problem, ValidPolicy, check_file, re
 #[derive(Debug, Default)]
 pub struct Folder {
     files: BTreeMap<PathBuf, PolicyFile>,
-    /// Why the folder can't be read.
+    /// The reason why the folder can't be read.
     problem: Option<String>,
 }
 
@@ -32,7 +32,7 @@ struct PolicyFile {
     good: Vec<ValidPolicy>,
 }
 
-/// What was read, to tell whether it changed.
+/// The content of a file, kept to detect changes.
 #[derive(Debug, PartialEq, Eq)]
 enum Content {
     Read([u8; 32]),
@@ -40,8 +40,8 @@ enum Content {
 }
 
 impl Folder {
-    /// Takes in what was read and says what it amounts to; `None` when it is what was read before. A
-    /// folder that can't be read keeps everything.
+    /// Updates the folder with the result of a scan and returns the new plan; `None` if the scan is
+    /// the same as before. A folder that can't be read keeps all its policies.
     pub fn update(&mut self, dir: &Path, scan: Scan) -> Option<Plan> {
         let mut changed = false;
         match scan {
@@ -123,7 +123,8 @@ impl Folder {
         plan
     }
 
-    /// Makes the last good versions those of `reports`, where these have any.
+    /// Replaces the last good version of each policy that is valid in `reports`. Keeps that of a
+    /// policy whose document is wrong, or whose file is unclear.
     fn keep_last_good(&mut self, reports: &[FileReport]) {
         let valid = reports
             .iter()
@@ -147,7 +148,7 @@ impl Folder {
     }
 }
 
-/// Whether a file has mistakes of which it can't be told to which policy they belong.
+/// Whether a file has mistakes that belong to an unknown policy.
 fn is_unclear(report: &FileReport) -> bool {
     !report.problems.is_empty()
         || report
@@ -174,7 +175,7 @@ fn describe(good: &[ValidPolicy], report: &FileReport, compiled: &Compiled, plan
     }
     plan.problems
         .extend(report.problems.iter().map(source_problem));
-    // Policies of a file that no longer tells which it holds.
+    // Policies of a file whose policies can no longer be listed.
     for policy in good {
         let name = policy.full_name();
         if described.insert(name.clone()) {

@@ -1,8 +1,9 @@
-//! Where policies come from: a folder of YAML files.
+//! The source of policies: a folder of YAML files.
 //!
-//! [`folder`] is what a folder means, a pure function of what was read now and before; [`read`] does the
-//! reading, and [`dir`] follows changes. A source never takes away protection because of a mistake: a
-//! file that becomes wrong keeps the policies that it last had right, and the plan says so.
+//! [`folder`] makes the plan of a folder, a pure function of its content now and before. [`read`]
+//! reads it, and [`dir`] follows its changes. A source never removes protection because of a
+//! mistake: a file that becomes wrong keeps its last good policies, and the plan reports the
+//! mistake.
 
 pub mod dir;
 pub mod folder;

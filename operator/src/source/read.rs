@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 
 use crate::validate::MAX_FILE;
 
-/// The content of each policy file by path, or why it can't be read; the error of the folder itself
-/// when that can't be.
+/// The content of each policy file by path, or the reason why it can't be read; the error of the
+/// folder itself if that can't be read.
 pub type Scan = Result<BTreeMap<PathBuf, Result<Vec<u8>, String>>, String>;
 
-/// Reads all `*.yaml`, `*.yml` and `*.json` files of `dir`, not those of folders in it. Hidden files are
-/// left out, and so are the hidden folders of a mounted ConfigMap, whose files are links into them.
+/// Reads all `*.yaml`, `*.yml` and `*.json` files of `dir`, not those of folders in it. Hidden
+/// files are left out. So are the hidden folders of a mounted ConfigMap, whose files are links into
+/// them.
 ///
 /// # Errors
-/// Why the folder can't be read.
+/// Returns the reason why the folder can't be read.
 pub fn read_dir(dir: &Path) -> Scan {
     let failed = |e: &io::Error| match e.kind() {
         ErrorKind::NotFound => {
@@ -34,7 +35,7 @@ pub fn read_dir(dir: &Path) -> Scan {
             Ok(content) => {
                 files.insert(path, Ok(content));
             }
-            // Deleted since it was listed, unless it is a link that leads nowhere.
+            // Deleted since it was listed, unless it is a dangling link.
             Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_err() => {}
             Err(e) => {
                 files.insert(path, Err(format!("can't be read: {e}")));
@@ -44,10 +45,10 @@ pub fn read_dir(dir: &Path) -> Scan {
     Ok(files)
 }
 
-/// Reads a file up to one byte more than is allowed, so that checking it tells that it is too large.
+/// Reads a file up to one byte more than is allowed, so that a check finds that it is too large.
 ///
 /// # Errors
-/// Those of opening and reading.
+/// Returns the errors of opening and reading.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     let file = fs::File::open(path)?;
@@ -55,7 +56,7 @@ pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Whether a path looks like that of a policy file.
+/// Whether a path is that of a policy file, by its name.
 #[must_use]
 pub fn is_policy_file(path: &Path) -> bool {
     let hidden = path

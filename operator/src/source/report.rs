@@ -1,4 +1,4 @@
-//! What a change of plan means, as log lines.
+//! The log lines of a change of plan.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use crate::plan::{Plan, PolicyState};
 
-/// Logs what `new` says that `old` did not.
+/// Logs the statements of `new` that `old` did not make.
 pub(crate) fn log(old: &Plan, new: &Plan) {
     for problem in new.problems.iter().filter(|p| !old.problems.contains(p)) {
         warn!(source = problem.source, "{}", problem.message);
@@ -24,7 +24,7 @@ pub(crate) fn log(old: &Plan, new: &Plan) {
     }
 }
 
-/// Policies by name and source: two files may hold one of the same name.
+/// Returns policies by name and source: two files may hold one of the same name.
 fn by_name(plan: &Plan) -> HashMap<(&str, &str), &PolicyState> {
     plan.policies
         .iter()
@@ -59,7 +59,7 @@ fn log_policy(policy: &PolicyState) {
     }
 }
 
-/// Why a valid policy has no effect, at each of its targets.
+/// Returns the reasons why a valid policy has no effect, one for each of its targets.
 fn not_enforced(policy: &PolicyState) -> Vec<String> {
     let lost = policy
         .conflicts

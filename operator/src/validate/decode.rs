@@ -1,9 +1,9 @@
-//! From a [`Node`] tree to the API's types, with all mistakes and not only the first.
+//! Reads a [`Node`] tree into the API's types, with all mistakes and not only the first.
 //!
 //! serde ends at the first mistake. So the tree is mended there and read again, until it reads: a
-//! misspelt name becomes the one that was meant, an unusable value becomes [`Value::Anything`], which
-//! reads as whatever is asked for. Each round gives one problem. The policy that comes out serves only to
-//! look for further mistakes; fields that were mended are left out of that ([`Decoded::mended`]).
+//! misspelt name becomes the closest known one, an unusable value becomes [`Value::Anything`],
+//! which reads as any type. Each round gives one problem. The resulting policy serves only to look
+//! for further mistakes, without the mended fields ([`Decoded::mended`]).
 
 mod reader;
 
@@ -14,23 +14,23 @@ use super::path::Path;
 use super::suggest::{closest, instead_of};
 use reader::Fault;
 
-/// Most mistakes of one document that are looked for; each costs one more reading.
+/// Most mistakes that are looked for in one document; each costs one more reading.
 const MAX_PROBLEMS: usize = 100;
 
-/// What a document reads as.
+/// The result of reading a document.
 pub(crate) struct Decoded<T> {
     /// The value, unless there are too many mistakes.
     pub(crate) value: Option<T>,
-    /// Every mistake: the field, where it stands and what is wrong.
+    /// All mistakes, each with its field, its position and the message.
     pub(crate) problems: Vec<(Path, Position, String)>,
     /// Fields whose values are made up.
     pub(crate) mended: Vec<Path>,
 }
 
-/// What a missing field would look like, by its place and its name.
+/// Returns an example of a missing field, by the place and the name of the field.
 pub(crate) type Example = fn(&Path, &str) -> &'static str;
 
-/// Reads `document`, mending it where it must.
+/// Reads `document`, and mends it if it must.
 pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example) -> Decoded<T> {
     let (mut problems, mut mended) = (Vec::new(), Vec::new());
     while problems.len() < MAX_PROBLEMS {
@@ -52,7 +52,7 @@ pub(crate) fn decode<T: DeserializeOwned>(document: &mut Node, example: Example)
         };
         let made_up = |field: &Path| mended.iter().any(|m| field.is_within(m));
         let mut at = path.clone();
-        // Before mending, which may take the field away.
+        // Before mending, which may remove the field.
         let mut position = place;
         let message = match fault {
             Fault::UnknownField { field, expected } => {
@@ -173,8 +173,9 @@ mod tests {
                 "spec.mod: unknown field; did you mean \"mode\"?",
                 "spec.mode: \"Enforc\"; did you mean \"Enforce\"?",
                 "spec.parallelism: \"many\"; a mapping with auto, total or perEndpoint",
-                "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, releaseSlot, \
-                 errors, queue, strategy, types, classes, workflows, classAdmission, exclude",
+                "spec.extra: unknown field; one of targetRefs, mode, parallelism, measure, \
+                 releaseSlot, errors, queue, strategy, types, classes, workflows, classAdmission, \
+                 exclude",
                 "spec.types[0].matches: a mapping; a list",
                 "spec.types[1]: 7; a mapping with name, matches, slo and value",
                 "spec.targetRefs: missing; such as [{group: \"\", kind: Service, name: search}]",
@@ -184,16 +185,16 @@ mod tests {
 
     #[test]
     fn null_is_as_good_as_absent() {
-        let yaml = "apiVersion: v\nkind: k\nmetadata: {name: x, labels: null}\nspec: {targetRefs: [], \
-                    mode: null, queue: ~, parallelism: {total: null}, types: []}\n";
+        let yaml = "apiVersion: v\nkind: k\nmetadata: {name: x, labels: null}\nspec: {targetRefs: \
+                    [], mode: null, queue: ~, parallelism: {total: null}, types: []}\n";
         let decoded = decoded(yaml);
         assert_eq!(decoded.problems, []);
         assert_eq!(decoded.value.unwrap().spec.parallelism.total, None);
         assert_eq!(
             problems(&yaml.replace("types: []", "types: null")),
             [
-                "spec.types: missing; at least one, named default, such as [{name: default, slo: {p50: \
-              18ms, p90: 50ms}}]"
+                "spec.types: missing; at least one, named default, such as [{name: default, slo: \
+                 {p50: 18ms, p90: 50ms}}]"
             ]
         );
     }

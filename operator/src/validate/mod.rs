@@ -1,10 +1,10 @@
-//! From text to policies without mistakes, or to all the mistakes.
+//! Reads texts into policies without mistakes, or lists all their mistakes.
 //!
-//! A policy that is wrong must be refused where it is written, in words of the file it is written in:
-//! which line, which field, what was found, what would be right. And all at once, because a tool that
-//! shows one mistake a run is a tool that people stop running. A file goes through three steps: YAML to a
-//! tree that knows its lines (`node`), the tree to the API's types (`decode`), and those to types
-//! that can't be wrong (`rules`).
+//! The message about a wrong policy must be in terms of the file that the user wrote: line, field,
+//! value found, and a right value. It must list all mistakes at once, because a tool that shows one
+//! mistake a run is soon not run any more. A file goes through three steps: YAML to a tree with
+//! line numbers (`node`), the tree to the API's types (`decode`), and those to types that can't be
+//! wrong (`rules`).
 
 mod decode;
 mod node;
@@ -33,15 +33,15 @@ pub use schema::constrain;
 pub use simulated::{WorkloadDocument, mesh};
 pub(crate) use suggest::instead_of;
 
-/// Largest file, bytes: what an API server takes, too.
+/// Largest file, bytes: the API server's limit, too.
 pub const MAX_FILE: usize = 1 << 20;
 
-/// What was found in one file.
+/// The result of checking one file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FileReport {
-    /// The file, as it was named.
+    /// The file, as the caller named it.
     pub file: String,
-    /// Its documents, in order; none when it is no YAML.
+    /// Its documents, in order; none if it isn't YAML.
     pub documents: Vec<Document>,
     /// Mistakes that belong to no single document.
     pub problems: Vec<Problem>,
@@ -50,13 +50,13 @@ pub struct FileReport {
 /// One document of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// `namespace/name`, where they can be read.
+    /// `namespace/name`, if they can be read.
     pub name: Option<String>,
     /// `metadata.generation`, 0 when not given.
     pub generation: i64,
-    /// The targets that are right, even when the policy is not.
+    /// The valid targets, even of an invalid policy.
     pub targets: Vec<TargetRef>,
-    /// From 1: where it starts.
+    /// The line, from 1, on which it starts.
     pub line: u64,
     /// The policy or its mistakes, of which there is at least one.
     pub policy: Result<ValidPolicy, Vec<Problem>>,
@@ -111,7 +111,8 @@ pub fn check_file(file: &str, bytes: &[u8]) -> FileReport {
     report
 }
 
-/// The objects of a document: kubectl writes and reads several as the items of one of a kind such as `List`.
+/// Returns the objects of a document: kubectl writes and reads several as the items of a kind such
+/// as `List`.
 fn objects(document: Node) -> Vec<Node> {
     let text = |node: &Node| match &node.value {
         Value::Text(text) => text.ends_with("List"),
@@ -126,7 +127,7 @@ fn objects(document: Node) -> Vec<Node> {
     }
 }
 
-/// The documents of a file.
+/// Returns the documents of a file.
 fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
     if bytes.len() > MAX_FILE {
         return Err(too_large(file, bytes.len()));
@@ -145,7 +146,7 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Vec<Node>, Problem> {
     })
 }
 
-/// The problem of a file of `size` bytes.
+/// Returns the problem of a file of `size` bytes.
 #[must_use]
 pub fn too_large(file: &str, size: usize) -> Problem {
     Problem::of_file(
@@ -154,8 +155,8 @@ pub fn too_large(file: &str, size: usize) -> Problem {
     )
 }
 
-/// Refuses policies whose name an earlier document or file has taken. `reports` must not have been
-/// through this together before.
+/// Refuses policies whose name an earlier document or file has. `reports` must not have been passed
+/// to this together before.
 pub fn refuse_duplicates(reports: &mut [FileReport]) {
     let mut first_of: HashMap<String, String> = HashMap::new();
     for report in reports {
@@ -190,7 +191,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
         .value
         .as_ref()
         .map(|policy| interpret(policy, &mut problems));
-    // A made-up value is no mistake of the user's, and the mistake that led to it is known.
+    // A made-up value is no mistake of the user's, and the mistake behind it is reported already.
     problems
         .0
         .retain(|(path, _)| !decoded.mended.iter().any(|mended| is_made_up(path, mended)));
@@ -199,7 +200,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
         (path, at, message)
     }));
 
-    // Of another kind of object all fields would be wrong; the kind says it.
+    // In an object of another kind all fields would be wrong; the problem with the kind suffices.
     if !is_policy {
         found.retain(|(path, ..)| *path == Path::default().field("kind"));
     }
@@ -227,7 +228,7 @@ fn check_document(file: &str, mut document: Node) -> Document {
     }
 }
 
-/// What a missing field of a policy would look like.
+/// Returns an example of a missing field of a policy.
 fn example(at: &Path, field: &str) -> &'static str {
     match field {
         "apiVersion" => "headgate.dev/v1alpha1",
@@ -256,8 +257,8 @@ fn example(at: &Path, field: &str) -> &'static str {
     }
 }
 
-/// Whether what was found at `path` comes of the made-up value of `mended`: it is a part of that, or stands beside a type
-/// that nobody gave, and so may be right.
+/// Whether a problem at `path` comes from the made-up value of `mended`: it is a part of that
+/// value, or a field beside a made-up type, and so may be right.
 fn is_made_up(path: &Path, mended: &Path) -> bool {
     let beside = match (path.segments(), mended.segments()) {
         ([of @ .., _], [of_type @ .., Segment::Field(name)]) => name == "type" && of == of_type,
@@ -266,7 +267,7 @@ fn is_made_up(path: &Path, mended: &Path) -> bool {
     beside || path.is_within(mended)
 }
 
-/// Whether the field is of an item of the list `list`.
+/// Whether the field belongs to an item of the list `list`.
 fn is_in(field: &Path, list: &str) -> bool {
     matches!(
         field.segments(),
@@ -274,8 +275,8 @@ fn is_in(field: &Path, list: &str) -> bool {
     )
 }
 
-/// Whether a document means to be a policy: it says so, if with a slip, or leaves out only one of the
-/// two fields that say it.
+/// Whether a document is meant to be a policy: its kind or API version says so, perhaps with a
+/// slip, or one of the two is missing.
 fn is_policy(document: &Node) -> bool {
     match document.get("kind").map(|kind| &kind.value) {
         Some(Value::Text(kind)) => closest(kind, [KIND]).is_some(),
@@ -292,7 +293,7 @@ fn namespace(policy: &AdmissionPolicy) -> &str {
         .unwrap_or(DEFAULT_NAMESPACE)
 }
 
-/// What the policy means, with all problems noted.
+/// Returns the policy in the filter's types, with all problems noted.
 fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
     rules::identity(policy, problems);
     let (namespace, name) = (namespace(policy).to_owned(), policy.metadata.name.clone());
@@ -306,7 +307,7 @@ fn interpret(policy: &AdmissionPolicy, problems: &mut Problems) -> ValidPolicy {
         promises,
     } = rules::stage(&policy.spec, full_name, generation, problems);
     if problems.0.is_empty() {
-        // The filter checks again; whatever it refuses must be refused here.
+        // The filter checks again; this must refuse all that the filter would refuse.
         let config = FilterConfig {
             revision: String::new(),
             stages: vec![stage.clone()],

@@ -1,9 +1,9 @@
-//! YAML as a tree in which every value knows its line and column.
+//! YAML as a tree of values with their lines and columns.
 //!
-//! Deserializing straight into the API's types would end at the first mistake and say nothing of where
-//! the fields stand that are wrong only in meaning. So a file is read into this tree first; decoding
-//! ([`super::decode`]) and rules ([`super::rules`]) speak of fields by path, and the tree knows where
-//! each path stands.
+//! Deserializing straight into the API's types would end at the first mistake, and would lose the
+//! position of fields that are wrong only in meaning. So a file is read into this tree first.
+//! Decoding ([`super::decode`]) and rules ([`super::rules`]) identify fields by path, and the tree
+//! returns the position of a path.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl Position {
     }
 }
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
     pub(crate) at: Position,
@@ -46,7 +46,7 @@ pub(crate) enum Value {
     Text(String),
     List(Vec<Node>),
     Map(Vec<Entry>),
-    /// Stands for a value that was missing or unusable, and reads as whatever is asked for.
+    /// A missing or unusable value, which reads as any type.
     Anything,
 }
 
@@ -54,16 +54,16 @@ pub(crate) enum Value {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    /// Where the key stands.
+    /// The position of the key.
     pub(crate) at: Position,
     pub(crate) node: Node,
 }
 
-/// A text that is no YAML.
+/// The reason why a text isn't YAML.
 #[derive(Debug)]
 pub(crate) struct SyntaxError {
     pub(crate) at: Option<Position>,
-    /// The field at fault, where YAML knows it.
+    /// The field at fault, if YAML knows it.
     pub(crate) field: Option<String>,
     pub(crate) message: String,
 }
@@ -73,7 +73,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Node>, SyntaxError> {
     let options = serde_saphyr::options! {
         // `no` and `on` are texts, as in YAML 1.2.
         strict_booleans: true,
-        // Let the rules speak of `.nan`.
+        // Leave `.nan` to the rules.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
     };
     let documents: Vec<Spanned<Value>> =
@@ -95,7 +95,7 @@ impl From<Spanned<Value>> for Node {
 }
 
 impl Node {
-    /// The field `key` of a mapping.
+    /// Returns the field `key` of a mapping.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|e| e.key == key).map(|e| &e.node),
@@ -103,7 +103,7 @@ impl Node {
         }
     }
 
-    /// The value at `path`.
+    /// Returns the value at `path`.
     pub(crate) fn find_mut(&mut self, path: &[Segment]) -> Option<&mut Self> {
         path.iter()
             .try_fold(self, |node, segment| match (&mut node.value, segment) {
@@ -116,8 +116,9 @@ impl Node {
             })
     }
 
-    /// Where the field at `path` stands: its key, or its first character for an item of a list; for a
-    /// field that is missing, the innermost one around it that is there.
+    /// Returns the position of the field at `path`: that of its key, or of its first character for
+    /// an item of a list. For a missing field, returns that of the innermost field around it that
+    /// exists.
     pub(crate) fn position(&self, path: &Path) -> Position {
         let mut node = self;
         let mut at = self.at;
@@ -139,7 +140,7 @@ impl Node {
         at
     }
 
-    /// The value in few words, for messages.
+    /// Describes the value in few words, for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             Value::Null | Value::Anything => "null".to_owned(),
@@ -184,7 +185,7 @@ impl SyntaxError {
     }
 }
 
-/// What to do about what the parser says.
+/// Returns advice for a message of the parser.
 fn advice(message: &str) -> &'static str {
     if message.contains("tab") {
         "; indent with spaces"

@@ -11,17 +11,17 @@ pub(crate) enum Segment {
     Item(usize),
 }
 
-/// Where a field stands in a document.
+/// The path of a field in a document.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Path(Vec<Segment>);
 
 impl Path {
-    /// The path of these segments.
+    /// Returns the path of these segments.
     pub(crate) fn new(segments: Vec<Segment>) -> Self {
         Self(segments)
     }
 
-    /// This path and, below it, fields separated by dots.
+    /// Returns this path and, below it, fields separated by dots.
     pub(crate) fn field(&self, fields: &str) -> Self {
         let mut path = self.clone();
         path.0
@@ -29,21 +29,20 @@ impl Path {
         path
     }
 
-    /// This path and, below it, a field whose name may hold dots.
+    /// Returns this path and, below it, a field whose name may hold dots.
     pub(crate) fn key(&self, key: &str) -> Self {
         let mut path = self.clone();
         path.0.push(Segment::Field(key.to_owned()));
         path
     }
 
-    /// This path and, below it, the item `index`.
+    /// Returns this path and, below it, the item `index`.
     pub(crate) fn item(&self, index: usize) -> Self {
         let mut path = self.clone();
         path.0.push(Segment::Item(index));
         path
     }
 
-    /// Its steps.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.0
     }

@@ -17,18 +17,19 @@ pub struct ValidPolicy {
     pub generation: i64,
     /// `metadata.creationTimestamp`, RFC 3339 in UTC, so it sorts as a text.
     pub created: Option<String>,
-    /// What it applies to, in the order given, without duplicates.
+    /// The objects that it applies to, in the order given, without duplicates.
     pub targets: Vec<TargetRef>,
     /// Slots, from which [`crate::compile`] computes the stage's parallelism.
     pub slots: Slots,
     /// The admission stage, for one endpoint.
     pub stage: StageConfig,
-    /// What calls of the backend to other services belong to; `None` without workflows and class admission. What these
-    /// services promise is in their policies ([`crate::compile`]).
+    /// The settings of the backend's calls to other services; `None` without workflows and class
+    /// admission. The targets of those services are in their own policies ([`crate::compile`]).
     pub outbound: Option<OutboundConfig>,
-    /// What classes promise to those who call the service; `None` without class admission.
+    /// The classes' targets for the service's callers; `None` without class admission.
     pub promises: Option<ServiceAdmissionConfig>,
-    /// What is right and yet seldom meant, each as `FIELD: what there is and what it leads to`.
+    /// Settings that are valid and yet seldom intended, each as `FIELD: the setting and its
+    /// effect`.
     pub warnings: Vec<String>,
 }
 
@@ -40,24 +41,24 @@ impl ValidPolicy {
     }
 }
 
-/// P as it was given.
+/// P as in the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
     /// Over all endpoints.
     Total(u32),
     /// For each ready endpoint.
     PerEndpoint(u32),
-    /// What each proxy finds.
+    /// The slots that each proxy finds.
     Auto(AutoParallelism),
 }
 
-/// What a proxy begins with that finds its slots: so few that it doubles them from below what the backend can do,
-/// so many that a service with a few workers is not kept waiting.
+/// The initial slots of a proxy that finds its slots: so few that it doubles them from below the
+/// backend's capacity, so many that a service with a few workers is not kept waiting.
 const FIRST: u32 = 4;
 
 impl Slots {
-    /// Slots in front of `endpoints` endpoints, 1 to 1,000,000. No endpoints count as one: a proxy
-    /// that is configured before its backend is ready must not start with none.
+    /// Returns the slots in front of `endpoints` endpoints, 1 to 1,000,000. No endpoints count as
+    /// one: a proxy that is configured before its backend is ready must not start without slots.
     #[must_use]
     pub fn for_endpoints(self, endpoints: u32) -> u32 {
         match self {
@@ -67,7 +68,7 @@ impl Slots {
         }
     }
 
-    /// The bounds of what is found; `None` where nothing is.
+    /// Returns the bounds of the slots that proxies find; `None` for fixed slots.
     #[must_use]
     pub fn auto(self) -> Option<AutoParallelism> {
         match self {
@@ -76,7 +77,7 @@ impl Slots {
         }
     }
 
-    /// All that one proxy in front of `endpoints` endpoints gets.
+    /// Returns the part of one proxy in front of `endpoints` endpoints.
     #[must_use]
     pub fn portion(self, endpoints: u32) -> Portion {
         Portion {

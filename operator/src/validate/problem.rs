@@ -1,4 +1,4 @@
-//! A mistake as users see it: one line.
+//! A mistake as shown to users, on one line.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::node::Position;
 /// One mistake in one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file, as it was named.
+    /// The file, as the caller named it.
     pub file: String,
     /// From 1, where known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,12 +20,12 @@ pub struct Problem {
     /// The field at fault, such as `spec.types[2].slo.p90`; empty for a whole file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
-    /// The value and what would be right.
+    /// The value and a right value.
     pub message: String,
 }
 
 impl Problem {
-    /// A mistake of a whole file.
+    /// Returns a mistake of a whole file.
     pub(crate) fn of_file(file: &str, message: impl Into<String>) -> Self {
         Self {
             file: file.to_owned(),
@@ -36,7 +36,7 @@ impl Problem {
         }
     }
 
-    /// A mistake of `field`, which stands at `at`.
+    /// Returns a mistake of `field`, which is at `at`.
     pub(crate) fn at(file: &str, at: Option<Position>, field: String, message: String) -> Self {
         Self {
             file: file.to_owned(),
@@ -49,7 +49,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// `FILE:LINE:COLUMN`, as far as it is known.
+    /// Returns `FILE:LINE:COLUMN`, as far as it is known.
     #[must_use]
     pub fn place(&self) -> String {
         match (self.line, self.column) {
@@ -58,7 +58,7 @@ impl Problem {
         }
     }
 
-    /// `FIELD: VALUE; what would be right`.
+    /// Returns `FIELD: VALUE; a right value`.
     #[must_use]
     pub fn text(&self) -> String {
         match self.field.as_str() {
@@ -68,7 +68,7 @@ impl Problem {
     }
 }
 
-/// `FILE:LINE:COLUMN: FIELD: VALUE; what would be right`, without what is not known.
+/// Writes `FILE:LINE:COLUMN: FIELD: VALUE; a right value`, without the unknown parts.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.place(), self.text())

@@ -1,11 +1,12 @@
-//! What the API server checks of a policy: the rules of `rules`, as far as it can check them.
+//! The checks of a policy by the API server: the rules of `rules`, as far as it can check them.
 //!
-//! A mistake that is refused by `kubectl apply` costs a second; one that is found in a status, after its author
-//! has left, costs an afternoon. So each file of rules says beside its checks what the schema says of them: the
-//! bounds and defaults are the same constants, and a rule in CEL ends in the same words. The API server limits
-//! what rules may cost, by an estimate from the largest policy that the schema allows; hence bounds on every
-//! list, map and text. What is too dear or beyond CEL (regular expressions, matches that are never reached)
-//! is left to the operator, which says it in the policy's status.
+//! A mistake that `kubectl apply` refuses costs a second. A mistake in a status, found after its
+//! author has left, costs an afternoon. So each file of rules has its part of the schema beside its
+//! checks: the bounds and defaults are the same constants, and a rule in CEL has the same message.
+//! The API server limits the cost of rules, by an estimate from the largest policy that the schema
+//! allows; hence the bounds of every list, map and text. The operator checks what is too expensive
+//! or impossible in CEL (regular expressions, matches that are never reached), and reports it in
+//! the policy's status.
 
 use std::ops::Bound;
 
@@ -22,7 +23,7 @@ const DURATION: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 /// Adds defaults, bounds and rules to the structural schema of a policy's `spec`.
 ///
 /// # Errors
-/// Fields that the rules name and the schema lacks.
+/// Returns the fields that the rules name and the schema lacks.
 pub fn constrain(spec: &mut Value) -> Result<(), Vec<String>> {
     let mut unknown = Vec::new();
     let mut place = Place {
@@ -46,7 +47,8 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The field at `path` below this one, such as `types[].slo{}`: items of a list and values of a mapping.
+    /// Returns the field at `path` below this one, such as `types[].slo{}`: items of a list and
+    /// values of a mapping.
     pub(super) fn at(&mut self, path: &str) -> Place<'_> {
         let mut node = &mut *self.node;
         let mut is_known = true;
@@ -79,64 +81,65 @@ impl Place<'_> {
         self
     }
 
-    /// Most items of a list.
+    /// Sets the most items of a list.
     pub(super) fn max_items(&mut self, most: usize) -> &mut Self {
         self.set("maxItems", most)
     }
 
-    /// Most entries of a mapping.
+    /// Sets the most entries of a mapping.
     pub(super) fn max_properties(&mut self, most: usize) -> &mut Self {
         self.set("maxProperties", most)
     }
 
-    /// Most characters of a text.
+    /// Sets the most characters of a text.
     pub(super) fn max_length(&mut self, most: usize) -> &mut Self {
         self.set("maxLength", most)
     }
 
-    /// A text's least length and what it looks like, for what is too dear for CEL.
+    /// Sets the pattern of a text that isn't empty, if the check is too expensive for CEL.
     pub(super) fn pattern(&mut self, pattern: &str) -> &mut Self {
         self.set("minLength", 1).characters(pattern)
     }
 
-    /// What a text looks like that may be empty.
+    /// Sets the pattern of a text that may be empty.
     pub(super) fn characters(&mut self, pattern: &str) -> &mut Self {
         self.set("pattern", pattern)
     }
 
-    /// The only values.
+    /// Sets the allowed values.
     pub(super) fn values(&mut self, values: impl IntoIterator<Item = &'static str>) -> &mut Self {
         let values: Vec<&str> = values.into_iter().collect();
         self.set("enum", values)
     }
 
-    /// The value when there is none.
+    /// Sets the default value.
     pub(super) fn default(&mut self, value: impl Into<Value>) -> &mut Self {
         self.set("default", value)
     }
 
-    /// A list whose items have names of their own, by which server-side apply knows them.
+    /// Makes the list a map by the names of its items, by which server-side apply identifies them.
     pub(super) fn by_name(&mut self) -> &mut Self {
         self.by("name")
     }
 
-    /// A list whose items differ in the field `key`, by which server-side apply knows them.
+    /// Makes the list a map by the field `key` of its items, by which server-side apply identifies
+    /// them.
     pub(super) fn by(&mut self, key: &str) -> &mut Self {
         self.set("x-kubernetes-list-type", "map")
             .set("x-kubernetes-list-map-keys", vec![key])
     }
 
-    /// A list of texts of which none is there twice.
+    /// Makes the list a set of texts, without duplicates.
     pub(super) fn set_of_texts(&mut self) -> &mut Self {
         self.set("x-kubernetes-list-type", "set")
     }
 
-    /// A list that belongs to one writer as a whole.
+    /// Makes the list atomic: it belongs to one writer as a whole.
     pub(super) fn atomic(&mut self) -> &mut Self {
         self.set("x-kubernetes-list-type", "atomic")
     }
 
-    /// `field` has the settings of `owner`, one of the types to choose from here, and of no other.
+    /// Allows `field`, which has the settings of `owner`, only with that type.
     pub(super) fn settings_of(&mut self, owner: &str, field: &str) -> &mut Self {
         self.rule(
             Rule::value(
@@ -149,7 +152,7 @@ impl Place<'_> {
         )
     }
 
-    /// A rule.
+    /// Adds a rule.
     pub(super) fn rule(&mut self, rule: Rule) -> &mut Self {
         let rules = &mut self.node["x-kubernetes-validations"];
         match rules {
@@ -159,13 +162,13 @@ impl Place<'_> {
         self
     }
 
-    /// A duration and its default.
+    /// Sets the bounds and the default of a duration.
     pub(super) fn time(&mut self, time: &Time) -> &mut Self {
         self.time_bounds(time)
             .default(Duration::from(time.default).0)
     }
 
-    /// A duration.
+    /// Sets the bounds of a duration.
     pub(super) fn time_bounds(&mut self, time: &Time) -> &mut Self {
         let within = format!("{} || {}", not_time("self"), time_within("self", time));
         self.max_length(MAX_DURATION)
@@ -177,28 +180,28 @@ impl Place<'_> {
             .rule(Rule::value(within, "self", time.right()))
     }
 
-    /// A whole number and its default.
+    /// Sets the bounds and the default of a whole number.
     pub(super) fn whole(&mut self, whole: &Whole) -> &mut Self {
         self.whole_bounds(whole).default(whole.default)
     }
 
-    /// A whole number.
+    /// Sets the bounds of a whole number.
     pub(super) fn whole_bounds(&mut self, whole: &Whole) -> &mut Self {
         let (min, max) = whole.bounds;
         let within = format!("self >= {min} && self <= {max}");
         self.rule(Rule::value(within, "string(self)", whole.right()))
     }
 
-    /// A number and its default.
+    /// Sets the bounds and the default of a number.
     pub(super) fn real(&mut self, real: &Real) -> &mut Self {
-        // A default without a fraction is a whole number in YAML, which is what people write.
+        // A default without a fraction is a whole number in YAML, as users write it.
         self.real_bounds(real).default(match real.default {
             whole if whole.fract() == 0.0 && whole.abs() < 1e9 => json!(whole as i64),
             other => json!(other),
         })
     }
 
-    /// A number.
+    /// Sets the bounds of a number.
     pub(super) fn real_bounds(&mut self, real: &Real) -> &mut Self {
         self.rule(Rule::value(
             real_within("self", real),
@@ -208,12 +211,12 @@ impl Place<'_> {
     }
 }
 
-/// A rule in CEL and what is said when it is false.
+/// A rule in CEL and its message.
 #[derive(Debug)]
 pub(super) struct Rule(Map<String, Value>);
 
 impl Rule {
-    /// Always says the same.
+    /// Returns a rule with a fixed message.
     pub(super) fn text(rule: impl Into<String>, message: impl Into<String>) -> Self {
         let mut fields = Map::new();
         fields.insert("rule".to_owned(), Value::String(rule.into()));
@@ -221,9 +224,10 @@ impl Rule {
         Self(fields)
     }
 
-    /// Says `words` with the texts that `values` give in CEL in place of each `%s`.
+    /// Returns a rule with the message `words`, in which the texts of `values`, in CEL, replace
+    /// each `%s`.
     pub(super) fn words(rule: impl Into<String>, words: &str, values: &[&str]) -> Self {
-        // What is said if the values can't be told.
+        // The message if the values can't be evaluated.
         let message = words.replace("%s", "...").replace("%%", "%");
         let mut fields = Self::text(rule, message).0;
         let expression = Value::String(format(words, values));
@@ -231,30 +235,30 @@ impl Rule {
         Self(fields)
     }
 
-    /// Says `VALUE; right`, where `value` is the text in CEL.
+    /// Returns a rule with the message `VALUE; right`, where `value` is the text in CEL.
     pub(super) fn value(rule: impl Into<String>, value: &str, right: impl AsRef<str>) -> Self {
         let words = format!("%s; {}", right.as_ref().replace('%', "%%"));
         Self::words(rule, &words, &[value])
     }
 
-    /// Says `"VALUE"; right`, where `value` is the text in CEL.
+    /// Returns a rule with the message `"VALUE"; right`, where `value` is the text in CEL.
     pub(super) fn quoted(rule: impl Into<String>, value: &str, right: impl AsRef<str>) -> Self {
         let words = format!("\"%s\"; {}", right.as_ref().replace('%', "%%"));
         Self::words(rule, &words, &[value])
     }
 
-    /// The rule is about this field below the place, such as `.queue.drr`.
+    /// Sets the field below the place that the rule is about, such as `.queue.drr`.
     pub(super) fn on(mut self, field: &str) -> Self {
         self.0.insert("fieldPath".to_owned(), field.into());
         self
     }
 
-    /// What is missing.
+    /// Gives the reason that a field is missing.
     pub(super) fn required(self) -> Self {
         self.reason("FieldValueRequired")
     }
 
-    /// What must not be there.
+    /// Gives the reason that a field must be absent.
     pub(super) fn forbidden(self) -> Self {
         self.reason("FieldValueForbidden")
     }
@@ -271,40 +275,44 @@ impl From<Rule> for Value {
     }
 }
 
-/// `words` with the texts that `values` give in place of each `%s`, in CEL. To join texts with `+` would be dear: the
-/// API server takes the longest text there is for the length of what it can't tell, such as a number's.
+/// Returns the CEL of `words` in which the texts of `values` replace each `%s`. Joining texts with
+/// `+` would be expensive: the API server assumes the greatest length for a text whose length it
+/// can't estimate, such as a number's.
 pub(super) fn format(words: &str, values: &[&str]) -> String {
     format!("{}.format([{}])", literal(words), values.join(", "))
 }
 
-/// `text` as CEL writes it.
+/// Returns `text` as a literal of CEL.
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
-/// Whether the text is a duration; CEL's own are wider.
+/// Returns the CEL of whether the text is a duration; CEL's own durations allow more.
 fn is_time(text: &str) -> String {
     format!("{text}.matches('{DURATION}')")
 }
 
-/// The contrary: rules on the length of what is none would end in an error.
+/// Returns the CEL of the contrary: rules on the length of a text that is no duration would end in
+/// an error.
 pub(super) fn not_time(text: &str) -> String {
     format!("!{}", is_time(text))
 }
 
-/// Whether the duration `text` is within bounds; an error in CEL where it is none.
+/// Returns the CEL of whether the duration `text` is within bounds; an error in CEL if it is no
+/// duration.
 fn time_within(text: &str, time: &Time) -> String {
     let (min, max) = time.bounds;
     let (min, max) = (Duration::from(min), Duration::from(max));
     format!("(duration({text}) >= duration('{min}') && duration({text}) <= duration('{max}'))")
 }
 
-/// Whether `text` is a duration within bounds: rules on what it means with others wait for that.
+/// Returns the CEL of whether `text` is a duration within bounds, which rules on it together with
+/// others presuppose.
 pub(super) fn right_time(text: &str, time: &Time) -> String {
     format!("({} && {})", is_time(text), time_within(text, time))
 }
 
-/// Whether `number` is within bounds.
+/// Returns the CEL of whether `number` is within bounds.
 pub(super) fn real_within(number: &str, real: &Real) -> String {
     let min = match real.bounds.0 {
         Bound::Included(min) => Some(format!("{number} >= {min:?}")),
@@ -320,12 +328,13 @@ pub(super) fn real_within(number: &str, real: &Real) -> String {
     within.join(" && ")
 }
 
-/// Whether the list at `list` exists and holds something.
+/// Returns the CEL of whether the list at `list` exists and isn't empty.
 pub(super) fn some(list: &str) -> String {
     format!("(has({list}) && size({list}) > 0)")
 }
 
-/// As [`crate::api::ParseDurationError`] says it: by the first part that is no number with a unit.
+/// Returns the CEL of the messages of [`crate::api::ParseDurationError`], by the first part that is
+/// no number with a unit.
 fn not_a_duration() -> String {
     let parts = "self.findAll('[0-9]+[.,]|[0-9]+[^-+0-9.,]*|[-+.,]|[^-+0-9.,]+')";
     let odd = format!("{parts}.filter(p, !p.matches('^[0-9]{{1,5}}(h|m|s|ms)$'))");
@@ -348,7 +357,8 @@ fn not_a_duration() -> String {
          'more than 4 units; such as 1h30m20s500ms at most' : \
          {odd}.map(p, \
          p.matches('^[-+]') ? 'durations have no sign' : \
-         p.matches('[.,]$') ? 'fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s' : \
+         p.matches('[.,]$') ? \
+         'fractions are not allowed; use a smaller unit, such as 1500ms for 1.5s' : \
          p.matches('^[0-9]+$') ? {no_unit} : \
          p.matches('^[0-9]+(h|m|s|ms)$') ? {too_many_digits} : \
          p.matches('^[0-9]') ? {unknown_unit} : {no_number})[0]"

@@ -1,5 +1,6 @@
-//! Files of `headgate simulate`, workloads and meshes, checked as policies are: every mistake with its line, its field and
-//! what would be right. What a file means is the simulator's; here it gets its places and suggestions.
+//! Files of `headgate simulate`, workloads and meshes, checked like policies: every mistake with
+//! its line, its field and a right value. The simulator interprets the files; this module adds
+//! positions and suggestions.
 
 use headgate_core::config::StageConfig;
 use headgate_simulator::mesh;
@@ -16,7 +17,7 @@ use super::path::{Path, Segment};
 use super::problem::Problem;
 use super::suggest::instead_of;
 
-/// Fields that decide what the fields beside them mean.
+/// Fields whose values decide the meaning of the fields beside them.
 const CHOICES: [&str; 2] = ["distribution", "process"];
 
 /// A file as far as it could be read.
@@ -26,12 +27,12 @@ struct Document<T> {
     node: Node,
     value: T,
     problems: Vec<Problem>,
-    /// Fields whose values are made up.
+    /// Fields with made-up values.
     mended: Vec<Path>,
 }
 
 impl<T: DeserializeOwned> Document<T> {
-    /// Reads `bytes`, the content of the file named `file`, which is to be one `what`.
+    /// Reads `bytes`, the content of the file named `file`, which is to hold one `what`.
     fn read(file: &str, bytes: &[u8], what: &str, example: Example) -> Result<Self, Vec<Problem>> {
         let mut documents = parse(file, bytes).map_err(|problem| vec![problem])?;
         let count = documents.len();
@@ -56,7 +57,7 @@ impl<T: DeserializeOwned> Document<T> {
         })
     }
 
-    /// What the simulator made of the value, or all that is wrong with the file, in its order.
+    /// Returns the simulator's plan, or all mistakes of the file, in its order.
     fn planned<P>(mut self, planned: Result<P, Vec<Finding>>) -> Result<P, Vec<Problem>> {
         let findings = planned.as_ref().err().map_or(&[][..], Vec::as_slice);
         let found = findings.iter().filter_map(|finding| self.problem(finding));
@@ -71,8 +72,8 @@ impl<T: DeserializeOwned> Document<T> {
         }
     }
 
-    /// A finding with its place. `None` where it hangs on a value that was made up: that is no mistake of the user's, and
-    /// the mistake that led to it is known.
+    /// Returns a finding with its position. `None` if it depends on a made-up value: that is no
+    /// mistake of the user's, and the mistake behind it is reported already.
     fn problem(&self, finding: &Finding) -> Option<Problem> {
         let path = path(finding);
         if self.mended.iter().any(|mended| path.is_within(mended)) {
@@ -96,19 +97,19 @@ impl WorkloadDocument {
     /// Reads `bytes`, the content of the file named `file`.
     ///
     /// # Errors
-    /// What is wrong with it, when nothing can be made of it.
+    /// Returns the mistakes of a file that can't be read.
     pub fn read(file: &str, bytes: &[u8]) -> Result<Self, Vec<Problem>> {
         Ok(Self(Document::read(file, bytes, "workload", of_workloads)?))
     }
 
-    /// The access log that it names.
+    /// Returns the access log that it names.
     #[must_use]
     pub fn access_log(&self) -> Option<&str> {
         let recorded = self.0.value.recorded.as_ref()?;
         Some(recorded.access_log.as_str()).filter(|log| !log.is_empty())
     }
 
-    /// A mistake of the access log that it names.
+    /// Returns the problem of the access log that it names.
     #[must_use]
     pub fn bad_access_log(&self, found: &str) -> Problem {
         let path = Path::default().field("recorded.accessLog");
@@ -116,10 +117,11 @@ impl WorkloadDocument {
         Problem::at(&self.0.file, Some(at), path.to_string(), found.to_owned())
     }
 
-    /// What it means under `stage`, where `recording` is what its access log holds.
+    /// Returns the plan of the workload under `stage`; `recording` is the content of its access
+    /// log.
     ///
     /// # Errors
-    /// All that is wrong with it, in the order of the file.
+    /// Returns all mistakes, in the order of the file.
     pub fn plan(
         self,
         stage: &StageConfig,
@@ -130,10 +132,10 @@ impl WorkloadDocument {
     }
 }
 
-/// What `bytes` mean as a mesh, the content of the file named `file`.
+/// Returns the plan of a mesh from `bytes`, the content of the file named `file`.
 ///
 /// # Errors
-/// All that is wrong with it, in the order of the file.
+/// Returns all mistakes, in the order of the file.
 pub fn mesh(file: &str, bytes: &[u8]) -> Result<mesh::file::Plan, Vec<Problem>> {
     let document = Document::<MeshFile>::read(file, bytes, "mesh", of_meshes)?;
     let planned = document.value.plan();
@@ -161,7 +163,7 @@ fn message(finding: &Finding) -> String {
     }
 }
 
-/// What a made-up value makes meaningless: of a choice all that stands beside it.
+/// Returns the fields without meaning because of a made-up value: of a choice all fields beside it.
 fn depending(mended: Path) -> Path {
     match mended.segments() {
         [beside @ .., Segment::Field(name)] if CHOICES.contains(&name.as_str()) => {
@@ -171,7 +173,7 @@ fn depending(mended: Path) -> Path {
     }
 }
 
-/// What a missing field of a workload would look like.
+/// Returns an example of a missing field of a workload.
 fn of_workloads(_: &Path, field: &str) -> &'static str {
     match field {
         "name" => "that of a type of the policy, or any with a request",
@@ -188,7 +190,7 @@ fn of_workloads(_: &Path, field: &str) -> &'static str {
     }
 }
 
-/// What a missing field of a mesh would look like.
+/// Returns an example of a missing field of a mesh.
 fn of_meshes(_: &Path, field: &str) -> &'static str {
     match field {
         "name" => "such as checkout",

@@ -1,7 +1,7 @@
-//! "Did you mean": the name closest to what was written.
+//! Suggestions "did you mean": the known name closest to the written one.
 
-/// The one of `names` closest to `written`, if a slip of the finger can explain the difference: another
-/// case, a part of the name, or one edit in three characters.
+/// Returns the one of `names` closest to `written`, if a typing mistake can explain the difference:
+/// another case, a part of the name, or one edit in three characters.
 pub(crate) fn closest<'a>(
     written: &str,
     names: impl IntoIterator<Item = &'a str>,
@@ -21,7 +21,7 @@ pub(crate) fn closest<'a>(
         .map(|(_, name)| name)
 }
 
-/// What to write in place of a name that is none of `names`.
+/// Returns advice for a name that is none of `names`.
 pub(crate) fn instead_of<'a>(
     written: &str,
     names: impl IntoIterator<Item = &'a str> + Clone,
@@ -35,8 +35,8 @@ pub(crate) fn instead_of<'a>(
     }
 }
 
-/// Edits from `a` to `b`: insertions, deletions, substitutions, and swaps of neighbours (optimal string
-/// alignment).
+/// Returns the number of edits from `a` to `b`: insertions, deletions, substitutions, and swaps of
+/// neighbours (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().collect());
     let width = b.len() + 1;

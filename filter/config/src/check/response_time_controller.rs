@@ -150,7 +150,9 @@ mod tests {
                 "increase_below": -0.5, "decrease_above": 0, "increase": 2, "decrease": 1.2,
                 "increase_offset": -0.1, "min_rate": 0.05, "max_rate": 2000,
                 "lower_class_decrease": 10, "lower_class_patience": 20,
-                "degradation": {"min_quality": 0.1, "decrease": 1.2, "increase": 0.05, "admission": true},
+                "degradation": {
+                    "min_quality": 0.1, "decrease": 1.2, "increase": 0.05, "admission": true,
+                },
             },
             "types": [{"name": "list", "matches": [{"method": "GET"}]}, {"name": "default"}],
             "classes": [{"name": "gold", "matches": [{"method": "GET"}]}, {"name": "rest"}],
@@ -225,7 +227,8 @@ mod tests {
         );
         let mut wrapped = stage();
         wrapped["starvation_avoidance"] = json!({
-            "type": "AcceptanceAllowance", "allowance": 0.1, "window_us": 1_000_000, "step_us": 10_000,
+            "type": "AcceptanceAllowance", "allowance": 0.1,
+            "window_us": 1_000_000, "step_us": 10_000,
         });
         checked(&wrapped).unwrap();
         wrapped["strategy"]["scope"] = json!("Policy");

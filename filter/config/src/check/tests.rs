@@ -1,6 +1,7 @@
 use super::*;
 
-/// The problem with backlog control whose fields are `json`, beside those that have no default.
+/// Returns the problem with backlog control whose fields are `json`, beside those that have no
+/// default.
 fn backlog_control(json: &str) -> Option<(String, String)> {
     let json = format!(
         r#"{{"stages":[{{"policy":"ns/p","parallelism":1,"queue":{{"max_length":1,"timeout_us":1}},

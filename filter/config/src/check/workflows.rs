@@ -9,11 +9,11 @@ use super::super::{
     ResourceReport, SharingConfig, StageConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
 };
 
-/// Longest key, header's name, cluster or metric, bytes.
+/// Longest key, header name, cluster or metric, bytes.
 const MAX_TEXT: usize = 256;
 /// Longest SPIFFE id (the specification's bound), bytes.
 const MAX_PEER: usize = 2048;
-/// Longest way to a value in metadata.
+/// Most elements of a path to a value in metadata.
 const MAX_PATH: usize = 8;
 const INTERVALS_US: RangeInclusive<u64> = 10_000..=10_000_000;
 const HOUR_US: u64 = 3_600_000_000;
@@ -33,7 +33,8 @@ impl FilterConfig {
                 };
                 if !self.stages.iter().any(of) {
                     let problem = format!(
-                        "\"{}\", which is no stage with workflows or class admission of this gateway",
+                        "\"{}\", which is no stage with workflows or class admission of this \
+                         gateway",
                         outbound.policy
                     );
                     return wrong("outbound.policy", &problem);
@@ -209,7 +210,7 @@ fn text(field: &str, text: &str) -> Result<(), ConfigError> {
     of_length(field, text, MAX_TEXT)
 }
 
-/// The id of a workflow or the name of a service.
+/// Checks the id of a workflow or the name of a service.
 fn name(field: &str, name: &str) -> Result<(), ConfigError> {
     of_length(field, name, MAX_WORKFLOW_NAME)
 }
@@ -224,7 +225,7 @@ fn of_length(field: &str, text: &str, most: usize) -> Result<(), ConfigError> {
     }
 }
 
-/// A text of which the end may be any.
+/// Checks a text that may end in `*`.
 fn pattern(field: &str, pattern: &str) -> Result<(), ConfigError> {
     text(field, pattern)?;
     match pattern.strip_suffix('*').unwrap_or(pattern).contains('*') {

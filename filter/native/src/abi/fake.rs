@@ -1,4 +1,5 @@
-//! Envoy for unit tests: the functions that the module calls, and listeners and streams that call its hooks.
+//! Envoy for unit tests: the functions that the module calls, and listeners and streams that call
+//! its hooks.
 //!
 //! A process has one engine, so tests take turns. Time stands still unless a test moves it.
 
@@ -53,7 +54,7 @@ pub(crate) fn seen() -> MutexGuard<'static, Seen> {
     SEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new process: no other test has one until the result is dropped.
+/// Starts a new process; no other test has one until the result is dropped.
 pub(crate) fn start() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     process::reset();
@@ -67,7 +68,7 @@ pub(crate) fn now() -> Instant {
     Instant::from_nanos(NANOS.load(Ordering::SeqCst))
 }
 
-/// Time passes without a tick.
+/// Advances the time without a tick.
 pub(crate) fn pass(ms: u64) {
     NANOS.fetch_add(ms * 1_000_000, Ordering::SeqCst);
 }
@@ -76,7 +77,7 @@ pub(crate) fn pass(ms: u64) {
 pub(crate) struct Listener(*const c_void);
 
 impl Listener {
-    /// `None` where the module refuses `json`.
+    /// Returns `None` if the module refuses `json`.
     pub(crate) fn new(json: &str) -> Option<Self> {
         let (name, json) = (Buffer::of(b""), Buffer::of(json.as_bytes()));
         let envoy = std::ptr::dangling_mut::<u8>().cast();
@@ -85,7 +86,7 @@ impl Listener {
         (!config.is_null()).then(|| Self(config))
     }
 
-    /// The main thread comes to the tick that the module's thread asked for.
+    /// Runs the tick that the module's thread asked for.
     pub(crate) fn tick(&self) {
         // SAFETY: it lives.
         unsafe {
@@ -119,7 +120,7 @@ pub(crate) enum Became {
 }
 
 impl Stream {
-    /// Request headers come.
+    /// Sends the request headers of a new stream.
     pub(crate) fn arrive(listener: &Listener, path: &str) -> (Box<Self>, Became) {
         // SAFETY: the listener lives.
         let filter =
@@ -147,13 +148,13 @@ impl Stream {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The decision about a held request; `None` while it waits.
+    /// Returns the decision about a held request; `None` while it waits.
     pub(crate) fn became(&self) -> Option<Became> {
         let resumed = self.resumed.get().then_some(Became::Forwarded);
         self.reply.get().map(Became::Answered).or(resumed)
     }
 
-    /// The backend answers 200, without a body.
+    /// Sends the backend's response 200, without a body.
     pub(crate) fn answer(&self) {
         let (envoy, filter) = (self.envoy(), self.filter);
         // SAFETY: the stream and its filter live.
@@ -175,12 +176,12 @@ impl Drop for Stream {
     }
 }
 
-/// Workers come to what was scheduled for streams.
+/// Runs the hooks that were scheduled for streams.
 pub(crate) fn run_scheduled() {
     let scheduled = std::mem::take(&mut seen().scheduled);
     for at in scheduled {
         let envoy = at as *mut c_void;
-        // SAFETY: a stream that is gone was taken out.
+        // SAFETY: streams that have ended were removed.
         let filter = unsafe { stream(envoy) }.filter;
         // SAFETY: the stream and its filter live.
         unsafe { envoy_dynamic_module_on_http_filter_scheduled(envoy, filter, 0) };
@@ -293,7 +294,7 @@ metrics! {
         envoy_dynamic_module_callback_http_filter_config_record_histogram_value
 }
 
-/// A scheduler is what it reaches.
+/// A scheduler is the pointer to its stream or configuration.
 macro_rules! schedulers {
     ($($new:ident $delete:ident)*) => { $(
         #[unsafe(no_mangle)]
@@ -385,7 +386,7 @@ unsafe extern "C" fn envoy_dynamic_module_callback_http_get_headers(
             name: Buffer::of(name.as_bytes()),
             value: Buffer::of(value.as_bytes()),
         };
-        // SAFETY: there is room for as many as the call before told.
+        // SAFETY: the caller has room for the number of headers that the call before returned.
         unsafe { headers.add(at).write(header) };
     }
     true

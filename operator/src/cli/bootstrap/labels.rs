@@ -1,8 +1,8 @@
-//! Labels as arguments, and as the downward API writes them into a file.
+//! Labels as arguments, and as in files of the downward API.
 
 use std::collections::BTreeMap;
 
-/// `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 pub(super) fn parse(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -10,8 +10,8 @@ pub(super) fn parse(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// One label a line, `key="value"`, as the downward API writes `metadata.labels`. Its values are quoted in
-/// Go's way, which for all that a label may hold is JSON's.
+/// Reads one label a line, `key="value"`, as the downward API writes `metadata.labels`. Its values
+/// are quoted as in Go, which for all valid labels is the same as in JSON.
 pub(super) fn read(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut labels = BTreeMap::new();
     for (number, line) in text.lines().enumerate() {
@@ -24,7 +24,8 @@ pub(super) fn read(text: &str) -> Result<BTreeMap<String, String>, String> {
         });
         let (key, value) = label.ok_or_else(|| {
             format!(
-                "line {}: {line:?} is no label; the downward API writes key=\"value\" (fieldPath: metadata.labels)",
+                "line {}: {line:?} is no label; the downward API writes key=\"value\" (fieldPath: \
+                 metadata.labels)",
                 number + 1
             )
         })?;

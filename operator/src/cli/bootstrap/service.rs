@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::endpoint::Endpoint;
 
-/// Clusters that the bootstrap has for other things.
+/// Clusters of the bootstrap that have another purpose.
 const TAKEN: [&str; 3] = ["upstream", "headgate_xds", "headgate_admin"];
 
-/// `NAME=HOST:PORT`.
+/// Parses `NAME=HOST:PORT`.
 pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
     let Some((name, endpoint)) = text.split_once('=') else {
         return Err("write NAME=HOST:PORT, such as cart=10.0.0.7:8080".to_owned());
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<(String, Endpoint), String> {
     Ok((name.to_owned(), endpoint.on_this_machine()))
 }
 
-/// Endpoints by name, in the order given.
+/// Returns endpoints by name, in the order given.
 pub(super) fn by_name(services: &[(String, Endpoint)]) -> BTreeMap<String, Vec<Endpoint>> {
     let mut named: BTreeMap<String, Vec<Endpoint>> = BTreeMap::new();
     for (name, endpoint) in services {

@@ -1,4 +1,4 @@
-//! What becomes of the calls of the backend, in words.
+//! The treatment of the backend's calls, in words.
 
 use std::time::Duration as Span;
 
@@ -8,7 +8,7 @@ use headgate_core::smoothing::Smoothing;
 use super::{Part, duration};
 use crate::api::Duration;
 
-/// Times between requests, and rejection rates, for which Eq. 3 is worked out.
+/// Times between requests, and rejection rates, for which Eq. 3 is evaluated.
 const BETWEEN: [Span; 3] = [
     Span::from_millis(100),
     Span::from_millis(300),
@@ -16,14 +16,14 @@ const BETWEEN: [Span; 3] = [
 ];
 const RATES: [f64; 3] = [0.25, 0.5, 1.0];
 
-/// By how much calls are delayed, and how much less is sent therefore.
+/// Describes the delays of calls, and the resulting reduction of their rate.
 pub(super) fn calls(smoothing: &SmoothingConfig) -> Part {
     let law = Smoothing {
         least: Span::from_micros(smoothing.least_us),
         most: Span::from_micros(smoothing.most_us),
     };
-    let told = "the probability is the rejection rate that the called service tells (backlogControl.hint); without it, \
-                no call is delayed";
+    let probability = "the probability is the rejection rate that the called service announces \
+                       (backlogControl.hint); without it, no call is delayed";
     let less = BETWEEN.map(|between| {
         let less = RATES.map(|rate| {
             let percent = (law.reduction(rate, between) * 1e3).round() / 10.0;
@@ -45,6 +45,8 @@ pub(super) fn calls(smoothing: &SmoothingConfig) -> Part {
             duration(smoothing.least_us),
             duration(smoothing.most_us)
         ),
-        does: std::iter::once(told.to_owned()).chain(less).collect(),
+        does: std::iter::once(probability.to_owned())
+            .chain(less)
+            .collect(),
     }
 }

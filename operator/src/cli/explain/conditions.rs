@@ -3,7 +3,7 @@
 use headgate_core::classify::{CONTENT_TYPE, Condition, RequestView};
 use headgate_core::config::{GrpcMatch, HeaderMatch, Match, PathMatch, StringMatchKind};
 
-/// What a match asks for.
+/// Returns the conditions of a match.
 pub(super) fn condition(rule: &Match) -> String {
     let mut parts = Vec::new();
     parts.extend(rule.path.as_ref().map(|path| match path {
@@ -47,7 +47,7 @@ fn grpc(grpc: &GrpcMatch) -> String {
         .join(" and ")
 }
 
-/// Why a match does not hold: what was found where something else was asked for.
+/// Returns the reason why a match does not hold: the value found, and the wanted one.
 pub(super) fn because(rule: &Match, failing: Condition, request: &impl RequestView) -> String {
     let found = |value: Option<&[u8]>| match value {
         Some(value) => format!("{:?}", String::from_utf8_lossy(value)),

@@ -39,19 +39,19 @@ pub(super) fn response_time_controller(
     let mut does = vec![
         format!("holds p{percentile} of the response times of {whose} at {target}, wait included"),
         format!(
-            "by the rate at which it lets requests in: {min_rate} to {max_rate} requests/s, adjusted after \
-             {requests} requests or {timeout}"
+            "by the rate at which it lets requests in: {min_rate} to {max_rate} requests/s, \
+             adjusted after {requests} requests or {timeout}"
         ),
         format!(
-            "error = (moving average of p{percentile} − target) ÷ target, the past weighing {smoothing}; \
-             above {decrease_above}: rate ÷ {decrease}; below {increase_below}: rate + {increase} × \
-             ({increase_offset} − error)"
+            "error = (moving average of p{percentile} − target) ÷ target, the past weighing \
+             {smoothing}; above {decrease_above}: rate ÷ {decrease}; below {increase_below}: rate \
+             + {increase} × ({increase_offset} − error)"
         ),
     ];
     if !subject.stage.classes.is_empty() {
         does.push(format!(
-            "when a class misses its target, the rates of lower classes ÷ {}; its own rate gives way only after \
-             {} runs with all lower ones at {min_rate}",
+            "when a class misses its target, the rates of lower classes ÷ {}; its own rate gives \
+             way only after {} runs with all lower ones at {min_rate}",
             control.lower_class_decrease, control.lower_class_patience
         ));
     }
@@ -60,7 +60,7 @@ pub(super) fn response_time_controller(
     does
 }
 
-/// The target of this request, µs; `None` where targets differ.
+/// Returns the target of this request, µs; `None` if targets differ.
 fn own_target(control: &ResponseTimeControllerConfig, subject: &Subject<'_>) -> Option<u64> {
     let row = match control.scope {
         ControlScope::Type => subject.kind?,
@@ -70,13 +70,13 @@ fn own_target(control: &ResponseTimeControllerConfig, subject: &Subject<'_>) -> 
     row.get(subject.class.unwrap_or(0)).copied()
 }
 
-/// What to know where requests leave the queue before a delay of `target_us` can be seen.
+/// Returns a warning if requests leave the queue before a delay of `target_us` can be measured.
 fn timeout_first(target_us: u64, subject: &Subject<'_>) -> Option<String> {
     let queue = &subject.stage.queue;
     (queue.mode == QueueMode::Hold && queue.timeout_us <= target_us).then(|| {
         format!(
-            "careful: queue.timeout ends every wait after {}, so longer delays than that and the processing \
-             time are never seen; set it above the target",
+            "careful: queue.timeout ends every wait after {}, so longer delays than that and the \
+             processing time are never seen; set it above the target",
             duration(queue.timeout_us)
         )
     })
@@ -95,8 +95,9 @@ fn degradation(degradation: &DegradationConfig) -> String {
         "the rate stays as it is, nothing is refused"
     };
     format!(
-        "first tells the application by x-headgate-quality to answer with less, 1 to {min_quality}: ÷ {decrease} \
-         where the rate would decrease, + {increase} where it would increase; {then}"
+        "first tells the application by x-headgate-quality to answer with less, 1 to \
+         {min_quality}: ÷ {decrease} where the rate would decrease, + {increase} where it would \
+         increase; {then}"
     )
 }
 
@@ -107,18 +108,22 @@ pub(super) fn backlog_control(
     let (target, period) = (duration(control.target_us), duration(control.period_us));
     let rule = match control.control {
         BacklogSignal::Backlog => {
-            "refuses what would bring the cost of all that waits above a bound, unless a slot is free"
+            "refuses what would bring the cost of all that waits above a bound, unless a slot is \
+             free"
         }
         BacklogSignal::QueueLength => {
-            "refuses what would bring the number of those who wait above a bound, unless a slot is free"
+            "refuses what would bring the number of those who wait above a bound, unless a slot is \
+             free"
         }
         BacklogSignal::Proportional => {
-            "refuses at random, with a probability in proportion to (mean service delay − target) ÷ target"
+            "refuses at random, with a probability in proportion to (mean service delay − target) \
+             ÷ target"
         }
     };
     let mut does = vec![
         format!(
-            "holds the mean service delay (wait and processing time, all types) at {target}, measured every {period}"
+            "holds the mean service delay (wait and processing time, all types) at {target}, \
+             measured every {period}"
         ),
         rule.to_owned(),
     ];
@@ -132,7 +137,7 @@ pub(super) fn backlog_control(
     does
 }
 
-/// How the bound moves, or the probability.
+/// Describes the law that moves the bound, or the probability.
 fn law(control: &BacklogControlConfig, subject: &Subject<'_>) -> Vec<String> {
     if control.control == BacklogSignal::Proportional {
         let gain = control.proportional_gain.unwrap_or(1.0);
@@ -162,12 +167,12 @@ fn law(control: &BacklogControlConfig, subject: &Subject<'_>) -> Vec<String> {
     )]
 }
 
-/// The gains in force, but for the measured time that a unit of cost takes, where that isn't known.
+/// Returns the derived gains, apart from the measured time of a unit of cost, if that isn't known.
 fn derived_gains(control: &BacklogControlConfig, subject: &Subject<'_>) -> String {
     let slots = f64::from(subject.stage.parallelism);
     let span = |us| Span::from_micros(us);
     let (target, period) = (span(control.target_us), span(control.period_us));
-    // In front of one slot a unit that takes 1s.
+    // With one slot, for a unit of cost that takes 1s.
     let Gains {
         proportional,
         integral,

@@ -6,7 +6,7 @@ use headgate_core::config::{Discipline, Flow, QueueMode, TypeConfig};
 
 use super::{Part, Subject, duration};
 
-/// What happens to the request once it is let in.
+/// Describes the queue for an admitted request.
 pub(super) fn queue(subject: &Subject<'_>) -> Part {
     let queue = &subject.stage.queue;
     let timeout = duration(queue.timeout_us);
@@ -15,11 +15,13 @@ pub(super) fn queue(subject: &Subject<'_>) -> Part {
             "held by the backend, whose order it is; wait and processing time are reconstructed"
                 .to_owned(),
         ],
-        (QueueMode::Hold, 0) => vec!["nobody waits: what finds no free slot is refused".to_owned()],
+        (QueueMode::Hold, 0) => {
+            vec!["no request waits: one that finds no free slot is refused".to_owned()]
+        }
         (QueueMode::Hold, length) => vec![
             format!(
-                "held by the proxy: at most {length} requests wait, each at most {timeout} or until its own \
-                 deadline"
+                "held by the proxy: at most {length} requests wait, each at most {timeout} or \
+                 until its own deadline"
             ),
             order(subject),
         ],
@@ -72,7 +74,7 @@ fn order(subject: &Subject<'_>) -> String {
 
 const UNSAID: &str = "what x-headgate-progress doesn't say is taken for the mean of the type";
 
-/// Where the deadline comes from.
+/// Describes the source of the deadline.
 fn deadline(subject: &Subject<'_>) -> String {
     let kind = subject.type_config();
     let highest = kind.and_then(|k| k.slo.last());
@@ -157,7 +159,7 @@ fn shares(by: Flow, weights: &BTreeMap<String, f64>, subject: &Subject<'_>) -> S
     format!("{what} take turns of single requests; each that waits has {own}")
 }
 
-/// What takes turns, and the name of the one that the request belongs to.
+/// Returns the flows that take turns, and the name of the request's flow.
 fn flows<'a>(by: Flow, subject: &'a Subject<'_>) -> (&'static str, Option<&'a str>) {
     match by {
         Flow::Type => ("types", subject.type_config().map(|t| t.name.as_str())),

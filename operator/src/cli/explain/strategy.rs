@@ -1,4 +1,4 @@
-//! Strategies in words, with the numbers that are in force.
+//! Strategies in words, with the numbers in force.
 
 use headgate_core::config::{
     Discipline, Flow, HistogramWindow, Logic, StageConfig, StarvationAvoidance, StrategyConfig,
@@ -6,7 +6,7 @@ use headgate_core::config::{
 
 use super::{Part, Subject, duration, feedback};
 
-/// When the request is refused.
+/// Describes when the request is refused.
 pub(super) fn strategy(subject: &Subject<'_>) -> Part {
     let stage = subject.stage;
     let slots = stage.parallelism;
@@ -43,7 +43,8 @@ pub(super) fn strategy(subject: &Subject<'_>) -> Part {
                 None => "",
             };
             let refuses = format!(
-                "refuses while requests waiting × mean processing time ÷ {slots} slots exceeds {limit}{whose}"
+                "refuses while requests waiting × mean processing time ÷ {slots} slots exceeds \
+                 {limit}{whose}"
             );
             let mean = format!(
                 "the mean is over all types and {}, in steps of {}",
@@ -63,7 +64,8 @@ pub(super) fn strategy(subject: &Subject<'_>) -> Part {
                 None => format!("{slots} slots"),
             };
             let lets_in = format!(
-                "lets in a share of all requests, at random: {max_utilization} × {available} ÷ (arrival rate × mean processing time), at most 1"
+                "lets in a share of all requests, at random: {max_utilization} × {available} ÷ \
+                 (arrival rate × mean processing time), at most 1"
             );
             let computed = format!(
                 "both are averages over {}, and the share is computed anew every {}",
@@ -97,7 +99,7 @@ fn sheds_by_value(stage: &StageConfig) -> bool {
     )
 }
 
-/// What decides before objectives do.
+/// Describes the decision that comes before that by objectives.
 fn shed_by_value_of(subject: &Subject<'_>) -> String {
     let value = subject.type_config().map_or(1.0, |kind| kind.value);
     let class = subject.class_config().map_or(1.0, |class| class.value);
@@ -107,8 +109,8 @@ fn shed_by_value_of(subject: &Subject<'_>) -> String {
         format!(" × {class} for its class")
     };
     format!(
-        "under overload refuses first what is worth least per processing time; this request is worth \
-         {value}{of_class}"
+        "under overload refuses first what is worth least per processing time; this request is \
+         worth {value}{of_class}"
     )
 }
 
@@ -130,15 +132,17 @@ fn bouncer(stage: &StageConfig, logic: Logic) -> Vec<String> {
     };
     vec![
         format!(
-            "refuses what would miss {misses}: estimated queue wait + processing time of its type at the percentile"
+            "refuses what would miss {misses}: estimated queue wait + processing time of its type \
+             at the percentile"
         ),
         format!(
-            "processing times are {window}; a type with fewer than {samples} goes by those of all types and the objectives of default"
+            "processing times are {window}; a type with fewer than {samples} goes by those of all \
+             types and the objectives of default"
         ),
     ]
 }
 
-/// What is let in all the same.
+/// Describes the requests that are admitted despite the strategy.
 pub(super) fn starvation_avoidance(stage: &StageConfig) -> Option<Part> {
     let over = |window_us: u64, step_us: u64| {
         format!(
@@ -166,7 +170,8 @@ pub(super) fn starvation_avoidance(stage: &StageConfig) -> Option<Part> {
         } => {
             let over = over(*window_us, *step_us);
             let does = format!(
-                "lets in what was refused of types that are accepted less than the average, with a probability of up to {}, {over}",
+                "lets in what was refused of types that are accepted less than the average, with a \
+                 probability of up to {}, {over}",
                 percent(alpha / 2.0)
             );
             ("HelpingTheUnderserved", does)
@@ -175,8 +180,8 @@ pub(super) fn starvation_avoidance(stage: &StageConfig) -> Option<Part> {
     let mut does = vec![does];
     if sheds_by_value(stage) {
         does.push(
-            "slots for this are set aside before others are given out by value; where it asks for more than there \
-             are, objectives can't be kept, and the stat floors_over_capacity is 1"
+            "slots for this are set aside before others are given out by value; where it asks for \
+             more than there are, objectives can't be kept, and the stat floors_over_capacity is 1"
                 .to_owned(),
         );
     }
@@ -186,7 +191,7 @@ pub(super) fn starvation_avoidance(stage: &StageConfig) -> Option<Part> {
     })
 }
 
-/// What classes make a difference to under this policy.
+/// Describes the effects of classes under this policy.
 pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
     let by_value = sheds_by_value(stage) && stage.classes.iter().any(|class| class.value != 1.0);
     let by_strategy =
@@ -212,7 +217,7 @@ pub(super) fn use_of_classes(stage: &StageConfig) -> &'static str {
     }
 }
 
-/// A ratio as a percentage, without the noise of binary fractions.
+/// Returns a ratio as a percentage, without the noise of binary fractions.
 fn percent(ratio: f64) -> String {
     let percent = (ratio * 1e6).round() / 1e4;
     format!("{percent}%")

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Explanation, Part, Rule};
 
-/// Where values begin in a line.
+/// Column of the values.
 const INDENT: usize = 13;
 /// Longest line.
 const WIDTH: usize = 100;
@@ -86,7 +86,7 @@ fn part(text: &mut String, label: &str, part: &Part) {
     }
 }
 
-/// A sentence, wrapped.
+/// Writes a sentence, wrapped.
 fn bullet(text: &mut String, sentence: &str) {
     let mut row = "-".to_owned();
     for word in sentence.split(' ') {

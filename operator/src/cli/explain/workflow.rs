@@ -1,4 +1,4 @@
-//! A request's workflow in words: which it is, how it was found, and what holds for it.
+//! A request's workflow in words: its name, its source, and its settings.
 
 use headgate_core::config::{
     ResourceReport, SharingConfig, WorkflowConfig, WorkflowSource, WorkflowsConfig,
@@ -16,20 +16,20 @@ const OTHER: &str = "_other";
 #[serde(rename_all = "camelCase")]
 pub(super) struct Workflow {
     pub(super) name: String,
-    /// Which source named it, or that none did.
+    /// The source that named it, or that none did.
     found_by: String,
-    /// What holds for it.
+    /// The settings in words.
     does: Vec<String>,
 }
 
 impl Workflow {
-    /// All that is known of it.
+    /// Returns all sentences about it.
     pub(super) fn sentences(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.found_by).chain(&self.does)
     }
 }
 
-/// `NAMESPACE/KEY/KEY=VALUE`.
+/// Parses `NAMESPACE/KEY/KEY=VALUE`.
 pub(super) fn metadata(text: &str) -> Result<(Vec<String>, String), String> {
     let right = "NAMESPACE/KEY=VALUE, such as envoy.filters.http.jwt_authn/claims/tenant=acme";
     let (path, value) = text
@@ -42,7 +42,8 @@ pub(super) fn metadata(text: &str) -> Result<(Vec<String>, String), String> {
     Ok((path, value.to_owned()))
 }
 
-/// The workflow of this request, where the policy has workflows and the request takes part in admission.
+/// Returns the workflow of this request, if the policy has workflows and the request doesn't bypass
+/// admission.
 pub(super) fn workflow(subject: &Subject<'_>, request: &ExplainArgs) -> Option<Workflow> {
     let config = subject.stage.workflows.as_ref()?;
     let kind = subject.type_config()?;
@@ -63,7 +64,8 @@ pub(super) fn workflow(subject: &Subject<'_>, request: &ExplainArgs) -> Option<W
     let mut does = Vec::new();
     if found.is_some() && own.is_none() {
         does.push(format!(
-            "has a rate of its own if it is among the first {} workflows here; else it shares that of {OTHER}",
+            "has a rate of its own if it is among the first {} workflows here; else it shares that \
+             of {OTHER}",
             config.max_workflows
         ));
     }
@@ -86,13 +88,13 @@ fn source(source: &WorkflowSource) -> String {
     }
 }
 
-/// How its rate comes about.
+/// Describes how its rate is computed.
 fn rate(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> Vec<String> {
     let interval = duration(config.interval_us);
     let adaptive = |probe: &f64, max_utilization: &f64, fair: &str| {
         format!(
-            "its rate rises by up to {probe} requests/s in {interval} while slots are in use less than {} of the \
-             time; above that, {fair}",
+            "its rate rises by up to {probe} requests/s in {interval} while slots are in use less \
+             than {} of the time; above that, {fair}",
             percent(*max_utilization)
         )
     };
@@ -119,8 +121,8 @@ fn rate(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> Vec<String> {
                 ResourceReport::ServerTiming { metric } => (metric, "server-timing"),
             };
             let fair = format!(
-                "slots and {metric} ({} a second, told by {by}) are shared so that the dominant shares are fair \
-                 (DominantResource)",
+                "slots and {metric} ({} a second, reported by {by}) are shared so that the \
+                 dominant shares are fair (DominantResource)",
                 resource.capacity
             );
             adaptive(probe, max_utilization, &fair)
@@ -135,8 +137,8 @@ fn rate(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> Vec<String> {
     let mut all = vec![
         local,
         format!(
-            "it is no higher than services that are called for it can take: of each, {which}, forgotten {} after it \
-             was announced",
+            "it is no higher than services that are called for it can take: of each, {which}, \
+             forgotten {} after it was announced",
             duration(config.rate_ttl_us)
         ),
     ];
@@ -161,7 +163,7 @@ fn rate(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> Vec<String> {
     all
 }
 
-/// What becomes of what exceeds it.
+/// Describes the treatment of requests above its rate.
 fn held(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> String {
     let deadline = match own.and_then(|w| w.deadline_us) {
         Some(us) => format!(
@@ -173,22 +175,23 @@ fn held(config: &WorkflowsConfig, own: Option<&WorkflowConfig>) -> String {
     match config.max_queue_length {
         0 => "what exceeds its rate is refused at once (429, rate_limit)".to_owned(),
         length => format!(
-            "what exceeds its rate waits, up to {length} requests and where {deadline} can still be met; else it is \
-             refused (429, rate_limit)"
+            "what exceeds its rate waits, up to {length} requests and where {deadline} can still \
+             be met; else it is refused (429, rate_limit)"
         ),
     }
 }
 
-/// Who is believed.
+/// Describes the trusted peers.
 fn trust(config: &WorkflowsConfig) -> Option<String> {
     if config.edge {
-        let edge = "rates, deadlines and progress in Headgate's headers are not believed: requests come from outside";
+        let edge = "rates, deadlines and progress in Headgate's headers are not believed: requests \
+                    come from outside";
         return Some(edge.to_owned());
     }
     (!config.peers.is_empty()).then(|| format!("only {} are believed", config.peers.join(", ")))
 }
 
-/// A ratio as a percentage, without the noise of binary fractions.
+/// Returns a ratio as a percentage, without the noise of binary fractions.
 fn percent(ratio: f64) -> String {
     format!("{}%", (ratio * 1e6).round() / 1e4)
 }

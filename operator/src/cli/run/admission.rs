@@ -1,4 +1,5 @@
-//! When the server of class admission listens: always beside a folder, in a cluster while this replica leads.
+//! The server of class admission: it listens always beside a folder, and in a cluster while this
+//! replica leads.
 
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use super::listen::listen;
 use crate::kubernetes::leader::Leadership;
 use crate::xds::AdmissionServer;
 
-/// Time until an address is tried again that is taken.
+/// Time after which a taken address is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Serves on the address of `listener` until `stop` holds `true`; in a cluster, while this replica leads.
+/// Serves on the address of `listener` until `stop` holds `true`; in a cluster, while this replica
+/// leads.
 pub(super) async fn serve(
     listener: TcpListener,
     server: AdmissionServer,
@@ -28,12 +30,12 @@ pub(super) async fn serve(
             warn!("--admission {address}: {error}");
         }
     };
-    // An error means that the sender is gone, which also ends the server.
+    // An error means that the sender was dropped, which also ends the server.
     let stopped = async move { drop(stop.wait_for(|stop| *stop).await) };
     let Some(mut leadership) = leadership else {
         return failed(server.serve(listener, stopped).await);
     };
-    // A connection to one that doesn't lead is refused, and not left to wait.
+    // A replica that doesn't lead refuses connections instead of letting them wait.
     drop(listener);
     let following = async {
         loop {

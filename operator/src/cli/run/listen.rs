@@ -6,12 +6,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::anyhow;
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that wait to be accepted: when an operator comes back, all of its proxies do at once, and whom the kernel
-/// has no room for waits a second and more before it tries again. The kernel may allow less
-/// (`net.core.somaxconn`).
+/// Connections that wait to be accepted. When an operator restarts, all of its proxies connect at
+/// once, and those beyond this number wait a second or more before they try again. The kernel may
+/// allow fewer (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
-/// Listens on `address`, the value of `argument`. `[::]` is any address of either family, also on a host without IPv6.
+/// Listens on `address`, the value of `argument`. `[::]` is any address of either family, also on a
+/// host without IPv6.
 pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = || -> io::Result<TcpListener> {
         let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
@@ -20,7 +21,7 @@ pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpL
             (SocketAddr::V6(v6), Err(_)) if v6.ip().is_unspecified() => (TcpSocket::new_v4()?, v4),
             (SocketAddr::V6(_), socket) => (socket?, address),
         };
-        // A restart finds connections of the one before in TIME_WAIT.
+        // A restart finds connections of the previous process in TIME_WAIT.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -28,7 +29,8 @@ pub(super) fn listen(argument: &str, address: SocketAddr) -> anyhow::Result<TcpL
     bound().map_err(|error| {
         let advice = match error.kind() {
             ErrorKind::AddrInUse => {
-                "; another headgate may be running (headgate status tells), or choose a free port with :0"
+                "; another headgate may be running (headgate status shows it), or choose a free \
+                 port with :0"
             }
             ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
             ErrorKind::AddrNotAvailable => "; this host has no such address",
@@ -51,7 +53,7 @@ mod tests {
         let allowed = allowed.ok().and_then(|n| n.trim().parse().ok());
         let listener = listen("--xds", "127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
-        // Nobody accepts them. Beyond the backlog the kernel leaves connections unanswered.
+        // No connection is accepted. Beyond the backlog the kernel leaves connections unanswered.
         let mut connections = Vec::new();
         for _ in 0..allowed.unwrap_or(500).min(500) {
             let patience = Duration::from_secs(20);
@@ -64,7 +66,7 @@ mod tests {
         let listener = listen("--admin", "[::]:0".parse().unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect(("127.0.0.1", port)).unwrap();
-        // Where the host has it.
+        // If the host has IPv6.
         if TcpSocket::new_v6().is_ok_and(|s| s.bind("[::1]:0".parse().unwrap()).is_ok()) {
             TcpStream::connect(("::1", port)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Where `headgate run` takes policies from: a folder, or the API server of a cluster.
+//! The source of the policies of `headgate run`: a folder, or the API server of a cluster.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::source;
 use crate::xds::module::Modules;
 use crate::xds::registry::Registry;
 
-/// Where policies come from: one of both.
+/// The source of policies: a folder or a cluster.
 #[derive(Debug, Clone, Args)]
 pub struct SourceArgs {
     /// Folder with AdmissionPolicy files (*.yaml, *.yml)
@@ -34,7 +34,7 @@ pub struct SourceArgs {
         conflicts_with = "kubernetes"
     )]
     pub config_dir: Option<PathBuf>,
-    /// Take AdmissionPolicies from the API server, and write their status
+    /// Read AdmissionPolicies from the API server, and write their status
     #[arg(long)]
     pub kubernetes: bool,
     /// Kubeconfig file [default: $KUBECONFIG, ~/.kube/config, or the Pod's service account]
@@ -52,16 +52,21 @@ pub struct SourceArgs {
     /// Lease in the operator's namespace, whose holder writes; one for all replicas
     #[arg(long, value_name = "NAME", default_value = "headgate")]
     pub lease: String,
-    /// Service in the operator's namespace that has the admin addresses of all replicas
+    /// Service in the operator's namespace with the admin addresses of all replicas
     #[arg(long, value_name = "NAME", default_value = "headgate-metrics")]
     pub peers_service: String,
-    /// File with the bearer token for queries to the other replicas about their proxies; it is read for each
-    /// request
+    /// File with the bearer token for queries to the other replicas about their proxies; it is read
+    /// for each request
     #[arg(long, value_name = "FILE", requires = "kubernetes")]
     pub peers_token: Option<PathBuf>,
-    /// Namespace whose policies, Services, Pods, gateways and routes count, and where objects are written; may be given
-    /// several times [default: all]
-    #[arg(long = "watch-namespace", value_name = "NAME", requires = "kubernetes", value_parser = namespace)]
+    /// Namespace whose policies, Services, Pods, gateways and routes are watched, and in which
+    /// objects are written; may be given several times [default: all]
+    #[arg(
+        long = "watch-namespace",
+        value_name = "NAME",
+        requires = "kubernetes",
+        value_parser = namespace
+    )]
     pub watch_namespaces: Vec<String>,
     /// Objects for other control planes
     #[command(flatten)]
@@ -70,7 +75,7 @@ pub struct SourceArgs {
 
 impl SourceArgs {
     /// # Errors
-    /// One line: the folder is missing.
+    /// Returns one line if the folder is missing.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match &self.config_dir {
             Some(dir) if !dir.is_dir() => bail!(
@@ -81,7 +86,7 @@ impl SourceArgs {
         }
     }
 
-    /// What messages call it.
+    /// Returns the name of the source for messages.
     pub(super) fn name(&self) -> String {
         match &self.config_dir {
             Some(dir) => dir.display().to_string(),
@@ -89,7 +94,7 @@ impl SourceArgs {
         }
     }
 
-    /// The API server.
+    /// Returns the access to the API server.
     pub(super) fn access(&self) -> Access {
         Access {
             kubeconfig: self.kubeconfig.clone(),
@@ -97,15 +102,15 @@ impl SourceArgs {
         }
     }
 
-    /// The namespace of this operator, if it is given.
+    /// Returns the namespace of this operator, if given.
     pub(super) fn namespace(&self) -> Option<String> {
         self.pod_namespace.clone().filter(|n| !n.is_empty())
     }
 
-    /// Begins to send plans.
+    /// Starts the source, which sends plans.
     ///
     /// # Errors
-    /// One line: no API server is known.
+    /// Returns one line if no API server is known.
     pub(super) async fn start(
         &self,
         publish_ca: Option<(String, PathBuf)>,
@@ -139,12 +144,13 @@ impl SourceArgs {
     }
 }
 
-/// A namespace's name.
+/// Parses the name of a namespace.
 fn namespace(text: &str) -> Result<String, String> {
     const LONGEST: usize = 63;
     if text.is_empty() || dns(text, LONGEST) != text {
         return Err(format!(
-            "no namespace's name: at most {LONGEST} lower-case letters, digits and inner hyphens, such as shop"
+            "no namespace's name: at most {LONGEST} lower-case letters, digits and inner hyphens, \
+             such as shop"
         ));
     }
     Ok(text.to_owned())
@@ -157,7 +163,7 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    /// Why it ended.
+    /// Waits until the task ends; returns the reason.
     async fn failed(&mut self) -> anyhow::Error {
         match (&mut self.task).await {
             Ok(Err(error)) => error,
@@ -173,7 +179,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// What the first plan waits for.
+    /// Returns the objects that the first plan waits for.
     pub(super) fn missing(&self) -> watch::Receiver<String> {
         match self {
             Self::Folder(_) => watch::channel("the folder to be read".to_owned()).1,
@@ -181,7 +187,7 @@ impl Source {
         }
     }
 
-    /// The name of this process among its replicas.
+    /// Returns the name of this process among its replicas.
     pub(super) fn instance(&self) -> &str {
         match self {
             Self::Folder(_) => "",
@@ -189,7 +195,7 @@ impl Source {
         }
     }
 
-    /// Who decides about what is shown beyond this machine.
+    /// Returns the check of readers' rights by the API server; `None` for a folder.
     pub(super) fn authorizer(&self) -> Option<Authorizer> {
         match self {
             Self::Folder(_) => None,
@@ -197,7 +203,7 @@ impl Source {
         }
     }
 
-    /// Checks the tokens of proxies; `None` where there is no API server.
+    /// Returns the check of proxies' tokens; `None` without an API server.
     pub(super) fn proxy_tokens(&self) -> Option<ProxyTokens> {
         match self {
             Self::Folder(_) => None,
@@ -205,7 +211,7 @@ impl Source {
         }
     }
 
-    /// The policies' statuses as the API server has them.
+    /// Returns the policies' statuses as observed at the API server; `None` for a folder.
     pub(super) fn statuses(&self) -> Option<Arc<Observations>> {
         match self {
             Self::Folder(_) => None,
@@ -224,7 +230,7 @@ impl Source {
         }
     }
 
-    /// Its plans are served: what becomes of policies is now known.
+    /// Starts to write statuses, once the plans are served.
     pub(super) fn serving(
         self,
         plans: watch::Receiver<Arc<Plan>>,
@@ -235,7 +241,7 @@ impl Source {
     ) -> Serving {
         match self {
             Self::Folder(watching) => {
-                // Nobody else tells what becomes of a folder's policies.
+                // The process is the only one for its folder.
                 metrics.plan.set_leader(true);
                 Serving::Folder(watching)
             }
@@ -264,7 +270,7 @@ impl Serving {
         }
     }
 
-    /// Whether this process leads its replicas; `None` where there are no others.
+    /// Whether this process leads its replicas; `None` without replicas.
     pub(super) fn leadership(&self) -> Option<Leadership> {
         match self {
             Self::Folder(_) => None,
@@ -272,11 +278,11 @@ impl Serving {
         }
     }
 
-    /// Waits, after the shutdown, until nothing is written any more.
+    /// Waits, after the shutdown, until all writes have ended.
     pub(super) async fn ended(self) {
         match self {
             Self::Folder(watching) => watching.task.abort(),
-            // Its tasks have no panics of their own; were there one, there is nothing left to wait for.
+            // Its tasks don't panic; even after a panic nothing is left to wait for.
             Self::Cluster(writing) => drop(writing.task.await),
         }
     }

@@ -13,7 +13,7 @@ use crate::plan::TargetKind;
 use crate::source::read::read_file;
 use crate::validate::{ValidPolicy, mesh};
 
-/// The study, or what to print when there are mistakes.
+/// Returns the study, or the output of the files' mistakes.
 pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<Result<MeshStudy, Output>> {
     let reports = input::read(std::slice::from_ref(&policies.to_path_buf()))?;
     let found = match input::policies(&reports) {
@@ -30,8 +30,8 @@ pub(super) fn study(policies: &Path, file: &Path) -> anyhow::Result<Result<MeshS
     Ok(Ok(MeshStudy::new(&applied, plan, &named)?))
 }
 
-/// The policy of each service: the one that targets it. A policy alone in its file that targets none of the services is
-/// that of all.
+/// Returns the policy of each service: the one that targets it. A policy alone in its file that
+/// targets none of the services applies to all.
 fn applied(
     policies: &[&ValidPolicy],
     plan: &Plan,
@@ -61,11 +61,12 @@ fn applied(
         if let [one, other, ..] = of_service[..] {
             let (one, other) = (one.full_name(), other.full_name());
             bail!(
-                "--policy {file}: {one} and {other} both target the Service {service}; one policy for each service"
+                "--policy {file}: {one} and {other} both target the Service {service}; one policy \
+                 for each service"
             );
         }
         let applied = of_service.first().map(|policy| {
-            // Slots are each service's own, as the mesh has them.
+            // Each service has its own slots, as in the mesh.
             let stage = configuration(policy, 1).stages.into_iter().next();
             let stage = stage.context("the policy has no stage")?;
             anyhow::Ok(Applied {

@@ -1,4 +1,5 @@
-//! `headgate simulate`: try a policy under a workload or in a mesh, or run an experiment of the papers.
+//! `headgate simulate`: try a policy under a workload or in a mesh, or run an experiment of the
+//! papers.
 
 mod mesh;
 mod progress;
@@ -21,10 +22,10 @@ use crate::compile::configuration;
 use crate::validate::{Problem, ValidPolicy, instead_of};
 use progress::Bar;
 
-/// What `--scenario` takes to list all scenarios.
+/// The value of `--scenario` that lists all scenarios.
 const LIST: &str = "list";
 
-/// Runs the engine that runs in Envoy in simulated time: a policy under a workload, modelled or recorded, or
+/// Runs the filter's engine in simulated time: a policy under a workload, modelled or recorded, or
 /// policies in front of the services of a mesh, or an experiment of the papers.
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -65,10 +66,10 @@ pub struct SimulateArgs {
     /// Write a page with tables and figures to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Exit with 1 when a result is not as the paper has it, or when a type misses an objective
+    /// Exit with 1 if a result differs from the paper's, or if a type misses an objective
     #[arg(long)]
     pub check: bool,
-    /// Run a scenario at the size at which its results are tested, rather than at the paper's
+    /// Run a scenario at the size at which its results are tested, instead of at the paper's
     #[arg(long, requires = "scenario", conflicts_with_all = ["policy", "requests", "seeds"])]
     pub quick: bool,
     /// Number of runs of each load, each with a seed of its own
@@ -99,16 +100,16 @@ impl SimulateArgs {
     }
 }
 
-/// Simulates.
+/// Runs the simulation.
 ///
 /// # Errors
-/// A file that can't be read or written, a scenario that does not exist.
+/// Returns an error for a file that can't be read or written, or a scenario that does not exist.
 pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
     if args.scenario.as_deref() == Some(LIST) {
         return Ok(Output::ok(list()?));
     }
     if let Some(path) = &args.html {
-        // Nobody wants to hear of it after the run.
+        // Checked before the run rather than after it.
         let opened = fs::OpenOptions::new().append(true).create(true).open(path);
         opened.with_context(|| format!("--html {}: can't be written", path.display()))?;
     }
@@ -135,14 +136,14 @@ pub fn run(args: &SimulateArgs) -> anyhow::Result<Output> {
             Ok(study) => study.run(&args.size(), &bar).map_err(anyhow::Error::from),
             Err(output) => return Ok(output),
         },
-        // The command line asks for both.
+        // clap requires both.
         _ => bail!("--policy with --workload or --mesh, or --scenario"),
     };
     bar.end();
     present(args, &report?)
 }
 
-/// What the command prints.
+/// Returns the output of a report.
 fn present(args: &SimulateArgs, report: &Report) -> anyhow::Result<Output> {
     let verdict = report.verdict();
     let mut notes = String::new();
@@ -185,7 +186,7 @@ fn list() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Names and what they are, aligned.
+/// Returns aligned lines of names and descriptions.
 fn columns<'a>(rows: impl Iterator<Item = (&'a str, &'a str)> + Clone) -> String {
     let widest = rows.clone().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, what)| format!("{name:widest$}  {what}\n");
@@ -201,7 +202,7 @@ fn scenario(name: &str) -> anyhow::Result<Scenario> {
     bail!("--scenario {name}: no such scenario; {right}")
 }
 
-/// The trial, or what to print when there are mistakes.
+/// Returns the trial, or the output of the files' mistakes.
 fn trial(
     args: &SimulateArgs,
     policy: &Path,
@@ -222,7 +223,7 @@ fn trial(
     Ok(Ok(Trial::new(stage.clone(), &name, plan, &named)))
 }
 
-/// What to print when there are mistakes in a file.
+/// Returns the output of the mistakes in a file.
 fn mistakes(problems: &[Problem]) -> Output {
     let lines = problems.iter().map(|problem| format!("{problem}\n"));
     Output {
@@ -232,7 +233,7 @@ fn mistakes(problems: &[Problem]) -> Output {
     }
 }
 
-/// The only policy in a file, or what to print when there are mistakes.
+/// Returns the only policy in a file, or the output of its mistakes.
 fn policy_in(file: &Path) -> anyhow::Result<Result<ValidPolicy, Output>> {
     let reports = input::read(std::slice::from_ref(&file.to_path_buf()))?;
     match input::policies(&reports) {

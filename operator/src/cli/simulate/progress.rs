@@ -1,4 +1,4 @@
-//! How far a simulation has come, on standard error where somebody looks at a terminal.
+//! The progress of a simulation, on standard error if that is a terminal.
 
 use std::fmt::Write;
 
@@ -24,15 +24,15 @@ impl Bar {
         Self(bar)
     }
 
-    /// Takes it off the screen.
+    /// Removes the bar from the screen.
     pub(super) fn end(&self) {
         self.0.finish_and_clear();
     }
 }
 
-/// Requests a second, without the decimals that indicatif's own has.
+/// Writes the requests per second, without the decimals of indicatif's own.
 fn speed(state: &ProgressState, out: &mut dyn Write) {
-    // What can't be shown is left out.
+    // A failed write leaves the number out.
     let _ = write!(out, "{}", HumanCount(state.per_sec() as u64));
 }
 

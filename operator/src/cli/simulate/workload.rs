@@ -12,10 +12,10 @@ use headgate_simulator::workload::recorded::{Recording, is_access_log};
 use crate::source::read::read_file;
 use crate::validate::{Problem, WorkloadDocument};
 
-/// As much of a file as tells what it is.
+/// The size of the part of a file that identifies its format.
 const HEAD: u64 = 64 * 1024;
 
-/// What the file at `path` means under `stage`, or all that is wrong with it.
+/// Returns the plan of the file at `path` under `stage`, or all of its mistakes.
 pub(super) fn plan(path: &Path, stage: &StageConfig) -> anyhow::Result<Result<Plan, Vec<Problem>>> {
     let named = path.display().to_string();
     let unreadable = || format!("{named}: can't be read");

@@ -1,4 +1,5 @@
-//! `headgate status --watch` and `--wait`: the answer, anew after each change to a policy or its status.
+//! `headgate status --watch` and `--wait`: a new answer after each change of a policy or its
+//! status.
 
 use std::io::{self, Write as _};
 use std::pin::pin;
@@ -15,10 +16,10 @@ use crate::cli::cluster::{Cluster, no_policies};
 use crate::cli::{Output, print};
 use crate::kubernetes::resource::PolicyResource;
 
-/// Follows the policies of `namespace`, or of all, until all are programmed, `--timeout` is over, or nobody reads.
+/// Follows the policies of `namespace`, or of all, until all are programmed, `--timeout` is over,
+/// or the reader of the output has closed it.
 ///
-/// # Errors
-/// The API server doesn't tell at first. What fails later is tried again.
+/// Returns an error if the first request to the API server fails. Later failures are retried.
 pub(super) async fn follow(
     cluster: &Cluster,
     args: &StatusArgs,
@@ -49,7 +50,7 @@ pub(super) async fn follow(
             None if !listed => bail!("the API server did not answer within {:?}", args.timeout),
             None => {}
         }
-        // What is there already is one answer.
+        // All waiting events are one answer.
         while let Some(Some(_)) = events.next().now_or_never() {}
         let state = store.state();
         let mut policies: Vec<PolicyResource> = state.iter().map(|p| (**p).clone()).collect();
@@ -68,7 +69,7 @@ pub(super) async fn follow(
                 (_, OutputFormat::Table) => "\n",
             };
             is_read = print(&format!("{separator}{}", output.text))?;
-            // Nowhere to complain to when standard error is closed.
+            // Nothing can be reported once standard error is closed.
             let _ = io::stderr().write_all(output.notes.as_bytes());
             shown = output.text;
         }

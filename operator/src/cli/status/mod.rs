@@ -1,8 +1,8 @@
-//! `headgate status`: what became of the policies: in a cluster, or of a running `headgate run`.
+//! `headgate status`: the state of policies in a cluster, or of those of a running `headgate run`.
 //!
-//! A cluster's answer has two sources. The API server has what became of each policy, and the objects that carry
-//! policies to the proxies of other control planes; the operators know the proxies that they program. Without an
-//! operator that answers, the first half is shown all the same.
+//! The answer for a cluster has two sources. The API server has the state of each policy, and the
+//! objects that carry policies to the proxies of other control planes; the operators know the
+//! proxies that they program. The first half is also shown if no operator answers.
 
 mod follow;
 pub mod text;
@@ -32,21 +32,21 @@ use crate::xds::status::Report;
 
 /// Time for the whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer, in bytes: 10,000 proxies take about 10 MB.
+/// Largest response, in bytes: 10,000 proxies take about 10 MB.
 const MAX_ANSWER: usize = 64 << 20;
-/// Where a `headgate run` of this machine answers unless told otherwise.
+/// Default admin address of a `headgate run` on this machine.
 const LOCAL: &str = "127.0.0.1:18001";
 
-/// Shows policies and proxies: of the cluster that the kubeconfig names, or of a running `headgate run`.
+/// Shows the policies and proxies of the kubeconfig's cluster, or of a running `headgate run`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
     /// Name of a policy [default: all]
     pub policy: Option<String>,
-    /// Admin address of a `headgate run` to ask in place of a cluster [default, where there is no kubeconfig:
+    /// Admin address of a `headgate run` to ask instead of a cluster [default without a kubeconfig:
     /// 127.0.0.1:18001]
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = OF_CLUSTERS)]
     pub admin: Option<Endpoint>,
-    /// File with a token for --admin, where an operator in a cluster asks for one
+    /// File with a token for --admin, if an operator in a cluster requires one
     #[arg(long, value_name = "FILE", requires = "admin")]
     pub token_file: Option<PathBuf>,
     /// Namespace [default: that of the kubeconfig's context]
@@ -55,24 +55,31 @@ pub struct StatusArgs {
     /// All namespaces
     #[arg(long, short = 'A', conflicts_with_all = ["namespace", "policy"])]
     pub all_namespaces: bool,
-    /// Format of the answer
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
     /// After the first answer, print one whenever a policy or its status has changed
     #[arg(long, short)]
     pub watch: bool,
-    /// Wait until there are policies and all of them are programmed; without --watch, only the last answer is printed
+    /// Wait until policies exist and all of them are programmed; without --watch, only the last
+    /// answer is printed
     #[arg(long)]
     pub wait: bool,
     /// Time limit of --wait
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = span, requires = "wait")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = span,
+        requires = "wait"
+    )]
     pub timeout: Duration,
     /// The cluster to ask
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
 
-/// Arguments that a `headgate run` has no answer to.
+/// Arguments that don't apply to a `headgate run`.
 const OF_CLUSTERS: [&str; 7] = [
     "policy",
     "namespace",
@@ -86,19 +93,19 @@ const OF_CLUSTERS: [&str; 7] = [
 /// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// For people.
+    /// A table for terminals.
     Table,
-    /// All of it.
+    /// All of it, as JSON.
     Json,
     /// The same as YAML.
     Yaml,
 }
 
 impl OutputFormat {
-    /// `answer` in this format, or `table` of it.
+    /// Returns `answer` in this format, or `table` of it.
     ///
     /// # Errors
-    /// Only for an answer that has no form as JSON or YAML.
+    /// Returns an error only for an answer that has no form as JSON or YAML.
     pub fn text(
         self,
         answer: &impl Serialize,
@@ -112,10 +119,10 @@ impl OutputFormat {
     }
 }
 
-/// Asks and formats the answer.
+/// Fetches and formats the answer.
 ///
 /// # Errors
-/// Nothing answers at the address, or something else does.
+/// Returns an error if there is no response at the address, or one of another program.
 pub fn run(args: &StatusArgs) -> anyhow::Result<Output> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -159,7 +166,7 @@ async fn of_cluster(args: &StatusArgs) -> anyhow::Result<Output> {
     answer(&cluster, args, namespace, &policies).await
 }
 
-/// What the cluster says of these policies of a namespace, or of all.
+/// Returns the view of these policies of a namespace, or of all.
 async fn answer(
     cluster: &Cluster,
     args: &StatusArgs,
@@ -174,7 +181,8 @@ async fn answer(
     });
     if notes.is_empty() && !operators.iter().any(|o| o.report.is_ok()) {
         notes = format!(
-            "warning: proxies are not shown: no operator answers at Service {}; name another with --operator\n",
+            "warning: proxies are not shown: no operator answers at Service {}; name another with \
+             --operator\n",
             args.cluster.operator
         );
     }
@@ -209,12 +217,15 @@ async fn of_process(
 }
 
 async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> {
-    let stream = TcpStream::connect((admin.host.as_str(), admin.port)).await.map_err(|e| match e.kind() {
-        ErrorKind::ConnectionRefused => anyhow!(
-            "nothing listens on {admin}; start headgate run, or give its admin address with --admin HOST:PORT"
-        ),
-        _ => anyhow!("{admin}: {e}"),
-    })?;
+    let stream = TcpStream::connect((admin.host.as_str(), admin.port))
+        .await
+        .map_err(|e| match e.kind() {
+            ErrorKind::ConnectionRefused => anyhow!(
+                "nothing listens on {admin}; start headgate run, or give its admin address with \
+             --admin HOST:PORT"
+            ),
+            _ => anyhow!("{admin}: {e}"),
+        })?;
     let mut request = Request::get("/status").header(header::HOST, admin.to_string());
     if let Some(path) = token {
         let token = tokio::fs::read_to_string(path).await;
@@ -228,7 +239,8 @@ async fn fetch(admin: &Endpoint, token: Option<&Path>) -> anyhow::Result<Bytes> 
     if let StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN = response.status() {
         let why = String::from_utf8_lossy(response.body());
         bail!(
-            "{admin}: {}; --token-file FILE gives it one that kubectl makes: kubectl create token {} --namespace {} --audience {AUDIENCE}",
+            "{admin}: {}; --token-file FILE gives it one that kubectl makes: kubectl create token \
+             {} --namespace {} --audience {AUDIENCE}",
             one_line(why.trim()),
             OperatorService::default().name,
             OperatorService::default().namespace,

@@ -1,4 +1,4 @@
-//! What a cluster or a `headgate run` says of its policies, as tables for people.
+//! The state of policies in a cluster or of a `headgate run`, as tables for terminals.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use crate::xds::conditions::Type;
 use crate::xds::status::ProxyReport;
 use crate::xds::timestamp::age;
 
-/// Tables, and a line for everything that is not as it should be.
+/// Returns tables, and a line for each problem.
 #[must_use]
 pub fn render(view: &View, now: SystemTime) -> String {
     let mut parts = vec![policies(view, now)];
@@ -21,7 +21,8 @@ pub fn render(view: &View, now: SystemTime) -> String {
     if !view.objects.is_empty() {
         parts.push(objects(&view.objects));
     }
-    // Advice is for policies that wait for a proxy; others may be with another control plane's proxies.
+    // The advice is for policies without proxies; others may be enforced by another control plane's
+    // proxies.
     let mut targets = view.policies.iter().flat_map(|p| &p.targets);
     let advice = targets.all(|t| {
         let is_elsewhere = !t.is(Type::Accepted) || t.is(Type::Overridden);
@@ -55,7 +56,7 @@ fn policies(view: &View, now: SystemTime) -> String {
     ]);
     for policy in &view.policies {
         for (i, target) in policy.targets.iter().enumerate() {
-            // A policy's own columns stand once.
+            // The policy's own columns are filled in its first row only.
             let once = |text: String| if i == 0 { text } else { String::new() };
             let created = policy
                 .created_at
@@ -75,7 +76,8 @@ fn policies(view: &View, now: SystemTime) -> String {
     table.or("No policies.\n")
 }
 
-/// Nothing where the proxies are those of another control plane, which doesn't tell how many there are.
+/// Returns the share of proxies in sync. Empty if the proxies are those of another control plane,
+/// which doesn't report their number.
 fn share(view: &View, policy: &Policy) -> String {
     let is_elsewhere = || {
         let mut targets = policy.targets.iter();
@@ -89,7 +91,7 @@ fn share(view: &View, policy: &Policy) -> String {
     }
 }
 
-/// Objects, each with what its reader says.
+/// Returns the table of objects, each with the status by its reader.
 fn objects(objects: &[Carrier]) -> String {
     let mut table = Table::new(["OBJECT", "POLICIES", "REVISION", "STATUS"]);
     for o in objects {
@@ -107,7 +109,7 @@ fn objects(objects: &[Carrier]) -> String {
     table.or("")
 }
 
-/// Proxies, each with its target or its namespace.
+/// Returns the table of proxies, each with its target or its namespace.
 fn proxies(view: &View) -> String {
     let place = if view.local.is_some() {
         "TARGET"
@@ -139,7 +141,7 @@ fn proxies(view: &View) -> String {
     table.or("No proxies. headgate bootstrap writes a configuration for one.\n")
 }
 
-/// The proxy, and of a stream for other slots than the usual one these.
+/// Returns the proxy's name, with the slots of a stream for other slots than the default.
 fn stream(p: &ProxyReport) -> String {
     match p.slots.as_slice() {
         [] => p.node.clone(),
@@ -148,7 +150,7 @@ fn stream(p: &ProxyReport) -> String {
     }
 }
 
-/// The first, and how many more there are.
+/// Returns the first name, and the number of the others.
 pub(super) fn shortened(mut names: impl Iterator<Item = String>) -> String {
     let first = names.next().unwrap_or_default();
     match names.count() {
@@ -165,7 +167,7 @@ fn dash(text: &str) -> String {
     }
 }
 
-/// Only targets that several policies want.
+/// Returns the table of the targets of several policies.
 fn workloads<'a>(workloads: impl Iterator<Item = &'a Workload>) -> String {
     let mut table = Table::new(["WORKLOAD", "IN FORCE", "NOT IN FORCE"]);
     for workload in workloads {
@@ -215,7 +217,7 @@ fn remarks(view: &View) -> Vec<String> {
             if target.is(Type::Overridden) {
                 say(Type::Overridden);
             }
-            // Nothing else names the objects that carry it.
+            // No other line names the objects that carry it.
             let is_hidden = target.is(Type::Programmed)
                 && view.objects.is_empty()
                 && policy.proxies.is_some_and(|s| s.total == 0);
@@ -249,7 +251,7 @@ fn remarks(view: &View) -> Vec<String> {
     lines.iter().map(|line| one_line(line)).collect()
 }
 
-/// What is not as it should be with a proxy.
+/// Returns the problems of a proxy.
 fn proxy_remarks(p: &ProxyReport) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(problem) = &p.problem {

@@ -1,5 +1,5 @@
-//! What a cluster says of its policies, put together: their status at the API server, the objects there that carry
-//! them, and the proxies as all operators see them. And what a `headgate run` says.
+//! The state of a cluster's policies: their status at the API server, the objects there that carry
+//! them, and the proxies in the reports of all operators. Also the state of a `headgate run`.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -24,13 +24,13 @@ use crate::xds::status::{self, PolicyReport, ProblemReport, ProxyReport, Report}
 pub struct View {
     /// Policies by namespace and name, each with its targets.
     pub policies: Vec<Policy>,
-    /// Which policy is in force at each target, and which are not.
+    /// The policies in force at each target, and those that aren't.
     pub workloads: Vec<Workload>,
     /// Proxies as the operators report them: connected ones first, then by node id.
     pub proxies: Vec<Proxy>,
     /// Objects that carry policies to other proxies, by kind and name.
     pub objects: Vec<Carrier>,
-    /// Kinds of objects that can't be seen although policies are in them, and why.
+    /// Kinds of objects that can't be listed although they carry policies, each with the reason.
     #[serde(skip)]
     pub hidden: Vec<(&'static str, String)>,
     /// The operators.
@@ -50,7 +50,7 @@ pub struct Policy {
     pub generation: i64,
     /// `metadata.creationTimestamp`, RFC 3339.
     pub created: Option<String>,
-    /// The same, to compare.
+    /// The same, for comparison.
     #[serde(skip)]
     pub created_at: Option<SystemTime>,
     /// `Enforce` or `DryRun`.
@@ -60,7 +60,7 @@ pub struct Policy {
     pub revision: String,
     /// Its targets.
     pub targets: Vec<Target>,
-    /// Proxies that enforce it, of those that are to; none known when no operator answers.
+    /// Proxies that are in sync, of those that are to enforce it; `None` if no operator answers.
     pub proxies: Option<Share>,
 }
 
@@ -100,7 +100,7 @@ impl Target {
         self.status(of) == "True"
     }
 
-    /// Whether the policy is in force here, or another one is in its place as intended.
+    /// Whether the policy is in force here, or another one overrides it as intended.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.is(Type::Accepted) && (self.is(Type::Programmed) || self.is(Type::Overridden))
@@ -125,17 +125,17 @@ impl Target {
 pub struct Condition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// Why, in a word.
+    /// The reason, in a word.
     pub reason: String,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     pub message: String,
 }
 
-/// How many proxies are as they should be.
+/// The number of proxies in sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Share {
-    /// Those that run what they were sent.
+    /// Those that run the revision sent to them.
     pub in_sync: usize,
     /// All.
     pub total: usize,
@@ -149,7 +149,7 @@ pub struct Workload {
     pub target: String,
     /// `namespace/name` of the policies in force.
     pub in_force: Vec<String>,
-    /// Those that are not, and why: `Conflicted`, `Overridden`.
+    /// Policies not in force, each with the reason: `Conflicted`, `Overridden`.
     pub out_of_force: Vec<Loser>,
 }
 
@@ -165,18 +165,19 @@ pub struct Loser {
     pub message: String,
 }
 
-/// A proxy and who reports it.
+/// A proxy and the operator that reports it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Proxy {
     /// `namespace/name` of the operator's Pod.
     pub operator: String,
-    /// What it reports.
+    /// The operator's report of it.
     #[serde(flatten)]
     pub report: ProxyReport,
 }
 
-/// An object that carries policies to proxies which another control plane programs, or to Pods that mount it.
+/// An object that carries policies to proxies which another control plane programs, or to Pods that
+/// mount it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Carrier {
@@ -188,7 +189,7 @@ pub struct Carrier {
     pub policies: Vec<String>,
     /// Revision of the configuration in it.
     pub revision: String,
-    /// What its reader says in its status, by type; Istio and Pods say nothing.
+    /// The conditions in its status, by type, as its reader wrote them; Istio and Pods write none.
     pub conditions: Vec<(String, Condition)>,
 }
 
@@ -202,12 +203,12 @@ pub struct OperatorView {
     pub version: Option<String>,
     /// First 64 bits of the SHA-256 of the module that it gives to proxies.
     pub module: Option<String>,
-    /// Why it can't be asked.
+    /// The reason why it can't be asked.
     pub problem: Option<String>,
 }
 
 impl View {
-    /// Puts together what is known; `namespace` leaves out proxies and objects of others.
+    /// Returns the view; with a `namespace`, without the proxies and objects of others.
     #[must_use]
     pub fn new(
         policies: &[PolicyResource],
@@ -247,7 +248,7 @@ impl View {
         }
     }
 
-    /// What a `headgate run` reports.
+    /// Returns the view of a `headgate run`.
     #[must_use]
     pub fn of_process(report: &Report) -> Self {
         let proxy = |report: &ProxyReport| Proxy {
@@ -284,8 +285,8 @@ impl View {
         }
     }
 
-    /// Whether every policy is accepted, and programmed or overridden. That no proxy asks for one is no mistake of the
-    /// policy's.
+    /// Whether every policy is accepted, and programmed or overridden. A policy that no proxy asks
+    /// for is no mistake.
     #[must_use]
     pub fn ok(&self) -> bool {
         let has_no_proxies = |t: &Target| t.reason(Type::Programmed) == "NoProxies";
@@ -295,7 +296,7 @@ impl View {
         .all(|t| t.is_settled() || t.is(Type::Accepted) && has_no_proxies(t))
     }
 
-    /// Whether there are policies and every one is programmed, or overridden, at each of its targets.
+    /// Whether policies exist and every one is programmed, or overridden, at each of its targets.
     #[must_use]
     pub fn programmed(&self) -> bool {
         let mut targets = self.policies.iter().flat_map(|p| &p.targets);
@@ -310,7 +311,7 @@ impl View {
     }
 }
 
-/// Whether a policy, `namespace/name`, is in `namespace`, or that is any.
+/// Whether a policy, `namespace/name`, is in `namespace`, or no namespace is given.
 fn is_in(policy: &str, namespace: Option<&str>) -> bool {
     namespace.is_none_or(|namespace| policy.split('/').next() == Some(namespace))
 }
@@ -332,7 +333,7 @@ impl Condition {
         }
     }
 
-    /// The condition as it was written, if it is about this generation.
+    /// Returns the condition as written, if it is about this generation.
     fn of(written: Option<&meta::Condition>, generation: i64) -> Self {
         match written {
             None => Self::unknown("Pending", "no operator has judged it yet".to_owned()),
@@ -399,7 +400,7 @@ fn ancestor(ancestor: &PolicyAncestorStatus, namespace: &str) -> String {
     format!("{}/{namespace}/{}", target.kind, target.name) + &section.collect::<String>()
 }
 
-/// The targets as the spec names them, for a policy that has no status yet.
+/// Returns the targets in the spec of a policy without a status.
 fn named(resource: &PolicyResource, namespace: &str) -> Vec<String> {
     let targets = resource.spec["targetRefs"].as_array();
     let text = |target: &Value| {
@@ -448,8 +449,8 @@ fn workloads(policies: &[Policy]) -> Vec<Workload> {
     all.into_values().collect()
 }
 
-/// The proxies of all operators. One that went over to another operator is known to both; who is connected
-/// to it knows better.
+/// Returns the proxies of all operators. Two operators know a proxy that moved to another one; the
+/// report of the connected operator takes precedence.
 fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     let mut all: Vec<Proxy> = Vec::new();
     for operator in operators {
@@ -480,8 +481,8 @@ fn proxies(operators: &[Operator], namespace: Option<&str>) -> Vec<Proxy> {
     all
 }
 
-/// What an object of the API server says of itself. Its reader's conditions are in its status, or in that of its
-/// ancestors, as Gateway API has it.
+/// Returns the state of an object at the API server. Its reader's conditions are in its status, or
+/// in that of its ancestors, as in Gateway API.
 fn carrier(kind: &'static str, object: &DynamicObject) -> Carrier {
     let annotation = |key| object.annotations().get(key).map_or("", String::as_str);
     let status = &object.data["status"];

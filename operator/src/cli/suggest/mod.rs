@@ -1,4 +1,4 @@
-//! `headgate suggest`: a first policy, from traffic that was measured.
+//! `headgate suggest`: a first policy, from measured traffic.
 
 mod policy;
 mod routes;
@@ -21,13 +21,14 @@ use super::top::sample::{PolicySample, Stats};
 use policy::{Found, Measured};
 use routes::Routes;
 
-/// Answers from which a route's percentiles are believed; the filter's `minSamples`.
+/// The number of responses from which on a route's percentiles are used; the filter's `minSamples`.
 const ENOUGH: usize = 50;
 
-/// Prints a first policy, with a comment on where each number comes from.
+/// Prints a first policy, with a comment on the source of each number.
 ///
-/// From an access log: a type for each route that was asked for often enough, with ids in paths folded, and objectives
-/// from what the answers took. From a proxy with a policy in DryRun whose only type is default: objectives for that.
+/// From an access log: a type for each route with enough requests, with ids in paths folded, and
+/// objectives from the times of the responses. From a proxy with a policy in DryRun whose only type
+/// is default: objectives for that type.
 #[derive(Debug, Clone, Args)]
 pub struct SuggestArgs {
     /// An access log of Envoy, text or JSON lines; - for standard input
@@ -36,11 +37,21 @@ pub struct SuggestArgs {
     /// Admin address of an Envoy that measures, HOST:PORT or unix:/PATH
     #[arg(long, value_name = "ADDRESS", conflicts_with = "log")]
     pub proxy: Option<Place>,
-    /// The Service that the policy is for
-    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "default/app", value_parser = service)]
+    /// The target Service of the policy
+    #[arg(
+        long,
+        value_name = "NAMESPACE/NAME",
+        default_value = "default/app",
+        value_parser = service
+    )]
     pub service: Service,
-    /// Maximum number of types beside default; the routes that took most time get one
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..=200))]
+    /// Maximum number of types beside default; the routes with the most processing time get one
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 12,
+        value_parser = clap::value_parser!(u16).range(1..=200)
+    )]
     pub types: u16,
 }
 
@@ -68,15 +79,16 @@ fn service(text: &str) -> Result<Service, String> {
     }
 }
 
-/// Suggests.
+/// Prints a suggested policy.
 ///
 /// # Errors
-/// A log that can't be read or has too few requests; a proxy that can't be asked or measured too little.
+/// Returns an error for a log that can't be read or has too few requests, or a proxy that can't be
+/// asked or has measured too little.
 pub fn run(args: &SuggestArgs) -> anyhow::Result<Output> {
     let found = match (&args.log, &args.proxy) {
         (Some(log), _) => of_log(log, usize::from(args.types))?,
         (None, Some(proxy)) => of_proxy(proxy)?,
-        // The command line asks for one.
+        // clap requires one.
         (None, None) => bail!("an access log, or --proxy"),
     };
     Ok(Output::ok(policy::text(&found, &args.service)))
@@ -115,7 +127,8 @@ fn of_proxy(place: &Place) -> anyhow::Result<Found> {
     let (Some((name, policy)), None) = (policies.next(), policies.next()) else {
         let names: Vec<&str> = sample.policies.keys().map(String::as_str).collect();
         bail!(
-            "--proxy {place}: it runs {}; one policy in DryRun whose only type is {DEFAULT_TYPE} would be right",
+            "--proxy {place}: it runs {}; one policy in DryRun whose only type is {DEFAULT_TYPE} \
+             would be right",
             match names.is_empty() {
                 true => "no policy".to_owned(),
                 false => names.join(" and "),
@@ -143,7 +156,7 @@ fn of_policy(policy: &PolicySample) -> anyhow::Result<Found> {
     })
 }
 
-/// Percentiles of what a type's requests took in a dry run, which holds none.
+/// Returns percentiles of the response times of a type in a dry run, which holds no requests.
 fn measured(stats: &Stats) -> Option<Measured> {
     let spread = stats.histogram("response_time_us")?.since(None);
     let ms = |q: f64| Some(spread.quantile(q)? / 1e3);

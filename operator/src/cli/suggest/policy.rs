@@ -1,4 +1,4 @@
-//! What `headgate suggest` prints: a policy in YAML whose comments say where each number comes from.
+//! The output of `headgate suggest`: a policy in YAML with comments on the source of each number.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,12 +8,12 @@ use headgate_core::config::DEFAULT_TYPE;
 use super::Service;
 use super::routes::FOLDED;
 
-/// Least objective, ms: what access logs and timers resolve well.
+/// Least objective, ms: access logs and timers resolve it well.
 const LEAST_MS: f64 = 10.0;
 /// Longest name of a type.
 const MAX_NAME: usize = 63;
 
-/// What requests took.
+/// Measured times of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Measured {
     pub(super) requests: u64,
@@ -24,7 +24,7 @@ pub(super) struct Measured {
 /// A route that gets a type of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Route {
-    /// Where the same path has several.
+    /// The method, if the same path has several.
     pub(super) method: Option<String>,
     /// Elements of the path.
     pub(super) path: Vec<String>,
@@ -33,38 +33,38 @@ pub(super) struct Route {
     pub(super) of_time: f64,
 }
 
-/// All that was found.
+/// The result of the measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Found {
-    /// Over all requests.
+    /// Times of all requests.
     pub(super) all: Measured,
-    /// By the time that they took, the most first.
+    /// Routes by their total time, the most first.
     pub(super) routes: Vec<Route>,
-    /// What a reader should know, a sentence each.
+    /// Remarks for the reader, a sentence each.
     pub(super) notes: Vec<String>,
 }
 
-/// Objectives, ms: twice what the requests take themselves, and room for one (p50) or two (p90) slow requests, at the 90th
-/// percentile of all, that may be served before them.
+/// Returns objectives, ms: twice the requests' own times, and room for one (p50) or two (p90) slow
+/// requests before them, at the 90th percentile of all.
 fn objectives(own: &Measured, all: &Measured) -> (f64, f64) {
     let p50 = round_up(2.0 * own.p50_ms + all.p90_ms);
     let p90 = round_up(2.0 * own.p90_ms + 2.0 * all.p90_ms);
     (p50, p90.max(p50))
 }
 
-/// Up to 1, 1.5, 2, 3, 5 or 7 times a power of ten, at least [`LEAST_MS`].
+/// Rounds up to 1, 1.5, 2, 3, 5 or 7 times a power of ten, at least [`LEAST_MS`].
 pub(super) fn round_up(ms: f64) -> f64 {
     let ms = ms.max(LEAST_MS);
     let power = 10_f64.powf(ms.log10().floor());
     let step = [1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0].into_iter();
-    // What rounding of the logarithm adds is no reason for the next step.
+    // An error of the logarithm's rounding must not cause the next step.
     let mut enough = step
         .map(|step| step * power)
         .filter(|to| *to >= ms * (1.0 - 1e-9));
     enough.next().unwrap_or(10.0 * power)
 }
 
-/// The policy.
+/// Returns the policy's text.
 pub(super) fn text(found: &Found, service: &Service) -> String {
     let mut text = String::new();
     let mut line = |words: &str| {
@@ -89,7 +89,8 @@ pub(super) fn text(found: &Found, service: &Service) -> String {
     ));
     line("spec:");
     line(
-        "  mode: DryRun        # decides and counts, and refuses nothing; remove it when the counts are as you want them",
+        "  mode: DryRun        # decides and counts, and refuses nothing; remove it when the \
+         counts are as you want them",
     );
     line("  targetRefs:");
     line(&format!(
@@ -98,10 +99,12 @@ pub(super) fn text(found: &Found, service: &Service) -> String {
     ));
     line("  # No parallelism: the filter finds how many requests the service works on at once.");
     line(
-        "  # Objectives are twice what a type's requests took, and room for slow requests before them: one at the median,",
+        "  # Objectives are twice what a type's requests took, and room for slow requests before \
+         them: one at the median,",
     );
     line(&format!(
-        "  # two at the 90th percentile, of {} each (the 90th percentile of all). Rounded up to 1, 1.5, 2, 3, 5 or 7.",
+        "  # two at the 90th percentile, of {} each (the 90th percentile of all). Rounded up to 1, \
+         1.5, 2, 3, 5 or 7.",
         shown(all.p90_ms)
     ));
     line("  types:");
@@ -149,7 +152,8 @@ fn slo(own: &Measured, all: &Measured) -> String {
     format!("{{p50: {p50:.0}ms, p90: {p90:.0}ms}}")
 }
 
-/// What matches less comes first, since the first match wins: fixed paths before those with ids, then the longer ones.
+/// Returns the routes in the order of their types: the most specific first, since the first match
+/// wins. Fixed paths are before those with ids, then the longer ones.
 fn in_order(routes: &[Route]) -> Vec<&Route> {
     let mut routes: Vec<&Route> = routes.iter().collect();
     routes.sort_by_key(|route| {
@@ -163,7 +167,8 @@ fn in_order(routes: &[Route]) -> Vec<&Route> {
     routes
 }
 
-/// `GET /users/{id}/orders` → `users-id-orders`; with the method where there are several, and a number where it is taken.
+/// Returns a name: `GET /users/{id}/orders` → `users-id-orders`; with the method if the path has
+/// several, and a number if the name is taken.
 fn name(route: &Route, taken: &mut BTreeSet<String>) -> String {
     let mut name = String::new();
     for part in route.method.iter().chain(&route.path) {
@@ -213,7 +218,7 @@ fn matching(route: &Route) -> String {
     text
 }
 
-/// So that a regular expression means the text itself.
+/// Escapes `text` for a regular expression.
 fn escape(text: &str, to: &mut String) {
     for c in text.chars() {
         if c.is_ascii_punctuation() && !matches!(c, '-' | '_' | '~' | '%') {
@@ -223,7 +228,7 @@ fn escape(text: &str, to: &mut String) {
     }
 }
 
-/// As YAML reads it back, whatever is in it.
+/// Quotes `text` for YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

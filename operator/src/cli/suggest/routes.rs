@@ -1,13 +1,14 @@
-//! Routes of an access log: methods and paths, with what varies in them folded.
+//! Routes of an access log: methods and paths, with their variable elements folded.
 //!
 //! Two rules, both easy to check by eye:
 //!
-//! 1. An element of a path is an id if it is a number, a UUID, or has at least 8 characters of which one is a digit and all
-//!    are hexadecimal, or at least 20 of which one is a digit.
-//! 2. Where more than [`NAMES`] different elements follow the same ones, they are names of things, and fold as ids do.
+//! 1. An element of a path is an id if it is a number, a UUID, or has at least 8 characters of
+//!    which one is a digit and all are hexadecimal, or at least 20 of which one is a digit.
+//! 2. Where more than [`NAMES`] different elements follow the same ones, they are names of things,
+//!    and fold as ids do.
 //!
-//! Memory is bounded: by [`PATHS`] different paths, after rule 1, and 4 bytes a request. What comes after that many paths
-//! counts as `default`.
+//! Memory is bounded: by [`PATHS`] different paths, after rule 1, and 4 bytes a request. Requests
+//! of later paths count as `default`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,27 +17,27 @@ use headgate_simulator::workload::recorded::Logged;
 use super::ENOUGH;
 use super::policy::{Found, Measured, Route};
 
-/// Different elements in one place from which on they are names of things.
+/// The number of different elements in one place from which on they are names of things.
 const NAMES: usize = 20;
-/// Most different paths that are told apart.
+/// Most different paths; later ones count as `default`.
 const PATHS: usize = 20_000;
-/// What stands in a template for what varies.
+/// The element of a template for variable elements.
 pub(super) const FOLDED: &str = "{id}";
 
 /// A method and the elements of a path.
 type Key = (String, Vec<String>);
 
-/// What was read so far.
+/// The requests read so far.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     /// Service times by route, ms.
     times: BTreeMap<Key, Vec<f32>>,
-    /// Those of requests whose path came too late, or that have none.
+    /// Service times of requests whose path came too late, or that have no path.
     other: Vec<f32>,
 }
 
 impl Routes {
-    /// A request that the backend answered.
+    /// Adds a request that the backend answered.
     pub(super) fn add(&mut self, request: &Logged<'_>) {
         let Some(ns) = request.service_ns else {
             return;
@@ -57,7 +58,8 @@ impl Routes {
         }
     }
 
-    /// At most `most` routes that have enough answers, those that took most time; `None` if there are too few answers.
+    /// Returns at most `most` routes with enough responses, those with the most time; `None` if the
+    /// log has too few responses.
     pub(super) fn found(self, most: usize, notes: Vec<String>) -> Option<Found> {
         let routes = fold_names(self.times);
         let mut everything: Vec<f32> = routes
@@ -82,7 +84,7 @@ impl Routes {
                 let measured = Measured::of(&mut times)?;
                 let time: f64 = times.iter().map(|ms| f64::from(*ms)).sum();
                 Some(Route {
-                    // The method says something only where there are several.
+                    // The method is needed only if the path has several.
                     method: methods.get(&path).is_some_and(|n| *n > 1).then_some(method),
                     path,
                     measured,
@@ -97,7 +99,7 @@ impl Routes {
 }
 
 impl Measured {
-    /// Of these times, which it sorts; `None` if they are too few.
+    /// Returns the measured times of `times`, which it sorts; `None` if they are too few.
     fn of(times: &mut [f32]) -> Option<Self> {
         if times.len() < ENOUGH {
             return None;
@@ -115,7 +117,7 @@ impl Measured {
     }
 }
 
-/// The elements of a path without its query, ids folded (rule 1).
+/// Returns the elements of a path without its query, ids folded (rule 1).
 fn elements(path: &str) -> Vec<String> {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let element = |text: &str| match is_id(text) {

@@ -7,7 +7,8 @@ use headgate_simulator::workload::recorded::Recording;
 use super::*;
 use crate::cli::input::{Scale, select};
 
-/// What is printed for a log with these requests, a tenth of a second apart: method, path and ms.
+/// Returns the output for a log with these requests, a tenth of a second apart (method, path and
+/// ms), and the log.
 fn suggested<'a>(requests: impl IntoIterator<Item = (&'a str, String, u32)>) -> (String, String) {
     let mut log = String::new();
     for (n, (method, path, ms)) in requests.into_iter().enumerate() {
@@ -16,7 +17,8 @@ fn suggested<'a>(requests: impl IntoIterator<Item = (&'a str, String, u32)>) -> 
         // Writing to a String does not fail.
         let _ = writeln!(
             log,
-            "[2026-01-05T{h:02}:{m:02}:{s:02}.{tenth}00Z] \"{method} {path} HTTP/1.1\" 200 - 0 9 {ms} {ms} \"-\" \"-\" \"-\" \"x\" \"10.0.0.2:80\""
+            "[2026-01-05T{h:02}:{m:02}:{s:02}.{tenth}00Z] \"{method} {path} HTTP/1.1\" 200 - 0 9 \
+             {ms} {ms} \"-\" \"-\" \"-\" \"x\" \"10.0.0.2:80\""
         );
     }
     (policy_for(&log).unwrap(), log)
@@ -34,7 +36,7 @@ fn policy_for(log: &str) -> anyhow::Result<String> {
     Ok(run(&args)?.text)
 }
 
-/// What a proxy would enforce of it, which has to be without a mistake.
+/// Returns the stage that a proxy would enforce of it, which must have no mistake.
 fn stage(policy: &str) -> StageConfig {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(policy.as_bytes()).unwrap();
@@ -43,7 +45,7 @@ fn stage(policy: &str) -> StageConfig {
     selection.stage().unwrap().clone()
 }
 
-/// How many requests of the log the policy counts as each type.
+/// Counts the requests of the log by the policy's type.
 fn by_type(policy: &str, log: &str) -> Vec<(String, usize)> {
     let recording = Recording::read(log.as_bytes(), &stage(policy)).unwrap();
     let types = recording.types().iter();
@@ -73,7 +75,8 @@ fn each_route_of_the_example_gets_a_type() {
     );
     has(
         &policy,
-        "mode: DryRun        # decides and counts, and refuses nothing; remove it when the counts are as you want them",
+        "mode: DryRun        # decides and counts, and refuses nothing; remove it when the counts \
+         are as you want them",
     );
 }
 

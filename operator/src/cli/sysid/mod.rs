@@ -17,17 +17,18 @@ use super::input::{span, text_of};
 use show::{Answer, Found};
 use trace::{Columns, Trace};
 
-/// Finds out how the delay of a service follows its backlog, and gains for backlogControl that hold the
+/// Finds how the delay of a service follows its backlog, and gains for backlogControl that hold the
 /// delay at its target: system identification and pole placement.
 ///
-/// Record a trace while the service takes all requests, at loads that make it queue: a row each period
-/// with the mean delay of the requests that ended in it and the backlog at its end.
+/// Record a trace while the service accepts all requests, at loads that make it queue: a row each
+/// period with the mean delay of the requests that ended in it and the backlog at its end.
 #[derive(Debug, Clone, Args)]
 pub struct SysidArgs {
-    /// Trace file, as CSV with a header line or as headgate simulate --json writes it; - for standard input
+    /// Trace file, as CSV with a header line or as the JSON of headgate simulate --json; - for
+    /// standard input
     #[arg(required_unless_present = "model", value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Coefficients of Eq. 4, a1,a2,…;b1,b2,…, in place of a trace
+    /// Coefficients of Eq. 4, a1,a2,…;b1,b2,…, instead of a trace
     #[arg(
         long,
         value_name = "A;B",
@@ -35,22 +36,27 @@ pub struct SysidArgs {
         allow_hyphen_values = true
     )]
     pub model: Option<Model>,
-    /// Column of the mean delays, in seconds unless its name ends with another unit [default: delay]
+    /// Column of the mean delays, in seconds unless its name ends with another unit [default:
+    /// delay]
     #[arg(long, value_name = "COLUMN")]
     pub delay: Option<String>,
     /// Column of the backlogs, in the unit of backlogControl's cost [default: backlog]
     #[arg(long, value_name = "COLUMN")]
     pub backlog: Option<String>,
-    /// Column of the times; gaps between rows are left out then [default: time]
+    /// Column of the times; gaps between rows are then left out [default: time]
     #[arg(long, value_name = "COLUMN")]
     pub time: Option<String>,
     /// Order of the model, 1 to 4 [default: the lowest that predicts as well as the others]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_ORDER as i64))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(1..=MAX_ORDER as i64)
+    )]
     pub order: Option<u8>,
     /// Fit square roots, as the paper does; to compare R² only
     #[arg(long)]
     pub square_root: bool,
-    /// Sampling period, where the trace has no times
+    /// Sampling period, if the trace has no times
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = span)]
     pub period: std::time::Duration,
     /// Delay to hold (S_t)
@@ -60,10 +66,10 @@ pub struct SysidArgs {
     #[arg(long, value_name = "DURATION", default_value = "2500ms", value_parser = span)]
     pub overshoot: std::time::Duration,
     /// Time in which the delay settles (T_v); the trace's dead time sets a limit [default: the
-    /// shortest there is, from 10s on]
+    /// shortest possible, from 10s on]
     #[arg(long, value_name = "DURATION", value_parser = span)]
     pub settling_time: Option<std::time::Duration>,
-    /// Gains K_P,K_I to check, in place of finding some
+    /// Gains K_P,K_I to check, instead of finding some
     #[arg(long, value_name = "KP,KI", allow_hyphen_values = true)]
     pub gains: Option<GivenGains>,
     /// Variable that Eq. 7 drives
@@ -77,7 +83,7 @@ pub struct SysidArgs {
 /// Variable that Eq. 7 drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LawName {
-    /// The adjustment of the bound, which Eq. 1 sums up: what Headgate does
+    /// The adjustment of the bound, which Eq. 1 sums up, as in Headgate
     Adjustment,
     /// The bound itself: the loop that the paper analyses in Eq. 8
     Bound,
@@ -92,7 +98,7 @@ impl From<LawName> for Law {
     }
 }
 
-/// `a1,a2;b1,b2`.
+/// The coefficients `a1,a2;b1,b2`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model(Plant);
 
@@ -107,7 +113,7 @@ impl FromStr for Model {
     }
 }
 
-/// `KP,KI`.
+/// The gains `KP,KI`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GivenGains(Gains);
 
@@ -133,10 +139,10 @@ fn numbers(text: &str) -> Result<Vec<f64>, String> {
     text.split(',').map(number).collect()
 }
 
-/// Identifies, designs, and shows both.
+/// Identifies the system, designs the controller, and shows both.
 ///
 /// # Errors
-/// What is wrong with the trace, or why there are no gains.
+/// Returns the mistake in the trace, or the reason why no gains exist.
 pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     let identified = match (&args.model, &args.trace) {
         (Some(_), _) | (None, None) => None,
@@ -193,7 +199,7 @@ pub fn run(args: &SysidArgs) -> anyhow::Result<Output> {
     })
 }
 
-/// Settling times that are tried when none is asked for, in s, from Table 1's on.
+/// Settling times that are tried by default, s, from Table 1's on.
 const SETTLING_S: [f64; 9] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 300.0];
 
 fn designed(

@@ -1,4 +1,4 @@
-//! What `headgate sysid` prints.
+//! The output of `headgate sysid`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::api::Duration as Written;
 /// R² from which a model is acceptable (Chronos §4, Hellerstein et al.).
 const ACCEPTABLE: f64 = 0.8;
 
-/// What a trace told.
+/// The result of a trace.
 pub(super) struct Found {
     pub(super) trace: Trace,
     /// By order.
@@ -21,7 +21,7 @@ pub(super) struct Found {
     pub(super) chosen: Fit,
 }
 
-/// All that there is to show.
+/// The results to show.
 pub(super) struct Answer<'a> {
     pub(super) identified: Option<&'a Found>,
     pub(super) plant: &'a Plant,
@@ -29,14 +29,14 @@ pub(super) struct Answer<'a> {
     pub(super) period: f64,
     pub(super) target: Duration,
     pub(super) law: Law,
-    /// What was asked for; `None` when gains were given.
+    /// The goal of the design; `None` if gains were given.
     pub(super) goal: Option<Goal>,
     pub(super) design: Option<&'a Design>,
     /// Whether gains for this model are gains for the policy.
     pub(super) usable: bool,
 }
 
-/// For people.
+/// Returns the results as text.
 pub(super) fn text(answer: &Answer<'_>) -> String {
     let mut text = String::new();
     // Writing to a String does not fail.
@@ -74,8 +74,8 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
         line(format_args!("{}", table.or("")));
         if chosen.r_squared < ACCEPTABLE {
             line(format_args!(
-                "R² is below {ACCEPTABLE}: the model is hardly fit for use. Record longer, or at loads \
-                 that vary more.\n"
+                "R² is below {ACCEPTABLE}: the model is hardly fit for use. Record longer, or at \
+                 loads that vary more.\n"
             ));
         }
     } else {
@@ -124,15 +124,15 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
     }
     if answer.law == Law::Bound {
         line(format_args!(
-            "These are gains for the loop that the paper analyses. Headgate sums up adjustments (Eq. 1): for \
-             the policy, leave out --law."
+            "These are gains for the loop that the paper analyses. Headgate sums up adjustments \
+             (Eq. 1): for the policy, leave out --law."
         ));
         return text;
     }
     if design.is_stable() {
         line(format_args!(
-            "For the policy:\n  strategy:\n    type: BacklogControl\n    backlogControl:\n      target: {}\n      \
-             period: {}\n      proportionalGain: {}\n      integralGain: {}",
+            "For the policy:\n  strategy:\n    type: BacklogControl\n    backlogControl:\n      \
+             target: {}\n      period: {}\n      proportionalGain: {}\n      integralGain: {}",
             Written::from(answer.target),
             Written::from(Duration::from_secs_f64(answer.period)),
             significant(design.gains.proportional),
@@ -142,7 +142,7 @@ pub(super) fn text(answer: &Answer<'_>) -> String {
     text
 }
 
-/// The results as JSON.
+/// Returns the results as JSON.
 pub(super) fn json(answer: &Answer<'_>) -> anyhow::Result<String> {
     let model = |plant: &Plant| {
         json!({
@@ -150,7 +150,12 @@ pub(super) fn json(answer: &Answer<'_>) -> anyhow::Result<String> {
             "poles": complex(&plant.poles()),
         })
     };
-    let fit = |fit: &Fit| json!({"order": fit.plant.order(), "a": fit.plant.a(), "b": fit.plant.b(), "r_squared": fit.r_squared, "samples": fit.samples});
+    let fit = |fit: &Fit| {
+        json!({
+            "order": fit.plant.order(), "a": fit.plant.a(), "b": fit.plant.b(),
+            "r_squared": fit.r_squared, "samples": fit.samples,
+        })
+    };
     let value = json!({
         "period_s": answer.period,
         "target_s": answer.target.as_secs_f64(),
@@ -191,7 +196,7 @@ fn response(design: &Design, period: f64) -> String {
     }
 }
 
-/// Four digits that count, without an exponent.
+/// Returns the number with four significant digits, without an exponent.
 fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
@@ -200,9 +205,9 @@ fn significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// `0.735, 0.0004 ± 0.405i`.
+/// Returns text such as `0.735, 0.0004 ± 0.405i`.
 fn poles(poles: &[num_complex::Complex64]) -> String {
-    // Without the sign of what is rounded to 0.
+    // Without the sign of a number that is rounded to 0.
     let real = |re: f64| (1e3 * re).round() / 1e3 + 0.0;
     let shown = poles.iter().filter(|p| p.im >= 0.0).map(|p| match p.im {
         0.0 => format!("{:.3}", real(p.re)),
@@ -214,7 +219,7 @@ fn poles(poles: &[num_complex::Complex64]) -> String {
     }
 }
 
-/// `z² + 0.003 z + 0.104`.
+/// Returns text such as `z² + 0.003 z + 0.104`.
 fn polynomial(polynomial: &Polynomial) -> String {
     let mut text = String::new();
     for (power, c) in (0..=polynomial.degree())

@@ -1,12 +1,13 @@
-//! A trace to identify a system from: delays and backlogs, one row a sampling period.
+//! A trace for system identification: delays and backlogs, one row a sampling period.
 //!
-//! CSV with a header line, or the JSON that `headgate simulate --json` writes, whose rows have the same
-//! columns. Columns are found by name; a unit at the end of a name counts (`delay_ms`, `time (s)`).
+//! CSV with a header line, or the JSON that `headgate simulate --json` writes, whose rows have the
+//! same columns. Columns are found by name; a unit at the end of a name counts (`delay_ms`, `time
+//! (s)`).
 
 use anyhow::{Context as _, anyhow, bail};
 use headgate_simulator::sysid::Segment;
 
-/// What to look for.
+/// The names of the columns to read; the usual ones by default.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Columns {
     pub(super) delay: Option<String>,
@@ -14,7 +15,7 @@ pub(super) struct Columns {
     pub(super) time: Option<String>,
 }
 
-/// A trace that was read.
+/// A trace.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Trace {
     /// Parts without a gap.
@@ -45,10 +46,10 @@ const BACKLOGS: [&str; 6] = [
     "d",
 ];
 const TIMES: [&str; 4] = ["time", "timestamp", "at", "t"];
-/// Part of a period by which two rows may be further apart or nearer before it counts as a gap.
+/// The share of a period by which the distance of two rows may differ before it counts as a gap.
 const JITTER: f64 = 0.25;
 
-/// A table of numbers with the lines that they came from.
+/// A table of numbers with the lines that they are from.
 struct Rows {
     names: Vec<String>,
     rows: Vec<(String, Vec<Option<f64>>)>,
@@ -57,7 +58,7 @@ struct Rows {
 /// Reads a trace. `file` is for messages.
 ///
 /// # Errors
-/// What is wrong, with file and line.
+/// Returns the mistake, with file and line.
 pub(super) fn read(file: &str, text: &str, columns: &Columns) -> anyhow::Result<Trace> {
     let rows = match text.trim_start().starts_with(['{', '[']) {
         true => from_json(file, text)?,
@@ -130,7 +131,7 @@ pub(super) fn read(file: &str, text: &str, columns: &Columns) -> anyhow::Result<
     })
 }
 
-/// The usual distance of two rows, s: the median.
+/// Returns the usual distance of two rows, s: the median.
 fn period(times: &[f64], rows: &[(String, Vec<Option<f64>>)]) -> anyhow::Result<f64> {
     let mut steps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     if let Some(at) = steps.iter().position(|step| *step <= 0.0) {
@@ -148,7 +149,7 @@ fn period(times: &[f64], rows: &[(String, Vec<Option<f64>>)]) -> anyhow::Result<
     Ok(steps[steps.len() / 2])
 }
 
-/// A name without its unit, and the unit in seconds.
+/// Returns a name without its unit, and the unit in seconds.
 fn unit(name: &str) -> (String, f64) {
     let plain = name.trim().to_ascii_lowercase();
     let plain = plain.replace(['(', ')', '[', ']'], " ");
@@ -200,7 +201,8 @@ fn from_csv(file: &str, text: &str) -> anyhow::Result<Rows> {
         .collect();
     if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         bail!(
-            "{file}:1: numbers where the names of the columns should be; such as time_s,delay_s,backlog"
+            "{file}:1: numbers where the names of the columns should be; such as \
+             time_s,delay_s,backlog"
         );
     }
     let mut rows = Vec::new();
@@ -210,11 +212,12 @@ fn from_csv(file: &str, text: &str) -> anyhow::Result<Rows> {
         let line = format!("{file}:{line}");
         let cell = |(cell, name): (&str, &String)| match cell {
             "" | "-" | "NaN" | "nan" => Ok(None),
-            // A column that nobody asks for may hold anything.
+            // A column that isn't used may hold any text.
             _ => match cell.parse::<f64>() {
                 Ok(number) if number.is_finite() => Ok(Some(number)),
                 _ if is_used(name) => Err(anyhow!(
-                    "{line}: {cell:?} in column {name:?}; a number, or nothing where nothing was measured"
+                    "{line}: {cell:?} in column {name:?}; a number, or nothing where nothing was \
+                     measured"
                 )),
                 _ => Ok(None),
             },
@@ -226,7 +229,7 @@ fn from_csv(file: &str, text: &str) -> anyhow::Result<Rows> {
     Ok(Rows { names, rows })
 }
 
-/// Whether a column's name is one that is looked for without being told.
+/// Whether a column is used by default, by its name.
 fn is_used(name: &str) -> bool {
     let plain = unit(name).0;
     let known = DELAYS.iter().chain(&BACKLOGS).chain(&TIMES);
@@ -289,7 +292,8 @@ mod tests {
 
     #[test]
     fn columns_are_found_by_name_and_unit() {
-        let text = "t (s), Delay_ms ,host,backlog\n0,1500,a,10\n1,2000,b,20\n2,,c,30\n3,500,d,5\n5,400,e,4\n";
+        let text = "t (s), Delay_ms ,host,backlog\n\
+                    0,1500,a,10\n1,2000,b,20\n2,,c,30\n3,500,d,5\n5,400,e,4\n";
         let trace = read("t.csv", text, &Columns::default()).unwrap();
         assert_eq!(trace.period, Some(1.0));
         assert_eq!(trace.samples, 4);
@@ -321,7 +325,8 @@ mod tests {
     fn mistakes_are_named_with_their_line() {
         assert_eq!(
             error("time_s,delay_s,backlog\n0,1,2\n1,soon,2\n"),
-            "t.csv:3: \"soon\" in column \"delay_s\"; a number, or nothing where nothing was measured"
+            "t.csv:3: \"soon\" in column \"delay_s\"; a number, or nothing where nothing was \
+             measured"
         );
         assert_eq!(
             error("time_s,delay_s,backlog\n0,1\n"),

@@ -1,4 +1,4 @@
-//! Asks one Envoy: a connection that is kept, and bounds on how long and how large an answer may be.
+//! A client of one Envoy: a kept connection, and bounds on the time and the size of a response.
 
 use std::io;
 use std::path::Path;
@@ -19,9 +19,9 @@ use super::place::Place;
 use super::pods;
 use super::sample::{self, Sample};
 
-/// Time for one answer.
+/// Time for one response.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest answer, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
+/// Largest response, in bytes: 256 types take about 400 kB, and 1,000 workflows as much again.
 const MAX_ANSWER: usize = 32 << 20;
 
 /// A proxy's version and name, as it reports them.
@@ -36,20 +36,20 @@ pub struct About {
 /// A proxy to ask, and the connection to it.
 pub struct Client {
     place: Place,
-    /// Leads to proxies in Pods.
+    /// The client for proxies in Pods.
     pods: Option<kube::Client>,
     sender: Option<SendRequest<Empty<Bytes>>>,
     /// The kubelet's reason for the end of the connection.
     complaint: Option<BoxFuture<'static, Option<String>>>,
 }
 
-/// Anything that bytes go through.
+/// A stream of bytes.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Client {
-    /// Asks at `place`; `pods` leads to those that are Pods.
+    /// Returns a client of the proxy at `place`; `pods` reaches those that are Pods.
     #[must_use]
     pub fn new(place: Place, pods: Option<kube::Client>) -> Self {
         Self {
@@ -60,22 +60,23 @@ impl Client {
         }
     }
 
-    /// The place of the proxy.
+    /// Returns the place of the proxy.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The proxy's stats now.
+    /// Returns the proxy's stats now.
     ///
     /// # Errors
-    /// One line: it can't be reached, takes longer than [`TIMEOUT`], or is no Envoy.
+    /// Returns one line: the proxy can't be reached, takes longer than [`TIMEOUT`], or is no Envoy.
     pub async fn sample(&mut self) -> anyhow::Result<Sample> {
         let text = self.get(&sample::path()).await?;
         Ok(Sample::parse(&String::from_utf8_lossy(&text)))
     }
 
-    /// The proxy's version and name. The answer is large, as it lists all that is built in, so ask once.
+    /// Returns the proxy's version and name. The response is large, as it lists all built-in
+    /// extensions, so ask once.
     ///
     /// # Errors
     /// As [`Self::sample`].
@@ -98,7 +99,7 @@ impl Client {
         let answer =
             answer.unwrap_or_else(|_| Err(anyhow!("no answer within {} s", TIMEOUT.as_secs())));
         answer.map_err(|error| {
-            // Whatever it was, the next attempt begins with a connection.
+            // After any failure the next attempt begins with a connection.
             self.sender = None;
             let complaint = self.complaint.take();
             match complaint.and_then(FutureExt::now_or_never).flatten() {

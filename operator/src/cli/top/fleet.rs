@@ -1,4 +1,4 @@
-//! The proxies that are looked at, with what each has answered so far.
+//! The watched proxies, with their responses so far.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use super::sample::Sample;
 /// Whether a proxy answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Reach {
-    /// It has not been heard of yet.
+    /// It has not responded yet.
     #[default]
     Asked,
     /// It answers.
     Answers,
-    /// It doesn't.
+    /// It doesn't answer.
     Silent {
         /// The time of the first failure.
         since: Instant,
-        /// Why, in one line.
+        /// The reason, in one line.
         why: String,
     },
 }
@@ -35,7 +35,7 @@ pub struct Proxy {
     pub history: History,
 }
 
-/// All of them, by place.
+/// All proxies, by place.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
     /// By the name of its place.
@@ -44,7 +44,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// No proxies yet. Rates will be over `window`.
+    /// Returns a fleet without proxies. Rates will be over `window`.
     #[must_use]
     pub fn new(window: Duration) -> Self {
         Self {
@@ -53,13 +53,13 @@ impl Fleet {
         }
     }
 
-    /// Adds a proxy to look at.
+    /// Adds a proxy.
     pub fn add(&mut self, proxy: &str) {
         self.proxies.entry(proxy.to_owned()).or_default();
     }
 
-    /// Notes an answer of a proxy, or why there was none in one line. An answer that was under way
-    /// when its proxy was removed is ignored.
+    /// Records a response of a proxy, or the reason for its absence in one line. A response for a
+    /// removed proxy is ignored.
     pub fn hear(&mut self, proxy: &str, at: Instant, answer: Result<Sample, String>) {
         let Some(proxy) = self.proxies.get_mut(proxy) else {
             return;
@@ -79,7 +79,7 @@ impl Fleet {
         }
     }
 
-    /// Notes a proxy's version and name.
+    /// Records a proxy's version and name.
     pub fn introduce(&mut self, proxy: &str, about: About) {
         if let Some(proxy) = self.proxies.get_mut(proxy) {
             proxy.about = about;
@@ -107,7 +107,7 @@ mod tests {
         let (start, second) = (Instant::now(), Duration::from_secs(1));
         let mut fleet = Fleet::new(10 * second);
         fleet.hear("a", start, Ok(Sample::default()));
-        assert!(fleet.proxies.is_empty(), "nobody asked for it");
+        assert!(fleet.proxies.is_empty(), "not added");
         fleet.add("a");
         assert!(!fleet.is_settled());
         fleet.hear("a", start, Err("x".into()));

@@ -5,7 +5,7 @@ use super::view::Percentiles;
 /// An unknown value.
 pub(super) const UNKNOWN: &str = "-";
 
-/// A rate: `0`, `0.4`, `37.5`, `412`, `12.3k`.
+/// Formats a rate: `0`, `0.4`, `37.5`, `412`, `12.3k`.
 pub(super) fn rate(value: Option<f64>) -> String {
     match value {
         None => UNKNOWN.to_owned(),
@@ -18,12 +18,12 @@ pub(super) fn rate(value: Option<f64>) -> String {
     }
 }
 
-/// A number of things.
+/// Formats a count.
 pub(super) fn count(value: Option<u64>) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), |v| v.to_string())
 }
 
-/// A time given in ms: `0.4ms`, `37ms`, `1.24s`.
+/// Formats a time in ms: `0.4ms`, `37ms`, `1.24s`.
 pub(super) fn time(ms: Option<f64>) -> String {
     match ms {
         None => UNKNOWN.to_owned(),
@@ -34,7 +34,7 @@ pub(super) fn time(ms: Option<f64>) -> String {
     }
 }
 
-/// The median and the 99th percentile.
+/// Formats the median and the 99th percentile.
 pub(super) fn times(percentiles: Option<Percentiles>) -> (String, String) {
     (
         time(percentiles.map(|p| p.p50)),
@@ -42,7 +42,7 @@ pub(super) fn times(percentiles: Option<Percentiles>) -> (String, String) {
     )
 }
 
-/// `part` of `whole`, as `42%`; nothing where there is no whole.
+/// Formats `part` of `whole`, as `42%`; empty if `whole` is unknown or 0.
 pub(super) fn percent(part: Option<f64>, whole: Option<f64>) -> String {
     match (part, whole) {
         (Some(part), Some(whole)) if whole > 0.0 => {
@@ -57,7 +57,7 @@ pub(super) fn percent(part: Option<f64>, whole: Option<f64>) -> String {
     }
 }
 
-/// A share with as many decimals as objectives have: `97.2%`, `99.95%`.
+/// Formats a share with as many decimals as objectives have: `97.2%`, `99.95%`.
 pub(super) fn share(value: f64) -> String {
     let text = format!("{:.2}", value * 100.0);
     let short = text.trim_end_matches('0').trim_end_matches('.');

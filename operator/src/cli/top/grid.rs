@@ -31,7 +31,7 @@ pub enum Tab {
 /// The order of rows. All but the name are also indices of [`Row::ranks`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Order {
-    /// Most requests refused, or late beyond what objectives allow
+    /// Most requests refused, or late beyond the share that objectives allow
     #[default]
     Hurt,
     /// Most requests
@@ -44,15 +44,15 @@ pub enum Order {
     Name,
 }
 
-/// Nothing to see.
+/// Nothing of interest.
 pub(super) const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 /// A heading.
 pub(super) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
-/// As it should be.
+/// In order.
 pub(super) const GOOD: Style = Style::new().fg(Color::Green);
 /// Worth a look.
 pub(super) const WARNING: Style = STRONG.fg(Color::Yellow);
-/// Not as it should be.
+/// A problem.
 pub(super) const BAD: Style = STRONG.fg(Color::Red);
 /// The marked row, and the heads of columns.
 pub(super) const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
@@ -65,7 +65,7 @@ pub type Cell = Span<'static>;
 pub struct Column {
     /// Its head.
     pub head: &'static str,
-    /// Whether it holds numbers, which end at the same place.
+    /// Whether it holds numbers, which are aligned at the right.
     right: bool,
     /// Columns with the highest number are dropped first to save width; 0 is never dropped.
     dispensable: u8,
@@ -84,7 +84,7 @@ pub struct Row {
     pub ranks: [f64; 4],
 }
 
-/// A policy's row, and those below that belong to it.
+/// A policy's row, and the rows of its members.
 type Group = (Row, Vec<Row>);
 
 /// Rows and columns.
@@ -145,7 +145,7 @@ impl Choice {
 }
 
 impl Grid {
-    /// The rows of `view` that `choice` asks for.
+    /// Returns the rows of `view` by `choice`.
     #[must_use]
     pub fn new(view: &View, choice: &Choice) -> Self {
         match choice.tab {
@@ -158,7 +158,7 @@ impl Grid {
         }
     }
 
-    /// Policies with their members. A policy whose name matches the filter is shown whole.
+    /// Returns policies with their members. A policy whose name matches the filter is shown whole.
     fn grouped(
         view: &View,
         choice: &Choice,
@@ -184,8 +184,8 @@ impl Grid {
         Self { columns, rows: all }
     }
 
-    /// The indices of the columns that fit into `width` with `gap` between them, and their widths.
-    /// Columns that are never dropped are cut at the right.
+    /// Returns the indices of the columns that fit into `width` with `gap` between them, and their
+    /// widths. Columns that are never dropped are cut at the right.
     #[must_use]
     pub fn fit(&self, width: u16, gap: u16) -> Vec<(usize, u16)> {
         let widest = |at: usize| {
@@ -216,7 +216,7 @@ impl Grid {
         kept
     }
 
-    /// A table of the columns that fit into `width`, with `gap` between them.
+    /// Returns a table of the columns that fit into `width`, with `gap` between them.
     #[must_use]
     pub fn table(&self, width: u16, gap: u16) -> Table<'_> {
         let fit = self.fit(width, gap);
@@ -239,7 +239,7 @@ impl Grid {
     }
 }
 
-/// A row whose key is its name.
+/// Returns a row whose key is its name.
 fn row(name: &str, cells: Vec<Cell>, ranks: [f64; 4]) -> Row {
     Row {
         cells,
@@ -259,7 +259,7 @@ fn toned(text: impl Into<String>, style: Style) -> Cell {
     Span::styled(text, style)
 }
 
-/// A rate that is best 0, and its share of `whole`.
+/// Returns the cells of a rate that is best 0, and of its share of `whole`.
 fn unwanted(value: Option<f64>, whole: Option<f64>) -> [Cell; 2] {
     let style = match value {
         None | Some(0.0) => FAINT,
@@ -272,7 +272,7 @@ fn unwanted(value: Option<f64>, whole: Option<f64>) -> [Cell; 2] {
     ]
 }
 
-/// `reasons` of rejections, which a dry run doesn't enforce.
+/// Returns a cell of the `reasons` of rejections, which a dry run doesn't enforce.
 fn rejected_for(reasons: String, refused: Option<f64>, would_refuse: Option<f64>) -> Cell {
     let only_counted = would_refuse.is_some_and(|v| v > 0.0) && refused == Some(0.0);
     plain(if only_counted {
@@ -304,7 +304,7 @@ fn group_name(policy: &PolicyRow) -> Cell {
     }
 }
 
-/// The longest wait of any row.
+/// Returns the longest wait of any row.
 fn longest_wait(rows: &[Row]) -> f64 {
     let waits = rows.iter().map(|row| row.ranks[Order::Wait as usize]);
     waits.fold(0.0, f64::max)

@@ -1,16 +1,17 @@
-//! Envoy's histograms, and percentiles of what was added to them.
+//! Envoy's histograms, and percentiles of the values added to them.
 
-/// A histogram as Envoy prints it with `histogram_buckets=disjoint`. What lies above its last bucket is not in it.
+/// A histogram in Envoy's format `histogram_buckets=disjoint`. Values above its last bucket are not
+/// in it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Histogram(Vec<Bucket>);
 
-/// Values up to `upper`, and above the bucket before.
+/// Values up to `upper`, and above the previous bucket.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bucket {
     upper: f64,
-    /// Those of Envoy's last flush period, 5 s unless its bootstrap says otherwise.
+    /// Values of Envoy's last flush period, 5 s unless its bootstrap sets another.
     recent: u64,
-    /// All since the histogram exists.
+    /// All values since the start of the histogram.
     total: u64,
 }
 
@@ -19,7 +20,7 @@ struct Bucket {
 pub struct Spread(Vec<(f64, u64)>);
 
 impl Histogram {
-    /// Reads `B50(1,2) B100(0,0) …`: bound, count of the last period, count in all.
+    /// Reads `B50(1,2) B100(0,0) …`: bound, count of the last period, total count.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut buckets = Vec::new();
@@ -38,8 +39,8 @@ impl Histogram {
 
     /// Returns the values that were added since `before`.
     ///
-    /// Envoy adds to its histograms when it flushes them, so between two looks at a busy proxy nothing may have been
-    /// added; then it is what the last period before added.
+    /// Envoy adds to its histograms when it flushes them, so between two samples of a busy proxy no
+    /// values may have been added. Then it returns the values of the last period.
     #[must_use]
     pub fn since(&self, before: Option<&Self>) -> Spread {
         let same = |b: &&Self| {
@@ -48,7 +49,7 @@ impl Histogram {
         };
         let before = before.filter(same);
         let fell = |b: &&Self| b.0.iter().zip(&self.0).any(|(b, a)| a.total < b.total);
-        // After a restart all of it is new.
+        // After a restart all values are new.
         let before = before.filter(|b| !fell(b));
         let added = |at: usize, bucket: &Bucket| {
             let earlier = before.map_or(0, |b| b.0[at].total);
@@ -64,13 +65,13 @@ impl Histogram {
 }
 
 impl Spread {
-    /// How many values there are.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().map(|b| b.1).fold(0, u64::saturating_add)
     }
 
-    /// Adds those of another proxy, whose buckets may be others.
+    /// Adds the values of another proxy, whose buckets may differ.
     pub fn add(&mut self, other: &Self) {
         for &(upper, count) in &other.0 {
             match self.0.binary_search_by(|b| b.0.total_cmp(&upper)) {
@@ -80,8 +81,8 @@ impl Spread {
         }
     }
 
-    /// The `q`-quantile, 0..=1, with values taken as spread evenly over their bucket, as Prometheus'
-    /// `histogram_quantile` does; none without values.
+    /// Returns the `q`-quantile, 0..=1, with values spread evenly over their bucket, as Prometheus'
+    /// `histogram_quantile` does; `None` without values.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let count = self.count();

@@ -1,24 +1,24 @@
-//! The answers of one proxy over the last few seconds, of which the oldest and the newest are compared.
+//! The responses of one proxy over the last few seconds. The oldest and the newest are compared.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::sample::Sample;
 
-/// Without an answer for this many windows, what was before says nothing of now.
+/// The number of windows without a response after which earlier ones are out of date.
 const LONGEST_GAP: u32 = 2;
 
-/// Recent answers of one proxy.
+/// Recent responses of one proxy.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     scrapes: VecDeque<(Instant, Sample)>,
     restarts: u32,
 }
 
-/// Two answers of one process.
+/// Two responses of one process.
 #[derive(Debug, Clone, Copy)]
 pub struct Span<'a> {
-    /// The earlier one; none when there is only one.
+    /// The earlier one; `None` if only one exists.
     pub before: Option<&'a Sample>,
     /// The later one.
     pub after: &'a Sample,
@@ -27,8 +27,8 @@ pub struct Span<'a> {
 }
 
 impl History {
-    /// Takes an answer, and forgets what the window doesn't need any more. Of a process that was started anew, nothing
-    /// from before is kept: its counters began at 0.
+    /// Adds a response, and forgets those that the window no longer needs. After a restart of the
+    /// process all earlier ones are dropped: its counters began at 0.
     pub fn push(&mut self, at: Instant, sample: Sample, window: Duration) {
         if let Some((last, before)) = self.scrapes.back() {
             let restarted = sample.uptime < before.uptime && sample.uptime.is_some();
@@ -40,13 +40,13 @@ impl History {
         }
         self.scrapes.push_back((at, sample));
         let old = |(then, _): &(Instant, Sample)| at.saturating_duration_since(*then) >= window;
-        // One as old as the window stays, to compare with.
+        // One as old as the window is kept for comparison.
         while self.scrapes.get(1).is_some_and(old) {
             self.scrapes.pop_front();
         }
     }
 
-    /// The oldest and the newest answer; none before the first.
+    /// Returns the oldest and the newest response; `None` before the first.
     #[must_use]
     pub fn span(&self) -> Option<Span<'_>> {
         let (at, after) = self.scrapes.back()?;
@@ -58,13 +58,13 @@ impl History {
         })
     }
 
-    /// The newest answer.
+    /// Returns the newest response.
     #[must_use]
     pub fn latest(&self) -> Option<&Sample> {
         self.scrapes.back().map(|(_, sample)| sample)
     }
 
-    /// How often the process was seen to have started anew.
+    /// Returns the number of observed restarts of the process.
     #[must_use]
     pub fn restarts(&self) -> u32 {
         self.restarts

@@ -17,20 +17,20 @@ use super::render;
 use super::screen::Screen;
 use super::view::View;
 
-/// Time between two looks at keys, and the shortest between two drawings.
+/// Time between two checks for keys, and the shortest between two drawings.
 const TURN: Duration = Duration::from_millis(100);
 
 /// Shows the fleet until the user quits.
 ///
 /// # Errors
-/// The terminal can't be used, or is gone.
+/// Returns an error if the terminal can't be used, or is closed.
 pub fn run(
     fleet: Receiver<Fleet>,
     runtime: &Handle,
     choice: &Choice,
     interval: Duration,
 ) -> anyhow::Result<()> {
-    // A signal must not leave the terminal in the state that we put it into.
+    // A signal must not leave the terminal in raw mode.
     let ended = Arc::new(AtomicBool::new(false));
     runtime.spawn(wait_for_the_end(Arc::clone(&ended)));
     let mut terminal = ratatui::try_init().context("this terminal can't be used")?;
@@ -81,7 +81,7 @@ impl Live {
         while !self.screen.done && !ended.load(Ordering::Relaxed) {
             let mut stale = self.fleet.has_changed().unwrap_or(false);
             self.fleet.mark_unchanged();
-            // The time of silence grows without news.
+            // The time of silence grows without responses.
             stale |= drawn.is_none_or(|at| at.elapsed() >= longest);
             if stale && !self.screen.paused {
                 self.look();
@@ -112,8 +112,8 @@ impl Live {
         Ok(())
     }
 
-    /// Waits a turn for a key, and says whether there is something to draw. One at a time: the next one is about what
-    /// this one makes of the screen.
+    /// Waits a turn for a key; whether the screen has to be drawn. One key at a time, as the next
+    /// one applies to the screen that this one leaves.
     fn keys(&mut self, grid: &Grid) -> anyhow::Result<bool> {
         if !event::poll(TURN).context("the terminal is gone")? {
             return Ok(false);

@@ -1,11 +1,12 @@
-//! `headgate top`: what Envoys do with requests, as it happens.
+//! `headgate top`: requests at Envoys, live.
 //!
-//! Dashboards need a Prometheus and answer a minute later. This asks the admin interfaces of proxies themselves, and
-//! needs nothing else: while a policy is tried out, or where it hurts right now.
+//! Dashboards need a Prometheus and show a minute later. This asks the admin interfaces of proxies,
+//! and needs nothing else: to try out a policy, or to find the cause of a current problem.
 //!
-//! In layers, of which only the outer ones wait or draw: [`client`] asks, [`sample`] and [`histogram`] read an answer,
-//! [`fleet`] and [`history`] keep the last ones, [`view`] works out what is to be shown, [`grid`] makes rows of it, and
-//! [`text`] prints them or [`live`], [`screen`] and [`render`] show them in a terminal.
+//! In layers, of which only the outer ones wait or draw: [`client`] asks, [`sample`] and
+//! [`histogram`] read a response, [`fleet`] and [`history`] keep the last ones, [`view`] computes
+//! the values to show, [`grid`] makes rows of them, and [`text`] prints them or [`live`],
+//! [`screen`] and [`render`] show them in a terminal.
 
 pub mod client;
 pub mod fleet;
@@ -42,24 +43,34 @@ use super::status::OutputFormat;
 use super::{Output, print};
 use crate::api;
 
-/// The admin address that `headgate bootstrap` uses by default.
+/// The default admin address of `headgate bootstrap`.
 const LOCAL: &str = "127.0.0.1:9901";
-/// Shortest time between two answers.
+/// Shortest time between two responses.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Time between two answers, unless told otherwise.
+/// Default time between two responses.
 const INTERVAL: &str = "2s";
-/// Time that rates are over, unless told otherwise: two of the periods in which Envoy adds to its histograms.
+/// Default time that rates are over: two of the periods in which Envoy adds to its histograms.
 const WINDOW: &str = "10s";
 
-/// Shows live what proxies do: requests by policy and type, workflows, what is refused and why.
+/// Shows live requests by policy and type, workflows, and refusals with their reasons.
 ///
-/// Rates and percentiles are over the last 10 seconds (--window). With --once, ends with exit code 1 when a proxy can't
-/// be reached.
+/// Rates and percentiles are over the last 10 seconds (--window). With --once, exits with code 1 if
+/// a proxy can't be reached.
 #[derive(Debug, Clone, Args)]
 pub struct TopArgs {
-    /// Admin address of an Envoy, HOST:PORT or unix:/PATH; may be repeated [default, where there is no kubeconfig:
-    /// 127.0.0.1:9901]
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["namespace", "all_namespaces", "selector", "kubeconfig", "context"])]
+    /// Admin address of an Envoy, HOST:PORT or unix:/PATH; may be repeated [default without a
+    /// kubeconfig: 127.0.0.1:9901]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        conflicts_with_all = [
+            "namespace",
+            "all_namespaces",
+            "selector",
+            "kubeconfig",
+            "context",
+        ]
+    )]
     pub proxy: Vec<Place>,
     /// Proxies of this namespace of a cluster [default: that of the kubeconfig's context]
     #[arg(long, short, value_name = "NAME")]
@@ -67,20 +78,20 @@ pub struct TopArgs {
     /// Proxies of all namespaces
     #[arg(long, short = 'A', conflicts_with = "namespace")]
     pub all_namespaces: bool,
-    /// Pods with these labels, such as app=search, in place of the proxies that the operators know: for Istio and Envoy
-    /// Gateway
+    /// Pods with these labels, such as app=search, instead of the proxies that the operators know:
+    /// for Istio and Envoy Gateway
     #[arg(long, short = 'l', value_name = "LABELS")]
     pub selector: Option<String>,
-    /// Port of Envoy's admin interface in Pods; Istio has it at 15000, Envoy Gateway at 19000
+    /// Port of Envoy's admin interface in Pods; 15000 with Istio, 19000 with Envoy Gateway
     #[arg(long, value_name = "PORT", default_value_t = 9901)]
     pub admin_port: u16,
-    /// Time between two answers of a proxy
+    /// Time between two responses of a proxy
     #[arg(long, value_name = "DURATION", default_value = INTERVAL, value_parser = span)]
     pub interval: Duration,
     /// Time over which rates and percentiles are computed
     #[arg(long, value_name = "DURATION", default_value = WINDOW, value_parser = span)]
     pub window: Duration,
-    /// View to show first, or with --once to print [default: types, and workflows where there are some]
+    /// View to show first, or with --once to print [default: types, and workflows if some exist]
     #[arg(long, value_name = "VIEW")]
     pub view: Option<Tab>,
     /// Order of rows
@@ -92,7 +103,7 @@ pub struct TopArgs {
     /// Print the view once and exit, after the window has passed
     #[arg(long)]
     pub once: bool,
-    /// Format of the answer; json without --once is a line at every interval
+    /// Output format; json without --once is a line at every interval
     #[arg(long, short, value_name = "FORMAT", default_value = "table")]
     pub output: OutputFormat,
     /// The cluster to ask
@@ -109,18 +120,19 @@ fn span(text: &str) -> Result<Duration, String> {
     Ok(span)
 }
 
-/// Shows or prints what the proxies do.
+/// Shows or prints the view.
 ///
 /// # Errors
-/// There is no way to tell which proxies there are, or no terminal to show them in.
+/// Returns an error if the proxies can't be listed, or without a terminal to show them in.
 pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
     let live = !args.once && args.output == OutputFormat::Table;
     if live && !io::stdout().is_terminal() {
         bail!(
-            "standard output is no terminal; add --once, or --output json for a line at every interval"
+            "standard output is no terminal; add --once, or --output json for a line at every \
+             interval"
         );
     }
-    // Its own thread while the main one waits for keys.
+    // A thread of its own, as the main one waits for keys.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -144,7 +156,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<Output> {
         }
     };
     output.notes.insert_str(0, &notes);
-    // A DNS query may be under way; don't wait for it.
+    // Without waiting for a DNS query that may be under way.
     runtime.shutdown_background();
     Ok(output)
 }
@@ -200,11 +212,11 @@ async fn source(args: &TopArgs) -> anyhow::Result<(Source, Option<String>)> {
     Ok((source, remark))
 }
 
-/// Waits for two answers of each proxy, a window apart.
+/// Waits for two responses of each proxy, a window apart.
 async fn once(args: &TopArgs, mut fleet: Receiver<Fleet>) -> anyhow::Result<Output> {
     let longest = args.window + 2 * client::TIMEOUT;
     let settled = |fleet: &Fleet| !fleet.proxies.is_empty() && fleet.is_settled();
-    // Whatever has come until then is shown.
+    // After the timeout, the responses so far are shown.
     let _ = timeout(longest, fleet.wait_for(settled)).await;
     let view = View::new(&fleet.borrow(), None, Instant::now(), SystemTime::now());
     let table = || text::render(&view, &choice(args), args.view);

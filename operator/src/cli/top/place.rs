@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::endpoint::Endpoint;
 
-/// The place of an Envoy's admin interface: an address that people write, or a Pod that was found.
+/// The place of an Envoy's admin interface: a given address, or a Pod that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A TCP address.

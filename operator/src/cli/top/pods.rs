@@ -1,7 +1,8 @@
-//! Proxies in a cluster, and the way to their admin interfaces.
+//! Proxies in a cluster, and connections to their admin interfaces.
 //!
-//! An admin interface belongs on the loopback address, where the API server's own proxy doesn't reach. What
-//! `kubectl port-forward` uses does: whoever may forward ports of a Pod may look at its Envoy.
+//! An admin interface should be on the loopback address, which the API server's own proxy doesn't
+//! reach. The mechanism of `kubectl port-forward` reaches it: the right to forward ports of a Pod
+//! is the right to see its Envoy.
 
 use std::collections::BTreeSet;
 
@@ -15,18 +16,18 @@ use tokio::io::DuplexStream;
 use super::place::Place;
 use crate::cli::cluster::{Cluster, refused, timely};
 
-/// The Pods of a cluster to look at.
+/// The Pods of a cluster to watch.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// Only those of this namespace.
+    /// Only Pods of this namespace.
     pub namespace: Option<String>,
-    /// Those with these labels, in place of those that the operators know.
+    /// Only Pods with these labels, instead of those that the operators know.
     pub labels: Option<String>,
     /// Port of Envoy's admin interface.
     pub port: u16,
 }
 
-/// A connection to a port of a Pod, and what the kubelet says when it ends the connection.
+/// Returns a connection to a port of a Pod, and the kubelet's message when it ends the connection.
 pub(super) async fn connect(
     client: &kube::Client,
     namespace: &str,
@@ -43,10 +44,10 @@ pub(super) async fn connect(
     Ok((stream, error.boxed()))
 }
 
-/// The proxies that `selection` asks for, and a remark on those that can't be shown.
+/// Returns the proxies of `selection`, and a remark on those that can't be shown.
 ///
 /// # Errors
-/// One line: why nobody can tell which there are.
+/// Returns the reason why the proxies can't be listed, in one line.
 pub async fn find(
     cluster: &Cluster,
     selection: &Selection,
@@ -87,7 +88,8 @@ async fn labelled(
         .collect())
 }
 
-/// Proxies name themselves after their Pods; one that doesn't can't be reached from here.
+/// Returns the Pods of the proxies that operators report, which must be named after their Pods, and
+/// a remark on the others.
 async fn reported(
     cluster: &Cluster,
     selection: &Selection,

@@ -1,21 +1,24 @@
-//! One answer of a proxy: Headgate's part of Envoy's `/stats`, taken apart by policy, type and workflow.
+//! One response of a proxy: Headgate's part of Envoy's `/stats`, by policy, type and workflow.
 //!
-//! Envoy 1.40 offers its stats in several forms. Plain text with `histogram_buckets=disjoint` is the smallest from which
-//! everything shown can be worked out: for a policy of two types 7 kB, where JSON takes 23 kB and JSON with details 49 kB
-//! (measured). Percentiles in the `summary` form are smaller still, but those of several proxies can't be put
-//! together, and nobody can tell which span they are of. `usedonly` would save a quarter, and would make a counter
-//! that stands at zero look like one that this version of the filter doesn't have.
+//! Envoy 1.40 offers its stats in several formats. Plain text with `histogram_buckets=disjoint` is
+//! the smallest that suffices for all that is shown: for a policy of two types 7 kB, compared to 23
+//! kB of JSON and 49 kB of JSON with details (measured). Percentiles in the `summary` format are
+//! smaller still, but those of several proxies can't be merged, and their time span is unknown.
+//! `usedonly` would save a quarter, but a counter at zero would look like one that this version of
+//! the filter doesn't have.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::histogram::Histogram;
 
-/// Names wanted, as RE2. Estimates and workers' own books stay out: they are half of all lines.
+/// The stats to request, as RE2. Estimates and workers' own records are left out: they are half of
+/// all lines.
 const FILTER: &str = r"^(server\.uptime$|(wasm|dynamicmodules)custom\.headgate\.(panics$|(workflow|service)\.|policy\.[^.]+\.([a-z_]+$|type\.[^.]+\.(rq_|slo_|queue_wait_us$|response_time_us$)|workflow\.|service\.)))";
 
-/// Stats begin with what Envoy puts before the names of Wasm filters, and ours. The native filter asks for the same; where
-/// nobody could ask, as with Envoy Gateway, it is Envoy's name for dynamic modules.
+/// Prefixes of stats: Envoy's for Wasm filters, and Headgate's. The native filter uses the same if
+/// the bootstrap sets it. Otherwise, as with Envoy Gateway, it has Envoy's prefix for dynamic
+/// modules.
 const PREFIXES: [&str; 2] = ["wasmcustom.headgate.", "dynamicmodulescustom.headgate."];
 /// The next part of a policy's stats.
 const POLICY: &str = "policy.";
@@ -23,10 +26,11 @@ const POLICY: &str = "policy.";
 const NATIVE: &str = "panics";
 /// Envoy's age in seconds. It moves when Envoy flushes its stats, every 5 s by default.
 const UPTIME: &str = "server.uptime";
-/// `service.<name>.index`: what the gauge `bottleneck` calls the downstream service of this name.
+/// `service.<name>.index`: the value of the gauge `bottleneck` for the downstream service of this
+/// name.
 const SERVICE_INDEX: &str = "index";
 
-/// Path and query of the admin address to ask.
+/// Returns the path and query of the request to the admin address.
 #[must_use]
 pub fn path() -> String {
     let mut path = "/stats?histogram_buckets=disjoint&filter=".to_owned();
@@ -41,8 +45,8 @@ pub fn path() -> String {
     path
 }
 
-/// Stats of one thing: a policy's own, a type's, or a workflow's. Envoy's text doesn't tell counters from gauges; the
-/// names do.
+/// Stats of one policy, type, or workflow. Envoy's text doesn't distinguish counters from gauges;
+/// the names do.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stats {
     values: BTreeMap<String, u64>,
@@ -52,17 +56,17 @@ pub struct Stats {
 /// A policy's stats.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PolicySample {
-    /// Of the policy as a whole.
+    /// Stats of the policy as a whole.
     pub own: Stats,
     /// By type.
     pub types: BTreeMap<String, Stats>,
     /// By workflow.
     pub workflows: BTreeMap<String, Stats>,
-    /// Downstream services by the number that `bottleneck` has for them.
+    /// Downstream services by their value of `bottleneck`.
     pub services: BTreeMap<u64, String>,
 }
 
-/// One answer of a proxy.
+/// One response of a proxy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Sample {
     /// Age of the proxy's process, to a few seconds.
@@ -74,19 +78,19 @@ pub struct Sample {
 }
 
 impl Stats {
-    /// A counter or a gauge; none when this version of the filter doesn't have it.
+    /// Returns a counter or a gauge; `None` if this version of the filter doesn't have it.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<u64> {
         self.values.get(name).copied()
     }
 
-    /// A histogram.
+    /// Returns a histogram; `None` if this version of the filter doesn't have it.
     #[must_use]
     pub fn histogram(&self, name: &str) -> Option<&Histogram> {
         self.histograms.get(name)
     }
 
-    /// Values whose names begin with `prefix`, with the rest of their names.
+    /// Returns the values whose names begin with `prefix`, with the rest of their names.
     pub fn values<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
         let from = self.values.range(prefix.to_owned()..);
         from.map_while(move |(name, value)| Some((name.strip_prefix(prefix)?, *value)))
@@ -94,7 +98,8 @@ impl Stats {
 }
 
 impl Sample {
-    /// Reads an answer to [`path`]. Lines that mean nothing to this version are skipped: a proxy may run a newer one.
+    /// Reads a response to [`path`]. Lines unknown to this version are skipped: a proxy may run a
+    /// newer one.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut sample = Self::default();
@@ -127,8 +132,8 @@ impl Sample {
     }
 }
 
-/// The policy of `workflow.<metric>.headgate_policy.<policy>.headgate_workflow.<workflow>`, and the rest of what the Wasm
-/// filter would call it: `workflow.<workflow>.<metric>`.
+/// Returns the policy of `workflow.<metric>.headgate_policy.<policy>.headgate_workflow.<workflow>`,
+/// and the rest of the Wasm filter's name for it: `workflow.<workflow>.<metric>`.
 fn member(name: &str) -> Option<(&str, String)> {
     let (family, labels) = name.split_once(".headgate_policy.")?;
     let (part, metric) = family.split_once('.')?;
@@ -165,7 +170,8 @@ impl PolicySample {
     }
 }
 
-/// Names come from a proxy, and some of them from requests: nothing in them may move the cursor.
+/// Replaces control characters: names come from a proxy, and some of them from requests, and must
+/// not move the cursor.
 fn printable(name: &str) -> String {
     let visible = |c: char| if c.is_control() { '?' } else { c };
     name.chars().map(visible).collect()
@@ -214,7 +220,8 @@ mod tests {
         let sample = Sample::parse(
             "wasmcustom.headgate.policy.shop/a.slots: 4\n\
              wasmcustom.headgate.panics: 0\n\
-             wasmcustom.headgate.workflow.rate_mhz.headgate_policy.shop/a.headgate_workflow.bulk: 37500\n\
+             wasmcustom.headgate.workflow.rate_mhz.headgate_policy.shop/a.headgate_workflow.bulk: \
+             37500\n\
              wasmcustom.headgate.service.index.headgate_policy.shop/a.headgate_service.extent: 2\n\
              wasmcustom.headgate.workflow.rate_mhz.headgate_policy.shop/a: 1\n\
              wasmcustom.headgate.workflow.headgate_policy.a.headgate_service.b: 1\n",

@@ -1,4 +1,4 @@
-//! The user's choices at the terminal, and how keys change them.
+//! The user's choices at the terminal, and the keys that change them.
 
 use std::mem;
 
@@ -16,7 +16,7 @@ pub struct Screen {
     pub only: Option<String>,
     /// Whether the view is frozen.
     pub paused: bool,
-    /// The filter before the one that is being typed, to come back to.
+    /// The filter before the one that is being typed, to return to it.
     pub typing: Option<String>,
     /// Whether the help is shown.
     pub help: bool,
@@ -30,14 +30,14 @@ pub struct Screen {
     pub done: bool,
 }
 
-/// All tabs, as they stand.
+/// All tabs, in order.
 pub const TABS: [(Tab, &str); 3] = [
     (Tab::Types, "Types"),
     (Tab::Workflows, "Workflows"),
     (Tab::Proxies, "Proxies"),
 ];
 
-/// All orders, and what they are called.
+/// All orders, with their names.
 pub const ORDERS: [(Order, &str); 5] = [
     (Order::Hurt, "what hurts most"),
     (Order::Rate, "most requests"),
@@ -65,7 +65,7 @@ pub const HELP: [(&str, &str); 11] = [
 ];
 
 impl Screen {
-    /// Takes a key. `grid` is what is shown.
+    /// Handles a key. `grid` is the one shown.
     pub fn key(&mut self, key: KeyEvent, grid: &Grid) {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             self.done |= matches!(key.code, KeyCode::Char('c' | 'd'));
@@ -140,7 +140,7 @@ impl Screen {
         isize::try_from(self.room).unwrap_or(1).max(1)
     }
 
-    /// The index of the marked row.
+    /// Returns the index of the marked row.
     #[must_use]
     pub fn marked_row(&self, grid: &Grid) -> Option<usize> {
         let marked = self.marked.as_ref()?;
@@ -158,7 +158,8 @@ impl Screen {
         self.marked = grid.rows.get(at).map(|row| row.key.clone());
     }
 
-    /// Prepares the table for `room` rows: selects the marked row, and leaves no room empty.
+    /// Prepares the table for `room` rows: selects the marked row, and leaves no empty rows if it
+    /// can.
     pub fn aim(&mut self, grid: &Grid, room: usize) {
         self.room = room;
         self.table.select(self.marked_row(grid));
@@ -167,7 +168,7 @@ impl Screen {
     }
 }
 
-/// The element `by` places after `now`, in a circle.
+/// Returns the element `by` places after `now`, in a circle.
 fn step<T: Copy + PartialEq>(all: &[T], now: T, by: isize) -> T {
     let at = all.iter().position(|t| *t == now).unwrap_or(0);
     let count = all.len() as isize;

@@ -46,7 +46,7 @@ fn printed(grid: &Grid) -> String {
     lines(&buffer).join("\n") + "\n"
 }
 
-/// The lines of a buffer, without the spaces at their ends.
+/// Returns the lines of a buffer, without the spaces at their ends.
 pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
     let rows = buffer.content.chunks(usize::from(buffer.area.width));
     rows.map(|row| {
@@ -56,7 +56,7 @@ pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
     .collect()
 }
 
-/// The totals of all policies and proxies, in one line.
+/// Returns the totals of all policies and proxies, in one line.
 #[must_use]
 pub fn summary(view: &View) -> String {
     let total = |part: fn(&PolicyRow) -> Option<f64>| sum(view.policies.iter().map(part));

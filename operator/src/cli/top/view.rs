@@ -1,9 +1,12 @@
-//! The view: policies with their types and workflows, and proxies, worked out of two answers of each proxy.
+//! The view: policies with their types and workflows, and proxies, computed from two responses of
+//! each proxy.
 //!
-//! Proxies that enforce the same policy are shown as one: rates, slots and queues add up, percentiles are those of all
-//! requests. Nothing here asks, waits or draws; the same answers always give the same view.
+//! Proxies that enforce the same policy are shown as one: rates, slots and queues add up,
+//! percentiles are those of all requests. Nothing here asks, waits or draws; the same responses
+//! always give the same view.
 //!
-//! Rates are in requests/s over the window, times in ms. What a proxy's version doesn't have is absent rather than 0.
+//! Rates are in requests/s over the window, times in ms. Values that a proxy's version doesn't have
+//! are absent rather than 0.
 
 mod build;
 mod proxies;
@@ -18,17 +21,17 @@ use serde::Serialize;
 use super::fleet::Fleet;
 use crate::xds::timestamp::rfc3339;
 
-/// Everything that is shown.
+/// All values to show.
 #[derive(Debug, Clone, PartialEq, Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
-    /// When, RFC 3339.
+    /// The time of the view, RFC 3339.
     pub time: String,
     /// The time that rates are over, s. Less right after the start.
     pub window_seconds: f64,
     /// By place.
     pub proxies: Vec<ProxyRow>,
-    /// Those that hurt most come first.
+    /// Policies, the one with the most refused or late requests first.
     pub policies: Vec<PolicyRow>,
 }
 
@@ -40,21 +43,21 @@ pub struct ProxyRow {
     pub proxy: String,
     /// Whether it answers.
     pub state: State,
-    /// Why it doesn't.
+    /// The reason why it doesn't answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// For how long it hasn't, s.
+    /// Time since the first of its failures in a row, s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_seconds: Option<f64>,
     /// Node id.
     pub node: String,
     /// Version of Envoy.
     pub version: String,
-    /// The kind of filter that it runs, `wasm` or `native`; none where no policy is in force.
+    /// The kind of filter that it runs, `wasm` or `native`; none if no policy is in force.
     pub filter: Option<&'static str>,
     /// Age of its process, s.
     pub uptime_seconds: Option<u64>,
-    /// How often it was seen to have started anew.
+    /// The number of observed restarts.
     pub restarts: u32,
     /// Policies that it enforces.
     pub policies: Vec<String>,
@@ -62,23 +65,23 @@ pub struct ProxyRow {
     pub arrival_rate: Option<f64>,
     /// Requests that were refused, by types or by the rates of workflows.
     pub refused_rate: Option<f64>,
-    /// Slots that are taken.
+    /// Slots in use.
     pub slots_in_use: Option<u64>,
     /// Slots.
     pub slots: Option<u64>,
-    /// Requests/s that were refused or, beyond what objectives allow, late.
+    /// Requests/s that were refused, or late beyond the share that objectives allow.
     pub hurt: f64,
 }
 
 /// Whether a proxy answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Default)]
 pub enum State {
-    /// It has not been heard of yet.
+    /// It has not responded yet.
     #[default]
     Asked,
     /// It answers.
     Answers,
-    /// It doesn't, and is asked again.
+    /// It doesn't answer, and is asked again.
     Unreachable,
 }
 
@@ -88,33 +91,33 @@ pub enum State {
 pub struct PolicyRow {
     /// `namespace/name`.
     pub policy: String,
-    /// How many proxies were added up.
+    /// The number of proxies that were added up.
     pub proxies: usize,
     /// Requests that the backend may work on at once.
     pub slots: Option<u64>,
-    /// Those that are taken.
+    /// Slots in use.
     pub slots_in_use: Option<u64>,
     /// Requests that wait for a slot.
     pub queue_length: Option<u64>,
-    /// Time that the backend is expected to need for them, ms.
+    /// Time that the backend is expected to need for queued requests, ms.
     pub queued_work_ms: Option<f64>,
     /// Requests of all types.
     pub traffic: Traffic,
     /// Requests that passed without a decision because a host call failed.
     pub unmanaged_rate: Option<f64>,
-    /// Proxies at which starvation avoidance asks for more slots than there are.
+    /// Proxies at which starvation avoidance needs more slots than exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floors_over_capacity: Option<u64>,
-    /// Those that hurt most come first.
+    /// Types, the one with the most refused or late requests first.
     pub types: Vec<TypeRow>,
-    /// Requests/s that were refused or, beyond what objectives allow, late.
+    /// Requests/s that were refused, or late beyond the share that objectives allow.
     pub hurt: f64,
-    /// Its workflows; none where they aren't configured.
+    /// Its workflows; none if they aren't configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflows: Option<Workflows>,
 }
 
-/// Requests, and what became of them.
+/// Requests, and the decisions about them.
 #[derive(Debug, Clone, PartialEq, Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Traffic {
@@ -124,11 +127,11 @@ pub struct Traffic {
     pub accepted_rate: Option<f64>,
     /// Refused.
     pub refused_rate: Option<f64>,
-    /// Would have been refused, but the policy only counts.
+    /// Would have been refused, but the policy is in dry run.
     pub would_refuse_rate: Option<f64>,
     /// Answered by the backend.
     pub completed_rate: Option<f64>,
-    /// Decisions to refuse, by reason; those that only count among them.
+    /// Decisions to refuse, by reason; those of a dry run included.
     pub refused_by_reason: BTreeMap<String, f64>,
 }
 
@@ -144,11 +147,11 @@ pub struct TypeRow {
     pub traffic: Traffic,
     /// Time in the queue.
     pub queue_wait_ms: Option<Percentiles>,
-    /// Queue and backend.
+    /// Time in the queue and in the backend.
     pub response_time_ms: Option<Percentiles>,
-    /// Its objectives, and how far they are met.
+    /// Its objectives, and their attainment.
     pub objectives: Vec<Objective>,
-    /// Requests/s that were refused or, beyond what objectives allow, late.
+    /// Requests/s that were refused, or late beyond the share that objectives allow.
     pub hurt: f64,
 }
 
@@ -167,11 +170,11 @@ pub struct Percentiles {
 pub struct Objective {
     /// `p90`, `p99_9`.
     pub objective: String,
-    /// The response time that is promised, ms.
+    /// The response time of the objective, ms.
     pub response_time_ms: Option<f64>,
     /// Share of responses that have to be in time, ratio 0..=1.
     pub target: Option<f64>,
-    /// Share of responses that were; none without responses.
+    /// Share of responses that were in time; none without responses.
     pub attainment: Option<f64>,
 }
 
@@ -179,15 +182,15 @@ pub struct Objective {
 #[derive(Debug, Clone, PartialEq, Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Workflows {
-    /// How many have rates of their own, in the process that knows most.
+    /// The number of workflows with rates of their own, in the process that knows most.
     pub known: Option<u64>,
     /// Requests of workflows beyond the cap, which share a rate.
     pub folded_rate: Option<f64>,
-    /// Rates that nobody renewed, per second.
+    /// Rates that expired without renewal, per second.
     pub rates_expired_rate: Option<f64>,
-    /// Announcements that weren't believed, per second.
+    /// Announcements by peers that aren't trusted, per second.
     pub rates_refused_rate: Option<f64>,
-    /// Those that hurt most come first.
+    /// Workflows, the one with the most refused requests first.
     pub rows: Vec<WorkflowRow>,
 }
 
@@ -197,15 +200,15 @@ pub struct Workflows {
 pub struct WorkflowRow {
     /// Its name; `_other` for those beyond the cap.
     pub workflow: String,
-    /// λ as the processes see it, whatever is refused included.
+    /// λ as the processes measure it, refused requests included.
     pub demand_rate: Option<f64>,
     /// Arrived.
     pub offered_rate: Option<f64>,
-    /// σ, the rate in force, over all processes; none where some process limits nothing.
+    /// σ, the rate in force, over all processes; none if some process has no limit.
     pub limit_rate: Option<f64>,
-    /// The rate that the processes themselves could do (Wisp, Algorithm 1, line 1).
+    /// The rate that the processes themselves can serve (Wisp, Algorithm 1, line 1).
     pub local_limit_rate: Option<f64>,
-    /// Let in.
+    /// Admitted.
     pub admitted_rate: Option<f64>,
     /// Rejected for the rate, in a dry run too.
     pub rate_limited_rate: Option<f64>,
@@ -213,7 +216,7 @@ pub struct WorkflowRow {
     pub deadline_rate: Option<f64>,
     /// Rejected and refused.
     pub refused_rate: Option<f64>,
-    /// Rejected by a dry run, which refuses nobody.
+    /// Rejected by a dry run, which refuses no request.
     pub would_refuse_rate: Option<f64>,
     /// Answered.
     pub completed_rate: Option<f64>,
@@ -221,11 +224,11 @@ pub struct WorkflowRow {
     pub calls_rate: Option<f64>,
     /// Requests that the rate limiter holds.
     pub queue_length: Option<u64>,
-    /// Time that it held them.
+    /// Time that the rate limiter held them.
     pub wait_ms: Option<Percentiles>,
-    /// Mean time from admission to the end, here and below.
+    /// Mean time from admission to the end, here and downstream.
     pub completion_ms: Option<f64>,
-    /// The limits that set the rate, the most frequent first; none where no rate is in force.
+    /// The limits that set the rate, the most frequent first; none if no rate is in force.
     pub bottlenecks: Vec<Bottleneck>,
     /// Requests/s that were refused.
     pub hurt: f64,
@@ -237,7 +240,7 @@ pub struct WorkflowRow {
 pub struct Bottleneck {
     /// `local`, or the downstream service.
     pub place: String,
-    /// How many proxies say so.
+    /// The number of proxies with this bottleneck.
     pub proxies: usize,
 }
 
@@ -251,7 +254,7 @@ impl View {
         view
     }
 
-    /// How many proxies don't answer.
+    /// Returns the number of proxies that don't answer.
     #[must_use]
     pub fn unreachable(&self) -> usize {
         let silent = |p: &&ProxyRow| p.state == State::Unreachable;
@@ -259,7 +262,7 @@ impl View {
     }
 }
 
-/// The sum of the parts that are known; none if no part is.
+/// Returns the sum of the known parts; `None` if no part is known.
 pub(super) fn sum<T: std::ops::Add<Output = T>>(
     parts: impl Iterator<Item = Option<T>>,
 ) -> Option<T> {
@@ -267,7 +270,8 @@ pub(super) fn sum<T: std::ops::Add<Output = T>>(
 }
 
 impl Objective {
-    /// Share of the responses that were late beyond what the objective allows, ratio 0..=1.
+    /// Returns the share of the responses that were late beyond the share that the objective
+    /// allows, ratio 0..=1.
     #[must_use]
     pub fn shortfall(&self) -> f64 {
         match (self.target, self.attainment) {

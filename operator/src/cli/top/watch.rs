@@ -1,4 +1,4 @@
-//! Asks the proxies again and again, each on its own, and notes their answers.
+//! Asks the proxies repeatedly, each on its own, and records their responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::cli::cluster::Cluster;
 
 /// Longest pause before a proxy that doesn't answer is asked again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Time between two looks at the cluster's Pods.
+/// Time between two lists of the cluster's Pods.
 const LOOK: Duration = Duration::from_secs(15);
 
 /// The source of proxies.
 pub enum Source {
-    /// These.
+    /// A fixed list.
     Places(Vec<Place>),
-    /// Those in a cluster, which come and go.
+    /// The proxies in a cluster, which change.
     Cluster {
         /// The cluster.
         cluster: Box<Cluster>,
         /// The proxies of it.
         selection: Selection,
-        /// Those that were there at first.
+        /// The proxies at the start.
         first: Vec<Place>,
     },
 }
 
-/// Follows all proxies of `source` until the fleet's last receiver is gone.
+/// Follows all proxies of `source` until the fleet's last receiver is dropped.
 pub async fn follow(source: Source, interval: Duration, fleet: Sender<Fleet>) {
     let fleet = Arc::new(fleet);
     let mut following = Following {
@@ -66,7 +66,7 @@ pub async fn follow(source: Source, interval: Duration, fleet: Sender<Fleet>) {
         }
         match pods::find(&cluster, &selection).await {
             Ok((places, _)) => following.set(places),
-            // Those that are known stay.
+            // Known proxies are kept.
             Err(error) => debug!("looking for proxies: {error:#}"),
         }
     }
@@ -75,7 +75,7 @@ pub async fn follow(source: Source, interval: Duration, fleet: Sender<Fleet>) {
 struct Following {
     interval: Duration,
     fleet: Arc<Sender<Fleet>>,
-    /// Leads to proxies in Pods.
+    /// The client for proxies in Pods.
     pods: Option<kube::Client>,
     tasks: BTreeMap<String, AbortOnDropHandle<()>>,
 }

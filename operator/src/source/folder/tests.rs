@@ -1,11 +1,11 @@
 use super::*;
 
-/// A policy file's document; an objective of 0ms is a mistake.
+/// Returns a document of a policy file; an objective of 0ms is a mistake.
 fn policy(name: &str, target: &str, p50: &str) -> String {
     format!(
-        "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
-         targetRefs: [{{kind: Service, name: {target}}}]\n  parallelism: {{total: 4}}\n  types: [{{name: \
-         default, slo: {{p50: {p50}}}}}]\n"
+        "---\napiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: \
+         {name}}}\nspec:\n  targetRefs: [{{kind: Service, name: {target}}}]\n  parallelism: \
+         {{total: 4}}\n  types: [{{name: default, slo: {{p50: {p50}}}}}]\n"
     )
 }
 
@@ -20,7 +20,7 @@ fn update(folder: &mut Folder, files: &[(&str, &str)]) -> Plan {
     folder.update(Path::new("conf"), scan(files)).unwrap()
 }
 
-/// Objective of `default` on a target, ms; `None` when nothing is enforced there.
+/// Returns the objective of `default` on a target, ms; `None` without a policy in force.
 fn enforced(plan: &Plan, target: &str) -> Option<u64> {
     let config = plan
         .workloads

@@ -1,19 +1,19 @@
-//! serde's reading of a [`Node`] tree, with errors that keep what serde knows: which field, which names
-//! would be right, and the way to it.
+//! serde's reading of a [`Node`] tree, with errors that keep serde's details: the field, the known
+//! names, and the path.
 
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Unexpected, Visitor};
 
 use crate::validate::node::{Entry, Node, Value};
 use crate::validate::path::{Path, Segment};
 
-/// A mistake and the way to it, innermost step first.
+/// A mistake and its path, innermost step first.
 #[derive(Debug)]
 pub(crate) struct DecodeError {
     fault: Fault,
     way: Vec<Segment>,
 }
 
-/// What serde did not like.
+/// The kind of a mistake.
 #[derive(Debug)]
 pub(super) enum Fault {
     UnknownField {
@@ -285,7 +285,7 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
 struct Fields<'a> {
     entries: &'a [Entry],
     next: usize,
-    /// Fields of the struct that is read: `null` is as good as absent for them, as in Kubernetes.
+    /// Fields of the struct that is read: `null` counts as absent for them, as in Kubernetes.
     known: &'static [&'static str],
 }
 

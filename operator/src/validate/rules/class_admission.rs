@@ -1,4 +1,5 @@
-//! `spec.classAdmission`: what classes promise, who is believed, and whose calls are admitted to classes.
+//! `spec.classAdmission`: targets of classes, trusted peers, and the calls that are admitted to
+//! classes.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -60,7 +61,7 @@ const REPORT: Time = Time {
 };
 const NOT_CENTRALIZED: &str =
     "given with method Distributed; leave it out or use method Centralized";
-/// Settings of each method.
+/// The settings of each method.
 const OF_METHODS: [(&str, &str, &str); 3] = [
     (
         "misses",
@@ -80,13 +81,13 @@ const OF_METHODS: [(&str, &str, &str); 3] = [
 ];
 /// Few sidecars send more calls/s than this in one class.
 const MANY_CALLS: f64 = 100.0;
-/// Each class but the last of 16 has one.
+/// One for each class but the last of 16.
 const MAX_TARGETS: usize = 15;
-const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or outbound.smoothing, for \
-                       the calls of this one; give one of them";
-/// Whether there is something about the calls of the backend, in CEL.
-const CALLS: &str = "has(self.outbound) && (has(self.outbound.smoothing) || (has(self.outbound.services) && \
-                     size(self.outbound.services) > 0))";
+const NOTHING: &str = "neither targets, for those who call this service, nor outbound.services or \
+                       outbound.smoothing, for the calls of this one; give one of them";
+/// Whether the policy has settings of the backend's calls, in CEL.
+const CALLS: &str = "has(self.outbound) && (has(self.outbound.smoothing) || \
+                     (has(self.outbound.services) && size(self.outbound.services) > 0))";
 const NO_CLASSES: &str =
     "with fewer than 2 classes; calls are downgraded to the last of spec.classes";
 const LAST: &str = "the last class promises nothing; leave it out";
@@ -96,13 +97,13 @@ const OF_WORKFLOWS: [(&str, &str); 2] = [
     ("outbound", "given with workflows; give workflows.outbound"),
 ];
 
-/// What the policy's class admission means.
+/// The policy's class admission in the filter's types.
 #[derive(Debug, Default)]
 pub(super) struct Meaning {
     pub(super) stage: Option<ClassAdmissionConfig>,
-    /// For those who call the service.
+    /// For the callers of the service.
     pub(super) promises: Option<ServiceAdmissionConfig>,
-    /// What calls of the backend belong to, where they belong to no workflows.
+    /// The settings of the backend's calls, if they belong to no workflows.
     pub(super) outbound: Option<OutboundConfig>,
 }
 
@@ -157,7 +158,7 @@ pub(super) fn class_admission(
     }
 }
 
-/// The server's part; the service has its name when it is known who calls it.
+/// Returns the server's settings; the service gets its name once its callers are known.
 fn centralized(
     given: &api::ClassAdmission,
     at: &Path,
@@ -214,7 +215,7 @@ fn centralized(
     })
 }
 
-/// The target of each class but the last, µs.
+/// Returns the target of each class but the last, µs.
 fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Vec<u64> {
     let targets = spec.class_admission.iter().flat_map(|a| &a.targets);
     let targets: BTreeMap<_, _> = targets.collect();
@@ -244,7 +245,7 @@ fn targets(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) -> Ve
     found
 }
 
-/// Notes what the author may not have thought of.
+/// Notes consequences that the author may have missed.
 pub(crate) fn warnings(
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
@@ -267,13 +268,13 @@ pub(crate) fn warnings(
     if receives && (!by_class || stage.queue.mode == QueueMode::Observe) {
         noted.add(
             Path::default().field("spec.queue.discipline"),
-            "not WFQ or DRR by Class: the queue keeps no share for a class, and calls that senders downgrade wait no \
-             longer than others",
+            "not WFQ or DRR by Class: the queue keeps no share for a class, and calls that senders \
+             downgrade wait no longer than others",
         );
     }
 }
 
-/// Notes targets that hold at their percentile only for callers with more calls than most have.
+/// Notes targets that hold at their percentile only for callers with unusually many calls.
 fn few_calls(promises: &ServiceAdmissionConfig, noted: &mut Problems) {
     let Ok(law) = Law::try_from(promises.settings()) else {
         return;
@@ -286,8 +287,9 @@ fn few_calls(promises: &ServiceAdmissionConfig, noted: &mut Problems) {
             noted.add(
                 at.key(&config.name),
                 format!(
-                    "its windows, {}, are so short that it holds at p{} only for callers with {} calls/s in the class \
-                     or more; give a longer target, or more decrease or less increase in classAdmission.distributed",
+                    "its windows, {}, are so short that it holds at p{} only for callers with {} \
+                     calls/s in the class or more; give a longer target, or more decrease or less \
+                     increase in classAdmission.distributed",
                     api::Duration::from(window),
                     promises.percentile,
                     calls_per_s.round(),

@@ -1,4 +1,4 @@
-//! Classes: names, and that the last takes the rest.
+//! Rules for classes: their names, and that the last takes the rest.
 
 use headgate_core::config::{ClassConfig, MAX_CLASSES};
 
@@ -11,7 +11,8 @@ use crate::validate::schema::{self as cel, Place, Rule, some};
 
 const MATCHES_OF_LAST: &str =
     "the last class takes what no other matches; add one without matches or drop these";
-const NO_MATCHES: &str = "none; only the last class has none; one or more, such as {headers: [{name: x-class, value: gold}]}";
+const NO_MATCHES: &str = "none; only the last class has none; one or more, such as {headers: \
+                          [{name: x-class, value: gold}]}";
 
 pub(super) fn classes(
     classes: &[RequestClass],

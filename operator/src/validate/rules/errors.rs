@@ -1,4 +1,4 @@
-//! Errors of the backend: statuses.
+//! `spec.errors`: statuses.
 
 use headgate_core::config::{ErrorsConfig, MAX_ERRORS};
 
@@ -46,7 +46,7 @@ pub(super) fn errors(errors: &Errors, at: &Path, problems: &mut Problems) -> Err
     }
 }
 
-/// First and last status of `503` or `5xx`.
+/// Returns the first and last status of `503` or `5xx`.
 fn range(status: &str) -> Option<(u16, u16)> {
     let (first, last) = match status.strip_suffix("xx") {
         Some(class) if class.len() == 1 => {

@@ -1,4 +1,5 @@
-//! Which policy it is and what it applies to: `apiVersion`, `kind`, `metadata` and `spec.targetRefs`.
+//! Rules for the policy's identity and targets: `apiVersion`, `kind`, `metadata` and
+//! `spec.targetRefs`.
 
 use super::Problems;
 use crate::api::{API_VERSION, AdmissionPolicy, KIND, PolicyTargetRef};
@@ -24,8 +25,8 @@ const NAME_OF_PODS: &str = "given with kind Pod; leave it out, Pods are found by
 const LABELS_OF_OTHERS: &str = "leave it out or use kind Pod";
 const SECTION_OF_OTHERS: &str = "leave it out or use kind Gateway, of which it is a listener";
 const NO_LABELS: &str = "none; 1 to 16 labels, such as {app: search}";
-const LABEL_KEY: &str = "1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last, after a \
-                         DNS name and / or nothing";
+const LABEL_KEY: &str = "1 to 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and \
+                         last, after a DNS name and / or nothing";
 const LABEL_VALUE: &str =
     "at most 63 of a-z, A-Z, 0-9, -, _ and ., with a letter or digit first and last";
 
@@ -116,7 +117,7 @@ pub(crate) fn targets(
     targets
 }
 
-/// A target that is an object with a name.
+/// Returns a target that is an object with a name.
 fn named(
     target: &PolicyTargetRef,
     kind: Option<TargetKind>,
@@ -158,7 +159,7 @@ fn named(
     })
 }
 
-/// A target that is Pods.
+/// Returns a target that is Pods.
 fn pods(
     target: &PolicyTargetRef,
     namespace: &str,
@@ -196,12 +197,12 @@ fn pods(
     Some(TargetRef::pods(namespace, labels))
 }
 
-/// Why `name` is no DNS label (RFC 1123), as namespaces and Services need.
+/// Returns the reason why `name` is no DNS label (RFC 1123), as namespaces and Services need.
 fn label_problem(name: &str) -> Option<String> {
     (!is_label(name)).then(|| format!("{name:?}; {LABEL}"))
 }
 
-/// Why `name` is no DNS subdomain (RFC 1123), as other objects need.
+/// Returns the reason why `name` is no DNS subdomain (RFC 1123), as other objects need.
 fn subdomain_problem(name: &str) -> Option<String> {
     (!is_subdomain(name)).then(|| format!("{name:?}; {SUBDOMAIN}"))
 }
@@ -210,7 +211,7 @@ fn is_subdomain(name: &str) -> bool {
     name.len() <= MAX_NAME && name.split('.').all(is_label)
 }
 
-/// A key of a label: a name, after a DNS subdomain and a slash or nothing.
+/// Whether `key` is a label's key: a name, perhaps after a DNS subdomain and a slash.
 fn is_label_key(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_label_text(name),
@@ -218,7 +219,7 @@ fn is_label_key(key: &str) -> bool {
     }
 }
 
-/// A value of a label that is not empty, and a key's name.
+/// Whether `text` is the value of a label that is not empty, or a key's name.
 fn is_label_text(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let ends = [text.bytes().next(), text.bytes().last()];
@@ -237,7 +238,7 @@ fn is_label(label: &str) -> bool {
         && !label.ends_with('-')
 }
 
-/// Whether `text` looks like the API server's timestamps. They sort as texts.
+/// Whether `text` has the form of the API server's timestamps. They sort as texts.
 fn is_timestamp(text: &str) -> bool {
     text.len() == 20
         && text
@@ -325,7 +326,10 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         )
         .rule(
             Rule::quoted(
-                format!("!({named} && self.kind == 'Service') || self.name.matches('^{LABEL_OF_DNS}$')"),
+                format!(
+                    "!({named} && self.kind == 'Service') || \
+                     self.name.matches('^{LABEL_OF_DNS}$')"
+                ),
                 "self.name",
                 LABEL,
             )
@@ -333,7 +337,10 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         )
         .rule(
             Rule::quoted(
-                format!("!({named} && self.kind != 'Service') || self.name.matches('^{SUBDOMAIN_TEXT}$')"),
+                format!(
+                    "!({named} && self.kind != 'Service') || \
+                     self.name.matches('^{SUBDOMAIN_TEXT}$')"
+                ),
                 "self.name",
                 SUBDOMAIN,
             )

@@ -9,7 +9,7 @@ use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule, some};
 use crate::validate::suggest::instead_of;
 
-/// Those that HTTPRoute knows.
+/// The methods of HTTPRoute.
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
 ];
@@ -27,13 +27,15 @@ const PATH_AND_GRPC: &str =
 const METHOD_OF_GRPC: &str = "gRPC requests are POST; leave it out";
 const QUERY_STRING: &str = "the query string is not compared; leave it out";
 const WHITE_SPACE: &str = "holds white space; paths are compared as sent, such as %20";
-const DOT_SEGMENTS: &str = "has an empty segment or one of dots, which Envoy resolves before paths are compared; write what is left";
+const DOT_SEGMENTS: &str = "has an empty segment or one of dots, which Envoy resolves before paths \
+                            are compared; write what is left";
 const PERCENT_ENCODED: &str = "which Envoy decodes before paths are compared";
 const CONTROL_CHARACTER: &str = "holds a control character, which no header's value has; remove it";
 const PSEUDO_HEADER: &str = "pseudo-headers are matched by path and method";
 const SPACE_AROUND_VALUE: &str = "white space around a header's value is never received; remove it";
 const EMPTY_GRPC: &str = "empty; service, method or both";
-/// Fields of a condition on a gRPC request, what they hold, and that as a regular expression.
+/// Fields of a condition on a gRPC request, each with its value in words and as a regular
+/// expression.
 const GRPC_FIELDS: [(&str, &str, &str); 2] = [
     (
         "service",
@@ -126,13 +128,15 @@ fn check_path(path: &PathMatch, at: &Path, problems: &mut Problems) {
     }
 }
 
-/// Whether a path has segments that normalization resolves (RFC 3986, section 6.2.2.3), or empty ones, which are merged.
+/// Whether a path has segments that normalization resolves (RFC 3986, section 6.2.2.3), or empty
+/// ones, which it merges.
 fn is_unresolved(path: &str) -> bool {
     ["//", "/./", "/../"].iter().any(|s| path.contains(s))
         || ["/.", "/.."].iter().any(|s| path.ends_with(s))
 }
 
-/// The first unreserved character of a path that is percent-encoded (RFC 3986, section 6.2.2.2), with what it stands for.
+/// Returns the first percent-encoded unreserved character of a path (RFC 3986, section 6.2.2.2),
+/// encoded and decoded.
 fn percent_encoded(path: &str) -> Option<(&str, char)> {
     path.match_indices('%').find_map(|(at, _)| {
         let part = path.get(at..at + 3)?;
@@ -224,8 +228,8 @@ fn check_regex(pattern: &str, at: &Path, problems: &mut Problems) {
     }
 }
 
-/// A list of matches. Each rule is counted for as many matches as all types may have, so the schema says of
-/// headers what costs least.
+/// Adds the schema of a list of matches. The API server counts each rule as often as all types
+/// together may have matches, so the schema has only the cheapest rules on headers.
 pub(super) fn schema(list: &mut Place<'_>) {
     list.max_items(MAX_MATCHES);
     let headers = some("self.headers");
@@ -285,7 +289,7 @@ fn path_schema(path: &mut Place<'_>) {
             &[value, &prefix],
         ),
     ];
-    // One rule for all of them would be too dear.
+    // One rule for all of them would be too expensive.
     let segments = [
         format!("{value}.contains('//') || {value}.endsWith('/.') || {value}.endsWith('/..')"),
         format!("{value}.contains('/./')"),

@@ -1,5 +1,5 @@
-//! What a policy must obey beyond its shape, and what it means: from the API's types to types that can't
-//! be wrong. All problems are gathered; a value that is wrong reads as its default meanwhile.
+//! The rules of a policy beyond its shape, and its translation from the API's types to types that
+//! can't be wrong. All problems are collected; a wrong value reads as its default meanwhile.
 
 mod class_admission;
 mod classes;
@@ -28,7 +28,7 @@ use setting::VALUE;
 pub(in crate::validate) use setting::{Real, Time, Whole};
 pub(crate) use stage::{Meaning, stage};
 
-/// Notes what is right and yet seldom meant.
+/// Notes settings that are valid and yet seldom intended.
 pub(crate) fn warnings(
     stage: &StageConfig,
     promises: Option<&ServiceAdmissionConfig>,
@@ -42,12 +42,12 @@ const MILLISECOND: Span = Span::from_millis(1);
 const SECOND: Span = Span::from_secs(1);
 const HOUR: Span = Span::from_secs(3600);
 
-/// `span` in µs; spans of policies are at most years.
+/// Returns `span` in µs; spans of policies are at most years.
 fn micros(span: Span) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What the API server checks.
+/// Adds the checks of the API server.
 pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
     identity::schema(spec);
     stage::schema(spec);
@@ -62,12 +62,12 @@ pub(in crate::validate) fn schema(spec: &mut Place<'_>) {
     matches::schema(&mut spec.at("exclude"));
 }
 
-/// Gathers problems.
+/// The problems found.
 #[derive(Debug, Default)]
 pub(crate) struct Problems(pub(crate) Vec<(Path, String)>);
 
 impl Problems {
-    /// Notes that the field at `path` is wrong: its value and what would be right.
+    /// Notes that the field at `path` is wrong: its value and a right value.
     pub(crate) fn add(&mut self, path: Path, message: impl Into<String>) {
         self.0.push((path, message.into()));
     }

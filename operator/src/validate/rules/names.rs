@@ -1,4 +1,5 @@
-//! Names of types and classes: what they may be, and that settings by name mean one that exists.
+//! Rules for names of types and classes: their characters, and that settings by name refer to an
+//! existing one.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,8 @@ const MAX_LISTED: usize = 8;
 const MAX_NAME: usize = 63;
 const RIGHT: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
 
-/// Notes each of `given`, the keys of the mapping at `at`, that is none of `known`, the names of all `what`s.
+/// Notes each of `given`, the keys of the mapping at `at`, that is none of `known`, the names of
+/// all `what`s.
 pub(super) fn check_known<'k>(
     given: impl IntoIterator<Item = &'k String>,
     what: &str,
@@ -42,7 +44,7 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Checks the name at `at`: names appear in names of stats, in headers and in access logs.
+/// Checks the name at `at`, which appears in the names of stats, in headers and in access logs.
 pub(super) fn check_name(name: &str, at: &Path, problems: &mut Problems) {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
     if !(1..=MAX_NAME).contains(&name.len())
@@ -53,13 +55,13 @@ pub(super) fn check_name(name: &str, at: &Path, problems: &mut Problems) {
     }
 }
 
-/// Checks that the items of the list at `list` have names of their own; `plural` is what they are.
+/// Checks that the items of the list at `list` have unique names; `plural` names the items.
 pub(super) fn check_unique(names: &[&str], list: &Path, plural: &str, problems: &mut Problems) {
     let right = format!("names of {plural} are unique");
     check_unique_by(names, (plural, "name"), &right, list, problems);
 }
 
-/// Checks that the items of the list at `list`, whose name is `field`, differ in what `key` is.
+/// Checks that the items of the list at `list`, whose name is `field`, are unique by `key`.
 pub(super) fn check_unique_by(
     values: &[&str],
     (field, key): (&str, &str),
@@ -80,19 +82,20 @@ pub(super) fn check_unique_by(
     }
 }
 
-/// A name of a type or a class.
+/// Adds the schema of a name of a type or a class.
 pub(super) fn name_schema(at: &mut Place<'_>) {
     let rule = "self.matches('^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$')";
     at.max_length(MAX_NAME)
         .rule(Rule::quoted(rule, "self", RIGHT));
 }
 
-/// Where `condition` holds, the keys of `mapping` are names of items of `list`, each of which is a `what`.
+/// Returns the rule that, if `condition` holds, the keys of `mapping` are names of items of `list`,
+/// each of which is a `what`.
 pub(super) fn all_known(condition: &str, mapping: &str, what: &str, list: &str) -> Rule {
     let names = format!("{list}.map(n, n.name)");
     let rule = format!("!({condition}) || sets.contains({names}, {mapping}.map(k, k))");
     let unknown = format!("{mapping}.filter(k, !{list}.exists(n, n.name == k))[0]");
-    // As `listed`; to join them would be too dear.
+    // As `listed`; joining them would be too expensive.
     let mut listed: Vec<String> = (0..MAX_LISTED)
         .map(|i| {
             let words = if i == 0 { "%s" } else { ", %s" };

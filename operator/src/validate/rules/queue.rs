@@ -70,8 +70,8 @@ pub(super) fn queue(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
     }
 }
 
-/// The discipline that is asked for, or the default: the order that keeps everybody's objectives, where
-/// everybody has some.
+/// Returns the discipline of the policy. The default with a held queue and Bouncer is `Slack`, as
+/// every type then has objectives; it is FIFO otherwise.
 pub(super) fn in_use(spec: &AdmissionPolicySpec) -> DisciplineType {
     let held = spec.queue.mode == QueueModeType::Hold;
     let default = match spec.strategy.kind {
@@ -115,7 +115,7 @@ fn discipline(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) ->
     }
 }
 
-/// The weights in force. A workflow has that of `workflows.named` where `own` names none.
+/// Returns the weights in force. A workflow has that of `workflows.named` unless `own` names it.
 fn weights(
     spec: &AdmissionPolicySpec,
     by: FlowType,
@@ -125,13 +125,13 @@ fn weights(
         return own;
     }
     let named = spec.workflows.iter().flat_map(|workflows| &workflows.named);
-    // The API server fills the default in: it is to mean the same as none.
+    // The API server adds the default, which must mean the same as an absent weight.
     let weight = |given: Option<f64>| given.filter(|weight| *weight != 1.0);
     let named = named.filter_map(|w| Some((w.name.clone(), weight(w.weight)?)));
     named.chain(own).collect()
 }
 
-/// Checks what takes turns, and in which weights.
+/// Checks the flows that take turns, and their weights.
 fn flows(
     spec: &AdmissionPolicySpec,
     by: FlowType,
@@ -186,7 +186,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     fair(spec, "wfq", DisciplineType::Wfq);
 }
 
-/// The settings of a fair queue: of `discipline`, in the field `name`.
+/// Adds the schema of a fair queue's settings: of `discipline`, in the field `name`.
 fn fair(spec: &mut Place<'_>, name: &str, discipline: DisciplineType) {
     let discipline = discipline.as_str();
     let (field, on) = (format!("self.queue.{name}"), format!(".queue.{name}"));

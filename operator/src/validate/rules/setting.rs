@@ -1,5 +1,5 @@
-//! What a setting may be: one table of bounds and defaults, for the rules here and for the schema that the API
-//! server goes by.
+//! Bounds and defaults of settings: one table for the rules here and for the schema of the API
+//! server.
 
 use std::ops::{Bound, RangeBounds as _};
 use std::time::Duration as Span;
@@ -29,7 +29,7 @@ pub(in crate::validate) struct Time {
 pub(in crate::validate) struct Real {
     pub(in crate::validate) default: f64,
     pub(in crate::validate) bounds: (Bound<f64>, Bound<f64>),
-    /// What it is and its bounds, in words.
+    /// The value and its bounds, in words.
     pub(in crate::validate) right: &'static str,
 }
 
@@ -41,7 +41,7 @@ pub(super) const VALUE: Real = Real {
 };
 
 impl Whole {
-    /// The bounds in words.
+    /// Returns the bounds in words.
     pub(in crate::validate) fn right(&self) -> String {
         let (min, max) = self.bounds;
         format!("{min} to {max}")
@@ -49,7 +49,7 @@ impl Whole {
 }
 
 impl Time {
-    /// The bounds in words.
+    /// Returns the bounds in words.
     pub(in crate::validate) fn right(&self) -> String {
         let (min, max) = self.bounds;
         format!("{} to {}", Duration::from(min), Duration::from(max))
@@ -57,7 +57,8 @@ impl Time {
 }
 
 impl Problems {
-    /// The length of `duration` in µs; `None` with a problem noted when it is none or out of bounds.
+    /// Returns the length of `duration` in µs; `None`, with a problem noted, if it is no duration
+    /// or out of bounds.
     pub(super) fn duration(
         &mut self,
         path: &Path,
@@ -78,14 +79,14 @@ impl Problems {
         }
     }
 
-    /// As [`Self::duration`], or the default.
+    /// Returns the same as [`Self::duration`], or the default.
     pub(super) fn time(&mut self, path: &Path, duration: Option<&Duration>, time: &Time) -> u64 {
         duration
             .and_then(|d| self.duration(path, d, time))
             .unwrap_or(micros(time.default))
     }
 
-    /// `number` if it is within bounds, or the default.
+    /// Returns `number` if it is within bounds, or the default.
     pub(super) fn real(&mut self, path: Path, number: Option<f64>, real: &Real) -> f64 {
         match number {
             None => real.default,
@@ -97,7 +98,7 @@ impl Problems {
         }
     }
 
-    /// `number` if it is within bounds, or the default.
+    /// Returns `number` if it is within bounds, or the default.
     pub(super) fn whole(&mut self, path: Path, number: Option<i64>, whole: &Whole) -> u32 {
         let Some(number) = number else {
             return whole.default;

@@ -1,9 +1,9 @@
-//! Matches that no request ever reaches, because everything they match is taken before.
+//! Rules for matches that no request ever reaches, because earlier matches take all their requests.
 //!
-//! A match A covers a match B when each condition of A follows from B's: A asks nothing of the path, or
-//! for the same, or for a prefix of B's path; and A's method, headers, gRPC method and route, if given,
-//! are B's. A regular expression is covered only by the same one; what two of them have in common is
-//! not looked into. So nothing is called unreachable that is not.
+//! A match A covers a match B when each condition of A follows from B's: A has no condition on the
+//! path, or the same as B, or one on a prefix of B's path; and A's method, headers, gRPC method and
+//! route, if given, are B's. A regular expression is covered only by the same one; the intersection
+//! of two is not computed. So no reachable match is called unreachable.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use crate::api::{
 };
 use crate::validate::path::Path;
 
-/// Earlier matches by what they ask of the path; a list for each keeps this from comparing all with all.
+/// Earlier matches by their condition on the path; a list for each avoids comparing all with all.
 type Earlier<'a> = HashMap<Option<(PathMatchType, &'a str)>, Vec<(String, &'a RequestMatch)>>;
 
-/// Notes every match of a type or a class that is covered by an exclusion, by an earlier type (or class)
-/// or by an earlier match of its own.
+/// Notes every match of a type or a class that is covered by an exclusion, by an earlier type (or
+/// class) or by an earlier match of its own.
 pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Problems) {
     let mut earlier = Earlier::new();
     check_list(&spec.exclude, &at.field("exclude"), &mut earlier, problems);
@@ -36,7 +36,7 @@ pub(super) fn check(spec: &AdmissionPolicySpec, at: &Path, problems: &mut Proble
     }
 }
 
-/// Notes what `earlier` covers of `rules`, and adds the rest to it.
+/// Notes the matches of `rules` that `earlier` covers, and adds the rest to it.
 fn check_list<'a>(
     rules: &'a [RequestMatch],
     at: &Path,
@@ -74,7 +74,7 @@ fn path_key(path: Option<&PathMatch>) -> Option<(PathMatchType, &str)> {
     })
 }
 
-/// An earlier match that covers `rule`.
+/// Returns an earlier match that covers `rule`.
 fn covering<'e, 'a>(
     rule: &'e RequestMatch,
     earlier: &'e Earlier<'a>,
@@ -115,7 +115,7 @@ fn same_header(a: &HeaderMatch, b: &HeaderMatch) -> bool {
 
 fn covers_grpc(a: &GrpcMatch, b: &GrpcMatch) -> bool {
     let part = |a: &Option<String>, b: &Option<String>| a.is_none() || a == b;
-    // With different kinds even equal texts mean different things.
+    // With different kinds even equal texts mean different conditions.
     (a.kind == b.kind || (a.service.is_none() && a.method.is_none()))
         && part(&a.service, &b.service)
         && part(&a.method, &b.method)

@@ -1,4 +1,4 @@
-//! The admission stage: `parallelism`, and all parts together.
+//! Rules for the admission stage: `parallelism`, and all parts together.
 
 use headgate_core::config::{
     AutoParallelism, MAX_PARALLELISM, OutboundConfig, QueueMode, ServiceAdmissionConfig,
@@ -31,24 +31,25 @@ const MOST: Whole = Whole {
     bounds: (1, MAX_PARALLELISM),
 };
 const ONE_OF: &str = "more than one of auto, total and perEndpoint; give one of them";
-const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be found; give \
-                        parallelism.total or parallelism.perEndpoint";
-const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be free before their \
-                                   requests are measured; give measure FirstByte, or leave releaseSlot out";
+const OBSERVED: &str = "with queue.mode Observe nothing is held back, so parallelism can't be \
+                        found; give parallelism.total or parallelism.perEndpoint";
+const RELEASED_UNMEASURED: &str = "with releaseSlot FirstByte and measure LastByte, slots would be \
+                                   free before their requests are measured; give measure \
+                                   FirstByte, or leave releaseSlot out";
 
-/// What a spec means.
+/// A policy's spec in the filter's types.
 pub(crate) struct Meaning {
     /// The stage of one endpoint.
     pub(crate) stage: StageConfig,
-    /// Slots as they were given.
+    /// Slots as in the policy.
     pub(crate) slots: Slots,
-    /// What calls of the backend to other services belong to.
+    /// The settings of the backend's calls to other services.
     pub(crate) outbound: Option<OutboundConfig>,
-    /// What classes promise to those who call the service.
+    /// The classes' targets for the service's callers.
     pub(crate) promises: Option<ServiceAdmissionConfig>,
 }
 
-/// Checks the spec and says what it means.
+/// Checks the spec and returns it in the filter's types.
 pub(crate) fn stage(
     spec: &AdmissionPolicySpec,
     policy: String,
@@ -122,23 +123,25 @@ pub(super) fn schema(spec: &mut Place<'_>) {
         "min %s and max %s; min at most max",
         &["string(self.min)", "string(self.max)"],
     ));
-    parallelism
-        .rule(Rule::text(
-            "(has(self.auto) ? 1 : 0) + (has(self.total) ? 1 : 0) + (has(self.perEndpoint) ? 1 : 0) <= 1",
-            ONE_OF,
-        ));
+    parallelism.rule(Rule::text(
+        "(has(self.auto) ? 1 : 0) + (has(self.total) ? 1 : 0) + \
+         (has(self.perEndpoint) ? 1 : 0) <= 1",
+        ONE_OF,
+    ));
     spec.rule(Rule::text(
-        "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || (has(self.parallelism) && \
+        "!has(self.queue) || !has(self.queue.mode) || self.queue.mode != 'Observe' || \
+         (has(self.parallelism) && \
          (has(self.parallelism.total) || has(self.parallelism.perEndpoint)))",
         OBSERVED,
     ));
     spec.rule(Rule::text(
-        "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || (has(self.measure) && self.measure == 'FirstByte')",
+        "!has(self.releaseSlot) || self.releaseSlot != 'FirstByte' || \
+         (has(self.measure) && self.measure == 'FirstByte')",
         RELEASED_UNMEASURED,
     ));
 }
 
-/// Why each type needs objectives, if it does.
+/// Returns the reason why each type needs objectives, if it does.
 fn reason_for_objectives(spec: &AdmissionPolicySpec) -> Option<&'static str> {
     if spec.strategy.kind == StrategyType::Bouncer {
         return Some(BOUNCER_NEEDS_OBJECTIVES);

@@ -1,4 +1,4 @@
-//! Query types: names, objectives, and that there is exactly one default.
+//! Rules for query types: names, objectives, and that exactly one is the default.
 
 use headgate_core::config::{DEFAULT_TYPE, Match, Objective, TypeConfig};
 use headgate_core::stats::MAX_TYPES_IN_STATS;
@@ -10,7 +10,7 @@ use crate::api::{Duration, QueryType, RequestMatch};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule, not_time, some};
 
-/// Most types of one policy: those that have stats of their own.
+/// Most types of one policy: the number with stats of their own.
 pub(super) const MAX_TYPES: usize = MAX_TYPES_IN_STATS;
 /// Most matches of one policy.
 const MAX_MATCHES_OF_ALL: usize = 4096;
@@ -26,15 +26,15 @@ const MATCHES_OF_DEFAULT: &str =
 const NO_MATCHES: &str = "none; at least one, such as {path: {type: PathPrefix, value: /search}}";
 const NOT_ASCENDING: &str = "a higher percentile takes at least as long";
 const NO_PERCENTILE: &str = "p followed by a number above 0 and below 100, such as p50 or p99.9";
-/// A name of a percentile, as it is written shortest.
+/// The name of a percentile, in its shortest form.
 const PERCENTILE: &str = "^p(0|[1-9][0-9]?)([.][0-9]{0,3}[1-9])?$";
 
-/// Why each type needs an objective.
+/// The reason why each type needs an objective.
 pub(super) const BOUNCER_NEEDS_OBJECTIVES: &str = "Bouncer decides by objectives";
-/// Why each type needs an objective.
+/// The reason why each type needs an objective.
 pub(super) const SLACK_NEEDS_OBJECTIVES: &str = "the discipline Slack orders by objectives";
 
-/// Checks the types and puts `default` last. Each needs an objective if there is a `reason` for it.
+/// Checks the types and puts `default` last. Each needs an objective if a `reason` is given.
 pub(super) fn types(
     types: &[QueryType],
     reason: Option<&str>,
@@ -98,7 +98,7 @@ pub(super) fn types(
             value: problems.real(at.field("value"), kind.value, &VALUE),
         });
     }
-    // Stable: the others keep their order, in which the first that matches wins.
+    // Stable: the others keep their order, in which the first match wins.
     checked.sort_by_key(|t| t.name == DEFAULT_TYPE);
     checked
 }
@@ -155,7 +155,7 @@ fn slo(kind: &QueryType, at: &Path, problems: &mut Problems) -> Vec<Objective> {
         .collect()
 }
 
-/// The percentile that `p50` or `p99.9` names, above 0 and below 100.
+/// Returns the percentile that `p50` or `p99.9` names, above 0 and below 100.
 fn percentile(name: &str) -> Result<f64, String> {
     let digits = name.strip_prefix('p').ok_or(NO_PERCENTILE)?;
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
@@ -167,7 +167,7 @@ fn percentile(name: &str) -> Result<f64, String> {
     if !(percentile > 0.0 && percentile < 100.0) {
         return Err(NO_PERCENTILE.to_owned());
     }
-    // One name for each, so that none is given twice.
+    // One name for each percentile, so that none is given twice.
     let plain = format!("p{percentile}");
     if plain != name {
         return Err(format!("write {plain}"));
@@ -240,7 +240,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
 
 fn slo_schema(spec: &mut Place<'_>) {
     let is_percentile = format!("(k.matches('{PERCENTILE}') && k != 'p0')");
-    // `p50.0` and `p05` name percentiles, too, but there is one name for each.
+    // `p50.0` and `p05` name percentiles, too, but only the shortest name is allowed.
     let is_odd = "k.matches('^p[0-9]{1,3}([.][0-9]{1,4})?$') && double(k.substring(1)) > 0.0 && \
                   double(k.substring(1)) < 100.0";
     let plain = cel::format("write p%s", &["string(double(k.substring(1)))"]);

@@ -1,4 +1,4 @@
-//! Sliding windows: D in steps of Δ.
+//! Rules for sliding windows: D in steps of Δ.
 
 use std::time::Duration as Span;
 
@@ -7,7 +7,7 @@ use crate::api::Duration;
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 
-/// The filter keeps one bucket for each step.
+/// Most steps: the filter keeps one bucket for each.
 const MAX_STEPS: u64 = 10_000;
 const BOUNDS: (Span, Span) = (MILLISECOND, HOUR);
 
@@ -31,13 +31,13 @@ const fn sliding(window: Span, step: Span) -> Sliding {
     }
 }
 
-/// What starvation avoidance counts over (Bouncer §4).
+/// The window of the counts of starvation avoidance (Bouncer §4).
 pub(super) const SECOND_IN_HUNDREDTHS: Sliding = sliding(SECOND, Span::from_millis(10));
 
-/// What means are taken over (Bouncer §5.2.2).
+/// The window of means (Bouncer §5.2.2).
 pub(super) const MINUTE_IN_SECONDS: Sliding = sliding(Span::from_secs(60), SECOND);
 
-/// D and Δ in µs: `window` and `step` of the settings at `at`.
+/// Returns D and Δ in µs: `window` and `step` of the settings at `at`.
 pub(super) fn window(
     window: Option<&Duration>,
     step: Option<&Duration>,
@@ -63,7 +63,7 @@ pub(super) fn window(
     }
 }
 
-/// `window` and `step` of the settings at `at`.
+/// Adds the schema of `window` and `step` of the settings at `at`.
 pub(super) fn schema(at: &mut Place<'_>, of: &Sliding) {
     at.at("window").time(&of.window);
     at.at("step").time(&of.step);

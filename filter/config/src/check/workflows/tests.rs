@@ -27,7 +27,9 @@ fn stage() -> Value {
             "max_workflows": 2,
             "max_queue_length": 100,
             "workflows": {
-                "checkout": {"guarantee": 100, "weight": 2, "quantile": 0.25, "deadline_us": 300_000},
+                "checkout": {
+                    "guarantee": 100, "weight": 2, "quantile": 0.25, "deadline_us": 300_000,
+                },
                 "search": {},
                 "_other": {"weight": 0.1},
             },
@@ -58,7 +60,7 @@ fn what_is_right_passes_and_comes_back() {
 #[test]
 fn what_is_wrong_is_named() {
     let many = |count: usize, what: Value| Value::Array(vec![what; count]);
-    // A name that the directory of names gives no id.
+    // A name that is too long for an id in the directory of names.
     let long = "a".repeat(MAX_WORKFLOW_NAME + 1);
     let too_long = format!("{long:?}; 1 to 128 bytes without control characters");
     let wrong = [
@@ -224,7 +226,10 @@ fn outbound() -> Value {
         "direction": "Outbound",
         "outbound": {
             "policy": "shop/checkout",
-            "services": {"outbound|80||en.shop.svc.cluster.local": "extent-node", "outbound|81|*": "cache"},
+            "services": {
+                "outbound|80||en.shop.svc.cluster.local": "extent-node",
+                "outbound|81|*": "cache",
+            },
             "peers": ["spiffe://cluster.local/ns/shop/sa/en"],
             "smoothing": {"least_us": 0, "most_us": 300_000, "enforced": true},
         },
@@ -241,7 +246,8 @@ fn directions_have_parts_of_their_own() {
     inbound["direction"] = json!("Inbound");
     assert_eq!(
         problem(&inbound),
-        "outbound.policy: \"shop/checkout\", which is no stage with workflows or class admission of this gateway"
+        "outbound.policy: \"shop/checkout\", which is no stage with workflows or class admission \
+         of this gateway"
     );
     let mut gateway = inbound;
     gateway["stages"] = json!([stage()]);

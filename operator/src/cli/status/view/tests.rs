@@ -29,7 +29,10 @@ fn ancestor(controller: &str, conditions: &[(&str, bool, &str, i64)]) -> serde_j
             "type": kind,
             "status": if status { "True" } else { "False" },
             "reason": reason,
-            "message": if reason == "Accepted" { "valid".to_owned() } else { format!("because of {reason}") },
+            "message": match reason {
+                "Accepted" => "valid".to_owned(),
+                reason => format!("because of {reason}"),
+            },
             "observedGeneration": generation,
             "lastTransitionTime": "2026-03-01T12:00:00Z",
         })
@@ -63,7 +66,10 @@ fn proxy(node: &str, namespace: &str, state: &str) -> serde_json::Value {
         "policies": ["shop/search"], "problem": null, "sent": null,
         "acked": {"version": "1", "revision": "abc", "time": "2026-03-01T12:00:00Z"},
         "nack": if state == "Rejected" {
-            json!({"version": "2", "revision": "def", "time": "2026-03-01T12:10:00Z", "message": "bad module"})
+            json!({
+                "version": "2", "revision": "def", "time": "2026-03-01T12:10:00Z",
+                "message": "bad module",
+            })
         } else { json!(null) },
     })
 }
@@ -158,7 +164,7 @@ fn what_no_operator_has_judged_is_unknown() {
     let names: Vec<_> = targets.iter().map(|t| t.target.as_str()).collect();
     assert_eq!(names, ["Service/shop/search", "Pod/shop/app=a,tier=web"]);
     assert_eq!(targets[0].reason(Type::Accepted), "Pending");
-    assert_eq!(view.policies[0].proxies, None, "nobody knows");
+    assert_eq!(view.policies[0].proxies, None, "unknown");
     assert!(!view.ok());
 
     let old = [
@@ -213,7 +219,8 @@ fn no_proxies_is_no_mistake() {
     );
 }
 
-/// The only policy, delivered; a WasmPlugin and an EnvoyExtensionPolicy with it, whose status says `accepted`.
+/// Returns the only policy, delivered, and a WasmPlugin and an EnvoyExtensionPolicy with it, whose
+/// status is `accepted`.
 fn carried(accepted: &str, generation: i64) -> (Vec<PolicyResource>, Objects) {
     let object = |kind: &str, status: &Value| {
         serde_json::from_value(json!({
@@ -221,7 +228,8 @@ fn carried(accepted: &str, generation: i64) -> (Vec<PolicyResource>, Objects) {
             "metadata": {
                 "name": "headgate-search-1", "namespace": "shop", "generation": 2,
                 "annotations": {
-                    "headgate.dev/policies": "shop/search,other/edge", "headgate.dev/revision": "abc",
+                    "headgate.dev/policies": "shop/search,other/edge",
+                    "headgate.dev/revision": "abc",
                 },
             },
             "status": status,
@@ -261,7 +269,7 @@ fn objects_speak_for_proxies_that_no_operator_sees() {
     let elsewhere = View::new(&policies, &operators, carried("True", 2).1, Some("x"));
     assert_eq!(elsewhere.objects, [], "no policy of this namespace");
 
-    // What is delivered as it should be doesn't reach every sidecar.
+    // A correct delivery doesn't reach every sidecar.
     let mut policies = policies;
     let conditions = &mut policies[0].status.as_mut().unwrap().ancestors[0].conditions;
     conditions[1].message = format!("delivered; {NO_FILTER}: answers 503");
@@ -270,7 +278,7 @@ fn objects_speak_for_proxies_that_no_operator_sees() {
     let warning = format!("Programmed: delivered; {NO_FILTER}: answers 503");
     assert!(text.contains(&warning), "{text}");
 
-    // Without a right to see the object, its name is all that is known.
+    // Without a right to see the object, only its name is known.
     let conditions = &mut policies[0].status.as_mut().unwrap().ancestors[0].conditions;
     conditions[1].message = "delivered as WasmPlugin shop/headgate-search-1".to_owned();
     let refused = vec![(Adapter::Istio, Err(anyhow::anyhow!("forbidden")))];
@@ -297,7 +305,7 @@ fn programmed_is_more_than_no_mistake() {
     let programmed = |policies: &[_]| View::new(policies, &[], Vec::new(), None).programmed();
     assert!(programmed(&of(true, "Programmed")));
     assert!(!programmed(&of(false, "NoProxies")));
-    assert!(!programmed(&[]), "nothing is there to wait for");
+    assert!(!programmed(&[]), "no policy to wait for");
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(super) const COLUMNS: &[Column] = &[
     left("POLICIES", 1),
 ];
 
-/// The proxies that `choice` asks for, in its order.
+/// Returns the proxies of `choice`, in its order.
 pub(super) fn rows(view: &View, choice: &Choice) -> Vec<Row> {
     let wanted = |p: &&ProxyRow| {
         let names = [&p.proxy, &p.node].into_iter().chain(&p.policies);
@@ -66,7 +66,7 @@ fn proxy(p: &ProxyRow) -> Row {
         },
     ];
     let ranks = [
-        // A silent one may hurt more than any that answers.
+        // A silent proxy may be worse than any that answers.
         match p.state {
             State::Unreachable => f64::INFINITY,
             State::Asked | State::Answers => p.hurt,

@@ -22,7 +22,7 @@ pub(super) const COLUMNS: &[Column] = &[
     left("OBJECTIVE", 0),
 ];
 
-/// A policy and its types.
+/// Returns the rows of a policy and its types.
 pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
     let cells = |name: Cell, traffic: &Traffic| {
         let [refused, share] = unwanted(traffic.refused_rate, traffic.arrival_rate);
@@ -82,7 +82,7 @@ fn ranks(hurt: f64, traffic: &Traffic, wait: f64) -> [f64; 4] {
     ]
 }
 
-/// Reasons by weight.
+/// Returns the reasons by weight.
 fn reasons(traffic: &Traffic) -> Cell {
     let mut all: Vec<(&String, &f64)> = traffic.refused_by_reason.iter().collect();
     all.sort_by(|a, b| b.1.total_cmp(a.1));
@@ -91,7 +91,7 @@ fn reasons(traffic: &Traffic) -> Cell {
     rejected_for(text, traffic.refused_rate, traffic.would_refuse_rate)
 }
 
-/// The objective that is missed by most, or met by least.
+/// Returns the objective that is missed by most, or met by least.
 pub(super) fn objective(objectives: &[Objective]) -> Cell {
     let margin = |o: &&Objective| o.attainment.zip(o.target).map(|(a, t)| a - t);
     let known = objectives.iter().filter(|o| margin(o).is_some());

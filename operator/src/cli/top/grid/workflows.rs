@@ -24,7 +24,7 @@ pub(super) const COLUMNS: &[Column] = &[
     left("BOTTLENECK", 1),
 ];
 
-/// A policy and its workflows, if it has them.
+/// Returns the rows of a policy and its workflows, if it has them.
 pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
     let all = policy.workflows.as_ref()?;
     let members: Vec<Row> = all.rows.iter().map(workflow).collect();
@@ -55,7 +55,7 @@ pub(super) fn rows(policy: &PolicyRow) -> Option<Group> {
     Some((row(&policy.policy, cells, ranks), members))
 }
 
-/// Problems with the workflows of a policy.
+/// Returns the problems with the workflows of a policy.
 fn remarks(all: &Workflows) -> Cell {
     let mut parts = Vec::new();
     for (value, what) in [
@@ -74,7 +74,7 @@ fn remarks(all: &Workflows) -> Cell {
     toned(parts.join(", "), style)
 }
 
-/// The reasons of refusals.
+/// Returns the reasons of refusals.
 fn reasons(w: &WorkflowRow) -> Cell {
     let mut causes = Vec::new();
     for (value, what) in [(w.rate_limited_rate, "rate"), (w.deadline_rate, "deadline")] {

@@ -11,18 +11,19 @@ use crate::cli::top::histogram::Spread;
 use crate::cli::top::history::Span;
 use crate::cli::top::sample::{PolicySample, Stats};
 
-/// The change of some stats between two answers.
+/// The change of some stats between two responses.
 #[derive(Clone, Copy)]
 pub(super) struct Change<'a> {
-    /// The earlier stats; none if the earlier answer lacked them.
+    /// The earlier stats; `None` if the earlier response lacked them.
     before: Option<&'a Stats>,
     pub(super) after: &'a Stats,
-    /// Time between the answers, s; 0 when there is only one.
+    /// Time between the responses, s; 0 if only one exists.
     pub(super) seconds: f64,
 }
 
 impl<'a> Change<'a> {
-    /// Requests/s of a counter. One that has fallen began anew, as when a policy was removed and came back.
+    /// Returns the requests/s of a counter. One that has fallen began anew, as when a policy was
+    /// removed and came back.
     pub(super) fn rate(&self, name: &str) -> Option<f64> {
         Some(self.count(name)? as f64 / self.seconds)
     }
@@ -68,7 +69,7 @@ pub(super) fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// The proxies that answer, with what there is to compare.
+/// Returns the responses to compare of each proxy that answers.
 pub(super) fn spans<'a>(fleet: &'a Fleet, only: Option<&'a str>) -> impl Iterator<Item = Span<'a>> {
     let chosen = fleet
         .proxies
@@ -81,7 +82,8 @@ pub(super) fn spans<'a>(fleet: &'a Fleet, only: Option<&'a str>) -> impl Iterato
         .filter_map(|proxy| proxy.history.span())
 }
 
-/// Policies of one answer that are in force. One that was removed leaves its stats behind, without slots.
+/// Returns the policies of one response that are in force. A removed policy leaves its stats
+/// behind, without slots.
 pub(super) fn in_force<'a>(
     span: &Span<'a>,
 ) -> impl Iterator<Item = (&'a String, &'a PolicySample)> + use<'a> {
@@ -89,7 +91,7 @@ pub(super) fn in_force<'a>(
     policies.filter(|(_, p)| p.own.value("slots") != Some(0))
 }
 
-/// The changes of a policy's stats and of those of its types or workflows.
+/// Returns the changes of a policy's stats and of those of its types or workflows.
 pub(super) fn change<'a>(
     span: &Span<'a>,
     policy: &str,
@@ -103,7 +105,7 @@ pub(super) fn change<'a>(
     })
 }
 
-/// Everything but the proxies.
+/// Returns the view without the proxies.
 pub(super) fn policies(fleet: &Fleet, only: Option<&str>) -> View {
     let mut all: BTreeMap<String, Sums> = BTreeMap::new();
     let mut longest = Duration::ZERO;
@@ -193,7 +195,7 @@ impl Sums {
     }
 }
 
-/// Percentiles of times in µs.
+/// Returns percentiles of times in µs, in ms.
 pub(super) fn percentiles(spread: &Spread) -> Option<Percentiles> {
     let ms = |q| spread.quantile(q).map(|us| tidy(us / 1e3));
     Some(Percentiles {

@@ -7,7 +7,7 @@ use super::{ProxyRow, State};
 use crate::cli::top::fleet::{Fleet, Reach};
 use crate::xds::module::Kind;
 
-/// A row for each proxy, by place.
+/// Returns a row for each proxy, by place.
 pub(super) fn rows(fleet: &Fleet, now: Instant) -> Vec<ProxyRow> {
     let row = |name: &String| {
         let proxy = fleet.proxies.get(name)?;

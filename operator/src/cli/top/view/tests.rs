@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::top::client::About;
 use crate::cli::top::sample::Sample;
 
-/// Two answers of a real Envoy 1.40, 10 s apart, while its backend gets 1.6 times what it can do.
+/// Two responses of a real Envoy 1.40, 10 s apart, while its backend gets 1.6 times its capacity.
 const BEFORE: &str = include_str!("../recorded/before.txt");
 const AFTER: &str = include_str!("../recorded/after.txt");
 
@@ -48,7 +48,7 @@ impl Proxies {
         }
     }
 
-    /// Each text a window after the one before.
+    /// Adds the texts as responses, a window apart.
     fn answers(&mut self, proxy: &str, texts: &[&str]) {
         self.fleet.add(proxy);
         for (at, text) in (0..).zip(texts) {
@@ -62,7 +62,7 @@ impl Proxies {
     }
 }
 
-/// A counter of the recorded answers, in requests/s.
+/// Returns a counter of the recorded responses, in requests/s.
 fn recorded(name: &str) -> f64 {
     let value = |text: &str| {
         let sample = Sample::parse(text);
@@ -174,7 +174,7 @@ fn proxies_of_a_policy_add_up_and_the_silent_ones_do_not() {
 #[test]
 fn after_a_restart_nothing_counts_backwards() {
     let mut proxies = Proxies::new();
-    // The process is another one: rates need a second answer of it.
+    // Another process: rates need a second response of it.
     let young = AFTER.replacen("server.uptime: ", "server.uptime: 0", 1);
     let uptime = young
         .lines()
@@ -185,14 +185,14 @@ fn after_a_restart_nothing_counts_backwards() {
     let view = proxies.view(None);
     assert_eq!(view.proxies[0].restarts, 1);
     assert_eq!(view.policies[0].traffic.arrival_rate, None);
-    // The same process, but the policy went and came back: what there is was counted since.
+    // The same process, but the policy was removed and came back: the counter began anew.
     let mut proxies = Proxies::new();
     let of = "wasmcustom.headgate.policy.a/p.type.t.rq_total";
     let (before, after) = (format!("{of}: 1000"), format!("{of}: 50"));
     proxies.answers("a:1", &[&before, &after]);
     let row = &proxies.view(None).policies[0];
     assert_eq!(row.traffic.arrival_rate, Some(5.0));
-    // And one that is new has counted from 0.
+    // A new counter has counted from 0.
     let mut proxies = Proxies::new();
     proxies.answers("a:1", &["", &after]);
     let row = &proxies.view(None).policies[0];
@@ -217,7 +217,8 @@ fn what_a_version_does_not_have_is_unknown_rather_than_zero() {
 #[test]
 fn a_policy_that_was_removed_is_not_shown() {
     let mut proxies = Proxies::new();
-    let text = "wasmcustom.headgate.policy.a/p.slots: 0\nwasmcustom.headgate.policy.a/p.type.t.rq_total: 9\n";
+    let text = "wasmcustom.headgate.policy.a/p.slots: 0\n\
+                wasmcustom.headgate.policy.a/p.type.t.rq_total: 9\n";
     proxies.answers("a:1", &[text, text]);
     let view = proxies.view(None);
     assert!(view.policies.is_empty() && view.proxies[0].policies.is_empty());

@@ -70,7 +70,7 @@ impl TypeSums {
             let objective = self.objectives.entry(name.to_owned()).or_default();
             add_count(&mut objective.in_time, Some(count));
         }
-        // An objective that was edited away is at 0.
+        // A removed objective has the value 0.
         for (name, us) in change.after.values(PROMISED_TIME).filter(|v| v.1 > 0) {
             let objective = self.objectives.entry(name.to_owned()).or_default();
             objective.time_us = objective.time_us.max(us);
@@ -89,7 +89,8 @@ impl TypeSums {
             .filter(|(_, o)| o.quantile_ppm > 0 || o.time_us > 0)
             .map(|(objective, o)| {
                 let in_time = o.in_time.filter(|_| completed > 0);
-                // Counters are read one after the other: a response may be in one and not yet in the other.
+                // Counters are read one after the other: a response may be in one and not yet in
+                // the other.
                 let share = in_time.map(|n| (n as f64 / completed as f64).min(1.0));
                 Objective {
                     objective,

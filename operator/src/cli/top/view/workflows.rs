@@ -11,7 +11,7 @@ use crate::cli::top::histogram::Spread;
 pub(super) struct WorkflowSums {
     row: WorkflowRow,
     wait: Spread,
-    /// Whether a process limits nothing.
+    /// Whether some process has no limit.
     unlimited: bool,
     /// Completion times and their weights.
     completion: (f64, f64),
@@ -47,7 +47,8 @@ impl WorkflowSums {
         self.wait
             .add(&change.spread("limiter_wait_us").unwrap_or_default());
         if let Some(us) = change.gauge("completion_us").filter(|us| *us > 0) {
-            // Nearly 0 where nothing was completed, so that there is a mean when nothing was anywhere.
+            // Nearly 0 without completed requests, so that a mean exists even if no process
+            // completed any.
             let weight = change.rate("rq_completed").unwrap_or(0.0) + 1e-9;
             self.completion.0 += us as f64 / 1e3 * weight;
             self.completion.1 += weight;

@@ -15,7 +15,7 @@ const MAX_UTILIZATION: Real = Real {
     bounds: (Excluded(0.0), Included(1.0)),
     right: "the share of the slots that may be in use, above 0, at most 1",
 };
-/// |PU|; without one it is the slots, and the default stands in for one that is wrong.
+/// |PU|; the number of slots by default. The default here replaces a wrong value.
 const UNITS: Real = Real {
     default: 1.0,
     bounds: (Excluded(0.0), Included(1_000_000.0)),

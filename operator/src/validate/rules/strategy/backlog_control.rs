@@ -27,7 +27,7 @@ const MAX_BACKLOG: Real = Real {
     right: "the largest bound, above 0, at most 1e12",
     ..GAIN
 };
-/// What a request costs; the default where nothing says it.
+/// The cost of a request; 1 by default.
 const COST: Whole = Whole {
     default: 1,
     bounds: (1, MAX_COST),
@@ -66,7 +66,8 @@ pub(super) fn config(
     })
 }
 
-/// The control law takes both gains or derives both; `Proportional` has neither integral part nor bound.
+/// Checks the gains. The control law takes both gains or derives both; `Proportional` has neither
+/// an integral part nor a bound.
 fn check_gains(given: &BacklogControlSettings, at: &Path, problems: &mut Problems) {
     let (proportional, integral) = (given.proportional_gain, given.integral_gain);
     if given.control == BacklogSignalType::Proportional {
@@ -117,7 +118,7 @@ fn cost(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Probl
     }
 }
 
-/// A cost for each type, in the order of the configuration.
+/// Returns a cost for each type, in the order of the configuration.
 fn costs(spec: &AdmissionPolicySpec, cost: &Cost, at: &Path, problems: &mut Problems) -> Vec<u32> {
     if cost.costs.is_empty() {
         problems.add(at.clone(), NO_COSTS);

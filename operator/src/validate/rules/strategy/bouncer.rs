@@ -33,8 +33,8 @@ pub(super) fn config(settings: Option<&BouncerSettings>) -> StrategyConfig {
     }
 }
 
-/// How processing times are learned. Other strategies need them, too, for estimated waits and
-/// Retry-After, but don't decide by their percentiles: they take the defaults.
+/// Returns the settings of the estimates of processing times. Other strategies need them, too, for
+/// estimated waits and Retry-After, but don't decide by their percentiles: they take the defaults.
 pub(super) fn service_times(
     strategy: &api::Strategy,
     at: &Path,
@@ -92,7 +92,7 @@ pub(super) fn schema(at: &mut Place<'_>) {
         .on(".step")
         .forbidden(),
     );
-    // Which steps are right depends on the interval, so no default is stored.
+    // The right steps depend on the interval, so no default is stored.
     let given = format!(
         "(has(self.window.step) ? self.window.step : '{}')",
         Duration::from(STEP.default)
@@ -105,7 +105,8 @@ pub(super) fn schema(at: &mut Place<'_>) {
         right_time(&given, &STEP)
     );
     let whole = format!(
-        "{interval} % {step} == 0 && {interval} / {step} >= 2 && {interval} / {step} <= {MAX_HISTOGRAM_STEPS}"
+        "{interval} % {step} == 0 && {interval} / {step} >= 2 && \
+         {interval} / {step} <= {MAX_HISTOGRAM_STEPS}"
     );
     at.rule(
         Rule::words(

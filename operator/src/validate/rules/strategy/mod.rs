@@ -1,4 +1,4 @@
-//! `spec.strategy`: that settings are those of the strategy that runs, and what they mean.
+//! `spec.strategy`: the strategy, and the rule that settings belong to it.
 
 mod accept_fraction;
 mod backlog_control;
@@ -14,7 +14,7 @@ use crate::api::{self, AdmissionPolicySpec, StrategyType};
 use crate::validate::path::Path;
 use crate::validate::schema::Place;
 
-/// What `spec.strategy` means.
+/// `spec.strategy` in the filter's types.
 pub(super) struct Strategy {
     pub(super) config: StrategyConfig,
     pub(super) service_times: ServiceTimesConfig,

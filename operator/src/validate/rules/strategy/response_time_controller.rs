@@ -146,7 +146,7 @@ fn check_scope(
     }
 }
 
-/// Settings that only make a difference between classes.
+/// Checks settings that only make a difference between classes.
 fn check_classes(
     spec: &AdmissionPolicySpec,
     given: &ResponseTimeControllerSettings,
@@ -177,7 +177,7 @@ struct Errors {
     increase_offset: f64,
 }
 
-/// The errors, relative to the target, at which the rate changes.
+/// Returns the errors, relative to the target, at which the rate changes.
 fn errors(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> Errors {
     let known = problems.0.len();
     let mut error = |field: &str, value, real| problems.real(at.field(field), value, real);
@@ -201,7 +201,7 @@ fn errors(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Prob
     }
 }
 
-/// Least and greatest rate.
+/// Returns the least and the greatest rate.
 fn rates(given: &ResponseTimeControllerSettings, at: &Path, problems: &mut Problems) -> (f64, f64) {
     let known = problems.0.len();
     let mut rate = |field: &str, value, real| problems.real(at.field(field), value, real);

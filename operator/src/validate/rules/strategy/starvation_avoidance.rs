@@ -1,4 +1,5 @@
-//! Starvation avoidance around a strategy: only where that refuses some types more than others.
+//! Starvation avoidance around a strategy: allowed only if the strategy refuses some types more
+//! than others.
 
 use std::ops::Bound::{Excluded, Included};
 
@@ -64,7 +65,8 @@ pub(super) fn starvation_avoidance(
     })
 }
 
-/// The strategy, where it refuses all types alike, so that none can starve more than another.
+/// Returns the strategy in words if it refuses all types alike, so that none can starve more than
+/// another.
 fn treats_types_alike(strategy: &api::Strategy) -> Option<&'static str> {
     match strategy.kind {
         StrategyType::Bouncer => None,

@@ -1,4 +1,4 @@
-//! `identifyBy`: where a request names its workflow.
+//! `identifyBy`: the places where a request may name its workflow.
 
 use headgate_core::config::{MAX_WORKFLOW_SOURCES, WorkflowSource};
 
@@ -8,7 +8,7 @@ use crate::api::{MetadataIdentity, WorkflowIdentity, WorkflowIdentityType};
 use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 
-/// Names in the way to a value in metadata: a namespace and at least one key.
+/// The number of names in the path of a value in metadata: a namespace and at least one key.
 const PATH: std::ops::RangeInclusive<usize> = 2..=8;
 const DEFAULT_KEY: &str = "workflow";
 const DEFAULT_HEADER: &str = "x-headgate-workflow";
@@ -29,7 +29,8 @@ const NAME: Text = Text {
     most: MAX_BYTES,
 };
 
-/// The sources; by default what applications that propagate trace context carry, then Headgate's own header.
+/// Returns the sources; by default the member that applications with trace context carry, then
+/// Headgate's own header.
 pub(super) fn identify(
     given: &[WorkflowIdentity],
     at: &Path,
@@ -104,7 +105,7 @@ fn source(identity: &WorkflowIdentity, at: &Path, problems: &mut Problems) -> Wo
 
 fn baggage_key(key: Option<&str>, at: Path, problems: &mut Problems) -> String {
     let key = key.unwrap_or(DEFAULT_KEY);
-    // RFC 9110, section 5.6.2, as the recommendation asks for (§3.2.1.1).
+    // A token of RFC 9110, section 5.6.2, as the recommendation requires (§3.2.1.1).
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if key == OWN_KEY {
         problems.add(at, KEY_IS_OWN);
@@ -200,7 +201,8 @@ pub(super) fn schema(list: &mut Place<'_>) {
         ))
         .rule(Rule::quoted(
             format!(
-                "!self.lowerAscii().startsWith('{OWN_HEADERS}') || self.lowerAscii() == '{DEFAULT_HEADER}'"
+                "!self.lowerAscii().startsWith('{OWN_HEADERS}') || \
+                 self.lowerAscii() == '{DEFAULT_HEADER}'"
             ),
             "self",
             HEADER_IS_OWN,

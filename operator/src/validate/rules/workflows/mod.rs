@@ -1,4 +1,4 @@
-//! `spec.workflows`: who they are, how their rates are found, who is believed.
+//! `spec.workflows`: their ids, their rates, and the trusted peers.
 
 mod identity;
 mod named;
@@ -32,8 +32,8 @@ const RATE_TIMEOUT: Time = Time {
     default: SECOND,
     bounds: (Span::from_millis(20), HOUR),
 };
-/// Intervals that a rate is believed without renewal, where the policy doesn't say: some answers are lost, and
-/// some workflows seldom call.
+/// Default lifetime of a rate without renewal, in intervals: some responses are lost, and some
+/// workflows seldom call.
 const INTERVALS_BELIEVED: u64 = 10;
 const WORKFLOWS: Whole = Whole {
     default: 100,
@@ -49,7 +49,8 @@ const QUANTILE: Real = Real {
     right: "a quantile, 0 (the slowest process) to 1 (the fastest)",
 };
 
-/// What the policy's workflows mean: inbound, and for calls to other services. Neither without any.
+/// Returns the policy's workflows in the filter's types: the inbound settings, and those of calls
+/// to other services. Both are `None` without workflows.
 pub(super) fn workflows(
     spec: &AdmissionPolicySpec,
     policy: &str,
@@ -86,7 +87,7 @@ pub(super) fn workflows(
     (Some(inbound), Some(outbound))
 }
 
-/// What the calls of a backend belong to, as `given` says it.
+/// Returns the settings of a backend's calls, as given.
 pub(super) fn outbound(
     (policy, enforced): (&str, bool),
     given: &api::Outbound,
@@ -104,7 +105,7 @@ pub(super) fn outbound(
     }
 }
 
-/// How long a rate is believed, µs.
+/// Returns the lifetime of a rate, µs.
 fn rate_timeout(
     given: &api::Workflows,
     interval_us: u64,
@@ -128,7 +129,7 @@ pub(super) fn schema(spec: &mut Place<'_>) {
     let mut workflows = spec.at("workflows");
     workflows.at("quantile").real(&QUANTILE);
     workflows.at("interval").time(&INTERVAL);
-    // Which is right depends on the interval, so no default is stored.
+    // The right value depends on the interval, so no default is stored.
     workflows.at("rateTimeout").time_bounds(&RATE_TIMEOUT);
     workflows.at("maxWorkflows").whole(&WORKFLOWS);
     workflows.at("maxQueueLength").whole(&QUEUE);

@@ -13,7 +13,7 @@ use crate::api::NamedWorkflow;
 use crate::validate::path::Path;
 use crate::validate::schema::{Place, Rule};
 
-/// Stands for the workflows without a rate of their own; not one of those that are counted.
+/// The id of the workflows without a rate of their own, which is not counted.
 const OTHER: &str = "_other";
 const ID: Text = Text {
     what: "the id of a workflow",
@@ -34,7 +34,7 @@ const DEADLINE: Time = Time {
     bounds: (MILLISECOND, HOUR),
 };
 
-/// Settings by id, of at most `most` workflows.
+/// Returns the settings by id, of at most `most` workflows.
 pub(super) fn named(
     given: &[NamedWorkflow],
     most: u32,

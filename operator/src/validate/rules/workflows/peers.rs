@@ -1,4 +1,4 @@
-//! `peers`: whose rates, deadlines and progress are believed.
+//! `peers`: the processes whose rates, deadlines and progress are trusted.
 
 use headgate_core::config::MAX_WORKFLOW_PEERS;
 
@@ -43,7 +43,7 @@ fn is_peer(peer: &str) -> bool {
 
 pub(in crate::validate::rules) fn schema(list: &mut Place<'_>) {
     list.set_of_texts().max_items(MAX_WORKFLOW_PEERS);
-    // All visible characters of ASCII but the star.
+    // All visible ASCII characters but the star.
     let rule = format!("self.matches('^{SCHEME}[!-)+-~]+[*]?$')");
     list.at("[]")
         .max_length(MAX_ID)

@@ -21,9 +21,9 @@ const CLUSTER: Text = Text {
     what: "the name of an Envoy cluster",
     most: MAX_BYTES,
 };
-const STAR: &str = "* only at the end, where it stands for any";
+const STAR: &str = "* only at the end, where it matches any text";
 
-/// Quantiles by service.
+/// Returns the quantiles by service.
 pub(super) fn quantiles(
     given: &[ServiceQuantile],
     at: &Path,
@@ -43,7 +43,7 @@ pub(super) fn quantiles(
     quantiles
 }
 
-/// Names of services by cluster.
+/// Returns the names of services by cluster.
 pub(super) fn clusters(
     given: &[OutboundService],
     at: &Path,
@@ -81,7 +81,7 @@ pub(super) fn schema(workflows: &mut Place<'_>) {
     outbound_schema(&mut workflows.at("outbound"));
 }
 
-/// Calls of the backend to other services.
+/// Adds the schema of the backend's calls to other services.
 pub(in crate::validate::rules) fn outbound_schema(outbound: &mut Place<'_>) {
     let most = MAX_WORKFLOW_SERVICES;
     outbound.at("services").by("cluster").max_items(most);

@@ -1,4 +1,4 @@
-//! `sharing`: how a process shares what it has among workflows.
+//! `sharing`: the way a process shares its capacity among workflows.
 
 use std::ops::Bound::{Excluded, Included};
 

@@ -1,4 +1,4 @@
-//! `outbound.smoothing`: by how much calls are delayed.
+//! `outbound.smoothing`: the range of the delays of calls.
 
 use std::time::Duration as Span;
 
@@ -10,7 +10,7 @@ use crate::validate::path::Path;
 use crate::validate::schema::{self as cel, Place, Rule};
 
 const LONGEST: Span = Span::from_micros(MAX_SMOOTHING_US);
-/// What SLAs of the Chronos paper allow.
+/// The delays that the SLAs of the Chronos paper allow.
 const LEAST: Time = Time {
     default: Span::from_millis(100),
     bounds: (Span::ZERO, LONGEST),

@@ -1,4 +1,4 @@
-//! Texts that come from outside the policy: ids, keys, names of clusters.
+//! Texts with a meaning outside the policy: ids, keys, names of clusters.
 
 use super::Problems;
 use crate::validate::path::Path;
@@ -7,7 +7,7 @@ use crate::validate::schema::{Place, Rule};
 /// Longest text whose length nothing else limits, bytes.
 pub(super) const MAX_BYTES: usize = 256;
 
-/// What a text has to be.
+/// A requirement on a text.
 pub(super) struct Text {
     pub(super) what: &'static str,
     /// Longest, bytes.
@@ -15,7 +15,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    /// Notes that `text` is none.
+    /// Notes that `text` doesn't meet the requirement.
     pub(super) fn check(&self, text: &str, at: Path, problems: &mut Problems) {
         let bytes = text.len();
         let found = match bytes > self.most {

@@ -1,11 +1,11 @@
-//! What is right and yet seldom meant.
+//! Settings that are valid and yet seldom intended.
 
 use headgate_core::config::{Discipline, Flow, QueueMode, StageConfig};
 
 use super::super::Problems;
 use crate::validate::path::Path;
 
-/// Notes what the author of these workflows may not have thought of.
+/// Notes consequences that the author of these workflows may have missed.
 pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Problems) {
     let Some(workflows) = &stage.workflows else {
         return;
@@ -15,8 +15,8 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Prob
         noted.add(
             spec.field("queue.discipline"),
             format!(
-                "{order}, which knows no workflows: one with a steady rate fills the queue, and the bursts of others \
-                 wait behind it; with DRR by Workflow they take turns"
+                "{order}, which knows no workflows: one with a steady rate fills the queue, and \
+                 the bursts of others wait behind it; with DRR by Workflow they take turns"
             ),
         );
     }
@@ -28,7 +28,7 @@ pub(in crate::validate::rules) fn warnings(stage: &StageConfig, noted: &mut Prob
     }
 }
 
-/// The order of a held queue, where it makes nothing of whose requests these are or how far they have come.
+/// Returns the order of a held queue, if it ignores the workflow and the progress of requests.
 fn blind_order(stage: &StageConfig) -> Option<&'static str> {
     if stage.queue.mode == QueueMode::Observe {
         return None;

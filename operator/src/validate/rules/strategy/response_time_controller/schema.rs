@@ -1,4 +1,4 @@
-//! What the API server checks of `ResponseTimeController`.
+//! The API server's checks of `ResponseTimeController`.
 
 use super::super::super::names::all_known;
 use super::targets::{NO_OBJECTIVE, NO_TARGET_OF_POLICY, TARGET};
@@ -33,7 +33,7 @@ fn settings(settings: &mut Place<'_>) {
     settings.at("increaseOffset").real(&INCREASE_OFFSET);
     settings.at("minRate").real(&MIN_RATE);
     settings.at("maxRate").real(&MAX_RATE);
-    // Only right with classes, so no default is stored.
+    // Valid only with classes, so no default is stored.
     settings
         .at("lowerClassDecrease")
         .real_bounds(&LOWER_CLASS_DECREASE);
@@ -49,7 +49,8 @@ fn settings(settings: &mut Place<'_>) {
         Rule::words(
             format!(
                 "!({} && {}) || (self.increaseBelow > -1.0 && \
-                 self.increaseBelow <= self.increaseOffset && self.increaseBelow <= self.decreaseAbove)",
+                 self.increaseBelow <= self.increaseOffset && \
+                 self.increaseBelow <= self.decreaseAbove)",
                 real_within("self.increaseOffset", &INCREASE_OFFSET),
                 real_within("self.decreaseAbove", &DECREASE_ABOVE),
             ),
@@ -111,7 +112,8 @@ fn classes(spec: &mut Place<'_>) {
     spec.rule(
         Rule::value(
             format!(
-                "self.strategy.type != 'ResponseTimeController' || !{is_by_type} || {count} <= {MAX_CONTROLLERS}"
+                "self.strategy.type != 'ResponseTimeController' || !{is_by_type} || \
+                 {count} <= {MAX_CONTROLLERS}"
             ),
             &cel::format(
                 "Type with %s types and %s classes",
@@ -123,7 +125,8 @@ fn classes(spec: &mut Place<'_>) {
     );
 }
 
-/// Where no target is given for all, classes must have theirs, or types an objective at the percentile.
+/// Adds the rule that without a target for all, classes have targets, or types an objective at the
+/// percentile.
 fn targets(spec: &mut Place<'_>) {
     let settings = "self.strategy.responseTimeController";
     let is_open = format!(

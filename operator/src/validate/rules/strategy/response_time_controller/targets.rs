@@ -1,4 +1,4 @@
-//! Which response time a controller holds: the target of the class, else the one for all, else the type's own
+//! The targets of a controller: that of the class, else the one for all, else the type's own
 //! objective at the percentile.
 
 use headgate_core::config::DEFAULT_TYPE;
@@ -18,7 +18,7 @@ pub(super) const NO_TARGET_OF_POLICY: &str =
 pub(super) const NO_OBJECTIVE: &str =
     "ResponseTimeController holds it; give it, or strategy.responseTimeController.target";
 
-/// The target of each type (of all types under `Policy`) and class, µs.
+/// Returns the target of each type (of all types under `Policy`) and class, µs.
 pub(super) fn targets(
     spec: &AdmissionPolicySpec,
     given: &ResponseTimeControllerSettings,
@@ -46,7 +46,7 @@ pub(super) fn targets(
         let target = |of_class: &Option<u64>| of_class.or(of_all).or(of_type);
         of_classes.iter().map(|c| target(c).unwrap_or(1)).collect()
     };
-    // Whether types must say what the settings don't.
+    // Whether some targets must come from the types' objectives.
     let is_open = of_all.is_none() && of_classes.iter().any(Option::is_none);
     if given.scope == ControlScopeType::Policy {
         if is_open {
@@ -54,7 +54,7 @@ pub(super) fn targets(
         }
         return vec![row(None)];
     }
-    // `default` comes last, as in the configuration.
+    // `default` is last, as in the configuration.
     let (default, others): (Vec<_>, Vec<_>) = spec
         .types
         .iter()
@@ -78,7 +78,7 @@ pub(super) fn targets(
     objectives.into_iter().map(|(_, o)| row(o)).collect()
 }
 
-/// The type's objective at `percentile`, µs. What is wrong with it is noted with the types.
+/// Returns the type's objective at `percentile`, µs. The rules for types note its mistakes.
 fn objective(kind: &QueryType, percentile: f64) -> Option<u64> {
     let objective = kind.slo.get(&format!("p{percentile}"))?.parse().ok()?;
     u64::try_from(objective.as_micros()).ok()
