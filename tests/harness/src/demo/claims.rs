@@ -1,4 +1,4 @@
-//! What the demo claims, judged by the numbers of the run.
+//! The demo's claims, judged by the numbers of the run.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use super::timeline::{Totals, totals};
 use crate::load::Sample;
 use crate::mix::QueryType;
 
-/// Share of answers below which a type counts as starved, as basic Bouncer does to the costliest in overload. The few
-/// that pass find a short queue by chance, and their percentiles say little.
+/// Ratio of answers below which a type counts as starved, as basic Bouncer starves the costliest in
+/// overload. The few admitted requests find a short queue by chance, and their percentiles are not
+/// meaningful.
 const STARVED: f64 = 0.2;
-/// Share of answers from which a type counts as answered for most.
+/// Ratio of answers from which most requests of a type count as answered.
 const MOST: f64 = 0.8;
-/// How soon an edit must show.
+/// The time within which an edit must take effect.
 const IN_FORCE: Duration = Duration::from_secs(1);
-/// Share of the ideal goodput that must be reached. It bounds what refusing, idle slots and late answers cost together.
-/// The slots have to be found first.
+/// Ratio of the ideal goodput that must be reached. It bounds the combined cost of refusals, idle
+/// slots and late answers. The slots have to be found first.
 const OF_IDEAL: f64 = 0.85;
-/// Span of requests from which a share after an edit is taken, and the requests it needs.
+/// Span of requests for a ratio after an edit, and the least number of requests in it.
 const WINDOW: Duration = Duration::from_millis(250);
 const ENOUGH_IN_WINDOW: u64 = 10;
 
-/// What there is to judge.
+/// The data to judge.
 pub(super) struct Seen<'a> {
     pub(super) setup: &'a Setup,
     pub(super) without: &'a Phase,
@@ -32,7 +33,7 @@ pub(super) struct Seen<'a> {
     pub(super) samples: &'a [Sample],
 }
 
-/// All claims, in the order in which the demo shows things.
+/// Returns all claims, in the order in which the demo shows them.
 pub(super) fn claims(seen: &Seen<'_>) -> Vec<Claim> {
     let mut claims = vec![
         overload_hurts(seen),
@@ -215,7 +216,8 @@ fn allowance_kept(seen: &Seen<'_>, edit: &Edit) -> Claim {
             )
         })
         .collect();
-    // The share of a finite number of requests scatters around the allowance: two standard deviations are granted.
+    // The ratio of a finite number of requests scatters around the allowance: two standard
+    // deviations are accepted.
     let enough = |totals: &Totals| {
         let scatter = (ALLOWANCE * (1.0 - ALLOWANCE) / totals.offered.max(1) as f64).sqrt();
         totals.acceptance() >= ALLOWANCE - 2.0 * scatter
@@ -242,8 +244,8 @@ pub(super) fn costliest(mix: &[QueryType]) -> usize {
         .unwrap_or_default()
 }
 
-/// From the edit to the end of the first window in which most requests of the costliest type are `answered`, or are not,
-/// ms.
+/// Returns the time from the edit to the end of the first window in which most requests of the
+/// costliest type are `answered`, or are not, ms.
 pub(super) fn costliest_answered_after(
     samples: &[Sample],
     edit: &Edit,

@@ -1,4 +1,4 @@
-//! The HTML report: one file, readable without a network and without scripts.
+//! The HTML report: one file, readable without network or scripts.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ const WIDTH: f64 = 560.0;
 const LATENCY_HEIGHT: f64 = 150.0;
 const ADMISSION_HEIGHT: f64 = 80.0;
 
-/// The report as an HTML page.
+/// Returns the report as an HTML page.
 pub fn html(result: &DemoResult) -> String {
     let mut out = String::with_capacity(200_000);
     let _ = write!(
@@ -366,7 +366,7 @@ mod tests {
     use crate::load::{Discarded, Lateness};
     use crate::mix;
 
-    /// A made-up run: what is tested is the page, not the numbers.
+    /// Returns an invented run: the test is about the page, not the numbers.
     fn result() -> DemoResult {
         let types: Vec<TypeSetup> = mix::bouncer(4.0).iter().map(TypeSetup::from).collect();
         let discarded = Discarded {

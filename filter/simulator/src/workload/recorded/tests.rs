@@ -29,7 +29,8 @@ fn envoys_default_format_is_read() {
         .iter()
         .map(|r| (r.at / 1_000_000, r.kind, r.processing))
         .collect();
-    // In the order of their begin; the refused one takes what the other one of its type took.
+    // Requests are in order of their starts; the refused one gets the service time of the other one
+    // of its type.
     assert_eq!(
         requests,
         [(0, 0, 2_500_000), (150, 1, 30_500_000), (300, 0, 2_500_000)]
@@ -145,7 +146,7 @@ fn a_log_is_told_from_yaml() {
     }
 }
 
-/// Times of a replay, ms, and what arrives.
+/// Returns the times of a replay, ms, and the types.
 fn times(recording: &Recording, speed: f64, warm_up_ms: u64) -> Vec<(u64, usize)> {
     let mut replay = recording.replay(speed, warm_up_ms * 1_000_000);
     let mut times = Vec::new();
@@ -160,7 +161,7 @@ fn times(recording: &Recording, speed: f64, warm_up_ms: u64) -> Vec<(u64, usize)
 
 #[test]
 fn a_replay_is_the_recording_after_what_comes_before_it_in_a_circle() {
-    // At 0, 150 and 300 ms, so round after 450.
+    // Requests are at 0, 150 and 300 ms, so the period is 450 ms.
     let recording = read(ENVOY);
     assert_eq!(times(&recording, 1.0, 0), [(0, 0), (150, 1), (300, 0)]);
     assert_eq!(
@@ -200,7 +201,7 @@ fn logs_of_different_years_are_no_recording() {
     );
 }
 
-/// Whatever bytes a log holds, reading it ends with a recording or an error, never with a panic.
+/// Any bytes give a recording or an error, never a panic.
 #[test]
 fn mutilated_logs_never_panic() {
     let json = r#"{"start_time":"2026-01-05T10:00:00.000+02:00","method":"GET","path":"/q/slow","duration":12,"upstream_service_time":"11"}"#;
