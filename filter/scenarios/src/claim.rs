@@ -268,7 +268,9 @@ mod tests {
                 "10.00 to 20.00",
             ),
             (
-                serde_json::json!({"of": "p50 of slow in Bouncer at ..1.2", "decimals": 0, "below": 15}),
+                serde_json::json!({
+                    "of": "p50 of slow in Bouncer at ..1.2", "decimals": 0, "below": 15,
+                }),
                 true,
                 "10",
             ),
@@ -288,23 +290,33 @@ mod tests {
                 "6.00 to 8.00",
             ),
             (
-                serde_json::json!({"ratio": ["p50 of slow in Bouncer", "p50 in Bouncer"], "above": 1.9}),
+                serde_json::json!({
+                    "ratio": ["p50 of slow in Bouncer", "p50 in Bouncer"], "above": 1.9,
+                }),
                 true,
                 "2.00 to 3.33",
             ),
             // If one of the two is missing, the pair is skipped.
             (
-                serde_json::json!({"difference": ["p50 of slow in MaxQueueWait, slack", "p50 of slow in Bouncer"], "above": 0}),
+                serde_json::json!({
+                    "difference": ["p50 of slow in MaxQueueWait, slack", "p50 of slow in Bouncer"],
+                    "above": 0,
+                }),
                 true,
                 "20.00",
             ),
             (
-                serde_json::json!({"difference": ["p50 of slow in Bouncer", "p50 of fast in Bouncer at 1.0"], "above": 0}),
+                serde_json::json!({
+                    "difference": ["p50 of slow in Bouncer", "p50 of fast in Bouncer at 1.0"],
+                    "above": 0,
+                }),
                 true,
                 "9.00 to 19.00",
             ),
             (
-                serde_json::json!({"of": "p50 of slow in Bouncer", "crossing": 15, "within": [1.5, 1.5]}),
+                serde_json::json!({
+                    "of": "p50 of slow in Bouncer", "crossing": 15, "within": [1.5, 1.5],
+                }),
                 true,
                 "1.50",
             ),
@@ -323,7 +335,9 @@ mod tests {
     fn a_claim_that_was_fitted_or_follows_from_the_setup_is_not_judged() {
         let fitted = serde_json::json!({"of": "p50 in Bouncer at 1.0", "below": 1, "fitted": true});
         assert_eq!(judge(fitted), (None, "5.00".to_owned()));
-        let follows = serde_json::json!({"of": "p50 in Bouncer at 1.0", "below": 6, "followsFrom": "the load"});
+        let follows = serde_json::json!({
+            "of": "p50 in Bouncer at 1.0", "below": 6, "followsFrom": "the load",
+        });
         assert_eq!(
             judge(follows),
             (None, "5.00; follows from the load".to_owned())
@@ -332,7 +346,11 @@ mod tests {
 
     #[test]
     fn a_claim_marked_as_not_reproduced_fails_once_it_holds() {
-        let reason = |below: f64| serde_json::json!({"of": "p50 in Bouncer at 1.0", "below": below, "notReproduced": "why"});
+        let reason = |below: f64| {
+            serde_json::json!({
+                "of": "p50 in Bouncer at 1.0", "below": below, "notReproduced": "why",
+            })
+        };
         assert_eq!(
             judge(reason(1.0)),
             (None, "5.00; not reproduced: why".to_owned())

@@ -148,7 +148,6 @@ impl Timeline {
         }
     }
 
-    /// Returns the number of bins.
     pub(crate) fn len(&self) -> usize {
         self.bins.len()
     }

@@ -19,7 +19,10 @@ const TYPES: [(&str, f64, f64, f64); 4] = [
 
 /// Returns Bouncer's basic policy with 100 slots: types by path below /q.
 pub(crate) fn stage() -> StageConfig {
-    let slo = json!([{"percentile": 50, "objective_us": 18_000}, {"percentile": 90, "objective_us": 50_000}]);
+    let slo = json!([
+        {"percentile": 50, "objective_us": 18_000},
+        {"percentile": 90, "objective_us": 50_000},
+    ]);
     let kind = |(name, ..): (&str, f64, f64, f64)| {
         let path = json!({"type": "PathPrefix", "value": format!("/q/{name}")});
         json!({"name": name, "matches": [{"path": path}], "slo": slo})

@@ -137,7 +137,7 @@ pub struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
-    /// Makes the run.
+    /// Runs the simulation.
     ///
     /// # Errors
     /// [`SimulationError`].

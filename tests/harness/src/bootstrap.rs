@@ -29,16 +29,24 @@ impl Bootstrap {
         bootstrap.root["admin"] = json!({"address": socket("127.0.0.1", 0)});
         let router = json!({
             "name": "envoy.filters.http.router",
-            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+            },
         });
         let manager = json!({
-            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "@type": concat!(
+                "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.",
+                "HttpConnectionManager",
+            ),
             "stat_prefix": "ingress",
             "http_filters": [router],
             "route_config": {"virtual_hosts": [{
                 "name": "all",
                 "domains": ["*"],
-                "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "upstream", "timeout": "0s"}}],
+                "routes": [{
+                    "match": {"prefix": "/"},
+                    "route": {"cluster": "upstream", "timeout": "0s"},
+                }],
             }]},
         });
         let listener = json!({
@@ -53,14 +61,20 @@ impl Bootstrap {
             json!({"endpoint": {"address": socket(&upstream.ip().to_string(), upstream.port())}});
         // High circuit breakers, so that only the subject of the test limits the load.
         let limits = json!({
-            "max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000, "max_retries": 100,
+            "max_connections": 100_000,
+            "max_pending_requests": 100_000,
+            "max_requests": 100_000,
+            "max_retries": 100,
         });
         let cluster = json!({
             "name": "upstream",
             "type": "STATIC",
             "connect_timeout": "5s",
             "circuit_breakers": {"thresholds": [limits]},
-            "load_assignment": {"cluster_name": "upstream", "endpoints": [{"lb_endpoints": [endpoint]}]},
+            "load_assignment": {
+                "cluster_name": "upstream",
+                "endpoints": [{"lb_endpoints": [endpoint]}],
+            },
         });
         bootstrap.root["static_resources"] =
             json!({"listeners": [listener], "clusters": [cluster]});
@@ -131,8 +145,11 @@ impl Bootstrap {
         self.manager()?["access_log"] = json!([{
             "name": "envoy.access_loggers.stdout",
             "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
-                "log_format": {"text_format_source": {"inline_string": format!("ACCESS {format}\n")}},
+                "@type":
+                    "type.googleapis.com/envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+                "log_format": {
+                    "text_format_source": {"inline_string": format!("ACCESS {format}\n")},
+                },
             },
         }]);
         Ok(())
@@ -167,7 +184,8 @@ impl Bootstrap {
     pub fn http2_upstream(&mut self, cluster: &str) -> Result<()> {
         self.cluster(cluster)?["typed_extension_protocol_options"] = json!({
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "@type":
+                    "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
                 "explicit_http_config": {"http2_protocol_options": {}},
             },
         });

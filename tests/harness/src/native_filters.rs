@@ -106,7 +106,10 @@ pub fn adaptive(gradient: Value) -> Value {
     http_filter(
         "envoy.filters.http.adaptive_concurrency",
         json!({
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.AdaptiveConcurrency",
+            "@type": concat!(
+                "type.googleapis.com/envoy.extensions.filters.http.adaptive_concurrency.v3.",
+                "AdaptiveConcurrency",
+            ),
             "gradient_controller_config": gradient,
             "enabled": {"default_value": true, "runtime_key": "adaptive_concurrency.enabled"},
         }),
@@ -122,9 +125,14 @@ pub fn admission_control() -> NativeFilter {
         http_filters: vec![http_filter(
             "envoy.filters.http.admission_control",
             json!({
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.admission_control.v3.AdmissionControl",
+                "@type": concat!(
+                    "type.googleapis.com/envoy.extensions.filters.http.admission_control.v3.",
+                    "AdmissionControl",
+                ),
                 "enabled": {"default_value": true, "runtime_key": "admission_control.enabled"},
-                "success_criteria": {"http_criteria": {"http_success_status": [{"start": 100, "end": 500}]}},
+                "success_criteria": {
+                    "http_criteria": {"http_success_status": [{"start": 100, "end": 500}]},
+                },
                 // Shorter than the default of 30 s, so that it settles within a bench of seconds.
                 "sampling_window": "5s",
             }),
@@ -162,11 +170,19 @@ pub fn local_ratelimit(backend: Protected) -> NativeFilter {
 pub fn token_bucket(rps: f64) -> Value {
     const REFILLS_PER_SECOND: f64 = 20.0;
     let tokens = (rps / REFILLS_PER_SECOND).round().max(1.0);
-    let always = |key: &str| json!({"default_value": {"numerator": 100, "denominator": "HUNDRED"}, "runtime_key": key});
+    let always = |key: &str| {
+        json!({
+            "default_value": {"numerator": 100, "denominator": "HUNDRED"},
+            "runtime_key": key,
+        })
+    };
     http_filter(
         "envoy.filters.http.local_ratelimit",
         json!({
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+            "@type": concat!(
+                "type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.",
+                "LocalRateLimit",
+            ),
             "stat_prefix": "bench",
             "token_bucket": {
                 "max_tokens": tokens,

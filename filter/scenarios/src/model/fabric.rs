@@ -17,7 +17,7 @@ const SETTLED_WITHIN: f64 = 0.03;
 /// Hosts that the report shows.
 const HOSTS: [&str; 2] = ["host 1", "host 2"];
 
-/// The parameters of the model.
+/// The parameters of an Aequitas experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Fabric {

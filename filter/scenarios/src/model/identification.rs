@@ -23,7 +23,7 @@ const SETTLING: [f64; 8] = [10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0];
 /// Periods whose delay is shown beside its prediction.
 const SHOWN: usize = 120;
 
-/// The parameters of the model.
+/// The parameters of a system identification.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Identification {

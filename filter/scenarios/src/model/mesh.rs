@@ -20,7 +20,7 @@ use super::Amount;
 use super::storage::{LoadEntry, Storage};
 use crate::measured::{ALL, Measured, Points};
 
-/// The parameters of the model.
+/// The parameters of a mesh experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Mesh {

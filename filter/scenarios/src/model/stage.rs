@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::Amount;
 use crate::measured::Measured;
 
-/// The parameters of the model.
+/// The parameters of a Bouncer experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Stage {

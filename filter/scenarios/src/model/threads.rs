@@ -53,7 +53,7 @@ const TARGET: u64 = 2 * SECOND;
 /// S_v of Table 1, s.
 const OVERSHOOT_S: f64 = 2.5;
 
-/// The parameters of the model.
+/// The parameters of a Chronos experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Threads {

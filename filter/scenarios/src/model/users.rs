@@ -24,7 +24,7 @@ const SECOND: u64 = 1_000_000_000;
 /// The interval of the paper's figures, s.
 const INTERVAL_S: u64 = 5;
 
-/// The parameters of the model.
+/// The parameters of a SEDA experiment.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Users {

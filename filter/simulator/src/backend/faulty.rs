@@ -55,7 +55,7 @@ impl Job {
     }
 }
 
-/// The backend that the module describes.
+/// Workers with a FIFO queue of their own, and faults.
 #[derive(Debug)]
 pub struct Faulty {
     workers: usize,

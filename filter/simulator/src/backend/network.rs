@@ -5,9 +5,9 @@
 //!
 //! - [`Step::Sleep`]: takes its time, independent of other requests (a call to another service);
 //! - [`Step::Servers`]: one of K, with a FIFO (a pool of connections; a lock with K = 1);
-//! - [`Step::Cores`]: shares c cores with the others. With n at work each advances at `min(1, c/n)
-//!   / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by what is
-//!   serial and by what requests do to each other (Gunther's universal scalability law).
+//! - [`Step::Cores`]: shares c cores with the others. With n at work each advances at
+//!   `min(1, c/n) / (1 + σ (n − 1) + κ n (n − 1))` of full speed: processor sharing, slowed down by
+//!   serial work and by crosstalk between requests (Gunther's universal scalability law).
 //!
 //! So N workers that sleep are N servers; workers without end over cores are a web server; three
 //! workers over one core are SQLite behind an async server. Capacity can change at any time
@@ -85,7 +85,7 @@ struct Station {
     attained: f64,
 }
 
-/// The backend that the module describes.
+/// A backend of workers whose requests pass through steps.
 #[derive(Debug)]
 pub struct Network {
     workers: u32,

@@ -20,7 +20,7 @@ struct Piece {
     speed: f64,
 }
 
-/// The backend that the module describes.
+/// A [`Network`] whose speed or capacity changes while it runs.
 #[derive(Debug)]
 pub struct Paced {
     network: Network,

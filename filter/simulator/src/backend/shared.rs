@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 use super::Backend;
 use crate::source::Request;
 
-/// The backend that the module describes.
+/// A processor that all requests share, with contention.
 #[derive(Debug)]
 pub struct SharedProcessor {
     cores: u32,
@@ -25,7 +25,7 @@ pub struct SharedProcessor {
     overhead: f64,
     /// Work given to each request that was present from the beginning, ns.
     attained: f64,
-    /// The time of `attained`.
+    /// The time of `attained`, ns.
     now: u64,
     /// Jobs, by the value of `attained` at their end.
     jobs: BinaryHeap<Reverse<Job>>,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use super::{Backend, SharedProcessor};
 use crate::source::Request;
 
-/// The backend that the module describes.
+/// A service of stages: one thread pool for each request type, over one back end.
 #[derive(Debug)]
 pub struct Staged {
     processor: SharedProcessor,

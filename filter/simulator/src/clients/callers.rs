@@ -12,7 +12,7 @@ use crate::trial::Clients;
 use crate::workload::Workload;
 use crate::workload::dice::Dice;
 
-/// The clients that the module describes.
+/// The clients of a workload.
 #[derive(Debug)]
 pub(crate) struct Callers<'a> {
     workload: &'a Workload,

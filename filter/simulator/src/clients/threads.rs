@@ -71,7 +71,7 @@ impl Sample {
     }
 }
 
-/// The threads that the module describes.
+/// The client threads of a database, with the samples of the server's monitor.
 #[derive(Debug)]
 pub struct Threads<'a> {
     habits: &'a Habits,

@@ -63,7 +63,7 @@ struct User {
     timed_out: bool,
 }
 
-/// The users that the module describes.
+/// The users of a service, and the answers that they got.
 #[derive(Debug)]
 pub struct Users<'a> {
     habits: &'a Habits,

@@ -19,7 +19,7 @@ pub trait Packet {
     fn bytes(&self) -> u32;
 }
 
-/// The port that the module describes. Times are ps.
+/// The weighted fair queue in front of a switch's port, with a bounded buffer. Times are ps.
 #[derive(Debug, Clone)]
 pub struct Port<P> {
     ps_per_byte: u64,

@@ -91,7 +91,6 @@ impl Traffic {
         self.next.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Returns the next call.
     pub(super) fn next(&mut self) -> Option<Arrival> {
         let mut first = self.next.peek_mut()?;
         let Reverse((at, number)) = *first;

@@ -89,7 +89,8 @@ fn claims(out: &mut String, claims: &[Claim]) {
         return;
     }
     out.push_str(
-        "<h2>Claims</h2><div class=\"scroll\"><table><tr><th></th><th class=\"left\">claim</th><th class=\"left\">expected</th><th class=\"left\">found</th></tr>",
+        "<h2>Claims</h2><div class=\"scroll\"><table><tr><th></th><th class=\"left\">claim</th>\
+         <th class=\"left\">expected</th><th class=\"left\">found</th></tr>",
     );
     for claim in claims {
         let _ = write!(

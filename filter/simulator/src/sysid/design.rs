@@ -8,9 +8,9 @@
 //! under control and have to be checked. Overshoot M and settling time k (in periods) require the
 //! pair r e^{±iθ} with r = e^{−4/k}, θ = π ln r / ln M.
 //!
-//! **The output of the gains.** Eq. 7 gives δd(k), and Eq. 1 adds that to the bound: d_t(k) =
-//! d_t(k−1) + δd(k). Taken literally, the loop integrates twice, which Eq. 8 does not show. [`Law`]
-//! has both readings.
+//! **The output of the gains.** Eq. 7 gives δd(k), and Eq. 1 adds that to the bound:
+//! d_t(k) = d_t(k−1) + δd(k). Taken literally, the loop integrates twice, which Eq. 8 does not
+//! show. [`Law`] has both readings.
 
 use std::f64::consts::PI;
 
@@ -138,7 +138,8 @@ impl Design {
 pub enum DesignError {
     /// The goal is invalid.
     #[error(
-        "overshoot {overshoot} and settling time of {settling} periods; 0 < overshoot < 1 and at least 1 period"
+        "overshoot {overshoot} and settling time of {settling} periods; 0 < overshoot < 1 and at \
+         least 1 period"
     )]
     Goal {
         /// The given overshoot.
@@ -148,13 +149,14 @@ pub enum DesignError {
     },
     /// The model's gain isn't positive; more backlog must mean more delay.
     #[error(
-        "in this model more backlog means less delay ({0:.3e} s a unit): no controller can use it; record a \
-         trace in which requests queue"
+        "in this model more backlog means less delay ({0:.3e} s a unit): no controller can use it; \
+         record a trace in which requests queue"
     )]
     NegativeGain(f64),
     /// No gains meet the goal.
     #[error(
-        "no gains above 0 settle within {settling} periods with an overshoot of at most {overshoot}: allow more of either"
+        "no gains above 0 settle within {settling} periods with an overshoot of at most \
+         {overshoot}: allow more of either"
     )]
     Unreachable {
         /// The given overshoot.

@@ -70,7 +70,8 @@ pub enum IdentifyError {
     Order(usize),
     /// The trace is too short for the order.
     #[error(
-        "{found} samples with their {order} predecessors; order {order} needs {needed}: take a longer trace"
+        "{found} samples with their {order} predecessors; order {order} needs {needed}: take a \
+         longer trace"
     )]
     TooShort {
         /// The number of samples found.
@@ -82,7 +83,8 @@ pub enum IdentifyError {
     },
     /// The samples vary too little for a model.
     #[error(
-        "delay or backlog don't vary enough to tell what depends on what: vary the load while you record"
+        "delay or backlog don't vary enough to tell what depends on what: vary the load while you \
+         record"
     )]
     Flat,
 }

@@ -185,8 +185,8 @@ impl Trial {
             stage.parallelism = slots;
         } else if plan.parallelism.is_none() {
             notes.push(format!(
-                "the policy leaves parallelism to be found, so the backend is one that works on {slots} requests at \
-                 once; `parallelism` of a workload says another number"
+                "the policy leaves parallelism to be found, so the backend is one that works on \
+                 {slots} requests at once; `parallelism` of a workload says another number"
             ));
         }
         if stage.mode == Mode::DryRun {
@@ -197,8 +197,8 @@ impl Trial {
         }
         if stage.workflows.take().is_some() {
             notes.push(
-                "the policy has workflows, whose rates come from the services that call each other: a trial of one \
-                 service is without"
+                "the policy has workflows, whose rates come from the services that call each \
+                 other: a trial of one service is without"
                     .to_owned(),
             );
         }

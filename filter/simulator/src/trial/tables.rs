@@ -28,9 +28,11 @@ pub(super) fn table(trial: &Trial, results: &[CaseRows]) -> Table {
             .collect(),
     };
     Table {
-        title: "by type; answered within the objective at the highest percentile, by value in all; the same \
-                of an ideal admission; response times of the served, and in brackets their objectives"
-            .to_owned(),
+        title:
+            "by type; answered within the objective at the highest percentile, by value in all; \
+             the same of an ideal admission; response times of the served, and in brackets \
+             their objectives"
+                .to_owned(),
         columns,
         groups: results.iter().map(group).collect(),
     }
@@ -174,8 +176,8 @@ fn recorded(report: &mut Report, recording: &Recording, slots: u32) {
     report.setup(
         "backend",
         format!(
-            "{slots} slots; mean service time {mean:.2} ms, so full load is {full:.0} requests/s and the \
-             recorded rate {part:.2} of it"
+            "{slots} slots; mean service time {mean:.2} ms, so full load is {full:.0} requests/s \
+             and the recorded rate {part:.2} of it"
         ),
     );
 }

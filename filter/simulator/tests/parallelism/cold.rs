@@ -169,7 +169,8 @@ fn cold_starts() {
                 .map(|[found, unfiltered]| format!("{found:.0}/{unfiltered:.0}"))
                 .collect();
             println!(
-                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 10 s {:.3}  p90 {:30} of objectives {} P {:?}",
+                "{:27} {load:.2}  -{:5.2}%  until 1 s {:.3} 2 s {:.3} 5 s {:.3} 10 s {:.3}  p90 \
+                 {:30} of objectives {} P {:?}",
                 row.0,
                 100.0 * start.refused,
                 start.until(1),

@@ -203,11 +203,17 @@ fn two_operations() -> MeshFile {
         let compute = json!({"compute": {"distribution": "Constant", "mean": mean}});
         json!({"name": name, "request": {"path": format!("/api/{name}")}, "steps": [compute]})
     };
-    let workflow = |name: &str, rate: u32| json!({"name": name, "service": "front", "operation": name, "clients": [{"rate": rate}]});
+    let workflow = |name: &str, rate: u32| {
+        json!({
+            "name": name, "service": "front", "operation": name, "clients": [{"rate": rate}],
+        })
+    };
     let file = json!({
         "services": [
-            {"name": "front", "parallelism": 1_000, "operations": [operation("read"), operation("write")]},
-            {"name": "back", "processes": 2, "parallelism": 8, "operations": [answer("read", "100ms"), answer("write", "100ms")]},
+            {"name": "front", "parallelism": 1_000,
+             "operations": [operation("read"), operation("write")]},
+            {"name": "back", "processes": 2, "parallelism": 8,
+             "operations": [answer("read", "100ms"), answer("write", "100ms")]},
         ],
         "workflows": [workflow("read", 120), workflow("write", 120)],
         "duration": "60s",
@@ -219,7 +225,10 @@ fn two_operations() -> MeshFile {
 fn stage(more: &serde_json::Value) -> StageConfig {
     let kind = |name: &str| {
         let path = json!({"type": "PathPrefix", "value": format!("/api/{name}")});
-        let slo = json!([{"percentile": 50, "objective_us": if name == "read" { 300_000 } else { 5_000_000 }}]);
+        let slo = json!([{
+            "percentile": 50,
+            "objective_us": if name == "read" { 300_000 } else { 5_000_000 },
+        }]);
         json!({"name": name, "matches": [{"path": path}], "slo": slo})
     };
     let mut stage = json!({
@@ -227,7 +236,11 @@ fn stage(more: &serde_json::Value) -> StageConfig {
         "parallelism": 1,
         "queue": {"max_length": 800, "timeout_us": 10_000_000},
         "strategy": {"type": "Bouncer"},
-        "types": [kind("read"), kind("write"), {"name": "default", "slo": [{"percentile": 50, "objective_us": 1_000_000}]}],
+        "types": [
+            kind("read"),
+            kind("write"),
+            {"name": "default", "slo": [{"percentile": 50, "objective_us": 1_000_000}]},
+        ],
     });
     stage
         .as_object_mut()
@@ -263,7 +276,7 @@ fn failed(seen: &Seen) -> [f64; 2] {
 
 #[test]
 fn each_service_decides_by_its_own_policy() {
-    // A read waits for at most about 200 ms, a write for five seconds: the refused requests are
+    // A read waits for at most 200 ms, a write for five seconds: the refused requests are
     // reads.
     let [reads, writes] = failed(&behind(stage(&json!({}))));
     assert!(reads > 0.4 && writes < 0.1, "{reads} {writes}");
@@ -279,9 +292,12 @@ fn each_service_decides_by_its_own_policy() {
 fn a_service_orders_its_queue_by_objectives_and_by_classes() {
     let full = json!({"type": "MaxQueueLength"});
     // Requests are served by slack, the least first: reads wait for less than writes.
-    let slack = stage(
-        &json!({"strategy": full, "queue": {"discipline": {"type": "Slack"}, "max_length": 64, "timeout_us": 10_000_000}}),
-    );
+    let slack = stage(&json!({
+        "strategy": full,
+        "queue": {
+            "discipline": {"type": "Slack"}, "max_length": 64, "timeout_us": 10_000_000,
+        },
+    }));
     let median = |seen: &Seen, w| {
         let sorted = seen.latencies(Some(w), 20.0..55.0);
         sorted[sorted.len() / 2]
@@ -299,7 +315,9 @@ fn a_service_orders_its_queue_by_objectives_and_by_classes() {
         "strategy": full,
         "classes": [{"name": "gold", "matches": [{"path": path}]}, {"name": "rest"}],
         "queue": {
-            "discipline": {"type": "DRR", "by": "Class", "quantum_us": 100_000, "weights": {"gold": 3.0}},
+            "discipline": {
+                "type": "DRR", "by": "Class", "quantum_us": 100_000, "weights": {"gold": 3.0},
+            },
             "max_length": 64,
             "timeout_us": 10_000_000,
         },

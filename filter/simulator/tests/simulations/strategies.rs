@@ -13,7 +13,10 @@ use serde_json::json;
 /// Returns Bouncer before 100 servers, with Table 1's types `fast` and `slow` and objectives of 18
 /// and 50 ms.
 fn stage() -> StageConfig {
-    let slo = json!([{"percentile": 50, "objective_us": 18_000}, {"percentile": 90, "objective_us": 50_000}]);
+    let slo = json!([
+        {"percentile": 50, "objective_us": 18_000},
+        {"percentile": 90, "objective_us": 50_000},
+    ]);
     let kind = |name: &str| json!({"name": name, "matches": [{"method": name}], "slo": slo});
     let stage = json!({
         "policy": "default/simulated",

@@ -84,7 +84,8 @@ proptest! {
             // The roots and the leading coefficient determine the polynomial.
             let again = Polynomial::from_roots(&roots);
             let lead = polynomial.coefficients()[0];
-            let size = polynomial.coefficients().iter().fold(1.0_f64, |m, c| m.max((c / lead).abs()));
+            let size = polynomial.coefficients().iter()
+                .fold(1.0_f64, |m, c| m.max((c / lead).abs()));
             for (a, b) in again.coefficients().iter().zip(polynomial.coefficients()) {
                 prop_assert!((a - b / lead).abs() < 1e-6 * size, "{again:?} {polynomial:?}");
             }

@@ -89,7 +89,9 @@ fn objectives_kept(seen: &Seen<'_>) -> Claim {
 
 fn slots_bounded(seen: &Seen<'_>) -> Claim {
     Claim {
-        text: "Nobody told Headgate how many requests the backend serves at once: it bounds them to a tenth or less".into(),
+        text: "Nobody told Headgate how many requests the backend serves at once: it bounds them \
+               to a tenth or less"
+            .into(),
         seen: 10 * seen.with.max_in_flight <= seen.without.max_in_flight,
         evidence: format!(
             "found {} slots where {} are right; at most {} in the backend, without Headgate {}",
@@ -105,14 +107,16 @@ fn goodput(seen: &Seen<'_>) -> Claim {
     let (before, after) = (seen.without.goodput_rps, seen.with.goodput_rps);
     Claim {
         text: format!(
-            "More requests than the backend's capacity, and at least {:.0}% of the ideal, are answered inside their p90 objective",
+            "More requests than the backend's capacity, and at least {:.0}% of the ideal, are \
+             answered inside their p90 objective",
             OF_IDEAL * 100.0
         ),
         seen: after > seen.setup.capacity_rps
             && after >= OF_IDEAL * seen.setup.ideal_rps
             && after > before,
         evidence: format!(
-            "{after:.0}/s = {:.2}× of capacity, {:.0}% of the ideal; without Headgate {before:.0}/s",
+            "{after:.0}/s = {:.2}× of capacity, {:.0}% of the ideal; without Headgate \
+             {before:.0}/s",
             after / seen.setup.capacity_rps,
             100.0 * after / seen.setup.ideal_rps
         ),
@@ -162,7 +166,8 @@ fn value_heeded(seen: &Seen<'_>, edit: &Edit, next: &Edit) -> Claim {
     let served = || now.iter().filter(|totals| totals.acceptance() >= STARVED);
     Claim {
         text: format!(
-            "Worth {VALUE:.0}, the costliest type is answered for most, and whoever isn't starved keeps the objectives"
+            "Worth {VALUE:.0}, the costliest type is answered for most, and whoever isn't starved \
+             keeps the objectives"
         ),
         seen: before < STARVED
             && now[costliest].acceptance() > MOST
@@ -196,7 +201,8 @@ fn kept_meanwhile(seen: &Seen<'_>, edit: &Edit) -> Claim {
         })
         .collect();
     Claim {
-        text: "The edit disturbs nobody: in the second after it every type that isn't starved keeps the objectives from before"
+        text: "The edit disturbs nobody: in the second after it every type that isn't starved \
+               keeps the objectives from before"
             .to_owned(),
         seen: second.len() >= 2 && second.iter().all(|(_, totals)| totals.inside()),
         evidence: format!("p50/p90: {}", evidence.join(", ")),

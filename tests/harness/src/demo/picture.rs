@@ -39,7 +39,8 @@ pub fn inline(result: &DemoResult) -> String {
 /// Returns the picture in words, for screen readers.
 fn summary(result: &DemoResult) -> String {
     format!(
-        "At {}x load, requests answered inside the objective: {:.0} per second without Headgate, {:.0} with it.",
+        "At {}x load, requests answered inside the objective: {:.0} per second without Headgate, \
+         {:.0} with it.",
         result.setup.overload, result.without.goodput_rps, result.with.goodput_rps
     )
 }

@@ -49,7 +49,8 @@ impl Progress for Terminal {
 pub fn summary(result: &DemoResult) -> String {
     let setup = &result.setup;
     let mut text = format!(
-        "\n{:.0} requests/s offered = {}× the capacity of a backend that serves {} at once; Envoy {} with {} worker threads\n",
+        "\n{:.0} requests/s offered = {}× the capacity of a backend that serves {} at once; Envoy \
+         {} with {} worker threads\n",
         setup.overload * setup.capacity_rps,
         setup.overload,
         setup.parallelism,
@@ -126,7 +127,8 @@ fn table(result: &DemoResult, phase: &Phase) -> String {
         ]);
     }
     format!(
-        "{table}  goodput {:.0}/s = {:.2}× of capacity; at most {} in the backend; its slots {} busy\n",
+        "{table}  goodput {:.0}/s = {:.2}× of capacity; at most {} in the backend; its slots {} \
+         busy\n",
         phase.goodput_rps,
         phase.goodput_rps / setup.capacity_rps,
         phase.max_in_flight,

@@ -113,7 +113,8 @@ impl fmt::Display for Discarded {
         } = self.lateness;
         write!(
             f,
-            "the load generator was {generator_ms:.1} ms late and the backend {backend_ms:.1} ms (p99)"
+            "the load generator was {generator_ms:.1} ms late and the backend {backend_ms:.1} ms \
+             (p99)"
         )?;
         match self.processors {
             Some(Processors { busy, stolen }) => write!(
@@ -140,7 +141,8 @@ impl fmt::Display for TooBusy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the machine is too busy to measure: in each of {} runs the harness was more than {:.1} ms late",
+            "the machine is too busy to measure: in each of {} runs the harness was more than \
+             {:.1} ms late",
             self.discarded.len(),
             self.bound.as_secs_f64() * 1e3
         )?;

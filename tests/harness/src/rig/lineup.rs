@@ -72,7 +72,8 @@ impl Rig {
         let waiting = by_worker.iter().zip(&held_by_worker);
         ensure!(
             waiting.filter(|(now, held)| now > held).count() > 1,
-            "connections by worker: {held_by_worker:?}, then {by_worker:?}; on one worker an order shows little"
+            "connections by worker: {held_by_worker:?}, then {by_worker:?}; on one worker an order \
+             shows little"
         );
         Ok(lineup)
     }

@@ -33,7 +33,8 @@ impl Tasks {
             let at = below(&item(&below(&[], "services"), s), "operations");
             if !(1..=MOST_OPERATIONS).contains(&service.operations.len()) {
                 let right = format!(
-                    "1 to {MOST_OPERATIONS}, such as [{{steps: [{{compute: {{distribution: Exponential, mean: 20ms}}}}]}}]"
+                    "1 to {MOST_OPERATIONS}, such as [{{steps: [{{compute: \
+                     {{distribution: Exponential, mean: 20ms}}}}]}}]"
                 );
                 let found = format!("{} operations", service.operations.len());
                 checks.add(&at, found, right);
@@ -60,7 +61,8 @@ impl Tasks {
             for operation in &service.operations {
                 let at = below(&this.operations[this.tasks.len()].at, "steps");
                 if operation.steps.is_empty() {
-                    let right = "such as [{compute: {distribution: Constant, mean: 1ms}}, {call: {service: stock}}]";
+                    let right = "such as [{compute: {distribution: Constant, mean: 1ms}}, \
+                                 {call: {service: stock}}]";
                     checks.add(&at, "none".to_owned(), right);
                 }
                 let mut steps = Vec::new();

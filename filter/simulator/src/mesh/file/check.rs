@@ -155,7 +155,8 @@ fn workflows(
     let at = below(&[], "workflows");
     if !(1..=MOST_WORKFLOWS).contains(&entries.len()) {
         let right = format!(
-            "1 to {MOST_WORKFLOWS}, such as [{{name: checkout, service: front, clients: [{{rate: 100}}]}}]"
+            "1 to {MOST_WORKFLOWS}, such as [{{name: checkout, service: front, clients: \
+             [{{rate: 100}}]}}]"
         );
         checks.add(&at, format!("{} workflows", entries.len()), right);
     }
@@ -224,7 +225,8 @@ fn load(
             } else {
                 "neither rate nor count"
             };
-            let right = "rate for an open loop, such as 100, or count for so many clients that wait for answers";
+            let right = "rate for an open loop, such as 100, or count for so many clients that \
+                         wait for answers";
             checks.add(at, found.to_owned(), right);
             None
         }

@@ -229,8 +229,8 @@ fn calls_come_to_an_end_and_do_not_flood() {
     assert_eq!(
         problems(&mesh(&circle, CLIENTS, "")),
         [
-            "services[1].operations[0].steps: b/in → c → b/in; calls that come to an end: no operation may lead back to \
-          itself"
+            "services[1].operations[0].steps: b/in → c → b/in; calls that come to an end: no \
+             operation may lead back to itself"
         ]
     );
     let many = |to: &str| operation("", &call(to, r#", "count": 100"#));

@@ -72,8 +72,8 @@ impl WorkloadFile {
             return self.replayed(recording, checks);
         }
         if self.types.is_empty() {
-            let right = "such as [{name: default, serviceTime: {distribution: Exponential, mean: 20ms}}], \
-                         or recorded: {accessLog: FILE}";
+            let right = "such as [{name: default, serviceTime: {distribution: Exponential, \
+                         mean: 20ms}}], or recorded: {accessLog: FILE}";
             checks.add(&below(&[], "types"), "none".to_owned(), right);
             return None;
         }

@@ -30,8 +30,8 @@ impl ServiceTimeEntry {
             Name::LogNormal => {
                 let given = [&self.mean, &self.median, &self.p90];
                 if given.iter().filter(|time| time.is_some()).count() != 2 {
-                    let right = "two of mean, median and p90, such as {distribution: LogNormal, mean: \
-                                 20ms, median: 12.5ms}";
+                    let right = "two of mean, median and p90, such as {distribution: LogNormal, \
+                                 mean: 20ms, median: 12.5ms}";
                     checks.add(at, self.given(), right);
                     return None;
                 }
@@ -97,8 +97,8 @@ impl ServiceTimeEntry {
                 Empirical::of_histogram(&steps)
             }
             _ => {
-                let right = "values, such as [3ms, 3ms, 40ms], or histogram, such as [{upTo: 5ms, share: \
-                             90}, {upTo: 50ms, share: 10}]";
+                let right = "values, such as [3ms, 3ms, 40ms], or histogram, such as [{upTo: 5ms, \
+                             share: 90}, {upTo: 50ms, share: 10}]";
                 checks.add(at, self.given(), right);
                 return None;
             }

@@ -188,8 +188,8 @@ impl Recording {
         let mut notes: Vec<String> = self.passed.iter().map(say).collect();
         if self.unserved > 0 {
             notes.push(format!(
-                "{} of {} requests were answered by Envoy itself; each gets the service time of another \
-                 request of its type",
+                "{} of {} requests were answered by Envoy itself; each gets the service time of \
+                 another request of its type",
                 self.unserved,
                 self.requests.len()
             ));
@@ -404,7 +404,6 @@ pub struct Logged<'a> {
 
 /// Passes each request of a log, JSON lines or text, to `take`. Returns caveats about the other
 /// lines, a sentence each.
-/// sentence each.
 ///
 /// # Errors
 /// [`RecordingError::Read`].

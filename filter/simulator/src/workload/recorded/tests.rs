@@ -38,8 +38,8 @@ fn envoys_default_format_is_read() {
     assert_eq!(
         recording.notes(),
         [
-            "1 of 3 requests were answered by Envoy itself; each gets the service time of another request \
-             of its type"
+            "1 of 3 requests were answered by Envoy itself; each gets the service time of another \
+             request of its type"
         ]
     );
     assert_eq!(recording.length_ns(), 300_000_000);
@@ -95,7 +95,8 @@ fn lines_that_are_no_requests_are_counted_by_reason_with_their_numbers() {
     assert_eq!(
         recording.notes()[..3],
         [
-            "6 lines were passed by: neither a JSON object nor Envoy's text format (lines 1, 8, 9, …)",
+            "6 lines were passed by: neither a JSON object nor Envoy's text format \
+             (lines 1, 8, 9, …)",
             "1 line was passed by: no START_TIME (line 3)",
             "1 line was passed by: neither DURATION nor x-envoy-upstream-service-time (line 7)",
         ]
@@ -123,7 +124,8 @@ fn a_log_without_requests_says_why() {
     assert_eq!(error("\n"), "no request: the file is empty");
     assert_eq!(
         error("a\nb\n"),
-        "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format (lines 1, 2)"
+        "no request: 2 lines were passed by: neither a JSON object nor Envoy's text format \
+         (lines 1, 2)"
     );
 }
 

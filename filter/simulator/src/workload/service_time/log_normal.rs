@@ -26,7 +26,8 @@ impl LogNormal {
         let possible = median_ms > 0.0 && mean_ms >= median_ms && mean_ms.is_finite();
         if !possible {
             return ServiceTimeError::new(format!(
-                "mean {mean_ms} ms and median {median_ms} ms; both above 0, the mean not below the median"
+                "mean {mean_ms} ms and median {median_ms} ms; both above 0, the mean not below the \
+                 median"
             ));
         }
         Ok(Self {
@@ -46,8 +47,8 @@ impl LogNormal {
         let possible = mean_ms > 0.0 && (1.0..=highest).contains(&ratio);
         if !possible {
             return ServiceTimeError::new(format!(
-                "mean {mean_ms} ms and p90 {p90_ms} ms; the p90 of a lognormal distribution is 1 to \
-                 {highest:.2} times its mean here; give the median where it is not"
+                "mean {mean_ms} ms and p90 {p90_ms} ms; the p90 of a lognormal distribution is 1 \
+                 to {highest:.2} times its mean here; give the median where it is not"
             ));
         }
         let sigma = Z_90 - (Z_90 * Z_90 - 2.0 * ratio.ln()).max(0.0).sqrt();
@@ -68,7 +69,8 @@ impl LogNormal {
         let possible = median_ms > 0.0 && sigma >= 0.0 && mean_ms < LONGEST_MS;
         if !possible {
             return ServiceTimeError::new(format!(
-                "median {median_ms} ms and p90 {p90_ms} ms; both above 0, the p90 not below the median"
+                "median {median_ms} ms and p90 {p90_ms} ms; both above 0, the p90 not below the \
+                 median"
             ));
         }
         Ok(Self {
