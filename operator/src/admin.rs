@@ -1,12 +1,13 @@
 //! The admin address: status as JSON, health, readiness, and metrics.
 //!
-//! Plain HTTP/1.1 that changes nothing; it listens on the loopback address unless told otherwise. An operator in a
-//! cluster that listens on another shows policies and proxies of all namespaces only to whom the API server permits
-//! it ([`Authorizer`]); health and readiness are for everybody.
+//! Plain HTTP/1.1 that changes nothing; it listens on the loopback address unless told otherwise.
+//! An operator in a cluster that listens on another shows policies and proxies of all namespaces
+//! only to whom the API server permits it ([`Authorizer`]); health and readiness are for everybody.
 //!
-//! A client may be anybody who reaches the address. So connections are bounded in number, for each address too, and
-//! in time. Health and readiness have an address of their own besides, which nobody but the kubelet need reach: clients
-//! that take all of the one must not have the operator restarted.
+//! A client may be anybody who reaches the address. So connections are bounded in number, for each
+//! address too, and in time. Health and readiness have an address of their own besides, which
+//! nobody but the kubelet need reach: clients that take all of the one must not have the operator
+//! restarted.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +42,8 @@ use crate::xds::snapshot::Snapshot;
 use crate::xds::status::{Report, Written};
 use crate::xds::tally::Tallies;
 
-/// Bounds of the admin address. A connection is for one request: the longest is one that waits for news.
+/// Bounds of the admin address. A connection is for one request: the longest is one that waits for
+/// news.
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     connections_per_address: 16,
@@ -49,8 +51,8 @@ const LIMITS: HttpLimits = HttpLimits {
     connection: Duration::from_secs(30),
     keep_alive: false,
 };
-/// Bounds of the address of probes. Its requests are tiny and answered at once, so more connections are open and for less
-/// time: a few Pods must not keep the kubelet out.
+/// Bounds of the address of probes. Its requests are tiny and answered at once, so more connections
+/// are open and for less time: a few Pods must not keep the kubelet out.
 const PROBES: HttpLimits = HttpLimits {
     connections: 1_024,
     connections_per_address: 16,
@@ -108,8 +110,8 @@ impl View {
 }
 
 impl Admin {
-    /// Shows this server's state. `/readyz` fails once `shutdown` holds `true`, so that new proxies go
-    /// elsewhere.
+    /// Shows this server's state. `/readyz` fails once `shutdown` holds `true`, so that new proxies
+    /// go elsewhere.
     #[must_use]
     pub fn new(
         registry: Arc<Registry>,
@@ -127,9 +129,9 @@ impl Admin {
         Self::starting(view, missing, "", shutdown)
     }
 
-    /// Shows the state of a server, once there is one: before, `/readyz` fails and says what is `missing`.
-    /// It fails again once `shutdown` holds `true`, so that new proxies go elsewhere. `instance` names this
-    /// process among its replicas.
+    /// Shows the state of a server, once there is one: before, `/readyz` fails and says what is
+    /// `missing`. It fails again once `shutdown` holds `true`, so that new proxies go elsewhere.
+    /// `instance` names this process among its replicas.
     #[must_use]
     pub fn starting(
         view: watch::Receiver<Option<View>>,
@@ -252,7 +254,8 @@ async fn status(State(admin): State<Admin>, view: View) -> Response {
     }
 }
 
-/// JSON in chunks: `permit` is held until the client has read nearly all, because the text is in memory until then.
+/// JSON in chunks: `permit` is held until the client has read nearly all, because the text is in
+/// memory until then.
 fn in_chunks(text: String, permit: Option<OwnedSemaphorePermit>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, JSON.to_owned()),
@@ -277,8 +280,8 @@ async fn metrics(view: View) -> Response {
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
 }
 
-/// What proxies say of each policy. A request that names the version it has, and asks to wait (RFC 7240),
-/// is answered when there is another one.
+/// What proxies say of each policy. A request that names the version it has, and asks to wait (RFC
+/// 7240), is answered when there is another one.
 async fn counts(State(admin): State<Admin>, view: View, headers: HeaderMap) -> Response {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok());
     let known = text(header::IF_NONE_MATCH.as_str());

@@ -3,21 +3,21 @@
 //! It is a template with comments rather than serialized messages, because people copy from it into
 //! configurations of their own. What matters there is the slot:
 //!
-//! - It has a `default_config` and `apply_default_config_without_warming`. Without them the listener
-//!   waits for the operator, or answers every request with 500.
-//! - The default is an RBAC filter without rules, which does nothing. A Wasm filter without code, the
-//!   obvious choice, is refused by Envoy 1.40 at start (measured).
-//! - A proxy in front of a service must not end what the service would have answered. Envoy's default for a route is
-//!   15 s.
-//! - Types match on paths, so these are normalized: else `//search` and `/%73earch` are other types' requests, and
-//!   reach the same handler.
-//! - `retry_back_off` bounds how late a proxy comes back to an operator that was restarted; Envoy's own
-//!   bound is 30 s. HTTP/2 pings notice one that is gone without a word, as when its node dies.
-//! - Certificates and tokens come through SDS from files: of those that stand in the cluster itself, Envoy would
-//!   never read a renewed one.
+//! - It has a `default_config` and `apply_default_config_without_warming`. Without them the
+//!   listener waits for the operator, or answers every request with 500.
+//! - The default is an RBAC filter without rules, which does nothing. A Wasm filter without code,
+//!   the obvious choice, is refused by Envoy 1.40 at start (measured).
+//! - A proxy in front of a service must not end what the service would have answered. Envoy's
+//!   default for a route is 15 s.
+//! - Types match on paths, so these are normalized: else `//search` and `/%73earch` are other
+//!   types' requests, and reach the same handler.
+//! - `retry_back_off` bounds how late a proxy comes back to an operator that was restarted; Envoy's
+//!   own bound is 30 s. HTTP/2 pings notice one that is gone without a word, as when its node dies.
+//! - Certificates and tokens come through SDS from files: of those that stand in the cluster
+//!   itself, Envoy would never read a renewed one.
 //!
-//! Workflows need the calls of the application too: a second listener with a slot of its own, to which the
-//! application sends them ([`outbound`]).
+//! Workflows need the calls of the application too: a second listener with a slot of its own, to
+//! which the application sends them ([`outbound`]).
 
 mod outbound;
 mod stats;
@@ -58,7 +58,8 @@ pub struct Bootstrap {
     pub admission: Option<Admission>,
     /// Envoy's admin address.
     pub admin: Endpoint,
-    /// The address of a listener for Prometheus and probes, if any: all that others need of the admin interface.
+    /// The address of a listener for Prometheus and probes, if any: all that others need of the
+    /// admin interface.
     pub stats: Option<Endpoint>,
     /// The target that this proxy stands for.
     pub target: Option<TargetRef>,
@@ -84,7 +85,8 @@ pub struct Admission {
 /// How long and where requests may take to arrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Uploads {
-    /// Headgate sees a request when its body is there, of at most so many bytes; `None`: when its headers are.
+    /// Headgate sees a request when its body is there, of at most so many bytes; `None`: when its
+    /// headers are.
     pub buffer: Option<NonZeroU32>,
     /// Time for a request to arrive whole; `None`: any.
     pub timeout: Option<Duration>,
@@ -178,8 +180,8 @@ fn socket(endpoint: &Endpoint) -> String {
     )
 }
 
-/// An endpoint of a cluster. DNS would choose one family for `localhost`, and applications listen on one, the other or
-/// both: Envoy connects to the first loopback address that accepts.
+/// An endpoint of a cluster. DNS would choose one family for `localhost`, and applications listen
+/// on one, the other or both: Envoy connects to the first loopback address that accepts.
 fn lb_endpoint(endpoint: &Endpoint) -> String {
     if endpoint.host != LOCALHOST {
         return format!("{{address: {}}}", socket(endpoint));
@@ -558,10 +560,11 @@ grpc_services:
     )
 }
 
-/// Turns policy, type, workflow, service, reason, objective, class and worker into labels: Envoy takes the second group's text as
-/// the value and cuts the first out of the name. Workflows are named by requests, so no regex may take one called
-/// `reason` for more than a name; and `workflow` stays in the name, since types and workflows count the same things.
-/// Buckets, in µs, are finer than Envoy's where objectives are.
+/// Turns policy, type, workflow, service, reason, objective, class and worker into labels: Envoy
+/// takes the second group's text as the value and cuts the first out of the name. Workflows are
+/// named by requests, so no regex may take one called `reason` for more than a name; and `workflow`
+/// stays in the name, since types and workflows count the same things. Buckets, in µs, are finer
+/// than Envoy's where objectives are.
 const STATS: &str = r#"stats_config:
   stats_tags:
   - tag_name: headgate_policy
@@ -606,7 +609,8 @@ typed_extension_protocol_options:
         connection_keepalive: {interval: 30s, timeout: 10s}
 ";
 
-/// To the operator. One that is gone without a word is noticed within 15 s; its successor is asked then.
+/// To the operator. One that is gone without a word is noticed within 15 s; its successor is asked
+/// then.
 const XDS_HTTP2: &str = "\
 typed_extension_protocol_options:
   envoy.extensions.upstreams.http.v3.HttpProtocolOptions:

@@ -23,8 +23,8 @@ impl Endpoint {
         self.host.parse::<IpAddr>().is_ok()
     }
 
-    /// Returns the endpoint as Envoy takes it on this machine: an Envoy without IPv6 refuses a configuration with any
-    /// address of it.
+    /// Returns the endpoint as Envoy takes it on this machine: an Envoy without IPv6 refuses a
+    /// configuration with any address of it.
     #[must_use]
     pub fn on_this_machine(&self) -> Self {
         match UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)) {

@@ -1,5 +1,5 @@
-//! HTTP/1.1 on an address that anybody may reach: connections are bounded in number, for each client address too, and
-//! in time.
+//! HTTP/1.1 on an address that anybody may reach: connections are bounded in number, for each
+//! client address too, and in time.
 
 use std::time::Duration;
 
@@ -33,8 +33,9 @@ pub struct HttpLimits {
     pub keep_alive: bool,
 }
 
-/// Serves `app` until `shutdown` holds `true`. Connections that are open then end with the process. `name` is what
-/// logs call the address; `turned_away` is called for each connection beyond the limits.
+/// Serves `app` until `shutdown` holds `true`. Connections that are open then end with the process.
+/// `name` is what logs call the address; `turned_away` is called for each connection beyond the
+/// limits.
 pub(crate) async fn serve(
     listener: TcpListener,
     name: &'static str,

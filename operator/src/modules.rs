@@ -1,10 +1,11 @@
-//! Serves the filter's modules over HTTP, by their hashes: for control planes that tell proxies a URL (Istio,
-//! Envoy Gateway). Proxies that Headgate programs itself load a file.
+//! Serves the filter's modules over HTTP, by their hashes: for control planes that tell proxies a
+//! URL (Istio, Envoy Gateway). Proxies that Headgate programs itself load a file.
 //!
-//! The path names the content, so an answer never changes and may be kept forever. During an upgrade of the operator,
-//! clients ask each replica for the module of the other, too. They are told to try again: Istio's agent does on 5xx, and
-//! on nothing else. A client is only ever given bytes that were read from a file in chunks: what a connection costs
-//! doesn't depend on the module, nor on how slowly it is read.
+//! The path names the content, so an answer never changes and may be kept forever. During an
+//! upgrade of the operator, clients ask each replica for the module of the other, too. They are
+//! told to try again: Istio's agent does on 5xx, and on nothing else. A client is only ever given
+//! bytes that were read from a file in chunks: what a connection costs doesn't depend on the
+//! module, nor on how slowly it is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +119,8 @@ async fn module(
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
     };
-    // Of a file that is cut short the client gets less than the length, so that it doesn't take it for whole.
+    // Of a file that is cut short the client gets less than the length, so that it doesn't take it
+    // for whole.
     let length = [(header::CONTENT_LENGTH, module.bytes.to_string())];
     let kind = match module.kind() {
         Kind::Wasm => "application/wasm",

@@ -1,8 +1,9 @@
 //! The listener to which the application sends its own calls.
 //!
-//! Headgate follows workflows from process to process: the inbound slot sees what is asked of the application, and
-//! this one what it asks of others. The service is chosen by the name in `Host` or `:authority`, so that an application
-//! reaches all of them at one address: by that header, or through `http_proxy` without any change.
+//! Headgate follows workflows from process to process: the inbound slot sees what is asked of the
+//! application, and this one what it asks of others. The service is chosen by the name in `Host` or
+//! `:authority`, so that an application reaches all of them at one address: by that header, or
+//! through `http_proxy` without any change.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ use crate::xds::OUTBOUND_SLOT;
 pub struct Outbound {
     /// Where Envoy takes the application's calls.
     pub listen: Endpoint,
-    /// Processes of each service, which take turns, by the name that calls have in `Host`. A name is one of DNS.
+    /// Processes of each service, which take turns, by the name that calls have in `Host`. A name
+    /// is one of DNS.
     pub services: BTreeMap<String, Vec<Endpoint>>,
     /// Whether they speak HTTP/2 (gRPC) rather than HTTP/1.1.
     pub http2: bool,

@@ -1,5 +1,6 @@
-//! The listener for Prometheus and probes. The admin interface stops Envoy and shows its configuration to anybody who
-//! reaches it, so it stays on the loopback address; the two paths that others need are served here.
+//! The listener for Prometheus and probes. The admin interface stops Envoy and shows its
+//! configuration to anybody who reaches it, so it stays on the loopback address; the two paths that
+//! others need are served here.
 
 use super::{cluster as cluster_of, indented, socket};
 use crate::endpoint::Endpoint;

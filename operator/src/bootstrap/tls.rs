@@ -1,12 +1,13 @@
-//! TLS to the operator: the transport socket of its cluster, the filter that sends a token, and the two SDS files that
-//! make Envoy follow renewed certificates and tokens.
+//! TLS to the operator: the transport socket of its cluster, the filter that sends a token, and the
+//! two SDS files that make Envoy follow renewed certificates and tokens.
 //!
-//! Envoy reads these files again only where they come through SDS. An SDS file that names them, with the
-//! folder to watch, does that: Kubernetes replaces a mounted Secret or token by moving a symlink there, and Envoy
-//! watches for moves.
+//! Envoy reads these files again only where they come through SDS. An SDS file that names them,
+//! with the folder to watch, does that: Kubernetes replaces a mounted Secret or token by moving a
+//! symlink there, and Envoy watches for moves.
 //!
-//! A token goes into `authorization` of each stream by an upstream filter of the cluster. Envoy's other way, credentials
-//! of `google_grpc`, is not for HTTP calls, which the filter makes to the server of class admission.
+//! A token goes into `authorization` of each stream by an upstream filter of the cluster. Envoy's
+//! other way, credentials of `google_grpc`, is not for HTTP calls, which the filter makes to the
+//! server of class admission.
 
 use std::path::{Path, PathBuf};
 
@@ -54,8 +55,8 @@ pub struct SdsFiles {
 }
 
 impl SdsFiles {
-    /// Beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or `envoy-xds-token.yaml`, and
-    /// `envoy-xds-ca.yaml`.
+    /// Beside the bootstrap: `envoy.yaml` has `envoy-xds-certificate.yaml` or
+    /// `envoy-xds-token.yaml`, and `envoy-xds-ca.yaml`.
     #[must_use]
     pub fn beside(bootstrap: &Path, identity: &ProxyIdentity) -> Self {
         let part = match identity {

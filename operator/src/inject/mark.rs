@@ -1,4 +1,5 @@
-//! An annotation with what an injection changed: another one upgrades, and `headgate uninject` removes, just that.
+//! An annotation with what an injection changed: another one upgrades, and `headgate uninject`
+//! removes, just that.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,8 @@ pub(super) struct Mark {
     /// The name that its port had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port_name: Option<String>,
-    /// Probes' and hooks' ports that had the name in place of the number, as JSON pointers into the spec.
+    /// Probes' and hooks' ports that had the name in place of the number, as JSON pointers into the
+    /// spec.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) renamed: Vec<String>,
 }

@@ -1,10 +1,12 @@
 //! Adds an Envoy with a Headgate slot to the Pods of a workload, so that nobody writes it by hand.
 //!
-//! Objects are plain JSON values: whatever else they say stays. An annotation lists what was added and changed
-//! ([`mark`]), so that a second injection upgrades the first and [`uninject`] leaves what there was before.
+//! Objects are plain JSON values: whatever else they say stays. An annotation lists what was added
+//! and changed ([`mark`]), so that a second injection upgrades the first and [`uninject`] leaves
+//! what there was before.
 //!
-//! Envoy takes the name of the application's port over: Services that point at the port by name reach Envoy without a
-//! change. Those that point at it by number are changed if they stand beside the workload ([`redirect`]).
+//! Envoy takes the name of the application's port over: Services that point at the port by name
+//! reach Envoy without a change. Those that point at it by number are changed if they stand beside
+//! the workload ([`redirect`]).
 
 mod mark;
 mod network;
@@ -99,7 +101,8 @@ pub fn inject(object: &mut Value, settings: &Settings) -> Result<Outcome, String
     }))
 }
 
-/// Removes what [`inject`] and [`redirect`] added to an object or changed in it. Returns whether they did.
+/// Removes what [`inject`] and [`redirect`] added to an object or changed in it. Returns whether
+/// they did.
 ///
 /// # Errors
 /// What is wrong with the object or its annotation.
@@ -136,7 +139,8 @@ fn template_of(object: &mut Value) -> Result<Option<&mut Value>, String> {
     Ok(Some(template))
 }
 
-/// Adds Envoy to a Pod. Returns the application's port, the name of Envoy's, and whether the application's had it.
+/// Adds Envoy to a Pod. Returns the application's port, the name of Envoy's, and whether the
+/// application's had it.
 fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool), String> {
     let earlier = mark::remove(template)?.map(|mark| mark.app_port);
     let app_port = app_port(template, settings, earlier)?;
@@ -161,8 +165,8 @@ fn add(template: &mut Value, settings: &Settings) -> Result<(u16, String, bool),
     Ok((app_port, port_name, took_name))
 }
 
-/// Adds `field` of `added` to a Pod's spec, in front: containers that start after Envoy can call through it. Returns
-/// the names.
+/// Adds `field` of `added` to a Pod's spec, in front: containers that start after Envoy can call
+/// through it. Returns the names.
 fn prepend(spec: &mut Value, added: &Value, field: &str) -> Vec<String> {
     let added = &added[field];
     let own = names(added).into_iter().map(str::to_owned).collect();
@@ -214,8 +218,8 @@ fn name_of(object: &Value) -> String {
     }
 }
 
-/// Returns the port of the application: by the annotation, else by the settings, else as in an earlier injection, else its
-/// only port.
+/// Returns the port of the application: by the annotation, else by the settings, else as in an
+/// earlier injection, else its only port.
 fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Result<u16, String> {
     let annotation = &template["metadata"]["annotations"][APP_PORT_ANNOTATION];
     let port = if let Some(text) = annotation.as_str() {
@@ -301,8 +305,8 @@ fn port_of(spec: &mut Value, number: u16) -> Option<&mut Value> {
     ports.flatten().find(|port| port["containerPort"] == number)
 }
 
-/// Takes the name off the application's port; probes and hooks that used the name get the number. Returns the name,
-/// and JSON pointers to these.
+/// Takes the name off the application's port; probes and hooks that used the name get the number.
+/// Returns the name, and JSON pointers to these.
 fn take_port_name(spec: &mut Value, app_port: u16) -> (Option<String>, Vec<String>) {
     let port = port_of(spec, app_port).and_then(Value::as_object_mut);
     let Some(Value::String(name)) = port.and_then(|port| port.remove("name")) else {

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::{Injected, selects};
 
-/// Returns a warning if `policy` selects these Pods and admits the application's port, but not Envoy's.
+/// Returns a warning if `policy` selects these Pods and admits the application's port, but not
+/// Envoy's.
 #[must_use]
 pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
     let spec = &policy["spec"];

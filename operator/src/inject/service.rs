@@ -8,8 +8,8 @@ use super::{Injected, selects};
 /// Original `targetPort`s by the number of the Service's port: the annotation of a Service.
 type TargetPorts = Map<String, Value>;
 
-/// Points a Service that selects these Pods at Envoy, where it points at the application's port by number. Returns
-/// whether it selects them and reaches Envoy now.
+/// Points a Service that selects these Pods at Envoy, where it points at the application's port by
+/// number. Returns whether it selects them and reaches Envoy now.
 ///
 /// # Errors
 /// If its annotation is not as an earlier injection wrote it.

@@ -1,11 +1,12 @@
 //! The operator's own CA, for clusters without a PKI.
 //!
-//! The CA is in a Secret that the first replica creates. Each replica signs a certificate of its own with it, into files
-//! that [`Tls`](crate::xds::tls::Tls) follows, and signs another long before that one ends. So nothing is made by people
-//! or by the chart, and two replicas only meet when the Secret is created: the API server lets one of them win.
+//! The CA is in a Secret that the first replica creates. Each replica signs a certificate of its
+//! own with it, into files that [`Tls`](crate::xds::tls::Tls) follows, and signs another long
+//! before that one ends. So nothing is made by people or by the chart, and two replicas only meet
+//! when the Secret is created: the API server lets one of them win.
 //!
-//! A Secret of this name that exists is used as it is, also one that a chart before 0.2 made: certificates of its CA stay
-//! valid. Proxies find the CA in ConfigMaps ([`super::publish`]).
+//! A Secret of this name that exists is used as it is, also one that a chart before 0.2 made:
+//! certificates of its CA stay valid. Proxies find the CA in ConfigMaps ([`super::publish`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -106,7 +107,8 @@ impl OwnCertificate {
         }
     }
 
-    /// Signs another certificate, if the CA is another or the certificate of this age. Returns the CA.
+    /// Signs another certificate, if the CA is another or the certificate of this age. Returns the
+    /// CA.
     async fn renew(&self, authority: &Data, age: Duration) -> anyhow::Result<Option<Data>> {
         let data = self.authority().await?;
         if data == *authority && age < RENEW {

@@ -1,16 +1,17 @@
 //! Who may read what an operator shows: the API server decides, by its own rules.
 //!
-//! The bearer token of a request goes to the API server (TokenReview), and then whose it is together with the path that
-//! was asked for (SubjectAccessReview of a non-resource URL, verb `get`). So RBAC grants `/metrics` and `/status` as it
-//! grants the API server's own paths.
+//! The bearer token of a request goes to the API server (TokenReview), and then whose it is
+//! together with the path that was asked for (SubjectAccessReview of a non-resource URL, verb
+//! `get`). So RBAC grants `/metrics` and `/status` as it grants the API server's own paths.
 //!
-//! A token may be for [`AUDIENCE`]. The connection is plain HTTP, and such a token opens nothing else for whoever sees
-//! it there. One for the API server is accepted too, because that is what Prometheus has. The token itself says which it
-//! is for, so that each costs one TokenReview.
+//! A token may be for [`AUDIENCE`]. The connection is plain HTTP, and such a token opens nothing
+//! else for whoever sees it there. One for the API server is accepted too, because that is what
+//! Prometheus has. The token itself says which it is for, so that each costs one TokenReview.
 //!
-//! Permissions are kept for [`KEEP`], so that a RoleBinding that is deleted counts by then. A token that the API server
-//! doesn't accept is kept for [`KEEP_REFUSED`], so that a client with an old token doesn't cost a review a request. That
-//! a user has no permission is not kept: a new RoleBinding counts at once.
+//! Permissions are kept for [`KEEP`], so that a RoleBinding that is deleted counts by then. A token
+//! that the API server doesn't accept is kept for [`KEEP_REFUSED`], so that a client with an old
+//! token doesn't cost a review a request. That a user has no permission is not kept: a new
+//! RoleBinding counts at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ use super::review::{review, says_audience};
 
 /// Audience of tokens that are for operators only.
 pub const AUDIENCE: &str = "headgate.dev";
-/// Header for a token that comes by way of the API server's proxy, which keeps `Authorization` to itself.
+/// Header for a token that comes by way of the API server's proxy, which keeps `Authorization` to
+/// itself.
 pub const TOKEN_HEADER: &str = "x-headgate-token";
 /// How long a permission counts.
 const KEEP: Duration = Duration::from_secs(60);
@@ -114,7 +116,8 @@ impl Authorizer {
         }
         let review = async {
             let _permit = self.reviews.acquire().await;
-            // Asked again behind the permit: requests that came together with one token share its refusal.
+            // Asked again behind the permit: requests that came together with one token share its
+            // refusal.
             if self.refused.get(&of_token, Instant::now()).is_some() {
                 return Err(Refusal::UnknownToken);
             }
@@ -169,7 +172,8 @@ impl Authorizer {
 
     /// Returns the user of `token`.
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, Error> {
-        // None is the API server itself. A token that says nothing, as one that is no JWT, can only be for it.
+        // None is the API server itself. A token that says nothing, as one that is no JWT, can only
+        // be for it.
         let audience = says_audience(token, AUDIENCE).then_some(AUDIENCE);
         let status = review(&self.client, token, audience).await?;
         let is_known = status.authenticated == Some(true);
@@ -190,7 +194,8 @@ mod tests {
 
     use super::*;
 
-    /// An API server that knows none of the tokens but `good`, with what it was asked about: tokens and audiences.
+    /// An API server that knows none of the tokens but `good`, with what it was asked about: tokens
+    /// and audiences.
     fn server(good: String) -> (Client, Arc<Mutex<Vec<Value>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&asked);

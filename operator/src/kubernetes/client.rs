@@ -16,8 +16,8 @@ use crate::metrics::Metrics;
 const CONNECT: Duration = Duration::from_secs(5);
 /// Time in which the API server must take a request.
 const WRITE: Duration = Duration::from_secs(10);
-/// Time without a byte from the API server: longer than it lets a watch last ([`super::watch::WATCH_SECONDS`]),
-/// so that only a dead connection reaches it.
+/// Time without a byte from the API server: longer than it lets a watch last
+/// ([`super::watch::WATCH_SECONDS`]), so that only a dead connection reaches it.
 const READ: Duration = Duration::from_secs(75);
 
 /// The API server.
@@ -68,8 +68,8 @@ pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Clien
     config.write_timeout = Some(WRITE);
     config.read_timeout = Some(READ);
     config.reset_reader_on_write = true;
-    // Watches and writes retry with a backoff of their own; a retry below them would hide how long a write
-    // takes from whoever must not write after its lease ran out.
+    // Watches and writes retry with a backoff of their own; a retry below them would hide how long
+    // a write takes from whoever must not write after its lease ran out.
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let client = ClientBuilder::try_from(config)

@@ -1,5 +1,5 @@
-//! What is known of the cluster at one moment, as plain data without Kubernetes' types: what a plan is
-//! made of, and small enough to keep for ten thousand Pods.
+//! What is known of the cluster at one moment, as plain data without Kubernetes' types: what a plan
+//! is made of, and small enough to keep for ten thousand Pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

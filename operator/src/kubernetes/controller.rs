@@ -1,8 +1,8 @@
 //! From watches to plans.
 //!
-//! One task owns what is known of the cluster, so nothing here needs a lock, and a burst of changes is taken in
-//! as a whole before one plan is made of it. Making a plan is work for a thread of its own: ten thousand Pods
-//! must not hold up the proxies' streams.
+//! One task owns what is known of the cluster, so nothing here needs a lock, and a burst of changes
+//! is taken in as a whole before one plan is made of it. Making a plan is work for a thread of its
+//! own: ten thousand Pods must not hold up the proxies' streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -45,8 +45,8 @@ pub struct Outputs {
     pub plans: watch::Sender<Arc<Plan>>,
     /// The cluster that was seen last, with the plan made of it.
     pub resolved: watch::Sender<Option<Resolved>>,
-    /// Whether something is delivered, which reads [`Resolved::cluster`]. Otherwise it stays empty, because a
-    /// cluster that is kept is copied at the next change.
+    /// Whether something is delivered, which reads [`Resolved::cluster`]. Otherwise it stays empty,
+    /// because a cluster that is kept is copied at the next change.
     pub delivers: bool,
     /// What is being waited for before the first plan.
     pub waiting: watch::Sender<String>,

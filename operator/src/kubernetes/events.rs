@@ -1,8 +1,8 @@
 //! Events (`events.k8s.io`) on policies, for `kubectl describe` and `kubectl get events`.
 //!
-//! An Event tells of a transition of a policy's status that was written, so a controller that starts again or
-//! takes over tells nothing twice. They are told on a best effort: a full queue drops them, because a status
-//! must not wait for its announcement.
+//! An Event tells of a transition of a policy's status that was written, so a controller that
+//! starts again or takes over tells nothing twice. They are told on a best effort: a full queue
+//! drops them, because a status must not wait for its announcement.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,15 +1,17 @@
 //! Which of several replicas writes.
 //!
 //! All replicas serve proxies; only the holder of a Lease writes to the API server. What must hold:
-//! a replica that lost the Lease has stopped before another may begin. So a holder believes in its Lease only
-//! for [`VALID`] since it *sent* its last renewal that succeeded, which is shorter than the time that others wait
-//! ([`DURATION`]) by more than a write may take ([`super::writer::WRITE_TIMEOUT`]). Everybody measures time on a
-//! clock of their own that only goes forward: replicas' wall clocks need not agree, and a Lease counts as
-//! abandoned only after a replica has watched it not being renewed for the whole duration.
+//! a replica that lost the Lease has stopped before another may begin. So a holder believes in its
+//! Lease only for [`VALID`] since it *sent* its last renewal that succeeded, which is shorter than
+//! the time that others wait ([`DURATION`]) by more than a write may take
+//! ([`super::writer::WRITE_TIMEOUT`]). Everybody measures time on a clock of their own that only
+//! goes forward: replicas' wall clocks need not agree, and a Lease counts as abandoned only after a
+//! replica has watched it not being renewed for the whole duration.
 //!
-//! Why not `kube-lease-manager`: it doesn't tell until when a lock is valid, reports none as lost while the API
-//! server is away, compares the holder's wall clock with its own, and frees an expired lock by a forced patch
-//! without a `resourceVersion`, which can take the Lease from a replica that has just acquired it.
+//! Why not `kube-lease-manager`: it doesn't tell until when a lock is valid, reports none as lost
+//! while the API server is away, compares the holder's wall clock with its own, and frees an
+//! expired lock by a forced patch without a `resourceVersion`, which can take the Lease from a
+//! replica that has just acquired it.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -86,8 +88,9 @@ fn step(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Step {
 }
 
 impl Candidate {
-    /// A candidate for `lease`. Its identity must be its own among all replicas. The last part says, of a leader, that the
-    /// one before it was perhaps gone before this replica began to serve. That compares wall clocks.
+    /// A candidate for `lease`. Its identity must be its own among all replicas. The last part
+    /// says, of a leader, that the one before it was perhaps gone before this replica began to
+    /// serve. That compares wall clocks.
     #[must_use]
     pub fn new(
         client: Client,
@@ -111,14 +114,14 @@ impl Candidate {
         (candidate, receiver, was_interrupted)
     }
 
-    /// Takes part until `stop` holds `true`, and then gives the Lease back. Whoever writes must have stopped by
-    /// then.
+    /// Takes part until `stop` holds `true`, and then gives the Lease back. Whoever writes must
+    /// have stopped by then.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
             let begun = Instant::now();
             let ending = run_out(self.leadership.clone(), self.metrics.clone());
-            // Not given up half-way: a renewal whose answer nobody read is a Lease that nobody can give back. But
-            // while it takes its time, the Lease may run out.
+            // Not given up half-way: a renewal whose answer nobody read is a Lease that nobody can
+            // give back. But while it takes its time, the Lease may run out.
             let outcome = {
                 let mut attempt = pin!(timeout(REQUEST, self.attempt()));
                 tokio::select! {
@@ -262,8 +265,8 @@ impl Candidate {
         self.written(created)
     }
 
-    /// Writes the Lease, if it still is what was seen: the patch carries its `resourceVersion`, and the API
-    /// server refuses it if somebody else has written since.
+    /// Writes the Lease, if it still is what was seen: the patch carries its `resourceVersion`, and
+    /// the API server refuses it if somebody else has written since.
     async fn write(&mut self, lease: Lease) -> kube::Result<bool> {
         let patch = Patch::Merge(json!({
             "metadata": {"resourceVersion": lease.metadata.resource_version},
@@ -358,7 +361,8 @@ mod tests {
         assert_eq!(at(&lease(Some("other"), 15), 15), Step::Take);
     }
 
-    /// However often the API server fails meanwhile: the time counts from when the Lease was seen last as it is.
+    /// However often the API server fails meanwhile: the time counts from when the Lease was seen
+    /// last as it is.
     #[tokio::test]
     async fn a_follower_remembers_since_when_a_lease_is_unchanged() {
         let held = json!({

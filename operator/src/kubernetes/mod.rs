@@ -1,8 +1,10 @@
-//! Headgate in a Kubernetes cluster: what the API server knows, in; status, events and delivered objects, out.
+//! Headgate in a Kubernetes cluster: what the API server knows, in; status, events and delivered
+//! objects, out.
 //!
-//! The shape is a pure plan and a thin apply. [`cluster`] is what was seen, as plain data; a pure function
-//! ([`resolve`]) makes a [`Plan`](crate::plan::Plan) of it, which the xDS server serves as it serves a folder's. Only the
-//! watching and the writing talk to the API server, and only the leader of several replicas writes.
+//! The shape is a pure plan and a thin apply. [`cluster`] is what was seen, as plain data; a pure
+//! function ([`resolve`]) makes a [`Plan`](crate::plan::Plan) of it, which the xDS server serves as
+//! it serves a folder's. Only the watching and the writing talk to the API server, and only the
+//! leader of several replicas writes.
 
 pub mod authority;
 pub mod authorize;

@@ -1,4 +1,5 @@
-//! Puts the pieces together: from the API server to plans, and for the leader from proxies back to statuses.
+//! Puts the pieces together: from the API server to plans, and for the leader from proxies back to
+//! statuses.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -156,8 +157,9 @@ impl Operator {
         ProxyTokens::new(self.client.clone())
     }
 
-    /// Begins to write what became of policies, while this replica leads, until `shutdown` holds `true`. The task
-    /// ends when the last write has ended and the Lease was given back, in this order.
+    /// Begins to write what became of policies, while this replica leads, until `shutdown` holds
+    /// `true`. The task ends when the last write has ended and the Lease was given back, in this
+    /// order.
     pub fn write(
         self,
         plans: watch::Receiver<Arc<Plan>>,
@@ -244,8 +246,8 @@ pub struct Writing {
     pub task: JoinHandle<()>,
 }
 
-/// Writes objects for other control planes, while this replica leads: here, and nowhere else, a new plan becomes
-/// objects.
+/// Writes objects for other control planes, while this replica leads: here, and nowhere else, a new
+/// plan becomes objects.
 async fn deliver_while_leading(
     client: Client,
     settings: deliver::Settings,

@@ -1,7 +1,8 @@
 //! What proxies of the other replicas say, for the leader, which writes for all.
 //!
-//! Each replica counts its own proxies and shows the counts at [`COUNTS_PATH`]. The leader holds one request open
-//! to each of the others, which is answered when counts change: no polling, and news within a round trip.
+//! Each replica counts its own proxies and shows the counts at [`COUNTS_PATH`]. The leader holds
+//! one request open to each of the others, which is answered when counts change: no polling, and
+//! news within a round trip.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -37,7 +38,8 @@ const ANSWER: Duration = Duration::from_secs(25);
 const PAUSE: Duration = Duration::from_millis(250);
 /// Longest pause after failures.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// How long what a replica said last counts while it can't be reached. Its proxies run on without it.
+/// How long what a replica said last counts while it can't be reached. Its proxies run on without
+/// it.
 const KEEP: Duration = Duration::from_secs(30);
 /// Failures after which a replica that never answered isn't waited for.
 const TRIES: u32 = 3;
@@ -79,8 +81,8 @@ enum News {
     Unreachable,
 }
 
-/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is this one; the file
-/// `token` has what it shows them.
+/// Follows the other replicas while this one leads, until `shutdown` holds `true`. `instance` is
+/// this one; the file `token` has what it shows them.
 pub async fn follow(
     mut replicas: watch::Receiver<BTreeSet<SocketAddr>>,
     instance: String,

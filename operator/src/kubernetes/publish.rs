@@ -1,8 +1,9 @@
-//! The CA of the operator's certificate, in a ConfigMap of every namespace, where the kubelet mounts it for proxies: as
-//! Kubernetes does with `kube-root-ca.crt`, and Istio with `istio-ca-root-cert`.
+//! The CA of the operator's certificate, in a ConfigMap of every namespace, where the kubelet
+//! mounts it for proxies: as Kubernetes does with `kube-root-ca.crt`, and Istio with
+//! `istio-ca-root-cert`.
 //!
-//! Only the leader writes. It looks at what there is when a namespace or one of the ConfigMaps changes, and when the
-//! CA's file does.
+//! Only the leader writes. It looks at what there is when a namespace or one of the ConfigMaps
+//! changes, and when the CA's file does.
 
 use std::collections::BTreeMap;
 use std::fmt;

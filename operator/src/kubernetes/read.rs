@@ -31,8 +31,8 @@ pub struct Slice {
 /// A ready endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
-    /// What it is, by which it is counted once: the Pod's name, or the address of one that isn't a Pod. A Pod
-    /// with an IPv4 and an IPv6 address is in two slices.
+    /// What it is, by which it is counted once: the Pod's name, or the address of one that isn't a
+    /// Pod. A Pod with an IPv4 and an IPv6 address is in two slices.
     pub identity: String,
     /// Its first address.
     pub address: String,
@@ -58,8 +58,8 @@ pub fn service(object: core::Service) -> Keyed<Service> {
     (key(&object.metadata), Service { selector })
 }
 
-/// The ready endpoints of an EndpointSlice. An endpoint of unknown readiness is ready, as its documentation
-/// asks of readers.
+/// The ready endpoints of an EndpointSlice. An endpoint of unknown readiness is ready, as its
+/// documentation asks of readers.
 #[must_use]
 pub fn slice(object: EndpointSlice) -> Keyed<Slice> {
     let key = key(&object.metadata);
@@ -135,8 +135,8 @@ pub fn gateway(object: &DynamicObject) -> Keyed<Gateway> {
 
 /// A route's Gateways and Services.
 ///
-/// A Gateway of another namespace counts only after it has accepted the route: anybody can name it as a
-/// parent, and nobody may put a stage on proxies of another namespace by doing so.
+/// A Gateway of another namespace counts only after it has accepted the route: anybody can name it
+/// as a parent, and nobody may put a stage on proxies of another namespace by doing so.
 #[must_use]
 pub fn route(object: &DynamicObject) -> Keyed<Route> {
     let key = key(&object.metadata);

@@ -1,4 +1,5 @@
-//! Counts requests to the API server, so that a hot loop shows in a metric before it shows in a bill.
+//! Counts requests to the API server, so that a hot loop shows in a metric before it shows in a
+//! bill.
 
 use std::future::Future;
 use std::pin::Pin;

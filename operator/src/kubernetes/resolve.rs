@@ -1,13 +1,14 @@
-//! From what is seen of a cluster to a [`Plan`]: which policy is in force where, and with how many slots.
+//! From what is seen of a cluster to a [`Plan`]: which policy is in force where, and with how many
+//! slots.
 //!
-//! A pure function of the cluster. What it does in order: find each target and say what is missing; let the
-//! oldest policy of a target win (GEP-713); count the proxies that the winners reach and the endpoints
-//! behind them; give every proxy its part of the slots; find the policies that another one keeps from all
-//! their proxies.
+//! A pure function of the cluster. What it does in order: find each target and say what is missing;
+//! let the oldest policy of a target win (GEP-713); count the proxies that the winners reach and
+//! the endpoints behind them; give every proxy its part of the slots; find the policies that
+//! another one keeps from all their proxies.
 //!
-//! A change of one Pod or one policy leaves nearly everything as it was, and in a large cluster there is
-//! always a change. So a [`Planner`] keeps what policies compiled to: what didn't change is the same
-//! [`Arc`] in the next plan. Besides that a plan takes `O(policies + Pods × labels)`.
+//! A change of one Pod or one policy leaves nearly everything as it was, and in a large cluster
+//! there is always a change. So a [`Planner`] keeps what policies compiled to: what didn't change
+//! is the same [`Arc`] in the next plan. Besides that a plan takes `O(policies + Pods × labels)`.
 
 mod known;
 mod proxies;
@@ -228,7 +229,8 @@ impl Planner {
     }
 }
 
-/// Notes for each of `policies`, which are ordered by name, at which targets `enforced` has no room for it.
+/// Notes for each of `policies`, which are ordered by name, at which targets `enforced` has no room
+/// for it.
 fn tell_beyond_limit(enforced: &Enforced, policies: &mut [PolicyState]) {
     let beyond: BTreeSet<&str> = { enforced.beyond_limit.iter() }
         .map(|f| f.policy.as_str())
@@ -281,8 +283,8 @@ fn contest<'a>(
     all
 }
 
-/// What the winners do at proxies that are known by labels: for some routes before for all requests, and
-/// otherwise as the winners are ordered.
+/// What the winners do at proxies that are known by labels: for some routes before for all
+/// requests, and otherwise as the winners are ordered.
 fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
     let of = |(at, won): (usize, &'a Won<'_>)| {
         won.found.reach.iter().map(move |reach| Draft {
@@ -299,8 +301,8 @@ fn drafts<'a>(won: &'a [Won<'_>]) -> Vec<Draft<'a>> {
     drafts
 }
 
-/// The part of a proxy that names the target. Such proxies stand before those that are known by labels, so
-/// both have all slots to share; unless some of them are the same Pods.
+/// The part of a proxy that names the target. Such proxies stand before those that are known by
+/// labels, so both have all slots to share; unless some of them are the same Pods.
 fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     let sum = |count: fn(&Count) -> u32| counts.iter().map(|c| count(c)).sum::<u32>();
     let both = sum(|c| c.claiming);
@@ -319,7 +321,8 @@ fn claimed_share(won: &Won<'_>, counts: &[&Count], claimed: u32) -> Share {
     }
 }
 
-/// The draft that is in force wherever these would be; `None` when one of them is in force somewhere.
+/// The draft that is in force wherever these would be; `None` when one of them is in force
+/// somewhere.
 fn winner(counts: &[&Count]) -> Option<usize> {
     match counts.iter().any(|c| c.in_force) {
         true => None,

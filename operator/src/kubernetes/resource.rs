@@ -1,7 +1,7 @@
 //! `AdmissionPolicy` as it comes from and goes to the API server.
 //!
-//! The `spec` is kept as JSON here: one object that an older or newer schema let through must not make the
-//! list of all of them unreadable. [`crate::validate`] judges each object on its own.
+//! The `spec` is kept as JSON here: one object that an older or newer schema let through must not
+//! make the list of all of them unreadable. [`crate::validate`] judges each object on its own.
 
 use std::borrow::Cow;
 
@@ -65,8 +65,8 @@ impl kube::Resource for PolicyResource {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionPolicyStatus {
-    /// What became of it in all: `Accepted`, `Programmed` and `Overridden` are `True` where they are at each target.
-    /// `Programmed` leaves out overridden targets, unless all are.
+    /// What became of it in all: `Accepted`, `Programmed` and `Overridden` are `True` where they
+    /// are at each target. `Programmed` leaves out overridden targets, unless all are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
@@ -83,18 +83,19 @@ pub struct PolicyAncestorStatus {
     pub ancestor_ref: AncestorReference,
     /// Who wrote this entry; `headgate.dev/controller`.
     pub controller_name: String,
-    /// `Accepted` tells whether the policy is right and may apply to the target: reasons Accepted, Invalid,
-    /// TargetNotFound and Conflicted (an older policy has the target). `Programmed` tells whether all its proxies run it:
-    /// reasons Programmed, PartiallyProgrammed, Pending, NoProxies, LimitReached, EnvoyRejected, DeliveryFailed,
-    /// Overridden, and those of `Accepted`. `Overridden` is there while a policy with precedence is in force on all its
-    /// proxies.
+    /// `Accepted` tells whether the policy is right and may apply to the target: reasons Accepted,
+    /// Invalid, TargetNotFound and Conflicted (an older policy has the target). `Programmed` tells
+    /// whether all its proxies run it: reasons Programmed, PartiallyProgrammed, Pending, NoProxies,
+    /// LimitReached, EnvoyRejected, DeliveryFailed, Overridden, and those of `Accepted`.
+    /// `Overridden` is there while a policy with precedence is in force on all its proxies.
     #[serde(default)]
     #[schemars(with = "Vec<ConditionSchema>")]
     pub conditions: Vec<Condition>,
 }
 
 /// One aspect of what became of a policy.
-// The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all its thousand types.
+// The schema of Kubernetes' own type, which could also give one: compiled with the schemas of all
+// its thousand types.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code)] // only its schema is used

@@ -1,7 +1,7 @@
 //! A policy's status: what became of it at each of its targets.
 //!
-//! A pure function of the plan and of what proxies say. It answers "what has to be written", and that is
-//! nothing when nothing changed, so that a controller at rest makes no requests.
+//! A pure function of the plan and of what proxies say. It answers "what has to be written", and
+//! that is nothing when nothing changed, so that a controller at rest makes no requests.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -31,11 +31,12 @@ pub struct Facts<'a> {
     pub settling: Option<Settling>,
 }
 
-/// A time in which proxies may be on their way, as after a change of leader: a target at which the policy was
-/// programmed stays so for want of proxies.
+/// A time in which proxies may be on their way, as after a change of leader: a target at which the
+/// policy was programmed stays so for want of proxies.
 #[derive(Debug, Clone, Copy)]
 pub struct Settling {
-    /// Whether some proxy of the policy was seen in this time. That there is none is then no longer a matter of waiting.
+    /// Whether some proxy of the policy was seen in this time. That there is none is then no longer
+    /// a matter of waiting.
     pub was_seen: bool,
 }
 
@@ -86,8 +87,8 @@ pub fn wanted(facts: &Facts<'_>, old: Option<&AdmissionPolicyStatus>, now: &Time
     Wanted { status, holds }
 }
 
-/// Returns the condition `Programmed` of `before` if `new` differs from it only because proxies haven't answered, or
-/// aren't connected, while they may be on their way.
+/// Returns the condition `Programmed` of `before` if `new` differs from it only because proxies
+/// haven't answered, or aren't connected, while they may be on their way.
 fn kept(
     facts: &Facts<'_>,
     before: &[Condition],
@@ -112,8 +113,8 @@ fn read(written: &Condition) -> conditions::Condition {
     conditions::Condition::new(written.status == "True", &written.reason, &written.message)
 }
 
-/// The objects that the policy names. One that names none that can be read speaks for itself, so that its
-/// mistake is seen somewhere.
+/// The objects that the policy names. One that names none that can be read speaks for itself, so
+/// that its mistake is seen somewhere.
 fn ancestors(state: &PolicyState) -> impl Iterator<Item = (AncestorReference, Option<&TargetRef>)> {
     let itself = state.targets.is_empty().then(|| {
         let (namespace, name) = state.name.split_once('/').unwrap_or(("", &state.name));
@@ -163,8 +164,8 @@ fn as_written(
     conditions.iter().map(one).collect()
 }
 
-/// Returns the conditions that the API server has of a policy, of all its targets. Before one of the plan's generation
-/// was written, it is pending.
+/// Returns the conditions that the API server has of a policy, of all its targets. Before one of
+/// the plan's generation was written, it is pending.
 #[must_use]
 pub fn written(state: &PolicyState, status: Option<&AdmissionPolicyStatus>) -> Conditions {
     let written = status.map_or(&[][..], |s| &s.conditions);

@@ -1,7 +1,8 @@
 //! What is known of the cluster, kept up to date one change at a time.
 //!
-//! Every change says whether it matters: a Pod's heartbeat, a status that this controller wrote itself, or an
-//! annotation nobody reads changes no plan, and so costs a comparison and nothing more.
+//! Every change says whether it matters: a Pod's heartbeat, a status that this controller wrote
+//! itself, or an annotation nobody reads changes no plan, and so costs a comparison and nothing
+//! more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -97,8 +98,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Whether this is of another object, or of a later moment. Versions are numbers that grow; were one not, it
-    /// would count as later.
+    /// Whether this is of another object, or of a later moment. Versions are numbers that grow;
+    /// were one not, it would count as later.
     fn is_newer_than(&self, known: &Self) -> bool {
         let number = |o: &Self| o.resource_version.parse::<u128>().ok();
         match (number(self), number(known)) {
@@ -130,8 +131,8 @@ impl Observations {
         self.lock().get(key).cloned()
     }
 
-    /// Takes in what a watch told or a write returned, unless something newer of the same object is known: the
-    /// two don't come in order. Whether it changed anything.
+    /// Takes in what a watch told or a write returned, unless something newer of the same object is
+    /// known: the two don't come in order. Whether it changed anything.
     pub fn newer(&self, key: ObjectKey, observed: Observed) -> bool {
         let mut all = self.lock();
         let is_news = all
@@ -215,8 +216,8 @@ impl Store {
         Arc::clone(&self.observations)
     }
 
-    /// What hasn't been listed yet. A plan that was made before would lack policies or Pods, and proxies
-    /// would lose what they enforce.
+    /// What hasn't been listed yet. A plan that was made before would lack policies or Pods, and
+    /// proxies would lose what they enforce.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<&'static str> {
         let Listed {
@@ -565,7 +566,8 @@ fn is_ours(name: &str) -> bool {
     GATEWAY_KINDS.iter().any(|(_, ours)| *ours == name)
 }
 
-/// How many ready endpoints each of `services` has, each counted once; `None` for one without slices.
+/// How many ready endpoints each of `services` has, each counted once; `None` for one without
+/// slices.
 fn count_ready(
     slices: &BTreeMap<ObjectKey, Slice>,
     services: &BTreeSet<ObjectKey>,
@@ -623,8 +625,9 @@ impl Namespaced for TargetRef {
     }
 }
 
-/// Takes a change into one of the cluster's maps; whether it changed anything. The map is copied only while a plan is
-/// made of it or a delivery keeps it, and not at all for a change that is none.
+/// Takes a change into one of the cluster's maps; whether it changed anything. The map is copied
+/// only while a plan is made of it or a delivery keeps it, and not at all for a change that is
+/// none.
 fn put<K, V>(
     cluster: &mut Arc<Cluster>,
     map: impl Fn(&Cluster) -> &BTreeMap<K, V>,

@@ -1,11 +1,13 @@
-//! Tokens by which proxies prove their namespace: those of service accounts, for audience [`AUDIENCE`].
+//! Tokens by which proxies prove their namespace: those of service accounts, for audience
+//! [`AUDIENCE`].
 //!
-//! The kubelet writes such a token into a projected volume of a Pod and renews it, so no person issues an identity, and
-//! none is valid for long. The API server says which account it is of (TokenReview). It also knows the Pod: the token of
-//! a Pod that was deleted is refused.
+//! The kubelet writes such a token into a projected volume of a Pod and renews it, so no person
+//! issues an identity, and none is valid for long. The API server says which account it is of
+//! (TokenReview). It also knows the Pod: the token of a Pod that was deleted is refused.
 //!
-//! An answer counts for [`KEEP`], as long as in the API server's own cache of webhooks. While the API server is away, an
-//! older one counts until the token ends: a proxy that connects again then keeps its policies.
+//! An answer counts for [`KEEP`], as long as in the API server's own cache of webhooks. While the
+//! API server is away, an older one counts until the token ends: a proxy that connects again then
+//! keeps its policies.
 
 use std::fmt;
 use std::sync::Arc;

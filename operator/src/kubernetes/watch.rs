@@ -1,7 +1,8 @@
 //! Follows the objects of one kind, as small plain values.
 //!
-//! The obvious tool, a reflector's store of whole objects, would keep megabytes of what nobody reads. Each
-//! object is cut down to what a plan needs the moment it arrives, and what is kept is the caller's.
+//! The obvious tool, a reflector's store of whole objects, would keep megabytes of what nobody
+//! reads. Each object is cut down to what a plan needs the moment it arrives, and what is kept is
+//! the caller's.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-/// How long the API server lets one watch last. A connection that died without a word is noticed no later.
+/// How long the API server lets one watch last. A connection that died without a word is noticed no
+/// later.
 pub const WATCH_SECONDS: u32 = 60;
 /// First pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -37,8 +39,8 @@ pub enum Seen<V> {
     Deleted(V),
     /// The watch failed and will be tried again.
     Failed {
-        /// HTTP status of the API server's answer, if it gave one: 404 for a kind that it doesn't know. Of several
-        /// namespaces, 403 and 404 are those of all.
+        /// HTTP status of the API server's answer, if it gave one: 404 for a kind that it doesn't
+        /// know. Of several namespaces, 403 and 404 are those of all.
         status: Option<u16>,
     },
 }
@@ -113,12 +115,14 @@ where
         }
     }
 
-    /// Sends what there is and what becomes of it, until the receiver is gone. `read` cuts an object down.
+    /// Sends what there is and what becomes of it, until the receiver is gone. `read` cuts an
+    /// object down.
     ///
-    /// Each namespace is listed and watched by itself, and fails by itself. The first lists of all are sent as one
-    /// [`Seen::All`], so that the receiver never sees half a list. One that can't be resumed is listed again and sent
-    /// as [`Seen::Within`]. A namespace that is refused [`CONFIRMED`] times in a row, while another isn't, is sent as
-    /// empty: it was deleted, or its Role was. While all are refused, nothing is concluded.
+    /// Each namespace is listed and watched by itself, and fails by itself. The first lists of all
+    /// are sent as one [`Seen::All`], so that the receiver never sees half a list. One that can't
+    /// be resumed is listed again and sent as [`Seen::Within`]. A namespace that is refused
+    /// [`CONFIRMED`] times in a row, while another isn't, is sent as empty: it was deleted, or its
+    /// Role was. While all are refused, nothing is concluded.
     pub async fn follow<V, M>(
         self,
         read: impl Fn(K) -> V + Send,
@@ -155,7 +159,8 @@ where
             let mut pause = None;
             match &event {
                 Err(error) => {
-                    // The watch of a kind that is gone, or hidden, would not list again when the kind is back.
+                    // The watch of a kind that is gone, or hidden, would not list again when the
+                    // kind is back.
                     if matches!(status(error), Some(403 | 404)) {
                         events = fresh();
                     }
@@ -342,7 +347,8 @@ impl Health {
         }
     }
 
-    /// Notes a failure, and gives the HTTP status of the answer. A kind that the API server doesn't know is none.
+    /// Notes a failure, and gives the HTTP status of the answer. A kind that the API server doesn't
+    /// know is none.
     fn failed(&mut self, error: &watcher::Error) -> Option<u16> {
         let status = status(error);
         if status != Some(404) && !std::mem::replace(&mut self.failing, true) {
@@ -385,8 +391,8 @@ fn status(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// Pauses that double, each shortened by a random part of up to a half: a thousand clients that lost one
-/// API server must not come back at the same moment.
+/// Pauses that double, each shortened by a random part of up to a half: a thousand clients that
+/// lost one API server must not come back at the same moment.
 #[derive(Debug, Clone)]
 pub struct Pauses {
     first: Duration,
@@ -450,8 +456,8 @@ mod tests {
 
     type Answer = (u16, serde_json::Value);
 
-    /// An API server that answers the list number `n` (from 0) of `namespace` with `list(namespace, n)`, and ends the
-    /// first watch of namespace `a` because it is too old. Other watches last.
+    /// An API server that answers the list number `n` (from 0) of `namespace` with `list(namespace,
+    /// n)`, and ends the first watch of namespace `a` because it is too old. Other watches last.
     fn server(list: impl Fn(&str, u32) -> Answer + Send + Sync + 'static) -> Client {
         let list = Arc::new(list);
         let lists = Arc::new(Mutex::new(BTreeMap::<String, u32>::new()));

@@ -1,14 +1,15 @@
 //! Writes policies' statuses: the leader's task.
 //!
-//! A thousand proxies that answer within a second make a thousand changes of one policy's status, and one or two
-//! writes. The task is woken by whatever matters, works out all statuses in one pass, and writes those that
-//! differ, each policy at most once in [`INTERVAL`]; the last state is always written. A write carries the
-//! `resourceVersion` that its status was worked out from, so the API server refuses one that is based on
-//! something old, and one of a replica that no longer leads.
+//! A thousand proxies that answer within a second make a thousand changes of one policy's status,
+//! and one or two writes. The task is woken by whatever matters, works out all statuses in one
+//! pass, and writes those that differ, each policy at most once in [`INTERVAL`]; the last state is
+//! always written. A write carries the `resourceVersion` that its status was worked out from, so
+//! the API server refuses one that is based on something old, and one of a replica that no longer
+//! leads.
 //!
-//! Proxies come back one by one to an operator that has started, and to the replicas that are left when one stops. So
-//! a policy that was programmed isn't called otherwise for want of proxies within [`SETTLE`] of such a change, unless it
-//! had some in this time.
+//! Proxies come back one by one to an operator that has started, and to the replicas that are left
+//! when one stops. So a policy that was programmed isn't called otherwise for want of proxies
+//! within [`SETTLE`] of such a change, unless it had some in this time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -47,8 +48,9 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 const ANSWERS: Duration = Duration::from_millis(200);
 /// Time between two passes over all policies.
 const PASS: Duration = Duration::from_millis(50);
-/// Time that proxies have to come back after an operator starts, leads, or has other replicas than before. Envoy tries
-/// again after 5 s at the latest with the settings of `headgate bootstrap`, after 30 s with its own.
+/// Time that proxies have to come back after an operator starts, leads, or has other replicas than
+/// before. Envoy tries again after 5 s at the latest with the settings of `headgate bootstrap`,
+/// after 30 s with its own.
 const SETTLE: Duration = Duration::from_secs(60);
 /// Longest time between two tries of a write that fails each time, as with a missing permission.
 const MAX_INTERVAL: Duration = Duration::from_secs(64);
@@ -84,7 +86,8 @@ pub struct Writer {
     /// Policies that wait for their turn, or whose last write was a short time ago.
     pace: BTreeMap<ObjectKey, Pace>,
     writes: JoinSet<Written>,
-    /// Replicas whose proxies were counted in the last pass; `None` when there was none since this one leads.
+    /// Replicas whose proxies were counted in the last pass; `None` when there was none since this
+    /// one leads.
     heard: Option<BTreeSet<SocketAddr>>,
     /// Until when proxies may be on their way.
     settled: Instant,

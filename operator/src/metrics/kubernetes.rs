@@ -1,4 +1,5 @@
-//! The client of the API server: every request, every write by what came of it, every watch that was lost.
+//! The client of the API server: every request, every write by what came of it, every watch that
+//! was lost.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -144,7 +145,8 @@ impl KubernetesMetrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// An object, or its status, of `resource` (plural, lower case: `admissionpolicies`) was written.
+    /// An object, or its status, of `resource` (plural, lower case: `admissionpolicies`) was
+    /// written.
     pub fn wrote(&self, resource: &str, result: WriteResult) {
         let resource = known(resource);
         let labels = WriteLabels { resource, result };

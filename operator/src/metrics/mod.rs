@@ -1,15 +1,16 @@
 //! The operator's own metrics. What requests experience is in Envoy's stats.
 //!
-//! Every name is registered in this folder, so that dashboards and alerts have one place to look at, and
-//! whoever counts has a typed handle in place of a name. Two kinds of numbers go two ways:
+//! Every name is registered in this folder, so that dashboards and alerts have one place to look
+//! at, and whoever counts has a typed handle in place of a name. Two kinds of numbers go two ways:
 //!
-//! - What has *happened* (streams, pushes, requests to the API server) is counted where it happens, by a
-//!   clone of [`Metrics`].
-//! - What *is* (policies by condition, proxies by state) is read from the report when somebody scrapes. A
-//!   gauge that were kept up to date by increments would be wrong after the first forgotten decrement.
+//! - What has *happened* (streams, pushes, requests to the API server) is counted where it happens,
+//!   by a clone of [`Metrics`].
+//! - What *is* (policies by condition, proxies by state) is read from the report when somebody
+//!   scrapes. A gauge that were kept up to date by increments would be wrong after the first
+//!   forgotten decrement.
 //!
-//! Labels come from closed sets; what isn't known folds into `other`. So the number of series has a bound
-//! that doesn't depend on policies, proxies or what an API server answers.
+//! Labels come from closed sets; what isn't known folds into `other`. So the number of series has a
+//! bound that doesn't depend on policies, proxies or what an API server answers.
 
 mod kubernetes;
 mod modules;

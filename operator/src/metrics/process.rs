@@ -11,7 +11,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Ticks a second in `/proc/self/stat`: what Linux shows to user space, whatever the kernel's own HZ.
+/// Ticks a second in `/proc/self/stat`: what Linux shows to user space, whatever the kernel's own
+/// HZ.
 const TICKS: f64 = 100.0;
 
 #[derive(Debug)]
@@ -61,8 +62,8 @@ impl Collector for Process {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the program's name in parentheses, which may hold spaces; user and system time
-    // are fields 14 and 15.
+    // The second field is the program's name in parentheses, which may hold spaces; user and system
+    // time are fields 14 and 15.
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut times = after_name.split_whitespace().skip(11);
     let user: f64 = times.next()?.parse().ok()?;

@@ -8,7 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Seconds. An edit is to be in force within 1 s; a proxy that is asked twice or is far away takes longer.
+/// Seconds. An edit is to be in force within 1 s; a proxy that is asked twice or is far away takes
+/// longer.
 const ACKS: [f64; 13] = [
     0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
 ];

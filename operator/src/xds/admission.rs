@@ -1,14 +1,17 @@
-//! The server of centralized class admission ([`headgate_core::class_admission::Server`]) over HTTP/2, with the
-//! connections, the bounds and the TLS of xDS.
+//! The server of centralized class admission ([`headgate_core::class_admission::Server`]) over
+//! HTTP/2, with the connections, the bounds and the TLS of xDS.
 //!
-//! Reports about a service have to meet in one process. So one operator of a cluster serves at a time, its leader: the
-//! others don't listen, and a proxy that is turned away by one of them connects again, perhaps to another. A new leader
-//! knows nothing, and soon as much as the one before: the paper's state is that of a period, or of recent calls.
+//! Reports about a service have to meet in one process. So one operator of a cluster serves at a
+//! time, its leader: the others don't listen, and a proxy that is turned away by one of them
+//! connects again, perhaps to another. A new leader knows nothing, and soon as much as the one
+//! before: the paper's state is that of a period, or of recent calls.
 //!
-//! A report about misses can take a class from all who call a service. So over TLS, `classAdmission.peers` of the service's
-//! policy (`workflows.peers`, where it has workflows) says of which namespaces it is believed.
+//! A report about misses can take a class from all who call a service. So over TLS,
+//! `classAdmission.peers` of the service's policy (`workflows.peers`, where it has workflows) says
+//! of which namespaces it is believed.
 //!
-//! No lock is held while a proxy is waited for. An exchange is some µs of computing, so there is one lock for all.
+//! No lock is held while a proxy is waited for. An exchange is some µs of computing, so there is
+//! one lock for all.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,8 +65,8 @@ struct Shared {
 }
 
 impl AdmissionServer {
-    /// A server for the services of the newest of `plans`, that counts its connections in `registry`, and with `trust`
-    /// serves over TLS only.
+    /// A server for the services of the newest of `plans`, that counts its connections in
+    /// `registry`, and with `trust` serves over TLS only.
     #[must_use]
     pub fn new(
         plans: watch::Receiver<Arc<Plan>>,
@@ -87,7 +90,8 @@ impl AdmissionServer {
         self
     }
 
-    /// Serves until `end`, and then for a little while those who are connected. It starts with nothing.
+    /// Serves until `end`, and then for a little while those who are connected. It starts with
+    /// nothing.
     ///
     /// # Errors
     /// The listener failed.
@@ -202,7 +206,8 @@ fn keep_believed(
     }
 }
 
-/// Whether the policy of `service`, `namespace/name`, believes reports of `sender`. Without peers, it believes all.
+/// Whether the policy of `service`, `namespace/name`, believes reports of `sender`. Without peers,
+/// it believes all.
 fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     let Some((namespace, name)) = service.split_once('/') else {
         return false;
@@ -225,8 +230,9 @@ fn believes(plan: &Plan, service: &str, sender: &Spiffe) -> bool {
     })
 }
 
-/// Whether `peer`, a SPIFFE id or the beginning of some before a `*`, names a workload of the sender's namespace. The
-/// workload's proxy may have an account of its own in its certificate for Headgate, so accounts are not compared.
+/// Whether `peer`, a SPIFFE id or the beginning of some before a `*`, names a workload of the
+/// sender's namespace. The workload's proxy may have an account of its own in its certificate for
+/// Headgate, so accounts are not compared.
 fn is_of(peer: &str, sender: &Spiffe) -> bool {
     let namespace = sender.id.rsplit_once("/sa/");
     let namespace = namespace.map_or(sender.id.clone(), |(id, _)| format!("{id}/"));

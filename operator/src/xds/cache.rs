@@ -1,8 +1,9 @@
 //! Encoded resources, shared by all proxies and kept from one plan to the next.
 //!
-//! A thousand proxies of one workload need one resource, and an edit of one policy leaves the resources of
-//! all others as they are. But slot names and module paths are what proxies say, so what is kept is bounded
-//! in bytes, and the resources that nobody has asked for longest go first. One that isn't kept is made anew.
+//! A thousand proxies of one workload need one resource, and an edit of one policy leaves the
+//! resources of all others as they are. But slot names and module paths are what proxies say, so
+//! what is kept is bounded in bytes, and the resources that nobody has asked for longest go first.
+//! One that isn't kept is made anew.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use headgate_core::config::FilterConfig;
 
 use super::resource::Resource;
 
-/// A configuration's content (its revision and first policy, and address for one without), slot name and
-/// module. A revision is short enough that somebody could make another of the same; not one of another's
-/// namespace, though, with the policy beside it.
+/// A configuration's content (its revision and first policy, and address for one without), slot
+/// name and module. A revision is short enough that somebody could make another of the same; not
+/// one of another's namespace, though, with the policy beside it.
 type Key = ((String, String), usize, String, PathBuf);
 
 /// Resources by what they are made of.
@@ -54,7 +55,8 @@ impl ResourceCache {
     /// The resource that makes slot `name` run `module` with `config`.
     #[must_use]
     pub fn get(&self, config: &Arc<FilterConfig>, name: &str, module: &Path) -> Arc<Resource> {
-        // A revision is a hash of the content. The empty configuration has none, nor do some in tests.
+        // A revision is a hash of the content. The empty configuration has none, nor do some in
+        // tests.
         let address = match config.revision.is_empty() {
             true => Arc::as_ptr(config) as usize,
             false => 0,
@@ -108,8 +110,8 @@ impl State {
         }
     }
 
-    /// Drops what was used longest ago until at most `target` bytes are left. Half at a time, so that the
-    /// search for it is paid for by many insertions.
+    /// Drops what was used longest ago until at most `target` bytes are left. Half at a time, so
+    /// that the search for it is paid for by many insertions.
     fn evict(&mut self, target: usize) {
         let mut by_use: Vec<(u64, usize)> =
             self.built.values().map(|e| (e.used, e.bytes)).collect();

@@ -1,4 +1,5 @@
-//! A policy's conditions at its targets: whether it is accepted, and what the proxies that should enforce it say.
+//! A policy's conditions at its targets: whether it is accepted, and what the proxies that should
+//! enforce it say.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -41,8 +42,8 @@ pub enum Type {
     Accepted,
     /// Whether proxies enforce it.
     Programmed,
-    /// Whether a policy with precedence is in force on all proxies in its place, which is no mistake. Only there while
-    /// it holds.
+    /// Whether a policy with precedence is in force on all proxies in its place, which is no
+    /// mistake. Only there while it holds.
     Overridden,
 }
 
@@ -119,7 +120,8 @@ impl<'de> Deserialize<'de> for Conditions {
 /// Whether the proxies that should enforce a policy do so.
 ///
 /// Reasons: `Programmed` (all run it), `PartiallyProgrammed` (some do, the rest haven't answered),
-/// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies` (none is connected).
+/// `Pending` (none has answered), `EnvoyRejected` (one refused the newest version), `NoProxies`
+/// (none is connected).
 #[must_use]
 pub fn programmed(tally: &Tally) -> Condition {
     let Tally { running, total, .. } = *tally;
@@ -144,8 +146,9 @@ pub fn programmed(tally: &Tally) -> Condition {
     }
 }
 
-/// Returns the conditions of a policy at `target`. A policy that names no target that can be read has none. `delivered`
-/// is what became of the policy where another control plane's objects carry it.
+/// Returns the conditions of a policy at `target`. A policy that names no target that can be read
+/// has none. `delivered` is what became of the policy where another control plane's objects carry
+/// it.
 #[must_use]
 pub fn at(
     state: &PolicyState,
@@ -239,9 +242,10 @@ fn overridden_at(state: &PolicyState, target: Option<&TargetRef>) -> Option<Cond
     Some(Condition::new(true, "Overridden", message))
 }
 
-/// Returns the conditions of all targets of a policy in one: each holds where it does at all targets. `Programmed` leaves
-/// out overridden targets, unless all are. Else the first that doesn't hold speaks, and names its target if there are
-/// several. A condition that some target lacks is left out.
+/// Returns the conditions of all targets of a policy in one: each holds where it does at all
+/// targets. `Programmed` leaves out overridden targets, unless all are. Else the first that doesn't
+/// hold speaks, and names its target if there are several. A condition that some target lacks is
+/// left out.
 #[must_use]
 pub fn summary<T: AsRef<str>>(of_targets: &[(T, Conditions)]) -> Conditions {
     let is_overridden = |c: &Conditions| c[Type::Overridden].status;

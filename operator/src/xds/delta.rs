@@ -1,8 +1,8 @@
 //! Delta: each resource has a version of its own, and a response carries only what differs.
 //!
 //! The rules, from the xDS protocol's specification:
-//! - Subscriptions are changes, valid whatever nonce the request carries. Subscribing to a name again
-//!   asks for it again. A name that doesn't exist is answered with its removal.
+//! - Subscriptions are changes, valid whatever nonce the request carries. Subscribing to a name
+//!   again asks for it again. A name that doesn't exist is answered with its removal.
 //! - `initial_resource_versions`, in a stream's first request, is what the proxy runs from before a
 //!   reconnect, and isn't sent again.
 //! - A NACK refuses all of a response. What it carried isn't sent again until it changes.

@@ -60,7 +60,8 @@ pub enum Verdict {
     },
 }
 
-/// One protocol variant's state for one stream. Only one resource type is tracked: Headgate has no other.
+/// One protocol variant's state for one stream. Only one resource type is tracked: Headgate has no
+/// other.
 pub trait Dialect: Default + Send + 'static {
     /// What a proxy sends.
     type Request: Send + 'static;
@@ -84,11 +85,12 @@ pub trait Dialect: Default + Send + 'static {
     /// Names subscribed.
     fn names(&self) -> &BTreeSet<String>;
 
-    /// Whether a response is unanswered, so that nothing can be sent and an [`Offer`] needn't be made.
+    /// Whether a response is unanswered, so that nothing can be sent and an [`Offer`] needn't be
+    /// made.
     fn busy(&self) -> bool;
 
-    /// The response that takes the proxy from what it has to `offer`, if one is due. `nonce` must be
-    /// new on this stream.
+    /// The response that takes the proxy from what it has to `offer`, if one is due. `nonce` must
+    /// be new on this stream.
     fn respond(&mut self, offer: &Offer, nonce: u64) -> Option<Self::Response>;
 
     /// Whether the proxy already has all of `offer`, by its own account.

@@ -1,8 +1,9 @@
 //! What keeps the server's memory and work bounded, whatever its peers do.
 //!
-//! A peer that hasn't shown a certificate yet costs the most for the least, so handshakes have a bound of their own for
-//! each address: a flood from some addresses leaves room for the others, and doesn't touch streams that are open. None
-//! waits for another: what a handshake costs is a signature, which is made when the peer has said hello.
+//! A peer that hasn't shown a certificate yet costs the most for the least, so handshakes have a
+//! bound of their own for each address: a flood from some addresses leaves room for the others, and
+//! doesn't touch streams that are open. None waits for another: what a handshake costs is a
+//! signature, which is made when the peer has said hello.
 
 use std::time::Duration;
 
@@ -11,21 +12,23 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections open at once; one more is closed at once.
     pub connections: usize,
-    /// Connections from one address (of IPv6: one /64). A node that hides its Pods behind its own address
-    /// has up to 250.
+    /// Connections from one address (of IPv6: one /64). A node that hides its Pods behind its own
+    /// address has up to 250.
     pub connections_per_address: usize,
     /// TLS handshakes of one address at once; one more is closed at once.
     pub handshakes_per_address: usize,
     /// Time for a TLS handshake.
     pub handshake_timeout: Duration,
-    /// A connection that has had no stream for this long is closed, at the latest after twice as long.
+    /// A connection that has had no stream for this long is closed, at the latest after twice as
+    /// long.
     pub idle: Duration,
-    /// Age at which a connection is closed, less up to a quarter at random, so that proxies spread over new
-    /// replicas and show new certificates, not all at once.
+    /// Age at which a connection is closed, less up to a quarter at random, so that proxies spread
+    /// over new replicas and show new certificates, not all at once.
     pub max_age: Duration,
     /// Streams open at once.
     pub streams: usize,
-    /// Streams of proxies whose certificates are for one namespace, or without certificates of one address.
+    /// Streams of proxies whose certificates are for one namespace, or without certificates of one
+    /// address.
     pub streams_per_namespace: usize,
     /// Proxies remembered, connected or not.
     pub proxies: usize,
@@ -39,7 +42,8 @@ pub struct Limits {
     pub header_bytes: u32,
     /// HTTP/2 streams on one connection.
     pub streams_per_connection: u32,
-    /// Requests that one stream may send at once; more are read at [`requests_per_second`](Self::requests_per_second).
+    /// Requests that one stream may send at once; more are read at
+    /// [`requests_per_second`](Self::requests_per_second).
     pub requests_burst: u32,
     /// Requests that are read from one stream over time, in requests/s.
     pub requests_per_second: u32,

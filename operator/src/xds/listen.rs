@@ -1,7 +1,7 @@
 //! Accepts connections: bounds their number, and does the TLS handshakes beside each other.
 //!
-//! Accepting never waits for anything but the next connection. A handshake is a task of its own, and waits for its peer
-//! only: one that is slow or silent runs into a timeout.
+//! Accepting never waits for anything but the next connection. A handshake is a task of its own,
+//! and waits for its peer only: one that is slow or silent runs into a timeout.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -29,7 +29,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time between two log lines about connections that were turned away.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
-/// Connections of `listener`, after their handshake where there is `trust`. Accepting ends with the stream.
+/// Connections of `listener`, after their handshake where there is `trust`. Accepting ends with the
+/// stream.
 pub(super) fn incoming(
     listener: TcpListener,
     limits: Limits,

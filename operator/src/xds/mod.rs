@@ -1,9 +1,10 @@
 //! The xDS server: gives every proxy its filter configuration and keeps what it answered.
 //!
 //! Envoy's *extension config discovery* (ECDS) replaces one HTTP filter's configuration on a live
-//! listener without touching connections, which is what an admission policy needs: an edit is enforced
-//! in milliseconds and a bad one leaves the last good one in place. The obvious alternative, owning the
-//! whole listener through LDS, would make Headgate responsible for everything a user has in there.
+//! listener without touching connections, which is what an admission policy needs: an edit is
+//! enforced in milliseconds and a bad one leaves the last good one in place. The obvious
+//! alternative, owning the whole listener through LDS, would make Headgate responsible for
+//! everything a user has in there.
 //!
 //! ```text
 //! watch<Plan> ───┐                                 ┌ sotw  ┐
@@ -14,11 +15,12 @@
 //!                                              registry ─► status, metrics, log
 //! ```
 //!
-//! `listen` accepts connections, over TLS where [`tls`] has certificates for it, and [`peer`] says what a
-//! proxy's certificate allows it to claim. [`sotw`] and [`delta`] are the two protocol state machines and do no I/O. [`stream`] drives either of
-//! them; [`service`] exposes the drivers as ECDS and ADS. Nothing is queued for a slow proxy: a stream
-//! has at most one unanswered response, and when the answer comes, it is compared with the newest
-//! snapshot, not with the ones in between.
+//! `listen` accepts connections, over TLS where [`tls`] has certificates for it, and [`peer`] says
+//! what a proxy's certificate allows it to claim. [`sotw`] and [`delta`] are the two protocol state
+//! machines and do no I/O. [`stream`] drives either of them; [`service`] exposes the drivers as
+//! ECDS and ADS. Nothing is queued for a slow proxy: a stream has at most one unanswered response,
+//! and when the answer comes, it is compared with the newest snapshot, not with the ones in
+//! between.
 
 pub(crate) mod addresses;
 mod admission;
@@ -60,8 +62,8 @@ pub const DEFAULT_SLOT: &str = "headgate";
 /// The slot of the listener for the calls of the process behind the proxy.
 pub const OUTBOUND_SLOT: &str = "headgate-outbound";
 
-/// What a filter slot of this name is for: calls of the process behind the proxy where it begins with
-/// [`OUTBOUND_SLOT`], else requests to it.
+/// What a filter slot of this name is for: calls of the process behind the proxy where it begins
+/// with [`OUTBOUND_SLOT`], else requests to it.
 #[must_use]
 pub fn direction(name: &str) -> Direction {
     match name.starts_with(OUTBOUND_SLOT) {
@@ -70,7 +72,8 @@ pub fn direction(name: &str) -> Direction {
     }
 }
 
-/// Whether a filter slot of this name is Headgate's to fill. A proxy may have several, one a listener.
+/// Whether a filter slot of this name is Headgate's to fill. A proxy may have several, one a
+/// listener.
 #[must_use]
 pub fn is_headgate_slot(name: &str) -> bool {
     name.starts_with(DEFAULT_SLOT)

@@ -1,8 +1,9 @@
 //! The filter module on disk, under a name that changes with its content.
 //!
-//! Envoy caches code by file name and ignores new bytes under an old one, so the module is copied to
-//! `headgate-<sha256>.wasm` (or `.so`) and proxies are told the new name when the file is replaced. The copy is
-//! complete before its name exists, and old copies stay for a day, for proxies that are slow to follow.
+//! Envoy caches code by file name and ignores new bytes under an old one, so the module is copied
+//! to `headgate-<sha256>.wasm` (or `.so`) and proxies are told the new name when the file is
+//! replaced. The copy is complete before its name exists, and old copies stay for a day, for
+//! proxies that are slow to follow.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -36,7 +37,8 @@ pub enum Kind {
     /// A WebAssembly module: one engine for each worker thread of a proxy.
     #[default]
     Wasm,
-    /// A dynamic module of Envoy, which is a shared object: one engine for the whole process, at less cost.
+    /// A dynamic module of Envoy, which is a shared object: one engine for the whole process, at
+    /// less cost.
     Native,
 }
 
@@ -88,8 +90,8 @@ pub struct Module {
     pub sha256: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// The processor that a native module is built for, as [`std::env::consts::ARCH`] calls it; `None` where any will
-    /// do, or where the name isn't known.
+    /// The processor that a native module is built for, as [`std::env::consts::ARCH`] calls it;
+    /// `None` where any will do, or where the name isn't known.
     pub architecture: Option<&'static str>,
 }
 
@@ -255,8 +257,9 @@ fn architecture(code: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the end. A shared object has
-/// its tables at its end: one that is cut short is refused by the proxy, which keeps what it has.
+/// Checks the outline of a WebAssembly binary: preamble, then sections whose sizes add up to the
+/// end. A shared object has its tables at its end: one that is cut short is refused by the proxy,
+/// which keeps what it has.
 fn check(code: &[u8]) -> Result<(), &'static str> {
     if code.starts_with(&ELF) {
         return Ok(());
@@ -284,11 +287,11 @@ fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// Publishes new [`Modules`] whenever `source`, the file of the module of this kind, is replaced, until all receivers are
-/// gone.
+/// Publishes new [`Modules`] whenever `source`, the file of the module of this kind, is replaced,
+/// until all receivers are gone.
 ///
-/// The file is taken once it looks the same twice in a row: a copy under way has a new size each time.
-/// A file that is no module of its kind changes nothing and is reported once.
+/// The file is taken once it looks the same twice in a row: a copy under way has a new size each
+/// time. A file that is no module of its kind changes nothing and is reported once.
 pub async fn watch(
     kind: Kind,
     source: PathBuf,

@@ -1,7 +1,8 @@
 //! Who a proxy says it is: the part of Envoy's `Node` that Headgate keeps.
 //!
 //! A proxy sends its whole node, with every extension it was built with, in the first message of a
-//! stream. Only a few short strings are remembered, so that memory is bounded by the number of proxies.
+//! stream. Only a few short strings are remembered, so that memory is bounded by the number of
+//! proxies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,8 +28,8 @@ const MAX_NAMESPACE: usize = 63;
 const MAX_LABELS: usize = 8_192;
 /// End of the name of Envoy's filter for native modules.
 const DYNAMIC_MODULES: &str = "dynamic_modules";
-/// Major and minor version of the first Envoy with all functions that the native module calls. An earlier one would load
-/// it, and end at the first call of one that it lacks.
+/// Major and minor version of the first Envoy with all functions that the native module calls. An
+/// earlier one would load it, and end at the first call of one that it lacks.
 const FIRST_WITH_ABI: (u32, u32) = (1, 39);
 /// Istio's own keys, which its proxies have anyway.
 const ISTIO_NAMESPACE: &str = "NAMESPACE";
@@ -233,7 +234,8 @@ fn filter(node: &Node) -> Result<Filter, String> {
     }
 }
 
-/// Why Envoy can't load the native module, by what it says of itself: it is too old, or lacks the extension.
+/// Why Envoy can't load the native module, by what it says of itself: it is too old, or lacks the
+/// extension.
 fn no_native(node: &Node) -> Option<String> {
     let version = match &node.user_agent_version_type {
         Some(UserAgentVersionType::UserAgentBuildVersion(build)) => build.version.as_ref(),

@@ -1,7 +1,7 @@
 //! How fast a stream's requests are read: a token bucket.
 //!
-//! A stream that asks too fast is read more slowly and not ended, because flow control then makes its
-//! sender wait at no cost to anyone else, and a proxy that is merely busy loses nothing.
+//! A stream that asks too fast is read more slowly and not ended, because flow control then makes
+//! its sender wait at no cost to anyone else, and a proxy that is merely busy loses nothing.
 
 use std::time::{Duration, Instant};
 

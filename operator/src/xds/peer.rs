@@ -1,8 +1,9 @@
 //! Who is at the other end of a connection, and what it may say that it is.
 //!
-//! A proxy's metadata is its own claim. Over TLS, the token of its service account proves a namespace, or its
-//! certificate does (SPIFFE, as Istio issues them), and no claim may leave that namespace: a workload that is taken
-//! over can't read another team's policies, nor appear in their status.
+//! A proxy's metadata is its own claim. Over TLS, the token of its service account proves a
+//! namespace, or its certificate does (SPIFFE, as Istio issues them), and no claim may leave that
+//! namespace: a workload that is taken over can't read another team's policies, nor appear in their
+//! status.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ const TRUST_DOMAIN: &str = "cluster.local";
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// What its certificate or token proves; `None` without TLS. `Err` is one line that says why it proves nothing.
+    /// What its certificate or token proves; `None` without TLS. `Err` is one line that says why it
+    /// proves nothing.
     pub proven: Option<Arc<Result<Spiffe, String>>>,
     pub(super) activity: Arc<Activity>,
 }
@@ -156,8 +158,8 @@ impl Peer {
         Ok(self)
     }
 
-    /// Checks that `identity` claims nothing that the certificate or token doesn't cover, and adds what it
-    /// proves. Without TLS, claims are believed.
+    /// Checks that `identity` claims nothing that the certificate or token doesn't cover, and adds
+    /// what it proves. Without TLS, claims are believed.
     ///
     /// # Errors
     /// One line that says what doesn't fit and what to do.

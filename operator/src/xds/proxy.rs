@@ -60,8 +60,8 @@ impl Variant {
 pub struct Push {
     /// xDS version: configuration, module and slot names.
     pub version: String,
-    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones where there are no others; empty for
-    /// the empty configuration.
+    /// [`FilterConfig::revision`] of the inbound slots, or of the outbound ones where there are no
+    /// others; empty for the empty configuration.
     pub revision: String,
     /// The kind of filter in it.
     pub filter: Kind,
@@ -129,8 +129,8 @@ pub(super) fn is_outbound<'a>(slots: impl IntoIterator<Item = &'a String>) -> bo
 }
 
 impl Proxy {
-    /// The stages of the policies that this stream is about. One for outbound slots only is about the policy whose
-    /// workflows the calls belong to.
+    /// The stages of the policies that this stream is about. One for outbound slots only is about
+    /// the policy whose workflows the calls belong to.
     pub fn stages(&self) -> impl Iterator<Item = &StageConfig> {
         let outbound = is_outbound(&self.slots);
         let assigned = self.assigned.iter();

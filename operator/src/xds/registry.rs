@@ -1,10 +1,10 @@
 //! The proxies that are or recently were connected, and what each said about its configuration.
 //!
-//! A record is one stream: a proxy with two slots, such as a sidecar's for requests and for calls, has two over plain
-//! ECDS and one over ADS. What they say is put together where proxies are counted ([`super::tally`]): streams of one
-//! node over one connection are one proxy, which runs a policy when all its slots do that have a part of it. Over ADS
-//! an answer is for all slots at once. Records are small, bounded in number, and dropped some time after the proxy went
-//! away.
+//! A record is one stream: a proxy with two slots, such as a sidecar's for requests and for calls,
+//! has two over plain ECDS and one over ADS. What they say is put together where proxies are
+//! counted ([`super::tally`]): streams of one node over one connection are one proxy, which runs a
+//! policy when all its slots do that have a part of it. Over ADS an answer is for all slots at
+//! once. Records are small, bounded in number, and dropped some time after the proxy went away.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,8 +54,8 @@ impl Registry {
         }
     }
 
-    /// Starts a record. It takes the place of records of the same node that have ended; `None` when the
-    /// registry is full of connected proxies.
+    /// Starts a record. It takes the place of records of the same node that have ended; `None` when
+    /// the registry is full of connected proxies.
     pub fn connect(
         self: &Arc<Self>,
         identity: &Identity,
@@ -153,8 +153,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Changes the record. Whoever logs does so with what this returns: a slow log must not hold up the
-    /// other proxies.
+    /// Changes the record. Whoever logs does so with what this returns: a slow log must not hold up
+    /// the other proxies.
     fn update<T>(&self, change: impl FnOnce(&mut Proxy) -> T) -> Option<T> {
         let changed = self.registry.lock().by_id.get_mut(&self.id).map(change);
         self.registry.changed.send_replace(());

@@ -1,9 +1,10 @@
-//! A filter configuration as the resource that Envoy takes: `TypedExtensionConfig` around a Wasm filter, or around a
-//! dynamic module where the module is one.
+//! A filter configuration as the resource that Envoy takes: `TypedExtensionConfig` around a Wasm
+//! filter, or around a dynamic module where the module is one.
 //!
 //! The plugin's configuration travels as a `StringValue` that holds JSON. A `Struct` would be the
-//! obvious choice and the proto's documentation promises that it arrives as JSON, but Envoy 1.40 hands
-//! the module the binary message (measured), and a `Struct` turns every integer into a double.
+//! obvious choice and the proto's documentation promises that it arrives as JSON, but Envoy 1.40
+//! hands the module the binary message (measured), and a `Struct` turns every integer into a
+//! double.
 
 use std::path::Path;
 
@@ -25,8 +26,8 @@ use sha2::{Digest, Sha256};
 
 use super::module::Kind;
 
-/// Identifies the plugin in Envoy's logs, and with the code the VM. One id for every slot of a proxy, so
-/// that they share state.
+/// Identifies the plugin in Envoy's logs, and with the code the VM. One id for every slot of a
+/// proxy, so that they share state.
 const PLUGIN: &str = "headgate";
 const RUNTIME: &str = "envoy.wasm.runtime.v8";
 const STRING_VALUE: &str = "type.googleapis.com/google.protobuf.StringValue";
@@ -89,8 +90,9 @@ fn any<M: Message + Name>(message: &M) -> Any {
     }
 }
 
-/// The configuration as the module reads it. Serialization of [`FilterConfig`] can't fail (plain structs,
-/// string keys); were it to, the empty text is the configuration that lets everything pass.
+/// The configuration as the module reads it. Serialization of [`FilterConfig`] can't fail (plain
+/// structs, string keys); were it to, the empty text is the configuration that lets everything
+/// pass.
 fn plugin_configuration(config: &FilterConfig) -> String {
     serde_json::to_string(config).unwrap_or_default()
 }
@@ -215,7 +217,8 @@ pub fn ecds_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     })
 }
 
-/// A whole `DiscoveryResponse` file for Envoy's `path_config_source`. Its version is the resource's.
+/// A whole `DiscoveryResponse` file for Envoy's `path_config_source`. Its version is the
+/// resource's.
 #[must_use]
 pub fn discovery_json(config: &FilterConfig, name: &str, module: &Path) -> Value {
     json!({

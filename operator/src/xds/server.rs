@@ -37,8 +37,8 @@ pub struct Server {
 impl Server {
     /// A server of what `plans` and `modules` hold, now and later.
     ///
-    /// The plan that is there now is served at once. Pass one that has been loaded: an empty one would
-    /// switch off enforcement on every proxy that reconnects.
+    /// The plan that is there now is served at once. Pass one that has been loaded: an empty one
+    /// would switch off enforcement on every proxy that reconnects.
     #[must_use]
     pub fn new(
         mut plans: watch::Receiver<Arc<Plan>>,
@@ -60,7 +60,8 @@ impl Server {
         }
     }
 
-    /// Serves over TLS only, to proxies whose certificate the files' CA has signed, and follows the files.
+    /// Serves over TLS only, to proxies whose certificate the files' CA has signed, and follows the
+    /// files.
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -143,7 +144,8 @@ async fn follow(tls: Option<Tls>, metrics: &XdsMetrics) -> Infallible {
     std::future::pending().await
 }
 
-/// Publishes a snapshot for each change of plan or modules. A source that ended leaves its last value.
+/// Publishes a snapshot for each change of plan or modules. A source that ended leaves its last
+/// value.
 async fn combine(
     mut plans: watch::Receiver<Arc<Plan>>,
     mut modules: watch::Receiver<Arc<Modules>>,

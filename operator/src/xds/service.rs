@@ -35,8 +35,8 @@ pub(super) struct Service {
     streams: Arc<Quota<Owner>>,
 }
 
-/// Whose streams are counted together, so that nobody takes all of them: the namespace of a certificate or
-/// token, or an address that shows none.
+/// Whose streams are counted together, so that nobody takes all of them: the namespace of a
+/// certificate or token, or an address that shows none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Owner {
     Namespace(String),

@@ -1,4 +1,5 @@
-//! What every proxy should have at one moment: the plan, the modules, and the resources made of them.
+//! What every proxy should have at one moment: the plan, the modules, and the resources made of
+//! them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use super::node::{Identity, TargetClaim};
 use super::{direction, is_headgate_slot};
 use crate::plan::{Enforced, InForce, NATIVE_MODULE_METADATA, Plan, PolicyState, ProxyClaims};
 
-/// A moment's plan and modules. Resources are built when a proxy first needs them and shared by all.
+/// A moment's plan and modules. Resources are built when a proxy first needs them and shared by
+/// all.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The plan.
@@ -37,7 +39,8 @@ pub struct Snapshot {
 enum Incomplete {
     /// A file that can't be read may hold anything.
     Everywhere,
-    /// In these namespaces: nobody's mistake keeps the proxies of others from what is right for them.
+    /// In these namespaces: nobody's mistake keeps the proxies of others from what is right for
+    /// them.
     In(BTreeSet<String>),
 }
 
@@ -58,7 +61,8 @@ impl Incomplete {
 pub struct Assignment {
     /// The configuration of its inbound slots; empty when no policy applies.
     pub config: Arc<FilterConfig>,
-    /// The configuration of its outbound slots, which follows from the other; empty when that has no workflows.
+    /// The configuration of its outbound slots, which follows from the other; empty when that has
+    /// no workflows.
     pub outbound: Arc<FilterConfig>,
     /// The policies in force, each with the target by which it reaches the proxy.
     pub in_force: Vec<InForce>,
@@ -89,7 +93,8 @@ impl Snapshot {
         }
     }
 
-    /// The module file that this proxy is to load, and why it is the Wasm module where the proxy asks for a native one.
+    /// The module file that this proxy is to load, and why it is the Wasm module where the proxy
+    /// asks for a native one.
     fn module_of(&self, identity: &Identity) -> (PathBuf, Option<String>) {
         let wasm = || identity.module.as_ref().unwrap_or(&self.modules.wasm.path);
         match (identity.filter, self.native_of(identity)) {
@@ -134,8 +139,8 @@ impl Snapshot {
 
     /// The configuration for this proxy.
     ///
-    /// A proxy to which no policy applies gets the empty configuration, so that deleting a policy takes
-    /// effect: a resource that merely disappeared would leave the last one in force.
+    /// A proxy to which no policy applies gets the empty configuration, so that deleting a policy
+    /// takes effect: a resource that merely disappeared would leave the last one in force.
     #[must_use]
     pub fn assign(&self, identity: &Identity) -> Assignment {
         let (module, fallback) = self.module_of(identity);
@@ -177,16 +182,16 @@ impl Snapshot {
             namespace: identity.namespace.as_deref(),
             labels: &identity.labels,
         });
-        // By labels, a proxy only gets what the cluster attaches to Pods of its namespace: among it, policies of other
-        // namespaces for routes that its Gateway has accepted.
+        // By labels, a proxy only gets what the cluster attaches to Pods of its namespace: among
+        // it, policies of other namespaces for routes that its Gateway has accepted.
         if target.is_some() || !self.plan.in_cluster {
             within_namespace(&enforced.config, identity)?;
         }
         Ok(enforced)
     }
 
-    /// Whether a proxy that gets nothing might have to get something: a policy of its namespace is refused and
-    /// has no good version, or a source can't be read.
+    /// Whether a proxy that gets nothing might have to get something: a policy of its namespace is
+    /// refused and has no good version, or a source can't be read.
     #[must_use]
     pub fn is_incomplete_for(&self, identity: &Identity) -> bool {
         let namespace = match (&identity.namespace, &identity.target) {
@@ -221,8 +226,8 @@ impl Snapshot {
     }
 }
 
-/// A configuration of another namespace than the proxy proves is refused. Its policies and their limits are not
-/// for the proxy to read.
+/// A configuration of another namespace than the proxy proves is refused. Its policies and their
+/// limits are not for the proxy to read.
 fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), String> {
     let (Some(certificate), Some(namespace)) = (&identity.certificate, &identity.namespace) else {
         return Ok(());

@@ -1,9 +1,9 @@
 //! A connection of a proxy, and the reasons why it ends from this side.
 //!
-//! HTTP/2 itself never ends a connection that answers pings. So a watch of its own goes with the socket:
-//! it ends a connection that has no streams, one that is old, one whose certificate has expired, and one
-//! whose certificate the operator would no longer accept. It is polled with the socket's reads and writes,
-//! so it needs no task.
+//! HTTP/2 itself never ends a connection that answers pings. So a watch of its own goes with the
+//! socket: it ends a connection that has no streams, one that is old, one whose certificate has
+//! expired, and one whose certificate the operator would no longer accept. It is polled with the
+//! socket's reads and writes, so it needs no task.
 
 use std::future::Future;
 use std::io;

@@ -1,14 +1,14 @@
 //! State of the world: every response carries all resources that the stream has subscribed to.
 //!
 //! The rules, from the xDS protocol's specification:
-//! - A request answers the response whose nonce it carries; one with an older nonce says nothing that a
-//!   newer one won't repeat, and is ignored.
-//! - `error_detail` is a NACK. The proxy keeps what it had, so the same content isn't sent again until
-//!   something changes; a change back to what the proxy has needs no response either.
+//! - A request answers the response whose nonce it carries; one with an older nonce says nothing
+//!   that a newer one won't repeat, and is ignored.
+//! - `error_detail` is a NACK. The proxy keeps what it had, so the same content isn't sent again
+//!   until something changes; a change back to what the proxy has needs no response either.
 //! - `version_info` in a stream's first request is what the proxy runs already, from before a
 //!   reconnect. Versions are content hashes, so an operator that restarts sends nothing needlessly.
-//! - The list of names replaces the one before. A name that is new in it gets a response even when the
-//!   proxy had that content once: it may have dropped it when it unsubscribed.
+//! - The list of names replaces the one before. A name that is new in it gets a response even when
+//!   the proxy had that content once: it may have dropped it when it unsubscribed.
 
 use std::collections::BTreeSet;
 

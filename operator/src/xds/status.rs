@@ -25,7 +25,8 @@ pub struct Report {
     pub version: String,
     /// The Wasm module.
     pub module: ModuleReport,
-    /// The native module, for proxies that ask for a native filter and can load it, if there is one.
+    /// The native module, for proxies that ask for a native filter and can load it, if there is
+    /// one.
     #[serde(default)]
     pub native: Option<ModuleReport>,
     /// Policies by name.
@@ -154,9 +155,9 @@ pub struct ProblemReport {
 pub type Written<'a> = &'a dyn Fn(&PolicyState) -> Conditions;
 
 impl Report {
-    /// The state of `snapshot` and of the proxies in `registry`. `written` are a policy's conditions as the API server
-    /// has them, which are about the proxies of all replicas and about delivered objects, too; without it there is no
-    /// other replica.
+    /// The state of `snapshot` and of the proxies in `registry`. `written` are a policy's
+    /// conditions as the API server has them, which are about the proxies of all replicas and about
+    /// delivered objects, too; without it there is no other replica.
     #[must_use]
     pub fn new(
         snapshot: &Snapshot,
@@ -194,8 +195,9 @@ impl Report {
     }
 }
 
-/// Of the proxies that `policy` is for, how many run it, and how many there are. A proxy may have several streams, one
-/// for each of its slots: it counts once, and runs the policy when all of them do.
+/// Of the proxies that `policy` is for, how many run it, and how many there are. A proxy may have
+/// several streams, one for each of its slots: it counts once, and runs the policy when all of them
+/// do.
 #[must_use]
 pub fn share<'a>(
     policy: &str,

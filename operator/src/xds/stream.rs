@@ -234,8 +234,9 @@ impl<D: Dialect> Session<D> {
         Some(response)
     }
 
-    /// Gives up on a native module that the proxy refuses before it has run any: its C library may be too old, or its
-    /// processor another. One that ran before is left alone, since the configuration may be at fault.
+    /// Gives up on a native module that the proxy refuses before it has run any: its C library may
+    /// be too old, or its processor another. One that ran before is left alone, since the
+    /// configuration may be at fault.
     fn learn_what_it_loads(&mut self, verdict: &Verdict) {
         let Some(sent) = self.native.clone() else {
             return;
@@ -256,8 +257,8 @@ impl<D: Dialect> Session<D> {
 
     /// Whether the proxy is left with what it got from an operator before this one.
     ///
-    /// Last good versions are not kept across restarts. An operator that starts over a broken policy
-    /// file would otherwise take the policy off every proxy that still enforces it.
+    /// Last good versions are not kept across restarts. An operator that starts over a broken
+    /// policy file would otherwise take the policy off every proxy that still enforces it.
     fn keeps_its_own(&self, assignment: &Assignment, snapshot: &Snapshot) -> bool {
         assignment.config.stages.is_empty()
             && snapshot.is_incomplete_for(&self.identity)

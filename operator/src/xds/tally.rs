@@ -1,8 +1,9 @@
 //! What the proxies of one replica, or of all, say about each policy.
 //!
-//! A policy's `Programmed` condition is about every proxy that should enforce it, whichever replica that proxy
-//! is connected to. So each replica counts its own, in one pass over its proxies for all policies, and the
-//! leader adds up what the others counted. Counts are small where lists of proxies are not.
+//! A policy's `Programmed` condition is about every proxy that should enforce it, whichever replica
+//! that proxy is connected to. So each replica counts its own, in one pass over its proxies for all
+//! policies, and the leader adds up what the others counted. Counts are small where lists of
+//! proxies are not.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +46,8 @@ pub struct Tally {
     pub total: u64,
     /// Those that say they do.
     pub running: u64,
-    /// One that refused it. Of several the first by name, so that the same refusals give the same text.
+    /// One that refused it. Of several the first by name, so that the same refusals give the same
+    /// text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected: Option<Rejection>,
 }
@@ -69,8 +71,8 @@ impl Tally {
 }
 
 impl Tallies {
-    /// Counts the proxies that have these streams, in `O(streams × policies of a proxy)`. Streams of one node over one
-    /// connection are one proxy's.
+    /// Counts the proxies that have these streams, in `O(streams × policies of a proxy)`. Streams
+    /// of one node over one connection are one proxy's.
     pub fn of<'a>(streams: impl IntoIterator<Item = &'a Proxy>) -> Self {
         let mut proxies: BTreeMap<(&str, &str), Vec<&Proxy>> = BTreeMap::new();
         for stream in streams {
@@ -135,8 +137,8 @@ impl Tallies {
         }
     }
 
-    /// The proxies that enforce `generation` of `policy` by `target`. Those that their replica has not told of
-    /// this generation yet count as proxies that don't run it.
+    /// The proxies that enforce `generation` of `policy` by `target`. Those that their replica has
+    /// not told of this generation yet count as proxies that don't run it.
     #[must_use]
     pub fn of_generation(&self, policy: &str, generation: i64, target: &TargetRef) -> Tally {
         let mut sum = Tally::default();

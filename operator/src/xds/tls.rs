@@ -1,12 +1,12 @@
 //! TLS on the xDS address: certificates from files, which may be replaced at any time.
 //!
-//! The files are usually a mounted Secret, which Kubernetes replaces by renaming a symlink while the
-//! operator runs. They are read again and again rather than watched: a read of three small files a second
-//! costs nothing, and no kind of mount can hide a change from it. What can't be used (a key that doesn't fit
-//! while the files are half replaced, garbage) leaves what was in use.
+//! The files are usually a mounted Secret, which Kubernetes replaces by renaming a symlink while
+//! the operator runs. They are read again and again rather than watched: a read of three small
+//! files a second costs nothing, and no kind of mount can hide a change from it. What can't be used
+//! (a key that doesn't fit while the files are half replaced, garbage) leaves what was in use.
 //!
-//! Sessions are never resumed. A resumed session would skip the check of the client's certificate, and with
-//! it a change of the CA.
+//! Sessions are never resumed. A resumed session would skip the check of the client's certificate,
+//! and with it a change of the CA.
 
 use std::io;
 use std::path::{Path, PathBuf};

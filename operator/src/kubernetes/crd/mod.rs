@@ -1,9 +1,10 @@
 //! The CustomResourceDefinition of `AdmissionPolicy`, made of the API's types.
 //!
-//! A schema that is written by hand beside the types drifts from them, and a mistake that only the operator
-//! finds is found too late: the object is stored, and its author has left. So the API server gets what
-//! [`crate::validate`] knows: descriptions and shapes from the types ([`structural`]), defaults and bounds
-//! and, in the same words, the rules ([`validate::constrain`]).
+//! A schema that is written by hand beside the types drifts from them, and a mistake that only the
+//! operator finds is found too late: the object is stored, and its author has left. So the API
+//! server gets what [`crate::validate`] knows: descriptions and shapes from the types
+//! ([`structural`]), defaults and bounds and, in the same words, the rules
+//! ([`validate::constrain`]).
 
 mod status;
 mod structural;
@@ -24,8 +25,8 @@ pub const RENEW: &str = "cargo run -p headgate -- crd | tee {,charts/headgate/fi
 /// The definition.
 ///
 /// # Errors
-/// A rule on a field that the types lack, or a schema that Kubernetes' types don't know; a test makes sure that
-/// there is none.
+/// A rule on a field that the types lack, or a schema that Kubernetes' types don't know; a test
+/// makes sure that there is none.
 pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
     let mut spec = structural::schema::<AdmissionPolicySpec>();
     validate::constrain(&mut spec)

@@ -1,7 +1,8 @@
 //! From the schema of a Rust type to a structural schema, which is what Kubernetes takes.
 //!
-//! A structural schema has no references, no alternatives and no `null`: absent is the only way to leave a
-//! field out. An enum's values are named in the field's description, since Kubernetes describes fields only.
+//! A structural schema has no references, no alternatives and no `null`: absent is the only way to
+//! leave a field out. An enum's values are named in the field's description, since Kubernetes
+//! describes fields only.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -75,7 +76,8 @@ fn take_only_alternative(node: &mut Map<String, Value>) {
     }
 }
 
-/// An enum is `oneOf: [{const, description}]`; Kubernetes has `enum`, and the descriptions join the field's.
+/// An enum is `oneOf: [{const, description}]`; Kubernetes has `enum`, and the descriptions join the
+/// field's.
 fn name_values(node: &mut Map<String, Value>) {
     let Some(Value::Array(values)) = node.remove("oneOf") else {
         return;
@@ -109,7 +111,8 @@ fn name_values(node: &mut Map<String, Value>) {
     node.insert("description".to_owned(), json!(description));
 }
 
-/// The default as Kubernetes needs it: no `null`, list or map without entries, which absent ones are already.
+/// The default as Kubernetes needs it: no `null`, list or map without entries, which absent ones
+/// are already.
 fn usable_default(node: &Map<String, Value>, default: Value) -> Option<Value> {
     match default {
         Value::Null | Value::Array(_) => None,

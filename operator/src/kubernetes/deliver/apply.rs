@@ -18,7 +18,8 @@ use crate::kubernetes::cluster::ObjectKey;
 pub enum Outcome {
     /// It is as wanted; what the API server has now.
     Done(Value),
-    /// Somebody has to do something first: the fields or the object are somebody else's, or the object is refused.
+    /// Somebody has to do something first: the fields or the object are somebody else's, or the
+    /// object is refused.
     Refused {
         /// Why, and what to do.
         why: String,
@@ -29,8 +30,8 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Applies `object`. `version` is that of ours which is there already, and no other is replaced: who leads no
-/// longer, and doesn't know it yet, has seen an old one.
+/// Applies `object`. `version` is that of ours which is there already, and no other is replaced:
+/// who leads no longer, and doesn't know it yet, has seen an old one.
 ///
 /// Never forced: a field that somebody else has set since is left to them.
 pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> Outcome {
@@ -39,7 +40,8 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
     if let Some(version) = version {
         value["metadata"]["resourceVersion"] = Value::String(version.to_owned());
     } else {
-        // An apply would adopt an object of the same name, and deleting it later would take it from its owner.
+        // An apply would adopt an object of the same name, and deleting it later would take it from
+        // its owner.
         let same_name = ListParams::default().fields(&format!("metadata.name={}", object.key.name));
         let found = match api.list_metadata(&same_name).await {
             Ok(list) => list.items.into_iter().next(),
@@ -66,8 +68,8 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
     }
 }
 
-/// Ends when somebody else's object with the key of `object` and this UID is gone; where a watch doesn't tell, after
-/// `retry`.
+/// Ends when somebody else's object with the key of `object` and this UID is gone; where a watch
+/// doesn't tell, after `retry`.
 pub fn gone(
     client: &Client,
     object: &Object,

@@ -1,11 +1,11 @@
 //! ConfigMaps for Envoys that read their filter from a file (`path_config_source`).
 //!
-//! The file is what `headgate render` prints. A Pod mounts the ConfigMap as a folder, and Envoy follows it
-//! with `watched_directory`: kubelet replaces such a folder by renaming a link.
+//! The file is what `headgate render` prints. A Pod mounts the ConfigMap as a folder, and Envoy
+//! follows it with `watched_directory`: kubelet replaces such a folder by renaming a link.
 //!
-//! Beside it stands the file of the outbound slot, also where there are no workflows: an Envoy that is to read it
-//! doesn't start without it, and one that reads it keeps what it was told last when it disappears. Proxies of gateways
-//! have no such slot.
+//! Beside it stands the file of the outbound slot, also where there are no workflows: an Envoy that
+//! is to read it doesn't start without it, and one that reads it keeps what it was told last when
+//! it disappears. Proxies of gateways have no such slot.
 
 use std::sync::Arc;
 
@@ -23,11 +23,12 @@ use crate::xds::{DEFAULT_SLOT, OUTBOUND_SLOT};
 pub const FILE: &str = "headgate.json";
 /// Name of the file of the outbound slot.
 pub const OUTBOUND_FILE: &str = "headgate-outbound.json";
-/// Longest name of a target that a ConfigMap's name holds as it is; Kubernetes' bound is 253 for the whole.
+/// Longest name of a target that a ConfigMap's name holds as it is; Kubernetes' bound is 253 for
+/// the whole.
 const MAX_PLAIN: usize = 200;
 
-/// The ConfigMap of `target`, whose Pods have the module at `module`, and `calls` on their outbound side, where they
-/// have workflows.
+/// The ConfigMap of `target`, whose Pods have the module at `module`, and `calls` on their outbound
+/// side, where they have workflows.
 #[must_use]
 pub fn object(
     target: &TargetRef,
@@ -56,8 +57,9 @@ pub fn object(
     Object::new(Adapter::ConfigMap, key, &of_target, cluster, None, content)
 }
 
-/// `headgate-service-search`, for people to mount. Where the target's name is too long for that or is no
-/// name at all, as of Pods: `headgate-pod.app-search-1a2b3c4d`, whose dot keeps it apart from the others.
+/// `headgate-service-search`, for people to mount. Where the target's name is too long for that or
+/// is no name at all, as of Pods: `headgate-pod.app-search-1a2b3c4d`, whose dot keeps it apart from
+/// the others.
 #[must_use]
 pub fn config_map_name(target: &TargetRef) -> String {
     let kind = target.kind.as_str().to_ascii_lowercase();

@@ -4,16 +4,16 @@ use serde_json::Value;
 
 use super::object::{CONTENT_ANNOTATION, Object};
 
-/// Whether `observed` needs no write: it is what was applied last for the same wish, and nobody has changed
-/// that since. Fields that others added are theirs.
+/// Whether `observed` needs no write: it is what was applied last for the same wish, and nobody has
+/// changed that since. Fields that others added are theirs.
 #[must_use]
 pub fn unchanged(wanted: &Object, observed: &Value) -> bool {
     let applied = observed["metadata"]["annotations"][CONTENT_ANNOTATION].as_str();
     applied == Some(wanted.content()) && is_within(&wanted.value, observed)
 }
 
-/// Whether every field of `wanted` has its value in `observed`. Lists must have the same length, but for owner
-/// references, which others may add to.
+/// Whether every field of `wanted` has its value in `observed`. Lists must have the same length,
+/// but for owner references, which others may add to.
 fn is_within(wanted: &Value, observed: &Value) -> bool {
     match (wanted, observed) {
         (Value::Object(wanted), Value::Object(observed)) => wanted.iter().all(|(key, value)| {

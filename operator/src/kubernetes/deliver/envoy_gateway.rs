@@ -1,15 +1,16 @@
 //! `EnvoyExtensionPolicy` of `gateway.envoyproxy.io/v1alpha1`.
 //!
-//! Facts that shape it, read in Envoy Gateway 1.9: a policy of a route replaces that of its Gateway for the
-//! route's requests, and each policy has a VM of its own. Headgate's stages of a route stand before those of
-//! the Gateway and share its slots, so they go into one policy for all of a Gateway. It is attached to the
-//! Gateway's routes where only they have policies, so that requests of other routes don't run the filter, and
-//! to the Gateway else. The filter itself matches routes by name. The configuration arrives as JSON, as it is.
+//! Facts that shape it, read in Envoy Gateway 1.9: a policy of a route replaces that of its Gateway
+//! for the route's requests, and each policy has a VM of its own. Headgate's stages of a route
+//! stand before those of the Gateway and share its slots, so they go into one policy for all of a
+//! Gateway. It is attached to the Gateway's routes where only they have policies, so that requests
+//! of other routes don't run the filter, and to the Gateway else. The filter itself matches routes
+//! by name. The configuration arrives as JSON, as it is.
 //!
-//! The native filter is a `dynamicModule`, by the name under which whoever runs the proxies has registered it in their
-//! `EnvoyProxy`. Where it isn't registered, Envoy Gateway refuses the policy, and says so in its status. With
-//! `mergeGateways` one process, and so one native engine, serves several Gateways; it tells their configurations apart by
-//! the filter's name.
+//! The native filter is a `dynamicModule`, by the name under which whoever runs the proxies has
+//! registered it in their `EnvoyProxy`. Where it isn't registered, Envoy Gateway refuses the
+//! policy, and says so in its status. With `mergeGateways` one process, and so one native engine,
+//! serves several Gateways; it tells their configurations apart by the filter's name.
 
 use std::collections::BTreeSet;
 
@@ -83,8 +84,8 @@ pub fn object(
     )
 }
 
-/// The routes to attach to in place of their Gateway: all policies are for routes of its namespace that have
-/// no other Gateway, whose proxies may have another share of the slots.
+/// The routes to attach to in place of their Gateway: all policies are for routes of its namespace
+/// that have no other Gateway, whose proxies may have another share of the slots.
 fn routes<'a>(
     workload: &'a Workload,
     gateway: &ObjectKey,
@@ -107,9 +108,10 @@ fn routes<'a>(
 
 /// What Envoy Gateway says of the object in its status.
 ///
-/// It tells whether the policy was translated and taken over by the data plane's configuration, with the module
-/// fetched and its SHA-256 checked; not whether each Envoy took it. Its condition `Overridden` names routes that have a
-/// policy of another owner: the others still have this one, so it is no failure.
+/// It tells whether the policy was translated and taken over by the data plane's configuration,
+/// with the module fetched and its SHA-256 checked; not whether each Envoy took it. Its condition
+/// `Overridden` names routes that have a policy of another owner: the others still have this one,
+/// so it is no failure.
 #[must_use]
 pub fn state(observed: &Value) -> State {
     let generation = observed["metadata"]["generation"].as_i64();

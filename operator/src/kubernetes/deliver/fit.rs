@@ -1,9 +1,10 @@
 //! Which policies have room in an object that several share.
 //!
-//! What works isn't removed because something else grew: above [`MAX_BYTES`], a policy that has grown keeps the last
-//! version that fitted, which the object on the API server still has, and a policy that is new to the object is left
-//! out. The one that takes most goes first. Only where that doesn't suffice, because there is no such object, are other
-//! policies left out, the largest first. One policy always stays, whatever its size.
+//! What works isn't removed because something else grew: above [`MAX_BYTES`], a policy that has
+//! grown keeps the last version that fitted, which the object on the API server still has, and a
+//! policy that is new to the object is left out. The one that takes most goes first. Only where
+//! that doesn't suffice, because there is no such object, are other policies left out, the largest
+//! first. One policy always stays, whatever its size.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -45,8 +46,8 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Finds room for `workload`, whose object has `bytes`, while the API server has `before`. `measure` returns the
-    /// bytes of the object after some cuts.
+    /// Finds room for `workload`, whose object has `bytes`, while the API server has `before`.
+    /// `measure` returns the bytes of the object after some cuts.
     pub(super) fn find(
         workload: &'a Workload,
         before: Option<&Value>,
@@ -126,7 +127,8 @@ fn size(stage: &StageConfig) -> usize {
     serde_json::to_vec(stage).map_or(0, |json| json.len())
 }
 
-/// The version of the policy of `stage` in the configuration `before`, if it can take its place in `present`.
+/// The version of the policy of `stage` in the configuration `before`, if it can take its place in
+/// `present`.
 fn last(before: &FilterConfig, stage: &StageConfig, present: &FilterConfig) -> Option<Last> {
     let mut last = { before.stages.iter() }
         .find(|s| s.policy == stage.policy)?

@@ -1,18 +1,20 @@
-//! `TrafficExtension` and, where Istio doesn't know that yet, `WasmPlugin`, both of `extensions.istio.io/v1alpha1`.
+//! `TrafficExtension` and, where Istio doesn't know that yet, `WasmPlugin`, both of
+//! `extensions.istio.io/v1alpha1`.
 //!
-//! Both say the same in other places of `spec`. Istio 1.30 and newer read both, and make a `TrafficExtension` of each
-//! `WasmPlugin` themselves; older ones read `WasmPlugin` only.
+//! Both say the same in other places of `spec`. Istio 1.30 and newer read both, and make a
+//! `TrafficExtension` of each `WasmPlugin` themselves; older ones read `WasmPlugin` only.
 //!
-//! Facts that shape it, read in Istio 1.31 or measured: a workload runs every plugin that matches it, so
-//! there is one for all its policies. `pluginConfig` arrives at the module as JSON in which each number went
-//! through a double. An agent fetches an `http` module once for each SHA-256 and keeps the VM when only the
-//! configuration changes; with a `file` URL, an environment or a pull policy, each edit would make a new VM.
-//! For listeners, a gateway counts as client and a sidecar's inbound side as server. Nothing comes back when a
-//! proxy refuses a plugin.
+//! Facts that shape it, read in Istio 1.31 or measured: a workload runs every plugin that matches
+//! it, so there is one for all its policies. `pluginConfig` arrives at the module as JSON in which
+//! each number went through a double. An agent fetches an `http` module once for each SHA-256 and
+//! keeps the VM when only the configuration changes; with a `file` URL, an environment or a pull
+//! policy, each edit would make a new VM. For listeners, a gateway counts as client and a sidecar's
+//! inbound side as server. Nothing comes back when a proxy refuses a plugin.
 //!
-//! Workflows need a second plugin, for the sidecar's outbound listeners: `mode: CLIENT`. It has the same module, plugin
-//! name and no settings of the VM of its own, so Envoy runs both in one VM of each worker, where they share what they
-//! know. A gateway has one side only, and one plugin for both.
+//! Workflows need a second plugin, for the sidecar's outbound listeners: `mode: CLIENT`. It has the
+//! same module, plugin name and no settings of the VM of its own, so Envoy runs both in one VM of
+//! each worker, where they share what they know. A gateway has one side only, and one plugin for
+//! both.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,11 +34,11 @@ const PLUGIN: &str = "headgate";
 /// First version of Istio, major and minor, that reads `TrafficExtension`.
 const EXTENSIONS_SINCE: (u32, u32) = (1, 30);
 
-/// The kind of plugin that every istiod reads. Istiods are in `namespace`: in others, anybody may label a Pod as they
-/// are.
+/// The kind of plugin that every istiod reads. Istiods are in `namespace`: in others, anybody may
+/// label a Pod as they are.
 ///
-/// The CRD doesn't suffice: CRDs are upgraded before istiod, and of two revisions of istiod each programs proxies of
-/// its own, perhaps for weeks.
+/// The CRD doesn't suffice: CRDs are upgraded before istiod, and of two revisions of istiod each
+/// programs proxies of its own, perhaps for weeks.
 #[must_use]
 pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapter {
     let mut pods = cluster
@@ -50,7 +52,8 @@ pub fn kind(cluster: &Cluster, installed: &Installed, namespace: &str) -> Adapte
     }
 }
 
-/// Whether a Pod is an istiod that doesn't read `TrafficExtension`. Charts of Istio that give no version are older.
+/// Whether a Pod is an istiod that doesn't read `TrafficExtension`. Charts of Istio that give no
+/// version are older.
 fn is_older_istiod(pod: &Pod) -> bool {
     if pod.labels.get("app").is_none_or(|app| app != "istiod") {
         return false;
@@ -90,7 +93,8 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &ModuleRef, kind: 
     plugin(workload, &name, place, cluster, module, kind)
 }
 
-/// The plugin for the calls of `workload`, which are sidecars' and have `config` on their outbound side.
+/// The plugin for the calls of `workload`, which are sidecars' and have `config` on their outbound
+/// side.
 #[must_use]
 pub fn outbound(
     workload: &Workload,
@@ -139,7 +143,8 @@ fn plugin(
     module: &ModuleRef,
     kind: Adapter,
 ) -> Object {
-    // After authorization: a request that isn't allowed must not take a slot or a place in the queue.
+    // After authorization: a request that isn't allowed must not take a slot or a place in the
+    // queue.
     spec["phase"] = json!("STATS");
     let wasm = json!({
         "url": module.url,
@@ -158,8 +163,8 @@ fn plugin(
     Object::new(kind, key, workload, cluster, module, content)
 }
 
-/// The configuration as an object. Serialization of plain structs with string keys doesn't fail; were it to,
-/// nothing is the configuration that lets everything pass.
+/// The configuration as an object. Serialization of plain structs with string keys doesn't fail;
+/// were it to, nothing is the configuration that lets everything pass.
 pub(super) fn plugin_config(workload: &Workload) -> Value {
     serde_json::to_value(&*workload.config).unwrap_or_else(|_| json!({}))
 }

@@ -1,10 +1,12 @@
-//! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter: Istio has no other way to a dynamic module.
+//! `EnvoyFilter` of `networking.istio.io/v1alpha3`, for the native filter: Istio has no other way
+//! to a dynamic module.
 //!
-//! It adds a slot in front of the router, and the slot's content apart from it (`EXTENSION_CONFIG`), so that an edit of a
-//! policy reaches proxies over ECDS: no listener is drained. Until the content is there, and where the proxy refuses
-//! it, requests pass: the slot's own default is an RBAC filter without rules. The module is a file in the proxies'
-//! containers, which whoever runs them mounts. An Envoy that doesn't know dynamic modules would refuse the listener, so
-//! this is for meshes whose proxies all have them (Istio 1.30).
+//! It adds a slot in front of the router, and the slot's content apart from it
+//! (`EXTENSION_CONFIG`), so that an edit of a policy reaches proxies over ECDS: no listener is
+//! drained. Until the content is there, and where the proxy refuses it, requests pass: the slot's
+//! own default is an RBAC filter without rules. The module is a file in the proxies' containers,
+//! which whoever runs them mounts. An Envoy that doesn't know dynamic modules would refuse the
+//! listener, so this is for meshes whose proxies all have them (Istio 1.30).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ pub fn object(workload: &Workload, cluster: &Cluster, module: &Path) -> Object {
     filter(workload, &name, context, cluster, module)
 }
 
-/// The filter for the calls of `workload`, which are sidecars' and have `config` on their outbound side.
+/// The filter for the calls of `workload`, which are sidecars' and have `config` on their outbound
+/// side.
 #[must_use]
 pub fn outbound(
     workload: &Workload,

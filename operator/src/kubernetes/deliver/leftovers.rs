@@ -1,7 +1,7 @@
 //! Objects of a delivery that was turned off.
 //!
-//! Nothing watches their kind any more, so they would stay in force, and stale, for ever. One look at
-//! the start of a leader finds them: a setting changes only with a new process.
+//! Nothing watches their kind any more, so they would stay in force, and stale, for ever. One look
+//! at the start of a leader finds them: a setting changes only with a new process.
 
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt as _};
@@ -17,7 +17,8 @@ use crate::kubernetes::watch::apis_of;
 /// Objects in one answer of the API server.
 const PAGE: u32 = 100;
 
-/// Removes our objects of all deliveries that are off. What fails is tried again after the settings' pause.
+/// Removes our objects of all deliveries that are off. What fails is tried again after the
+/// settings' pause.
 pub(super) async fn remove(client: Client, settings: Settings) {
     for adapter in Source::off(&settings) {
         for api in apis_of(&adapter.resource(), &client, &settings.watch_namespaces) {
@@ -84,8 +85,8 @@ mod tests {
     use super::super::example::settings;
     use super::*;
 
-    /// An API server with two pages of WasmPlugins, which doesn't know EnvoyFilters, hides TrafficExtensions and fails
-    /// at first; with what was asked of it.
+    /// An API server with two pages of WasmPlugins, which doesn't know EnvoyFilters, hides
+    /// TrafficExtensions and fails at first; with what was asked of it.
     fn server() -> (Client, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);

@@ -1,7 +1,8 @@
-//! Policies with mistakes whose last good version only a delivered object has: this process never saw it.
+//! Policies with mistakes whose last good version only a delivered object has: this process never
+//! saw it.
 //!
-//! Such a version stays in force, in the object as it is or, where other policies share the object, together with what
-//! these are now.
+//! Such a version stays in force, in the object as it is or, where other policies share the object,
+//! together with what these are now.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,8 +36,9 @@ impl<'a> Mistaken<'a> {
         policies.find(|p| self.0.contains_key(p) && !is_wanted(p))
     }
 
-    /// The workload with those of these policies that its object `value` carries. They keep the slots that they had.
-    /// `None` where there are none, or where another policy has taken the target of one.
+    /// The workload with those of these policies that its object `value` carries. They keep the
+    /// slots that they had. `None` where there are none, or where another policy has taken the
+    /// target of one.
     pub(super) fn join(&self, workload: &Workload, value: &Value) -> Option<Workload> {
         let before = fit::configuration_in(value)?;
         let targets = value["metadata"]["annotations"][TARGETS_ANNOTATION].as_str()?;

@@ -28,7 +28,8 @@ pub const POLICIES_ANNOTATION: &str = "headgate.dev/policies";
 pub const REVISION_ANNOTATION: &str = "headgate.dev/revision";
 /// Annotation: since when the module has been served again, after a time when it perhaps was not.
 ///
-/// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation contains `istio.io`.
+/// istiod pushes a change of metadata alone to proxies only if the key of a label or annotation
+/// contains `istio.io`.
 pub const SERVED_ANNOTATION: &str = "headgate.dev/istio.io-module-served";
 /// Annotation: hash of what was applied, by which a field that is no longer wanted is noticed.
 pub const CONTENT_ANNOTATION: &str = "headgate.dev/content";
@@ -166,7 +167,8 @@ impl ModuleRef {
 }
 
 impl Object {
-    /// An object of `adapter` for `workload`, with `content` (`spec` or `data`) beside its metadata.
+    /// An object of `adapter` for `workload`, with `content` (`spec` or `data`) beside its
+    /// metadata.
     #[must_use]
     pub fn new(
         adapter: Adapter,
@@ -266,8 +268,8 @@ fn joined(targets: &[TargetRef]) -> String {
     names.join(" ")
 }
 
-/// References to the policies that are in the object's own namespace. Kubernetes takes an owner of another
-/// namespace for one that doesn't exist, and deletes the object.
+/// References to the policies that are in the object's own namespace. Kubernetes takes an owner of
+/// another namespace for one that doesn't exist, and deletes the object.
 fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value> {
     let mut owners: Vec<Value> = Vec::new();
     for policy in policies {
@@ -290,8 +292,8 @@ fn owners(policies: &[String], namespace: &str, cluster: &Cluster) -> Vec<Value>
     owners
 }
 
-/// `headgate-<readable>-<8 digits>`: at most 48 characters, the same for the same `identity`, another for
-/// any other.
+/// `headgate-<readable>-<8 digits>`: at most 48 characters, the same for the same `identity`,
+/// another for any other.
 #[must_use]
 pub fn name(readable: &str, identity: &str) -> String {
     let readable = dns(readable, MAX_NAME);

@@ -1,7 +1,7 @@
 //! Our own objects as the API server has them, and which kinds it serves.
 //!
-//! A kind that isn't served answers 404 to a list. That is asked again every now and then, which is all it
-//! takes to notice a CRD that arrives, without a right to read CRDs.
+//! A kind that isn't served answers 404 to a list. That is asked again every now and then, which is
+//! all it takes to notice a CRD that arrives, without a right to read CRDs.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,8 @@ impl Source {
                 Adapter::IstioExtension,
                 Adapter::IstioNative,
             ];
-            // Watched, not removed at the start: those of another kind go after their successors are there.
+            // Watched, not removed at the start: those of another kind go after their successors
+            // are there.
             let is_needed = |kind: &Adapter| {
                 !settings.keep_leftovers || kind.is_plugin() == settings.istio_native.is_none()
             };
@@ -58,7 +59,8 @@ impl Source {
         all
     }
 
-    /// Adapters of control planes whose delivery is off, and whose objects may be left of a time when it was on.
+    /// Adapters of control planes whose delivery is off, and whose objects may be left of a time
+    /// when it was on.
     #[must_use]
     pub fn off(settings: &Settings) -> Vec<Adapter> {
         let is_off = |adapter: &Adapter| match adapter {
@@ -251,8 +253,8 @@ impl Observed {
 }
 
 impl Known {
-    /// Keeps the newer of what is known and `value`: a watch may tell of a version before the one that a
-    /// write has answered with.
+    /// Keeps the newer of what is known and `value`: a watch may tell of a version before the one
+    /// that a write has answered with.
     fn take(&mut self, key: ObjectKey, value: Value) {
         let version = |v: &Value| {
             v["metadata"]["resourceVersion"]

@@ -52,8 +52,8 @@ pub(super) struct Steps {
 
 /// What has to be written so that what is there becomes what is wanted.
 ///
-/// An object with a policy that has mistakes, and whose last good version this process never saw, is left as
-/// it is: it holds that version.
+/// An object with a policy that has mistakes, and whose last good version this process never saw,
+/// is left as it is: it holds that version.
 pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps {
     let mistaken = Mistaken::of(plan);
     let mut steps = Steps::default();
@@ -81,8 +81,9 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps 
     steps
 }
 
-/// A write that was refused. It is tried again when the wish or the object is another, when what was in the way is
-/// gone, and less and less often otherwise: a quota is raised and a webhook comes back without a word.
+/// A write that was refused. It is tried again when the wish or the object is another, when what
+/// was in the way is gone, and less and less often otherwise: a quota is raised and a webhook comes
+/// back without a word.
 #[derive(Debug)]
 struct Refusal {
     content: String,
@@ -124,13 +125,14 @@ impl Reconciler {
         }
     }
 
-    /// Looks whether Istio's agents get the module that plugins name. Tells whether that is another answer than
-    /// the last time, so that a round is due.
+    /// Looks whether Istio's agents get the module that plugins name. Tells whether that is another
+    /// answer than the last time, so that a round is due.
     ///
-    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never asks again by
-    /// itself. It does when istiod pushes the plugin. A change of the annotation suffices for that, and is better
-    /// than one of the module's URL: agents keep modules by URL, so those that have it would load it anew, and
-    /// would replace a filter that works if they couldn't.
+    /// An agent that starts its proxy meanwhile tries a few times, lets everything pass, and never
+    /// asks again by itself. It does when istiod pushes the plugin. A change of the annotation
+    /// suffices for that, and is better than one of the module's URL: agents keep modules by URL,
+    /// so those that have it would load it anew, and would replace a filter that works if they
+    /// couldn't.
     pub(super) async fn look(&mut self, view: &View, observed: &Observed) -> bool {
         let module = ModuleRef::new(&self.settings, &view.module_sha256);
         let named = |(adapter, _, value): (Adapter, &ObjectKey, &Value)| {
@@ -160,7 +162,8 @@ impl Reconciler {
         }
     }
 
-    /// Waits until an object of somebody else's that was in the way is gone; for ever where there is none.
+    /// Waits until an object of somebody else's that was in the way is gone; for ever where there
+    /// is none.
     pub(super) async fn way_is_free(&mut self) {
         let waits = self.refusals.iter_mut().filter_map(|(key, refusal)| {
             let gone = refusal.gone.as_mut()?;
@@ -210,7 +213,8 @@ impl Reconciler {
             { steps.kept.iter() }.map(|(key, why)| (key.clone(), State::Failed(why.clone())));
         let mut failures: BTreeMap<Key, State> = kept.collect();
         self.apply(&wanted, &steps, observed, &mut failures).await;
-        // Last, so that there is no time without a filter where an object of another name or kind takes over.
+        // Last, so that there is no time without a filter where an object of another name or kind
+        // takes over.
         self.delete(&wanted, &steps, observed, &mut failures).await;
         let again = self.again(&failures);
         let report = Delivered {
@@ -290,7 +294,8 @@ impl Reconciler {
             ready.push((key, object, version));
         }
         let client = &self.client;
-        // A loop in place of a closure over borrowed pairs, which would keep the future from being `Send`.
+        // A loop in place of a closure over borrowed pairs, which would keep the future from being
+        // `Send`.
         let mut writes = Vec::with_capacity(ready.len());
         for (key, object, version) in ready {
             writes.push(async move {
@@ -361,7 +366,8 @@ fn names(value: &Value, module: &ModuleRef) -> bool {
     text.contains(&format!("{:?}", module.url)) && text.contains(&module.sha256)
 }
 
-/// Whether an object that is to go is still all that a target has: what takes over couldn't be written.
+/// Whether an object that is to go is still all that a target has: what takes over couldn't be
+/// written.
 fn waits_for_successor(
     adapter: Adapter,
     old: &Value,

@@ -53,8 +53,8 @@ impl Delivery {
 }
 
 impl Delivered {
-    /// What a condition `Programmed` says of a policy's deliveries: status, reason, message. `None` for a
-    /// policy that isn't delivered by an object.
+    /// What a condition `Programmed` says of a policy's deliveries: status, reason, message. `None`
+    /// for a policy that isn't delivered by an object.
     #[must_use]
     pub fn programmed(&self, policy: &str) -> Option<(bool, &'static str, String)> {
         let deliveries = self.policies.get(policy).filter(|d| !d.is_empty())?;

@@ -33,11 +33,13 @@ pub struct View {
     pub module_sha256: String,
 }
 
-/// Delivers until `views` has no sender left. To be run by the leader alone, and dropped when it no longer
-/// leads: a write that is under way then is a write of the same kind that the next leader makes.
+/// Delivers until `views` has no sender left. To be run by the leader alone, and dropped when it no
+/// longer leads: a write that is under way then is a write of the same kind that the next leader
+/// makes.
 ///
 /// `interrupted` says that before this operator there was perhaps none, which served the module.
-/// `delivered` gets what became of the objects, when it changes; it keeps the last state when this ends.
+/// `delivered` gets what became of the objects, when it changes; it keeps the last state when this
+/// ends.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -116,7 +118,8 @@ mod tests {
     use super::super::report::State;
     use super::*;
 
-    /// An API server without objects that serves all kinds, and answers the first write with `first`.
+    /// An API server without objects that serves all kinds, and answers the first write with
+    /// `first`.
     fn server(first: u16) -> Client {
         let is_first = Arc::new(AtomicBool::new(true));
         let answer = move |request: Request<Body>| {

@@ -1,8 +1,8 @@
 //! Whether a URL serves the module that it should, before a proxy is sent there.
 //!
-//! While a new version of this operator is rolled out, its Service also leads to Pods that don't have the new
-//! module yet. A control plane that is told too early keeps the failure for a while, and the proxy has no
-//! filter.
+//! While a new version of this operator is rolled out, its Service also leads to Pods that don't
+//! have the new module yet. A control plane that is told too early keeps the failure for a while,
+//! and the proxy has no filter.
 
 use std::time::Duration;
 
@@ -17,8 +17,9 @@ use crate::xds::resource::sha256;
 
 /// Time for the whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections to the URL for one check. A Service gives each to any of its Pods, of which some may have the module
-/// and others not: of two Pods, the one without it is overlooked once in 256 checks.
+/// Connections to the URL for one check. A Service gives each to any of its Pods, of which some may
+/// have the module and others not: of two Pods, the one without it is overlooked once in 256
+/// checks.
 const CONNECTIONS: usize = 8;
 /// Largest module, in bytes.
 const MAX_BYTES: usize = 64 << 20;

@@ -17,8 +17,9 @@ pub const ISTIO_NAMESPACE: &str = "istio-system";
 /// Objects for other control planes and for Pods.
 #[derive(Debug, Clone, Args)]
 pub struct DeliverArgs {
-    /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for istio,
-    /// EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is installed
+    /// Control planes to write objects for: TrafficExtensions (WasmPlugins before Istio 1.30) for
+    /// istio, EnvoyExtensionPolicies for envoy-gateway; auto writes for those whose CRD is
+    /// installed
     #[arg(
         long,
         value_name = "NAMES",
@@ -30,8 +31,8 @@ pub struct DeliverArgs {
     /// Write a ConfigMap for each target, for Envoys that read their filter from a file
     #[arg(long, help_heading = "Delivery")]
     pub deliver_config_maps: bool,
-    /// Where the module is in Pods that mount such a ConfigMap; {hash} stands for the first 16 digits of its
-    /// SHA-256
+    /// Where the module is in Pods that mount such a ConfigMap; {hash} stands for the first 16
+    /// digits of its SHA-256
     #[arg(
         long,
         value_name = "PATH",
@@ -39,15 +40,16 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub config_map_module: String,
-    /// Name under which EnvoyProxies register the native module (spec.dynamicModules): EnvoyExtensionPolicies use it in
-    /// place of the Wasm module
+    /// Name under which EnvoyProxies register the native module (spec.dynamicModules):
+    /// EnvoyExtensionPolicies use it in place of the Wasm module
     #[arg(long, value_name = "NAME", help_heading = "Delivery")]
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of the others
+    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of the
+    /// others
     #[arg(long, value_name = "PATH", help_heading = "Delivery")]
     pub istio_native: Option<PathBuf>,
-    /// Namespace of Envoy Gateway: only there, and in a Gateway's own namespace, do its labels make a Pod a proxy of a
-    /// Gateway
+    /// Namespace of Envoy Gateway: only there, and in a Gateway's own namespace, do its labels make
+    /// a Pod a proxy of a Gateway
     #[arg(
         long,
         value_name = "NAMESPACE",
@@ -55,7 +57,8 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub envoy_gateway_namespace: String,
-    /// Namespace of istiod: the versions of the istiods there decide between TrafficExtensions and WasmPlugins
+    /// Namespace of istiod: the versions of the istiods there decide between TrafficExtensions and
+    /// WasmPlugins
     #[arg(
         long,
         value_name = "NAMESPACE",
@@ -63,8 +66,8 @@ pub struct DeliverArgs {
         help_heading = "Delivery"
     )]
     pub istio_namespace: String,
-    /// Leave objects of deliveries that are off where they are: without it, those of istio and envoy-gateway are removed
-    /// at the start, which takes the right to list and delete them
+    /// Leave objects of deliveries that are off where they are: without it, those of istio and
+    /// envoy-gateway are removed at the start, which takes the right to list and delete them
     #[arg(long, help_heading = "Delivery")]
     pub keep_leftovers: bool,
     /// Where this operator's modules are reached by control planes and proxies [default:
@@ -101,17 +104,18 @@ pub struct Settings {
     pub envoy_gateway_namespace: String,
     /// Namespace of istiod.
     pub istio_namespace: String,
-    /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the first 16
-    /// digits of its SHA-256.
+    /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the
+    /// first 16 digits of its SHA-256.
     pub config_map_module: Option<String>,
-    /// Leave objects of deliveries that are off, and those of the native filter where plugins are written or the other
-    /// way round.
+    /// Leave objects of deliveries that are off, and those of the native filter where plugins are
+    /// written or the other way round.
     pub keep_leftovers: bool,
     /// Namespaces where objects are; all where none is named.
     pub watch_namespaces: Vec<String>,
     /// `http://HOST:PORT` below which `/modules/<sha256>.wasm` is served.
     pub modules_url: String,
-    /// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
+    /// Longest pause between attempts at what failed, and between looks for a kind that isn't
+    /// served.
     pub retry: Duration,
 }
 

@@ -33,8 +33,8 @@ pub struct Installed {
 /// All objects that should be there.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Wanted {
-    /// The objects, by adapter and key. One that doesn't fit even with a single policy is in it, too, so that the object
-    /// of that name isn't deleted: see [`Object::too_large`].
+    /// The objects, by adapter and key. One that doesn't fit even with a single policy is in it,
+    /// too, so that the object of that name isn't deleted: see [`Object::too_large`].
     pub objects: BTreeMap<(Adapter, ObjectKey), Object>,
     /// Policies that their object leaves out, or whose workload can't have an object.
     pub unwanted: Vec<Unwanted>,
@@ -49,8 +49,8 @@ pub struct Unwanted {
     pub delivery: Delivery,
 }
 
-/// The objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of hex). `observed` has the last
-/// versions of policies that have outgrown their object.
+/// The objects for `plan`, whose proxies run the module with this SHA-256 (64 digits of hex).
+/// `observed` has the last versions of policies that have outgrown their object.
 #[must_use]
 pub fn wanted(
     plan: &Plan,
@@ -135,8 +135,9 @@ pub fn wanted(
     wanted
 }
 
-/// A gateway's `workload`, whose configuration also says what its requests are as calls. In one configuration: Envoy
-/// Gateway gives each of its Wasm extensions a VM of its own, and two would know nothing of each other.
+/// A gateway's `workload`, whose configuration also says what its requests are as calls. In one
+/// configuration: Envoy Gateway gives each of its Wasm extensions a VM of its own, and two would
+/// know nothing of each other.
 fn both_ways(workload: &Workload, plan: &Plan) -> Workload {
     let mut workload = workload.clone();
     // A policy's last version that fitted has its own calls, or has none.
@@ -168,7 +169,8 @@ impl Wanted {
         self.objects.insert(key, object);
     }
 
-    /// Adds the object that `make` builds for `workload`, and returns the part of the workload that is in it.
+    /// Adds the object that `make` builds for `workload`, and returns the part of the workload that
+    /// is in it.
     ///
     /// All policies of a workload share one object of at most [`MAX_BYTES`]: see [`Fit`].
     fn add_fitting(

@@ -1,9 +1,10 @@
 //! The workloads of a plan: proxies that get the same configuration, as an object can name them.
 //!
-//! An object of Istio's names proxies by labels, and every object that matches a Pod adds a filter to it. Two
-//! policies with different selectors may meet on some Pods, where precedence decides between them; labels
-//! can't say "all but those". So of two workloads that meet, the one with precedence gets an object, and the
-//! other says why it has none. A Pod in no doubt has all its policies in one object.
+//! An object of Istio's names proxies by labels, and every object that matches a Pod adds a filter
+//! to it. Two policies with different selectors may meet on some Pods, where precedence decides
+//! between them; labels can't say "all but those". So of two workloads that meet, the one with
+//! precedence gets an object, and the other says why it has none. A Pod in no doubt has all its
+//! policies in one object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::plan::{
     GATEWAY_NAME_LABEL, InForce, Plan, ProxyClaims, ProxySelector, TargetKind, TargetRef,
 };
 
-/// Labels that Istio's injector gives to Pods: that of sidecars, and one that its gateways have, too.
+/// Labels that Istio's injector gives to Pods: that of sidecars, and one that its gateways have,
+/// too.
 const INJECTED: [&str; 2] = [
     "security.istio.io/tlsMode",
     "service.istio.io/canonical-revision",
@@ -82,7 +84,8 @@ impl Workload {
     }
 }
 
-/// The workloads of `plan` in order of precedence, and those that can't be told apart from one of these.
+/// The workloads of `plan` in order of precedence, and those that can't be told apart from one of
+/// these.
 #[must_use]
 pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>) {
     let mut seen = BTreeSet::new();
@@ -106,7 +109,8 @@ pub fn workloads(plan: &Plan, cluster: &Cluster) -> (Vec<Workload>, Vec<Meeting>
         let Some(winner) = winner.map(|w| &all[w]) else {
             continue;
         };
-        // A policy that the winner carries, or that is in force on none of its own Pods, misses nothing.
+        // A policy that the winner carries, or that is in force on none of its own Pods, misses
+        // nothing.
         if loser.policies.iter().any(|p| !winner.policies.contains(p)) {
             left_out.push(Meeting {
                 workload: loser.clone(),
@@ -164,8 +168,8 @@ fn place(proxies: &ProxySelector, cluster: &Cluster) -> Place {
     }
 }
 
-/// For each workload those that share a Pod with it: by what their labels say, or by a Pod that has both. Also returns
-/// for each whether it has a Pod that Istio's proxy runs in.
+/// For each workload those that share a Pod with it: by what their labels say, or by a Pod that has
+/// both. Also returns for each whether it has a Pod that Istio's proxy runs in.
 fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<bool>) {
     let mut met = vec![BTreeSet::new(); all.len()];
     let mut meet = |group: &[usize]| {
@@ -209,8 +213,8 @@ fn meetings(all: &[Workload], cluster: &Cluster) -> (Vec<BTreeSet<usize>>, Vec<b
     (met, seen)
 }
 
-/// What a file for the proxies of `target` holds: what those get that say so where some do, else what the
-/// Pods of the target get by their labels.
+/// What a file for the proxies of `target` holds: what those get that say so where some do, else
+/// what the Pods of the target get by their labels.
 #[must_use]
 pub fn of_target(plan: &Plan, cluster: &Cluster, target: &TargetRef) -> Option<Workload> {
     let claimed = cluster

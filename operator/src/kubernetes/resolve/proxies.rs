@@ -8,8 +8,8 @@ use super::Draft;
 use crate::kubernetes::cluster::{Cluster, ObjectKey, Pod};
 use crate::plan::{GATEWAY_NAME_LABEL, Selectors, TargetRef, winners};
 
-/// Labels by which Envoy Gateway marks the Pods of a Gateway. They run in Envoy Gateway's own namespace unless it is
-/// told otherwise, and don't have the label of all implementations there.
+/// Labels by which Envoy Gateway marks the Pods of a Gateway. They run in Envoy Gateway's own
+/// namespace unless it is told otherwise, and don't have the label of all implementations there.
 const OWNING_GATEWAY: [&str; 2] = [
     "gateway.envoyproxy.io/owning-gateway-namespace",
     "gateway.envoyproxy.io/owning-gateway-name",
@@ -45,7 +45,8 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// The target that a Pod's proxy names; one of another namespace doesn't count, because it gets nothing.
+/// The target that a Pod's proxy names; one of another namespace doesn't count, because it gets
+/// nothing.
 fn claim<'a>(key: &ObjectKey, pod: &'a Pod) -> Option<&'a TargetRef> {
     pod.target
         .as_ref()
@@ -65,13 +66,14 @@ pub(super) struct Count {
     pub(super) in_force: bool,
     /// The draft that is in force where this one would be; the first of several.
     pub(super) lost_to: Option<usize>,
-    /// The draft whose workflows are in force on proxies where this one is, too; the first of several.
+    /// The draft whose workflows are in force on proxies where this one is, too; the first of
+    /// several.
     pub(super) workflows_of: Option<usize>,
 }
 
-/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in that order. Also
-/// returns the places of the drafts that match one proxy, for proxies that may match more policies than they take.
-/// `envoy_gateway` is the namespace of Envoy Gateway.
+/// Counts for each of `drafts`, which are in order of precedence and whose selectors were filed in
+/// that order. Also returns the places of the drafts that match one proxy, for proxies that may
+/// match more policies than they take. `envoy_gateway` is the namespace of Envoy Gateway.
 pub(super) fn count(
     cluster: &Cluster,
     drafts: &[Draft<'_>],
@@ -125,7 +127,8 @@ pub(super) fn count(
             count.sharing += more;
         }
     }
-    // Where there is no Pod yet, it is as if there were one with the selector's labels and no others.
+    // Where there is no Pod yet, it is as if there were one with the selector's labels and no
+    // others.
     for (draft, _) in drafts.iter().zip(seen).filter(|(_, seen)| !seen) {
         let proxies = &draft.proxies;
         selectors.matching(&proxies.namespace, &proxies.labels, &mut matching);
@@ -176,10 +179,12 @@ enum Owner<'a> {
     Class(&'a str),
 }
 
-/// What Envoy Gateway made a ready Pod for, unless the Pod is found by the label of all implementations.
+/// What Envoy Gateway made a ready Pod for, unless the Pod is found by the label of all
+/// implementations.
 ///
-/// Anybody may label Pods of their own namespace. So labels count only in the namespace of Envoy Gateway, and for a
-/// Gateway in its own namespace, where Envoy Gateway runs its proxies with `GatewayNamespace`.
+/// Anybody may label Pods of their own namespace. So labels count only in the namespace of Envoy
+/// Gateway, and for a Gateway in its own namespace, where Envoy Gateway runs its proxies with
+/// `GatewayNamespace`.
 fn owner<'a>(key: &ObjectKey, pod: &'a Pod, envoy_gateway: &str) -> Option<Owner<'a>> {
     if !pod.ready || pod.target.is_some() {
         return None;

@@ -1,4 +1,5 @@
-//! Whether a target is there, which proxies it stands for, and what is behind them; or what is missing.
+//! Whether a target is there, which proxies it stands for, and what is behind them; or what is
+//! missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Itself, if its names of routes fit into one stage beside those of the policy's targets before, of which there are
-    /// `names` so far.
+    /// Itself, if its names of routes fit into one stage beside those of the policy's targets
+    /// before, of which there are `names` so far.
     ///
     /// # Errors
     /// That they don't, and what to do.
@@ -78,7 +79,8 @@ impl<'a> Finder<'a> {
         Self { cluster, routes }
     }
 
-    /// Finds `target` of a policy of `namespace`. `is_claimed` tells that a proxy names it, so that nothing need be known of its labels.
+    /// Finds `target` of a policy of `namespace`. `is_claimed` tells that a proxy names it, so that
+    /// nothing need be known of its labels.
     ///
     /// # Errors
     /// What is missing and what to do, one line.
@@ -225,9 +227,11 @@ fn pods(target: &TargetRef) -> Result<Found, String> {
     })
 }
 
-/// Those of a Gateway's `routes` that are at this listener alone, and what to say of others that are there, too.
+/// Those of a Gateway's `routes` that are at this listener alone, and what to say of others that
+/// are there, too.
 ///
-/// Envoy names its routes for those of Gateway API, and says of none by which listener a request came.
+/// Envoy names its routes for those of Gateway API, and says of none by which listener a request
+/// came.
 fn of_listener<'a>(
     listener: &str,
     target: &TargetRef,
@@ -285,8 +289,9 @@ fn gateway_labels(gateway: &ObjectKey) -> BTreeMap<String, String> {
     BTreeMap::from([(GATEWAY_NAME_LABEL.to_owned(), gateway.name.clone())])
 }
 
-/// What Envoy Gateway and Istio call the rules of a route: `httproute/ns/name/rule/0/match/0/host` and
-/// `ns.name.0`. Istio's form of a route `a` is also one of a route `a.b`, if one namespace has both.
+/// What Envoy Gateway and Istio call the rules of a route: `httproute/ns/name/rule/0/match/0/host`
+/// and `ns.name.0`. Istio's form of a route `a` is also one of a route `a.b`, if one namespace has
+/// both.
 fn route_names(route: &TargetRef) -> [String; NAMES] {
     let kind = route.kind.as_str().to_ascii_lowercase();
     let (namespace, name) = (&route.namespace, &route.name);

@@ -42,7 +42,8 @@ impl Authority {
     }
 }
 
-/// A folder as Kubernetes mounts a Secret: files are links into `..data`, which is a link to a folder.
+/// A folder as Kubernetes mounts a Secret: files are links into `..data`, which is a link to a
+/// folder.
 struct Mount(tempfile::TempDir);
 
 impl Mount {

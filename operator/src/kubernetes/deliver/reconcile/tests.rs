@@ -67,7 +67,8 @@ fn a_field_that_somebody_changed_is_noticed() {
     assert_eq!(steps(&wanted, &observed, &example.plan).apply.len(), 1);
 }
 
-/// After a restart nobody knows the last good version of a policy with mistakes, but the object has it.
+/// After a restart nobody knows the last good version of a policy with mistakes, but the object has
+/// it.
 #[test]
 fn the_object_of_a_policy_with_mistakes_stays() {
     let mut example = example();
@@ -89,7 +90,8 @@ fn the_object_of_a_policy_with_mistakes_stays() {
     );
 }
 
-/// One tenant's mistake doesn't keep another tenant's edit, nor a new module, from an object that both share.
+/// One tenant's mistake doesn't keep another tenant's edit, nor a new module, from an object that
+/// both share.
 #[test]
 fn an_object_with_a_mistaken_policy_still_follows_the_others() {
     let of = |attached: &[&str]| {
@@ -185,7 +187,8 @@ fn policies_are_told_what_became_of_their_objects() {
     assert_eq!(said(&observed, &failures), State::Failed("conflict".into()));
 }
 
-/// A service's only policy grows until no object can hold it: what proxies run isn't taken from them.
+/// A service's only policy grows until no object can hold it: what proxies run isn't taken from
+/// them.
 #[tokio::test]
 async fn the_last_object_that_fit_stays() {
     let grown = |size: usize| {

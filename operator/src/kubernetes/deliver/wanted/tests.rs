@@ -286,7 +286,8 @@ fn a_gateway_gets_what_is_for_its_calls_with_the_rest() {
     }
 }
 
-/// The objects that are wanted in a cluster that neither has other projects nor objects of Headgate.
+/// The objects that are wanted in a cluster that neither has other projects nor objects of
+/// Headgate.
 fn nothing_installed(example: &Example, settings: &Settings) -> Wanted {
     let (plan, cluster) = (&example.plan, &example.cluster);
     let (none, nothing) = (Installed::default(), Observed::default());

@@ -176,7 +176,8 @@ proptest! {
         }
     }
 
-    /// Whatever was planned before, and whichever way: equal clusters give equal plans, byte for byte.
+    /// Whatever was planned before, and whichever way: equal clusters give equal plans, byte for
+    /// byte.
     #[test]
     fn plans_do_not_depend_on_history(before in cluster(), world in cluster()) {
         let afresh = world.plan();
@@ -215,7 +216,8 @@ proptest! {
         }
     }
 
-    /// The oldest of those that match is the one in force, for all requests as for those of a route.
+    /// The oldest of those that match is the one in force, for all requests as for those of a
+    /// route.
     #[test]
     fn precedence_is_a_total_order(world in cluster()) {
         let plan = world.plan();

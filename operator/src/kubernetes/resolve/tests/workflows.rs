@@ -5,7 +5,8 @@ use headgate_core::config::{Direction, SharingConfig};
 use super::*;
 
 impl World {
-    /// Gives the policy workflows: `checkout` with a guarantee of 60 requests/s, and a resource of 600.
+    /// Gives the policy workflows: `checkout` with a guarantee of 60 requests/s, and a resource of
+    /// 600.
     fn with_workflows(mut self, name: &str) -> Self {
         let yaml = format!(
             "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\nspec:\n  targetRefs: \
@@ -125,8 +126,8 @@ fn outbound_slots_follow_the_policy_and_not_its_scale() {
     assert_eq!(without.outbound_of(&enforced.config), None);
 }
 
-/// A process announces one rate for a workflow, so the first policy's workflows are in force and the others' are not;
-/// all else of the others is.
+/// A process announces one rate for a workflow, so the first policy's workflows are in force and
+/// the others' are not; all else of the others is.
 #[test]
 fn one_policy_s_workflows_are_in_force_at_a_proxy() {
     let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
