@@ -1,4 +1,4 @@
-//! NetworkPolicies that admit requests to the application and not to the Envoy in front of it.
+//! NetworkPolicies that admit traffic to the application but not to the Envoy in front of it.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
     ))
 }
 
-/// Whether a rule admits the port `number`, which has this name, from anywhere.
+/// Whether a rule admits traffic to the port `number`, called `name`, from any source.
 fn admits(spec: &Value, number: u16, name: Option<&str>) -> bool {
     let number = u64::from(number);
     let has = |port: &Value| {

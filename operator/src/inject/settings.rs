@@ -1,4 +1,4 @@
-//! What an injected proxy runs.
+//! Settings of an injected proxy.
 
 use std::sync::LazyLock;
 

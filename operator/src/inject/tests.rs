@@ -107,7 +107,7 @@ fn envoy_stands_in_front_of_the_applications_port_and_has_its_name() {
     assert_eq!(application["ports"][0], json!({"containerPort": 8080}));
     assert_eq!(application["readinessProbe"]["httpGet"]["port"], 8080);
     assert_eq!(application["lifecycle"]["preStop"]["httpGet"]["port"], 8080);
-    // Nothing of the template is left over.
+    // No placeholder of the template remains.
     let text = object.to_string();
     let word = |word: &&str| text.contains(*word);
     assert_eq!(
@@ -392,7 +392,7 @@ fn network_policies_are_judged_by_the_pods_and_ports_they_name() {
         json!({"podSelector": all, "ingress": [app, {"ports": [{"port": "http"}]}]}),
         json!({"podSelector": all, "ingress": [app, {}]}),
         json!({"podSelector": all, "ingress": [{"ports": [{"port": 8080, "protocol": "UDP"}]}]}),
-        // It admits nothing, before and after.
+        // This policy admits nothing, before and after.
         json!({"podSelector": all}),
     ] {
         assert_eq!(warned(spec.clone()), None, "{spec}");
