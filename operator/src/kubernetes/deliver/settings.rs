@@ -1,4 +1,4 @@
-//! What is delivered, and where its readers find the module.
+//! Settings of deliveries, and of the module's location for their readers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,11 +7,12 @@ use clap::{Args, ValueEnum};
 
 use crate::xds::module::Kind;
 
-/// Longest pause between attempts at what failed, and between looks for a kind that isn't served.
+/// The longest pause between attempts after a failure, and between lists of a kind that isn't
+/// served.
 const RETRY: Duration = Duration::from_secs(30);
-/// Where Envoy Gateway is by default.
+/// The default namespace of Envoy Gateway.
 pub const ENVOY_GATEWAY_NAMESPACE: &str = "envoy-gateway-system";
-/// Where Istio is by default.
+/// The default namespace of Istio.
 pub const ISTIO_NAMESPACE: &str = "istio-system";
 
 /// Objects for other control planes and for Pods.
@@ -31,7 +32,7 @@ pub struct DeliverArgs {
     /// Write a ConfigMap for each target, for Envoys that read their filter from a file
     #[arg(long, help_heading = "Delivery")]
     pub deliver_config_maps: bool,
-    /// Where the module is in Pods that mount such a ConfigMap; {hash} stands for the first 16
+    /// Path of the module in Pods that mount such a ConfigMap; {hash} is replaced by the first 16
     /// digits of its SHA-256
     #[arg(
         long,
@@ -44,7 +45,7 @@ pub struct DeliverArgs {
     /// EnvoyExtensionPolicies use it in place of the Wasm module
     #[arg(long, value_name = "NAME", help_heading = "Delivery")]
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module: EnvoyFilters are written in place of the
+    /// Path of the native module in Istio's proxies: EnvoyFilters are written in place of the
     /// others
     #[arg(long, value_name = "PATH", help_heading = "Delivery")]
     pub istio_native: Option<PathBuf>,
@@ -70,7 +71,7 @@ pub struct DeliverArgs {
     /// envoy-gateway are removed at the start, which takes the right to list and delete them
     #[arg(long, help_heading = "Delivery")]
     pub keep_leftovers: bool,
-    /// Where this operator's modules are reached by control planes and proxies [default:
+    /// Base URL of this operator's modules for control planes and proxies [default:
     /// http://headgate.NAMESPACE.svc:18002]
     #[arg(long, value_name = "URL", help_heading = "Delivery")]
     pub modules_url: Option<String>,
@@ -89,32 +90,33 @@ pub enum AdapterChoice {
     None,
 }
 
-/// What is delivered.
+/// The effective settings of deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Write TrafficExtensions or WasmPlugins once their CRD is there.
+    /// Whether TrafficExtensions or WasmPlugins are written once their CRD is installed.
     pub istio: bool,
-    /// Write EnvoyExtensionPolicies once their CRD is there.
+    /// Whether EnvoyExtensionPolicies are written once their CRD is installed.
     pub envoy_gateway: bool,
     /// The native module's name in EnvoyProxies, in place of the Wasm module.
     pub envoy_gateway_native: Option<String>,
-    /// Where Istio's proxies have the native module; EnvoyFilters in place of plugins.
+    /// The path of the native module in Istio's proxies; EnvoyFilters are written in place of
+    /// plugins.
     pub istio_native: Option<PathBuf>,
     /// Namespace of Envoy Gateway.
     pub envoy_gateway_namespace: String,
     /// Namespace of istiod.
     pub istio_namespace: String,
-    /// Write ConfigMaps; the path of the module in the Pods that mount them, with `{hash}` for the
-    /// first 16 digits of its SHA-256.
+    /// The path of the module in the Pods that mount ConfigMaps, with `{hash}` in place of the
+    /// first 16 digits of its SHA-256. `None`: no ConfigMaps are written.
     pub config_map_module: Option<String>,
-    /// Leave objects of deliveries that are off, and those of the native filter where plugins are
-    /// written or the other way round.
+    /// Whether to keep objects of deliveries that are off, and those of the native filter if
+    /// plugins are written, or the other way round.
     pub keep_leftovers: bool,
-    /// Namespaces where objects are; all where none is named.
+    /// The namespaces of the objects; all if the list is empty.
     pub watch_namespaces: Vec<String>,
-    /// `http://HOST:PORT` below which `/modules/<sha256>.wasm` is served.
+    /// The base URL, `http://HOST:PORT`, below which `/modules/<sha256>.wasm` is served.
     pub modules_url: String,
-    /// Longest pause between attempts at what failed, and between looks for a kind that isn't
+    /// The longest pause between attempts after a failure, and between lists of a kind that isn't
     /// served.
     pub retry: Duration,
 }
@@ -126,7 +128,7 @@ impl Settings {
         self.istio || self.envoy_gateway || self.config_map_module.is_some()
     }
 
-    /// What the arguments say, for an operator in `namespace`.
+    /// Returns the settings of these arguments, for an operator in `namespace`.
     ///
     /// # Errors
     /// One line that names the argument at fault and what to do.
