@@ -197,8 +197,8 @@ fn a_route_of_several_gateways_shares_its_slots_among_all_their_pods() {
     assert_eq!(world.state("a/p").not_found, []);
 }
 
-/// Route, Gateway and proxy are of two namespaces, as where a platform team runs the Gateways of
-/// all.
+/// Route, Gateway and proxy are in different namespaces, as when a platform team runs the Gateways
+/// of all teams.
 #[test]
 fn a_routes_policy_reaches_the_gateway_of_another_namespace_and_nothing_else_there() {
     let world = edge(2)

@@ -1,4 +1,4 @@
-//! What holds of every cluster.
+//! Properties of every cluster.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Small names, so that policies meet.
+/// Names come from a small set, so that policies overlap.
 fn cluster() -> impl Strategy<Value = World> {
     let namespace = || prop_oneof![Just("a"), Just("b")];
     let kind = prop_oneof![
@@ -101,7 +101,7 @@ fn cluster() -> impl Strategy<Value = World> {
     )
 }
 
-/// What each Pod's proxy enforces.
+/// Returns the configuration that each Pod's proxy enforces.
 fn enforced(world: &World, plan: &Plan) -> Vec<(ObjectKey, bool, Arc<Enforced>)> {
     let of = |(key, pod): (&ObjectKey, &Pod)| {
         let enforced = plan.for_proxy(&ProxyClaims {
@@ -131,7 +131,7 @@ proptest! {
         }
     }
 
-    /// Over all ready proxies that know themselves by labels, and over those that name the target.
+    /// Over all ready proxies selected by labels, and over those that name the target.
     #[test]
     fn no_more_slots_than_total_unless_proxies_outnumber_them(world in cluster()) {
         let plan = world.plan();
@@ -176,8 +176,7 @@ proptest! {
         }
     }
 
-    /// Whatever was planned before, and whichever way: equal clusters give equal plans, byte for
-    /// byte.
+    /// Equal clusters give equal plans, byte for byte, independent of earlier plans.
     #[test]
     fn plans_do_not_depend_on_history(before in cluster(), world in cluster()) {
         let afresh = world.plan();
@@ -193,7 +192,8 @@ proptest! {
         prop_assert_eq!(bytes(&after), bytes(&afresh));
     }
 
-    /// Each target of a policy in force is won, lost, or not there; and who overrides is in force.
+    /// Each target of a policy in force is won, lost or not found, and an overriding policy is in
+    /// force.
     #[test]
     fn every_target_has_one_fate(world in cluster()) {
         let plan = world.plan();
@@ -216,8 +216,7 @@ proptest! {
         }
     }
 
-    /// The oldest of those that match is the one in force, for all requests as for those of a
-    /// route.
+    /// The oldest matching policy is in force, both for all requests and for those of a route.
     #[test]
     fn precedence_is_a_total_order(world in cluster()) {
         let plan = world.plan();

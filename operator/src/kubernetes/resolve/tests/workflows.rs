@@ -1,4 +1,4 @@
-//! Policies with workflows: their rates go with slots, and one of them is in force at a proxy.
+//! Policies with workflows: their rates scale with slots, and one of them is in force at a proxy.
 
 use headgate_core::config::{Direction, SharingConfig};
 
@@ -53,7 +53,7 @@ fn guarantees_go_with_slots() {
     for (slots, pods, expected) in [
         ("total: 30", 1, (60.0, 600.0)),
         ("total: 30", 3, (20.0, 200.0)),
-        // Not rounded, and not clamped, as slots are.
+        // Rates are neither rounded nor clamped as slots are.
         ("total: 2", 8, (7.5, 75.0)),
         ("perEndpoint: 10", 3, (60.0, 600.0)),
     ] {
@@ -69,7 +69,7 @@ fn guarantees_go_with_slots() {
         .policy("a/p", "perEndpoint: 10", &["Gateway/a/edge"])
         .with_workflows("a/p");
     assert_eq!(rates(&world.plan(), &gateway), (90.0, 900.0));
-    // By two targets, it is one stage with the endpoints of both.
+    // With two targets, it is one stage with the endpoints of both.
     let both = world.policy("a/other", "total: 1", &["Service/a/x"]);
     assert_eq!(rates(&both.plan(), &gateway), (90.0, 900.0));
 }
@@ -127,7 +127,7 @@ fn outbound_slots_follow_the_policy_and_not_its_scale() {
 }
 
 /// A process announces one rate for a workflow, so the first policy's workflows are in force and
-/// the others' are not; all else of the others is.
+/// the others' are not; everything else of the others is.
 #[test]
 fn one_policy_s_workflows_are_in_force_at_a_proxy() {
     let gateway = format!("{GATEWAY_NAME_LABEL}=edge");
