@@ -105,7 +105,7 @@ pub(super) struct Reconciler {
     served: Option<(ModuleRef, Instant)>,
     /// The time since which Istio's agents can fetch the module again, if they couldn't before.
     served_again: Option<String>,
-    /// Whether the last check found that they can't, or may have been unable to.
+    /// Whether they couldn't at the last check or, before the first one, may have been unable to.
     interrupted: bool,
     /// The reason why they can't.
     unserved: Option<String>,
