@@ -98,7 +98,8 @@ impl Uploads {
     fn manager(self) -> String {
         let timeout = |timeout: Duration| {
             format!(
-                "\n# A request that has not arrived whole by then is answered 408.\nrequest_timeout: {}s",
+                "\n# A request that has not arrived whole by then is answered \
+                 408.\nrequest_timeout: {}s",
                 timeout.as_secs_f64()
             )
         };
@@ -272,7 +273,8 @@ admin:
         }
         if self.pod.filter == Kind::Native {
             line(
-                "The kind of filter. Where the operator has none of it, or this proxy can't load it, it is wasm.",
+                "The kind of filter. Where the operator has none of it, or this proxy can't load \
+                 it, it is wasm.",
                 FILTER_METADATA,
                 self.pod.filter.name(),
             );
@@ -349,9 +351,10 @@ admin:
         let Some(path) = &self.access_log else {
             return String::new();
         };
-        let format = "[%START_TIME%] \\\"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%\\\" %RESPONSE_CODE% %RESPONSE_FLAGS% \
-                      %RESPONSE_CODE_DETAILS% %DURATION%ms refused=\\\"%RESP(X-HEADGATE-REFUSED)%\\\" \
-                      retry_after=%RESP(RETRY-AFTER)% upstream=%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%ms\\n";
+        let format = "[%START_TIME%] \\\"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%\\\" \
+                      %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %DURATION%ms \
+                      refused=\\\"%RESP(X-HEADGATE-REFUSED)%\\\" retry_after=%RESP(RETRY-AFTER)% \
+                      upstream=%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%ms\\n";
         let block = format!(
             "access_log:
 - name: envoy.access_loggers.file
@@ -387,8 +390,8 @@ admin:
         let Some(Admission { address, tls }) = &self.admission else {
             return String::new();
         };
-        let comment = "\
-# The server of class admission, to which the filter reports. One of several operators listens: their leader.";
+        let comment = "# The server of class admission, to which the filter reports. One of \
+                       several operators listens: their leader.";
         operator(CLUSTER, comment, address, tls.as_deref())
     }
 }
@@ -667,7 +670,8 @@ mod tests {
         let admission = &read["static_resources"]["clusters"][1];
         assert_eq!(admission["name"], CLUSTER);
         assert_eq!(admission["type"], "STRICT_DNS");
-        let hcm = &read["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
+        let listener = &read["static_resources"]["listeners"][0];
+        let hcm = &listener["filter_chains"][0]["filters"][0]["typed_config"];
         assert_eq!(hcm["access_log"][0]["typed_config"]["path"], "/log \" '");
         let route = &hcm["route_config"]["virtual_hosts"][0]["routes"][0]["route"];
         assert_eq!(route["timeout"], "0s");

@@ -245,15 +245,16 @@ fn app_port(template: &Value, settings: &Settings, earlier: Option<u16>) -> Resu
                     _ => format!("ports {}", listed.join(", ")),
                 };
                 return Err(format!(
-                    "its containers have {found}: say which one Envoy stands in front of, by the annotation \
-                     {APP_PORT_ANNOTATION} of its Pods or by --app-port"
+                    "its containers have {found}: say which one Envoy stands in front of, by the \
+                     annotation {APP_PORT_ANNOTATION} of its Pods or by --app-port"
                 ));
             }
         }
     };
     if port == settings.listen_port {
         return Err(format!(
-            "the application listens on {port}, where Envoy is to listen: choose another --listen-port"
+            "the application listens on {port}, where Envoy is to listen: choose another \
+             --listen-port"
         ));
     }
     Ok(port)

@@ -20,8 +20,8 @@ pub fn cut_off(policy: &Value, injected: &Injected) -> Option<String> {
         return None;
     }
     Some(format!(
-        "{} admits port {} and not port {}, where Envoy listens: requests to {} are cut off until the policy admits \
-         port {}",
+        "{} admits port {} and not port {}, where Envoy listens: requests to {} are cut off until \
+         the policy admits port {}",
         super::name_of(policy),
         injected.app_port,
         injected.listen_port,

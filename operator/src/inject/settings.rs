@@ -21,7 +21,12 @@ pub(super) fn released(repository: Option<&str>) -> Option<String> {
 pub struct Settings {
     /// Image with this program and the filter modules. The default is that of the release that this
     /// program is of; one that you built has none
-    #[arg(long, value_name = "IMAGE", default_value = RELEASED.as_deref(), required = RELEASED.is_none())]
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        default_value = RELEASED.as_deref(),
+        required = RELEASED.is_none()
+    )]
     pub image: String,
     /// Envoy's image
     #[arg(long, value_name = "IMAGE", default_value = "envoyproxy/envoy:v1.40.0")]
@@ -42,7 +47,12 @@ pub struct Settings {
     #[arg(long, value_name = "NAME")]
     pub tls_secret: Option<String>,
     /// Port on which Envoy listens
-    #[arg(long, value_name = "PORT", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub listen_port: u16,
     /// Port on which the application listens [default: the annotation headgate.dev/app-port of the
     /// Pods, else their only port]
@@ -52,7 +62,12 @@ pub struct Settings {
     #[arg(long)]
     pub upstream_http2: bool,
     /// Worker threads of Envoy
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub concurrency: u32,
     /// In what form Envoy loads the filter: wasm, or native, which needs Envoy 1.39 or newer. One
     /// that can't load it gets wasm

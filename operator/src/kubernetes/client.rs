@@ -62,8 +62,8 @@ impl Access {
 /// # Errors
 /// One line that says what is missing and what to do.
 pub async fn connect(access: &Access, metrics: Metrics) -> anyhow::Result<(Client, String)> {
-    let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; elsewhere, set --kubeconfig \
-                   or $KUBECONFIG";
+    let unknown = "--kubernetes: no cluster is known; in a Pod, give it a service account; \
+                   elsewhere, set --kubeconfig or $KUBECONFIG";
     let mut config = access.config(|| unknown.to_owned()).await?;
     config.connect_timeout = Some(CONNECT);
     config.write_timeout = Some(WRITE);

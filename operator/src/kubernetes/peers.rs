@@ -180,7 +180,11 @@ async fn ask(address: SocketAddr, token: Option<PathBuf>, out: mpsc::Sender<(Soc
                         Ok(Err(error)) => format!("{error:#}"),
                         _ => "no answer in time".to_owned(),
                     };
-                    warn!(%address, "a replica can't be reached; what it said last counts for {} s: {why}", KEEP.as_secs());
+                    warn!(
+                        %address,
+                        "a replica can't be reached; what it said last counts for {} s: {why}",
+                        KEEP.as_secs()
+                    );
                 }
                 let never_heard = known.is_none() && failures == TRIES;
                 let is_over = known.is_some() && since.elapsed() > KEEP;

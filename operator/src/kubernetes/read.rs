@@ -261,7 +261,10 @@ mod tests {
                     ],
                     "rules": [
                         {"backendRefs": [{"name": "b"}, {"name": "c", "namespace": "x"}]},
-                        {"backendRefs": [{"name": "b"}, {"name": "d", "kind": "Bucket", "group": "z"}]},
+                        {"backendRefs": [
+                            {"name": "b"},
+                            {"name": "d", "kind": "Bucket", "group": "z"},
+                        ]},
                     ],
                 },
                 "status": status,

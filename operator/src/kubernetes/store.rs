@@ -525,7 +525,8 @@ impl Store {
             Seen::Failed { status } => {
                 if status == Some(404) && !self.listed.policies {
                     warn!(
-                        "the API server knows no AdmissionPolicy yet; install it: headgate crd | kubectl apply --server-side -f -"
+                        "the API server knows no AdmissionPolicy yet; install it: headgate crd | \
+                         kubectl apply --server-side -f -"
                     );
                 }
                 Effect::default()

@@ -54,8 +54,8 @@ pub struct Account {
 pub enum Refusal {
     /// It is not a valid token of a service account for [`AUDIENCE`].
     #[error(
-        "{0}; a proxy needs a token of its service account for audience {audience:?} (serviceAccountToken in a \
-         projected volume, as headgate inject adds it)",
+        "{0}; a proxy needs a token of its service account for audience {audience:?} \
+         (serviceAccountToken in a projected volume, as headgate inject adds it)",
         audience = AUDIENCE
     )]
     Invalid(String),

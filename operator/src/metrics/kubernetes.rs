@@ -115,7 +115,8 @@ impl KubernetesMetrics {
         }
         registry.register(
             "kubernetes_requests",
-            "Requests to the API server; code is the HTTP status, or error where there was no answer",
+            "Requests to the API server; code is the HTTP status, or error where there was no \
+             answer",
             metrics.requests.clone(),
         );
         registry.register(

@@ -39,7 +39,8 @@ pub(super) fn register(registry: &mut Registry, report: &Report) {
     if let Some(first) = expires.min() {
         registry.register_with_unit(
             "xds_proxy_certificate_expiry_timestamp",
-            "When the first of the certificates expires that connected proxies have shown, in Unix time",
+            "When the first of the certificates expires that connected proxies have shown, in Unix \
+             time",
             Unit::Seconds,
             ConstGauge::new(first.as_second()),
         );

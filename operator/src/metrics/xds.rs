@@ -62,7 +62,8 @@ impl XdsMetrics {
             ),
             (
                 "xds_streams_refused",
-                "Streams of proxies turned away at a limit, or because they are not who they say they are",
+                "Streams of proxies turned away at a limit, or because they are not who they say \
+                 they are",
                 &metrics.streams_refused,
             ),
             ("xds_pushes", "Responses sent to proxies", &metrics.pushes),
@@ -103,7 +104,8 @@ impl XdsMetrics {
         );
         registry.register_with_unit(
             "xds_certificate_expiry_timestamp",
-            "When the xDS server's certificate, or the last CA of its clients, expires, in Unix time",
+            "When the xDS server's certificate, or the last CA of its clients, expires, in Unix \
+             time",
             Unit::Seconds,
             metrics.certificate_expiry.clone(),
         );

@@ -200,7 +200,8 @@ fn keep_believed(
     match report.services.is_empty() {
         false => Ok(()),
         true => Err(format!(
-            "{first}: its policy does not exist, or its classAdmission.peers does not have the namespace of {}",
+            "{first}: its policy does not exist, or its classAdmission.peers does not have the \
+             namespace of {}",
             clip(&sender.id, 256)
         )),
     }

@@ -138,7 +138,8 @@ pub fn programmed(tally: &Tally) -> Condition {
         (_, 0) => Condition::new(
             false,
             "NoProxies",
-            "no connected proxy serves this target; check that its Pods have a Headgate sidecar and an identity for this namespace",
+            "no connected proxy serves this target; check that its Pods have a Headgate sidecar \
+             and an identity for this namespace",
         ),
         (r, t) if r == t => Condition::new(true, "Programmed", share),
         (0, _) => Condition::new(false, "Pending", share),
@@ -170,9 +171,9 @@ pub fn at(
                     false,
                     "LimitReached",
                     format!(
-                        "{applying} policies apply to a proxy of this target, which takes at most {MAX_STAGES}; this \
-                         policy is left out there (those of routes are first, the newest first): merge policies, or \
-                         attach routes to another Gateway"
+                        "{applying} policies apply to a proxy of this target, which takes at most \
+                         {MAX_STAGES}; this policy is left out there (those of routes are first, \
+                         the newest first): merge policies, or attach routes to another Gateway"
                     ),
                 ),
                 None => together(tally.total, programmed(&tally), delivered),

@@ -158,7 +158,8 @@ impl Acceptor {
             ),
             Full::Each => warn!(
                 peer = %address,
-                "connections of this address are turned away: it has {} open or {} in their TLS handshake",
+                "connections of this address are turned away: it has {} open or {} in their TLS \
+                 handshake",
                 self.limits.connections_per_address, self.limits.handshakes_per_address
             ),
         }

@@ -117,7 +117,8 @@ pub enum ModuleError {
     Unreadable(PathBuf, io::Error),
     /// The file isn't a module.
     #[error(
-        "filter module {0} is neither a WebAssembly module nor a shared object: {1}; build it with scripts/build"
+        "filter module {0} is neither a WebAssembly module nor a shared object: {1}; build it with \
+         scripts/build"
     )]
     Invalid(PathBuf, &'static str),
     /// The copy can't be written.
@@ -322,7 +323,10 @@ pub async fn watch(
             Ok(Ok(module)) => {
                 let path = module.path.clone();
                 if modules.send_if_modified(|known| Arc::make_mut(known).replace(module)) {
-                    info!(module = %path.display(), "the filter module was replaced; proxies get the new one");
+                    info!(
+                        module = %path.display(),
+                        "the filter module was replaced; proxies get the new one"
+                    );
                 }
             }
             Ok(Err(error)) => warn!("{error}; proxies keep the module they have"),

@@ -131,8 +131,8 @@ fn claim(node: &Node) -> TargetClaim {
         Some(Kind::StringValue(text)) => match text.parse() {
             Ok(target) => TargetClaim::Target(target),
             Err(_) => TargetClaim::Invalid(format!(
-                "node metadata {TARGET_METADATA:?}: {:?} is no target; write kind/namespace/name, such as \
-                 Service/default/search",
+                "node metadata {TARGET_METADATA:?}: {:?} is no target; write kind/namespace/name, \
+                 such as Service/default/search",
                 clip(text, MAX_TEXT)
             )),
         },
@@ -149,8 +149,8 @@ fn namespace(node: &Node) -> Result<Option<String>, String> {
             Ok(Some(name.clone()))
         }
         Some(_) => Err(format!(
-            "node metadata {NAMESPACE_METADATA:?} is no namespace; write the Pod's, a string of 1 to \
-             {MAX_NAMESPACE} characters"
+            "node metadata {NAMESPACE_METADATA:?} is no namespace; write the Pod's, a string of 1 \
+             to {MAX_NAMESPACE} characters"
         )),
         None => Ok(match metadata(node, ISTIO_NAMESPACE) {
             Some(Kind::StringValue(name)) if (1..=MAX_NAMESPACE).contains(&name.len()) => {
@@ -208,8 +208,8 @@ fn module(node: &Node, key: &str, kind: Filter) -> Result<Option<PathBuf>, Strin
             Ok(Some(PathBuf::from(path)))
         }
         Some(_) => Err(format!(
-            "node metadata {key:?} is no absolute path of a {} module, of at most {MAX_PATH} bytes; write the path \
-             that headgate bootstrap --install-module printed",
+            "node metadata {key:?} is no absolute path of a {} module, of at most {MAX_PATH} \
+             bytes; write the path that headgate bootstrap --install-module printed",
             kind.name()
         )),
     }
@@ -225,8 +225,8 @@ fn filter(node: &Node) -> Result<Filter, String> {
             };
             named.ok_or_else(|| {
                 format!(
-                    "node metadata {FILTER_METADATA:?} is no kind of filter; write \"wasm\" or \"native\", as headgate \
-                     bootstrap --filter does"
+                    "node metadata {FILTER_METADATA:?} is no kind of filter; write \"wasm\" or \
+                     \"native\", as headgate bootstrap --filter does"
                 )
             })
         }

@@ -180,8 +180,9 @@ impl Peer {
         for (key, namespace) in claimed {
             if let Some(namespace) = namespace.filter(|n| *n != proven.namespace) {
                 return Err(format!(
-                    "node metadata {key:?} is of namespace {namespace:?}, but the client's certificate or token is \
-                     of {:?} ({}); correct the metadata, or give the proxy an identity of namespace {namespace:?}",
+                    "node metadata {key:?} is of namespace {namespace:?}, but the client's \
+                     certificate or token is of {:?} ({}); correct the metadata, or give the proxy \
+                     an identity of namespace {namespace:?}",
                     proven.namespace, proven.id
                 ));
             }

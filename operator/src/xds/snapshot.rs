@@ -109,8 +109,9 @@ impl Snapshot {
             (Some(own), _) => own,
             (None, _) if identity.module.is_some() => {
                 return Err(format!(
-                    "it has a Wasm module of its own and no native one (node metadata {NATIVE_MODULE_METADATA:?}); \
-                     headgate bootstrap --install-module --filter native installs both"
+                    "it has a Wasm module of its own and no native one (node metadata \
+                     {NATIVE_MODULE_METADATA:?}); headgate bootstrap --install-module --filter \
+                     native installs both"
                 ));
             }
             (None, None) => {
@@ -235,8 +236,8 @@ fn within_namespace(config: &FilterConfig, identity: &Identity) -> Result<(), St
     let foreign = |policy: &str| policy.split_once('/').map(|(ns, _)| ns) != Some(namespace);
     if config.stages.iter().any(|s| foreign(&s.policy)) {
         return Err(format!(
-            "no policy of namespace {namespace:?} applies to this proxy, and its identity ({certificate}) is for \
-             no other"
+            "no policy of namespace {namespace:?} applies to this proxy, and its identity \
+             ({certificate}) is for no other"
         ));
     }
     Ok(())

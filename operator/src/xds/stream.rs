@@ -23,8 +23,9 @@ use super::snapshot::{Assignment, Snapshot};
 use crate::metrics::XdsMetrics;
 
 /// The reason why a proxy isn't sent the empty configuration.
-const KEPT: &str = "it keeps the configuration that it had before this operator started, because a policy \
-                    is refused and has no good version here; correct that policy, or delete it";
+const KEPT: &str = "it keeps the configuration that it had before this operator started, because a \
+                    policy is refused and has no good version here; correct that policy, or delete \
+                    it";
 
 /// The parts of the server that a stream uses.
 #[derive(Debug, Clone)]
@@ -89,7 +90,9 @@ where
 {
     let patience = tokio::time::timeout(context.limits.first_message, requests.next());
     let first = tokio::select! {
-        first = patience => first.map_err(|_| Status::deadline_exceeded("no request on this stream"))?,
+        first = patience => {
+            first.map_err(|_| Status::deadline_exceeded("no request on this stream"))?
+        }
         () = stopped(&mut context.shutdown) => return Err(stopping()),
     };
     let Some(first) = first.transpose()? else {

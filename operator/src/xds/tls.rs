@@ -121,7 +121,10 @@ impl TlsFiles {
             Self::content(
                 "tls-key",
                 &self.key,
-                format!("no private key in PEM ({e}); a Secret of type kubernetes.io/tls has it as tls.key"),
+                format!(
+                    "no private key in PEM ({e}); a Secret of type kubernetes.io/tls has it as \
+                         tls.key"
+                ),
             )
         })?;
         let authorities = certificates(&pem.client_ca).map_err(of_ca)?;
@@ -310,7 +313,8 @@ impl Tls {
                 Ok((now, next)) => {
                     info!(
                         expires = rfc3339(next.expires()),
-                        "new TLS files are in use; proxies whose certificate no CA of them signed are disconnected"
+                        "new TLS files are in use; proxies whose certificate no CA of them signed \
+                         are disconnected"
                     );
                     (pem, refused, told) = (now, None, Age::Fresh);
                     metrics.tls_reloads.inc();
@@ -344,12 +348,13 @@ fn tell(trust: &Trust, told: &mut Age, metrics: &XdsMetrics, files: &TlsFiles) {
         Age::Fresh => {}
         Age::Old => warn!(
             expires,
-            "the TLS certificate {cert} or the CA {ca} expires soon; see why its issuer doesn't renew it"
+            "the TLS certificate {cert} or the CA {ca} expires soon; see why its issuer doesn't \
+             renew it"
         ),
         Age::Expired => error!(
             expires,
-            "the TLS certificate {cert} or the CA {ca} has expired: proxies can't connect and keep their last \
-             configuration; see why its issuer didn't renew it"
+            "the TLS certificate {cert} or the CA {ca} has expired: proxies can't connect and keep \
+             their last configuration; see why its issuer didn't renew it"
         ),
     }
 }

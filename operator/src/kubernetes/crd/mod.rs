@@ -19,7 +19,8 @@ use crate::validate;
 /// `metadata.name` of the definition.
 pub const NAME: &str = "admissionpolicies.headgate.dev";
 /// The command that regenerates the definition's files, from the top of the repository.
-pub const RENEW: &str = "cargo run -p headgate -- crd | tee {,charts/headgate/files/}crds/admissionpolicies.headgate.dev.yaml";
+pub const RENEW: &str = "cargo run -p headgate -- crd | tee \
+                         {,charts/headgate/files/}crds/admissionpolicies.headgate.dev.yaml";
 
 /// Returns the definition.
 ///
@@ -59,12 +60,16 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
                 "subresources": {"status": {}},
                 "additionalPrinterColumns": columns(),
                 "schema": {"openAPIV3Schema": {
-                    "description": "Keeps a backend inside its latency objectives: turns away at once, in the \
-                                    proxy, what could not meet them, and queues the rest.",
+                    "description": "Keeps a backend inside its latency objectives: turns away at \
+                                    once, in the proxy, what could not meet them, and queues the \
+                                    rest.",
                     "type": "object",
                     "required": ["spec"],
                     "properties": {
-                        "apiVersion": {"type": "string", "description": "Version of this kind's schema: headgate.dev/v1alpha1."},
+                        "apiVersion": {
+                            "type": "string",
+                            "description": "Version of this kind's schema: headgate.dev/v1alpha1.",
+                        },
                         "kind": {"type": "string", "description": "The kind: AdmissionPolicy."},
                         "metadata": {"type": "object"},
                         "spec": spec,
@@ -81,15 +86,38 @@ pub fn definition() -> anyhow::Result<CustomResourceDefinition> {
 fn columns() -> Value {
     let condition =
         |kind: &str, field: &str| format!(".status.conditions[?(@.type==\"{kind}\")].{field}");
-    let column = |name: &str, path: &str, priority: i32, description: &str| json!({"name": name, "type": "string", "jsonPath": path, "priority": priority, "description": description});
+    let column = |name: &str, path: &str, priority: i32, description: &str| {
+        json!({
+            "name": name,
+            "type": "string",
+            "jsonPath": path,
+            "priority": priority,
+            "description": description,
+        })
+    };
     json!([
         column("Target", ".spec.targetRefs[0]['name','matchLabels']", 0, "Its first target."),
         column("Mode", ".spec.mode", 0, "Whether decisions take effect."),
-        column("Accepted", &condition("Accepted", "status"), 0, "Whether it is right and may apply to its targets."),
-        column("Programmed", &condition("Programmed", "status"), 0, "Whether all proxies of its targets run it."),
+        column(
+            "Accepted",
+            &condition("Accepted", "status"),
+            0,
+            "Whether it is right and may apply to its targets.",
+        ),
+        column(
+            "Programmed",
+            &condition("Programmed", "status"),
+            0,
+            "Whether all proxies of its targets run it.",
+        ),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
         column("Kind", ".spec.targetRefs[0].kind", 1, "Kind of its first target."),
-        column("Strategy", ".spec.strategy.type", 1, "What decides which requests may enter the queue."),
+        column(
+            "Strategy",
+            ".spec.strategy.type",
+            1,
+            "What decides which requests may enter the queue.",
+        ),
         column("Reason", &condition("Programmed", "reason"), 1, "Why proxies run it or don't."),
         column("Message", &condition("Programmed", "message"), 1, "The same in a sentence."),
     ])

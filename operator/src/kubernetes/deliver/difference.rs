@@ -49,7 +49,10 @@ mod tests {
     #[test]
     fn what_others_add_is_theirs() {
         let wanted = json!({"spec": {"a": 1.0, "b": [{"c": "d"}], "n": null}});
-        let seen = json!({"spec": {"a": 1, "b": [{"c": "d", "default": true}], "priority": 3}, "status": {}});
+        let seen = json!({
+            "spec": {"a": 1, "b": [{"c": "d", "default": true}], "priority": 3},
+            "status": {},
+        });
         assert!(is_within(&wanted, &seen));
         for other in [
             json!({"spec": {"a": 2, "b": [{"c": "d"}]}}),

@@ -108,14 +108,14 @@ impl<'a> Fit<'a> {
             let bytes = size(stage);
             let why = match self.cuts.get(stage.policy.as_str())? {
                 Cut::Last(last) => format!(
-                    "generation {} of this policy is not in force, and generation {} still is, with slots and routes \
-                     as they are now: it takes {bytes} bytes, and all policies of these proxies share at most \
-                     {MAX_BYTES}",
+                    "generation {} of this policy is not in force, and generation {} still is, \
+                     with slots and routes as they are now: it takes {bytes} bytes, and all \
+                     policies of these proxies share at most {MAX_BYTES}",
                     stage.generation, last.stage.generation
                 ),
                 Cut::Out => format!(
-                    "this policy is left out, so that the other policies of these proxies fit: it takes {bytes} bytes \
-                     of the {MAX_BYTES} that all of them share"
+                    "this policy is left out, so that the other policies of these proxies fit: it \
+                     takes {bytes} bytes of the {MAX_BYTES} that all of them share"
                 ),
             };
             let what_to_do = "use fewer types and matches, or shorter ones";

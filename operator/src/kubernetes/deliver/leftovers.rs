@@ -25,7 +25,8 @@ pub(super) async fn remove(client: Client, settings: Settings) {
             while let Err(why) = remove_from(&client, adapter, &api).await {
                 warn!(
                     kind = adapter.kind(),
-                    "removing what is left of a delivery that is off failed, and is tried again: {why}"
+                    "removing what is left of a delivery that is off failed, and is tried again: \
+                     {why}"
                 );
                 tokio::time::sleep(settings.retry).await;
             }
@@ -47,8 +48,8 @@ async fn remove_from(
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 warn!(
                     kind = adapter.kind(),
-                    "what is left of a delivery that is off can't be removed: {}; grant list and delete, or give \
-                     --keep-leftovers",
+                    "what is left of a delivery that is off can't be removed: {}; grant list and \
+                     delete, or give --keep-leftovers",
                     status.message
                 );
                 return Ok(());
@@ -103,7 +104,11 @@ mod tests {
                 };
                 let failed = |code: u16| {
                     let body = json!({
-                        "kind": "Status", "status": "Failure", "code": code, "message": "no", "reason": "R",
+                        "kind": "Status",
+                        "status": "Failure",
+                        "code": code,
+                        "message": "no",
+                        "reason": "R",
                     });
                     (code, body)
                 };

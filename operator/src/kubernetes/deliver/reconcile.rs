@@ -64,8 +64,8 @@ pub(super) fn steps(wanted: &Wanted, observed: &Observed, plan: &Plan) -> Steps 
         }
         if let Some(policy) = value.and_then(|value| mistaken.only_in(value, Some(object))) {
             let why = format!(
-                "it stays as it is, because policy {policy} in it has mistakes, and only this object has its last \
-                 good version; correct or delete that policy"
+                "it stays as it is, because policy {policy} in it has mistakes, and only this \
+                 object has its last good version; correct or delete that policy"
             );
             steps.kept.insert(key.clone(), why);
         } else {
@@ -254,7 +254,11 @@ impl Reconciler {
                     observed.deleted(*adapter, name);
                 }
                 Err(why) => {
-                    warn!(kind = adapter.kind(), object = %name, "deleting failed, and is tried again: {why}");
+                    warn!(
+                        kind = adapter.kind(),
+                        object = %name,
+                        "deleting failed, and is tried again: {why}"
+                    );
                     failures.insert(key.clone(), State::Pending(why));
                 }
             }

@@ -83,8 +83,8 @@ impl Delivered {
                 return Some(match deliveries.iter().all(|d| d.state == State::Unread) {
                     false => (true, "Programmed", text),
                     true => {
-                        let why = "but no Pod with a proxy of Istio was seen that it selects; check that the target's \
-                                   Pods run, and have a sidecar";
+                        let why = "but no Pod with a proxy of Istio was seen that it selects; \
+                                   check that the target's Pods run, and have a sidecar";
                         (false, "NoProxies", format!("{text}, {why}"))
                     }
                 });
@@ -154,7 +154,8 @@ mod tests {
     fn a_module_that_cannot_be_loaded_is_reported() {
         let mut delivered = delivered(&[State::Delivered]);
         delivered.unserved = Some("URL: answers 503".into());
-        let text = "delivered as WasmPlugin a/o0; sidecars that start now have no filter: URL: answers 503";
+        let text = "delivered as WasmPlugin a/o0; sidecars that start now have no filter: URL: \
+                    answers 503";
         let said = (true, "Programmed", text.to_owned());
         assert_eq!(delivered.programmed("a/p"), Some(said));
         delivered.policies.get_mut("a/p").unwrap()[0].adapter = Adapter::ConfigMap;

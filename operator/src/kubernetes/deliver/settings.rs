@@ -146,7 +146,8 @@ impl Settings {
         let is_native = |path: &PathBuf| path.is_absolute() && Kind::of(path) == Kind::Native;
         if let Some(path) = args.istio_native.as_ref().filter(|path| !is_native(path)) {
             anyhow::bail!(
-                "--istio-native {}: an absolute path of a shared object (.so), as the proxies' containers have it",
+                "--istio-native {}: an absolute path of a shared object (.so), as the proxies' \
+                 containers have it",
                 path.display()
             );
         }
@@ -173,7 +174,8 @@ impl Settings {
             }),
             _ => {
                 anyhow::bail!(
-                    "--modules-url {url}: http://HOST:PORT without a path, such as http://headgate.headgate-system.svc:18002"
+                    "--modules-url {url}: http://HOST:PORT without a path, such as \
+                     http://headgate.headgate-system.svc:18002"
                 )
             }
         }

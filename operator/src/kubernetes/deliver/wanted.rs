@@ -123,8 +123,8 @@ pub fn wanted(
             delivery: Delivery {
                 adapter: object.adapter,
                 state: State::Failed(format!(
-                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't leave them out; \
-                     give the others a label of their own and target it",
+                    "some of its Pods are those of {}, whose policy has precedence, and a {} can't \
+                     leave them out; give the others a label of their own and target it",
                     others.join(", "),
                     object.adapter.kind()
                 )),

@@ -40,7 +40,8 @@ impl Found {
         let all = *names + more.unwrap_or(0);
         if all > MAX_ROUTES {
             return Err(format!(
-                "with it the policy is for {} routes, and {} are the most; target the Gateway, or fewer routes",
+                "with it the policy is for {} routes, and {} are the most; target the Gateway, or \
+                 fewer routes",
                 all / NAMES,
                 MAX_ROUTES / NAMES
             ));
@@ -121,8 +122,9 @@ impl<'a> Finder<'a> {
             reach.push(everywhere(&target.namespace, service.selector.clone()));
         } else if !is_claimed {
             return Err(format!(
-                "Service {key} has no selector, so nobody knows the Pods behind it; give it one, or annotate \
-                 the Pods whose proxies are in front of it with {TARGET_METADATA}: {target}"
+                "Service {key} has no selector, so nobody knows the Pods behind it; give it one, \
+                 or annotate the Pods whose proxies are in front of it with {TARGET_METADATA}: \
+                 {target}"
             ));
         }
         Ok(Found {
@@ -193,8 +195,8 @@ impl<'a> Finder<'a> {
         match self.cluster.served_kinds.contains(&target.kind) {
             true => Ok(()),
             false => Err(format!(
-                "Gateway API isn't installed in this cluster: there is no kind {}; install its CRDs, or \
-                 target a Service",
+                "Gateway API isn't installed in this cluster: there is no kind {}; install its \
+                 CRDs, or target a Service",
                 target.kind
             )),
         }
@@ -261,7 +263,8 @@ fn of_listener<'a>(
     };
     let (alone, others): (Vec<_>, Vec<_>) = routes.into_iter().partition(is_alone);
     let advice = format!(
-        "give routes sectionName: {listener}, and no other, in their parentRefs of Gateway {key}, or target them"
+        "give routes sectionName: {listener}, and no other, in their parentRefs of Gateway {key}, \
+         or target them"
     );
     if alone.is_empty() {
         return Err(format!(
@@ -271,7 +274,8 @@ fn of_listener<'a>(
     let left_out = others.first().map(|(route, _)| {
         let number = others.len();
         format!(
-            "{target} shares {number} routes with other listeners, such as {route}, and it is not for these; {advice}"
+            "{target} shares {number} routes with other listeners, such as {route}, and it is not \
+             for these; {advice}"
         )
     });
     Ok((alone, left_out))
@@ -322,8 +326,8 @@ fn without_gateway(route: &TargetRef, parents: &BTreeSet<&ObjectKey>) -> String 
     } = route;
     if parents.is_empty() {
         return format!(
-            "{kind} {namespace}/{name} has no parent Gateway in its namespace, and none of another namespace has \
-             accepted it; name one in its parentRefs that allows routes from here"
+            "{kind} {namespace}/{name} has no parent Gateway in its namespace, and none of another \
+             namespace has accepted it; name one in its parentRefs that allows routes from here"
         );
     }
     let names: Vec<String> = parents.iter().map(ToString::to_string).collect();

@@ -63,9 +63,10 @@ pub(in crate::kubernetes) fn valid(
 
 /// Parsed once: parsing YAML a thousand times would dominate the tests' time.
 static PARSED: LazyLock<ValidPolicy> = LazyLock::new(|| {
-    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: p, \
-                generation: 1}\nspec:\n  targetRefs: [{kind: Service, name: x}]\n  parallelism: {total: \
-                1}\n  types:\n  - {name: default, slo: {p50: 18ms, p90: 50ms}}\n";
+    let yaml = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\n\
+                metadata: {name: p, generation: 1}\nspec:\n  \
+                targetRefs: [{kind: Service, name: x}]\n  parallelism: {total: 1}\n  \
+                types:\n  - {name: default, slo: {p50: 18ms, p90: 50ms}}\n";
     let report = check_file("test.yaml", yaml.as_bytes());
     let problems: Vec<String> = report.all_problems().map(ToString::to_string).collect();
     assert_eq!(problems, [""; 0]);
@@ -240,8 +241,8 @@ fn what_is_missing_is_said() {
     };
     let not_installed = |kind: &str| {
         format!(
-            "Gateway API isn't installed in this cluster: there is no kind {kind}; install its CRDs, or \
-             target a Service"
+            "Gateway API isn't installed in this cluster: there is no kind {kind}; install its \
+             CRDs, or target a Service"
         )
     };
     let before = lines(&world);
@@ -249,8 +250,9 @@ fn what_is_missing_is_said() {
         before[..3],
         [
             "Service shop/search doesn't exist".to_owned(),
-            "Service shop/ext has no selector, so nobody knows the Pods behind it; give it one, or annotate \
-             the Pods whose proxies are in front of it with headgate.dev/target: Service/shop/ext"
+            "Service shop/ext has no selector, so nobody knows the Pods behind it; give it one, or \
+             annotate the Pods whose proxies are in front of it with headgate.dev/target: \
+             Service/shop/ext"
                 .to_owned(),
             not_installed("Gateway"),
         ]
@@ -269,8 +271,8 @@ fn what_is_missing_is_said() {
         [
             "Gateway shop/edge doesn't exist",
             "HTTPRoute shop/r doesn't exist",
-            "HTTPRoute shop/orphan has no parent Gateway in its namespace, and none of another namespace has \
-             accepted it; name one in its parentRefs that allows routes from here",
+            "HTTPRoute shop/orphan has no parent Gateway in its namespace, and none of another \
+             namespace has accepted it; name one in its parentRefs that allows routes from here",
             "HTTPRoute shop/foreign has parent Gateway infra/edge, which doesn't exist",
             "GRPCRoute shop/lost has parent Gateway infra/edge, shop/gone, which doesn't exist",
         ]

@@ -74,7 +74,12 @@ fn a_services_pods_get_a_plugin_on_their_inbound_side() {
     );
     assert_eq!(
         metadata["ownerReferences"],
-        json!([{"apiVersion": "headgate.dev/v1alpha1", "kind": "AdmissionPolicy", "name": "p", "uid": "uid-of-p"}])
+        json!([{
+            "apiVersion": "headgate.dev/v1alpha1",
+            "kind": "AdmissionPolicy",
+            "name": "p",
+            "uid": "uid-of-p",
+        }])
     );
 }
 

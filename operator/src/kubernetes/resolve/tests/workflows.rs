@@ -9,11 +9,13 @@ impl World {
     /// 600.
     fn with_workflows(mut self, name: &str) -> Self {
         let yaml = format!(
-            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\nspec:\n  targetRefs: \
-             [{{kind: Service, name: x}}]\n  parallelism: {{total: 1}}\n  types: [{{name: default, slo: {{p50: \
-             18ms}}}}]\n  workflows: {{named: [{{name: checkout, guarantee: 60}}], sharing: {{type: \
-             DominantResource, dominantResource: {{resource: {{capacity: 600, orca: {{metric: db}}}}}}}}, outbound: \
-             {{services: [{{cluster: {}, name: extent}}]}}}}\n",
+            "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {{name: p}}\n\
+             spec:\n  targetRefs: [{{kind: Service, name: x}}]\n  parallelism: {{total: 1}}\n  \
+             types: [{{name: default, slo: {{p50: 18ms}}}}]\n  \
+             workflows: {{named: [{{name: checkout, guarantee: 60}}], \
+             sharing: {{type: DominantResource, dominantResource: \
+             {{resource: {{capacity: 600, orca: {{metric: db}}}}}}}}, \
+             outbound: {{services: [{{cluster: {}, name: extent}}]}}}}\n",
             name.replace('/', "-")
         );
         let report = check_file("test.yaml", yaml.as_bytes());
