@@ -90,7 +90,7 @@ pub struct View {
     pub registry: Arc<Registry>,
     /// The snapshots that it serves.
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// The policies' statuses as observed on the API server, if the server writes any.
+    /// The policies' statuses as observed, if there is an API server.
     pub statuses: Option<Arc<Observations>>,
 }
 

@@ -123,7 +123,7 @@ impl Uploads {
     }
 }
 
-/// The properties of a proxy's Pod, which policies select it by.
+/// The node metadata about a proxy's Pod, by which policies select it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Its namespace.

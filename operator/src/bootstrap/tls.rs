@@ -83,7 +83,6 @@ fn folder(file: &Path) -> String {
 }
 
 impl XdsTls {
-    /// Returns the cluster's transport socket.
     pub(super) fn transport_socket(&self) -> String {
         let name = quoted(&self.server_name);
         // Certificates have addresses as another kind of subject alternative name.

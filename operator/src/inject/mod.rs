@@ -119,7 +119,8 @@ pub fn uninject(object: &mut Value) -> Result<bool, String> {
     removed.map_err(|problem| format!("{name}: {problem}"))
 }
 
-/// Returns the Pod or Pod template of a workload, if it has containers and writable metadata.
+/// Returns the Pod or Pod template of a workload, with containers and writable metadata; `None` for
+/// other kinds.
 fn template_of(object: &mut Value) -> Result<Option<&mut Value>, String> {
     let pointer = match object["kind"].as_str() {
         Some("Pod") => "",

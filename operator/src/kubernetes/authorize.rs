@@ -169,8 +169,6 @@ impl Authorizer {
             path: path.to_owned(),
         })
     }
-
-    /// Returns the user of `token`.
     async fn user(&self, token: &str) -> Result<Option<UserInfo>, Error> {
         // Without an audience, the review is for the API server itself. A token without a readable
         // audience, such as one that is no JWT, can only be for it.

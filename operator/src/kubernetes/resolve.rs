@@ -9,7 +9,6 @@
 //! A change of one Pod or one policy leaves nearly everything else unchanged, and a large cluster
 //! changes all the time. So a [`Planner`] keeps the compiled policies: an unchanged part is the
 //! same [`Arc`] in the next plan. Apart from that a plan takes `O(policies + Pods × labels)`.
-//! is the same [`Arc`] in the next plan. Besides that a plan takes `O(policies + Pods × labels)`.
 
 mod known;
 mod proxies;

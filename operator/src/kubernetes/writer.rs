@@ -99,7 +99,6 @@ pub struct Writer {
 /// The pace of a policy's writes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
-    /// Whether a write is in flight.
     in_flight: bool,
     /// The start of the last write.
     last: Option<Instant>,

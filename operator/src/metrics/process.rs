@@ -17,8 +17,6 @@ const TICKS: f64 = 100.0;
 
 #[derive(Debug)]
 struct Process;
-
-/// Registers the process' metrics.
 pub(super) fn register(registry: &mut Registry) {
     registry.register_collector(Box::new(Process));
 }

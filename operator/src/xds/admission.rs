@@ -6,13 +6,12 @@
 //! perhaps to another. A new leader starts without state and soon catches up: the paper's state is
 //! that of a period, or of recent calls.
 //!
-//! A report about misses can lower the class of all callers of a service. So over TLS,
+//! A report about misses can deny a class to all callers of a service. So over TLS,
 //! `classAdmission.peers` of the service's policy (`workflows.peers`, if it has workflows) lists
 //! the namespaces whose reports are accepted.
 //!
 //! No lock is held while waiting for a proxy. An exchange takes some µs of computation, so one lock
 //! serves all.
-//! one lock for all.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};

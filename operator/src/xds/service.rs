@@ -26,7 +26,7 @@ use super::stream::{Context, drive};
 use crate::kubernetes::review::bearer;
 use crate::kubernetes::tokens::{ProxyTokens, Refusal};
 
-/// Both services.
+/// The implementation of both services.
 #[derive(Debug, Clone)]
 pub(super) struct Service {
     context: Context,

@@ -103,7 +103,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the native module file that this proxy can load.
+    /// Returns the native module file that this proxy can load, or the reason why it has none.
     fn native_of<'a>(&'a self, identity: &'a Identity) -> Result<&'a Path, String> {
         let native = match (&identity.native_module, &self.modules.native) {
             (Some(own), _) => own,

@@ -36,8 +36,6 @@ pub(super) struct Lifetime {
     /// The longest lifetime.
     pub(super) max_age: Duration,
 }
-
-/// An open connection.
 pub(super) struct Socket {
     io: Either<TcpStream, Box<TlsStream<TcpStream>>>,
     peer: Peer,

@@ -22,14 +22,13 @@ struct Counts {
     /// Every proxy that should enforce any generation of it, counted once.
     #[serde(flatten)]
     all: Tally,
-    /// The same proxies by generation and target; one that two targets reach is counted twice.
+    /// The same proxies by generation and target; one that two targets reach is in both entries.
     by_target: Vec<Entry>,
 }
 
 /// Proxies that should enforce one generation of a policy, by one of its targets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
-    /// The policy's generation.
     generation: i64,
     /// The target by which the policy reaches them; `None` if a proxy doesn't report it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -70,7 +70,7 @@ pub async fn apply(client: &Client, object: &Object, version: Option<&str>) -> O
 }
 
 /// Completes when the foreign object with the key of `object` and this UID is deleted, or after
-/// `retry` if the watch ends early.
+/// `retry` if the watch fails.
 pub fn gone(
     client: &Client,
     object: &Object,

@@ -42,9 +42,7 @@ type Key = (Adapter, ObjectKey);
 /// The remaining writes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Steps {
-    /// Objects to apply.
     pub(super) apply: BTreeSet<Key>,
-    /// Objects to delete.
     pub(super) delete: BTreeSet<Key>,
     /// Objects that differ from the wanted ones and stay unchanged, each with the reason.
     pub(super) kept: BTreeMap<Key, String>,

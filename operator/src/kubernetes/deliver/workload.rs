@@ -6,7 +6,6 @@
 //! between them; labels can't express "all but those". So of two workloads that overlap, the one
 //! with precedence gets an object, and the other one reports why it has none. A Pod without such an
 //! overlap has all its policies in one object.
-//! policies in one object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
