@@ -2,9 +2,9 @@
 //!
 //! A policy that fitted isn't removed because another one has grown. Above [`MAX_BYTES`], a policy
 //! that has grown keeps its last version that fitted, which the object on the API server still has.
-//! A policy that is new to the object is left out. The largest such policy is cut first. If that
-//! doesn't suffice, because no such object exists, other policies are left out, the largest first.
-//! One policy always stays, whatever its size.
+//! A policy that is new to the object is left out. The cut that saves the most bytes is made first.
+//! If that doesn't suffice, because no such object exists, other policies are left out, the largest
+//! first. One policy always stays, whatever its size.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl<'a> Fit<'a> {
         let present: &FilterConfig = &workload.config;
         let before = before.and_then(configuration_in);
         let mut cuts = Vec::new();
-        // Of two with the same size, the one with less precedence is cut first. The sort is stable.
+        // Of two cuts of the same size, that of less precedence is made first. The sort is stable.
         for stage in present.stages.iter().rev() {
             let (policy, size) = (stage.policy.as_str(), size(stage));
             let last = before.as_ref().and_then(|b| last(b, stage, present));
