@@ -164,6 +164,25 @@ fn explain_prints_the_times_of_class_admission() {
     assert!(words.join(" ").contains(times), "{}", text(&answer.stdout));
 }
 
+#[test]
+fn explain_says_which_requests_are_retries() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let policy = "apiVersion: headgate.dev/v1alpha1\nkind: AdmissionPolicy\nmetadata: {name: a}\n\
+                  spec:\n  targetRefs: [{kind: Service, name: a}]\n  \
+                  retries: {header: X-Retry-Attempt, firstAttempt: 1}\n  \
+                  strategy: {type: MaxQueueLength}\n  types: [{name: default}]\n";
+    std::fs::write(&file, policy).unwrap();
+    let answer = headgate(&["explain", file.to_str().unwrap(), "--path", "/"]);
+    let retries = "retries      x-retry-attempt above 1 or x-envoy-attempt-count above 1 or \
+                   grpc-previous-rpc-attempts above 0\n";
+    assert!(
+        text(&answer.stdout).contains(retries),
+        "{}",
+        text(&answer.stdout)
+    );
+}
+
 /// Every discipline in a policy whose types have objectives or none, and for a request without a
 /// type.
 #[test]

@@ -132,6 +132,7 @@ impl Policy {
             measure: Measure::LastByte,
             release_slot: Measure::LastByte,
             errors: ErrorsConfig::default(),
+            retries: None,
             service_times: ServiceTimesConfig::default(),
             strategy: StrategyConfig::MaxQueueLength,
             starvation_avoidance: None,

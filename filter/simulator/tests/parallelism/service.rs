@@ -180,6 +180,7 @@ impl Service {
         });
         StageConfig {
             errors: ErrorsConfig::default(),
+            retries: None,
             policy: "default/found".to_owned(),
             generation: 1,
             routes: Vec::new(),

@@ -1,4 +1,5 @@
-//! Names of types and classes: what they may be, and that settings by name mean one that exists.
+//! Names of types, classes and headers: what they may be, and that settings by name mean one that
+//! exists.
 
 use std::collections::HashMap;
 
@@ -12,6 +13,9 @@ const MAX_LISTED: usize = 8;
 
 const MAX_NAME: usize = 63;
 const RIGHT: &str = "1 to 63 of a-z, A-Z, 0-9, - and _, with a letter or digit first";
+
+const MAX_HEADER_NAME: usize = 256;
+const HEADER_NAME: &str = "a header's name, letters, digits and -";
 
 /// Notes each of `given`, the keys of the mapping at `at`, that is none of `known`, the names of all `what`s.
 pub(super) fn check_known<'k>(
@@ -53,6 +57,15 @@ pub(super) fn check_name(name: &str, at: &Path, problems: &mut Problems) {
     }
 }
 
+/// Returns the name of a header in lower case, and checks it.
+pub(super) fn header(name: &str, at: &Path, problems: &mut Problems) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    if !(1..=MAX_HEADER_NAME).contains(&name.len()) || !name.bytes().all(plain) {
+        problems.add(at.clone(), format!("{name:?}; {HEADER_NAME}"));
+    }
+    name.to_ascii_lowercase()
+}
+
 /// Checks that the items of the list at `list` have names of their own; `plural` is what they are.
 pub(super) fn check_unique(names: &[&str], list: &Path, plural: &str, problems: &mut Problems) {
     let right = format!("names of {plural} are unique");
@@ -85,6 +98,13 @@ pub(super) fn name_schema(at: &mut Place<'_>) {
     let rule = "self.matches('^[A-Za-z0-9][-A-Za-z0-9_]{0,62}$')";
     at.max_length(MAX_NAME)
         .rule(Rule::quoted(rule, "self", RIGHT));
+}
+
+/// A name of a header.
+pub(super) fn header_schema(at: &mut Place<'_>) {
+    let rule = "self.matches('^[A-Za-z0-9-]+$')";
+    at.max_length(MAX_HEADER_NAME)
+        .rule(Rule::quoted(rule, "self", HEADER_NAME));
 }
 
 /// Where `condition` holds, the keys of `mapping` are names of items of `list`, each of which is a `what`.

@@ -254,6 +254,10 @@ pub(crate) fn policy(strategy_type: &'static str, dice: &mut Dice) -> Value {
         let (http, grpc) = (d.pick(&["5xx", "429"]), d.pick(&["UNAVAILABLE", "ABORTED"]));
         json!({"httpStatuses": [http], "grpcStatuses": [grpc]})
     });
+    dice.perhaps(&mut spec, "retries", |d| {
+        let header = d.pick(&["X-Retry-Attempt", "x-stainless-retry-count"]);
+        json!({"header": header, "firstAttempt": d.number(0, 1)})
+    });
     spec.insert("queue".into(), queue(dice, &outline));
     if spec["queue"]["mode"] == "Observe" && spec["parallelism"].get("auto").is_some() {
         // Observe mode holds no request back, so it can't be combined with a parallelism that is

@@ -118,6 +118,7 @@ pub(crate) const OTHER_WORDS: &[Group] = &[
         &[
             "classes-name-missing",
             "path-value-missing",
+            "retries-without-header",
             "spec-missing",
             "starvation-avoidance-without-type",
             "target-kind-missing",
